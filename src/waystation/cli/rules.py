@@ -1,0 +1,53 @@
+"""`waystation rules`: what Waystation promises, rule by rule, and what proves it."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import click
+import msgspec
+
+from waystation.rules import Rule, all_rules
+
+
+@click.command()
+@click.argument("ids", nargs=-1, metavar="[RULE]...")
+@click.option(
+    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
+)
+def rules(ids: tuple[str, ...], *, as_json: bool) -> None:
+    r"""Show each rule, its meaning, and the tests that prove it.
+
+    \b
+    Examples:
+      waystation rules              all rules, with the number of their tests
+      waystation rules RE-6 MC-4    these rules, with the names of their tests
+      waystation rules --json       for programs
+    """
+    chosen = all_rules()
+    if ids:
+        chosen = [_find(chosen, id) for id in ids]
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(chosen), indent=1))
+        return
+    for chapter, members in groupby(chosen, key=lambda rule: rule.chapter):
+        click.secho(chapter, bold=True)
+        for rule in members:
+            click.echo(_line(rule))
+            if ids:
+                for test in rule.tests:
+                    click.echo(f"         {test}")
+
+
+def _find(known: list[Rule], id: str) -> Rule:
+    for rule in known:
+        if rule.id == id.upper():
+            return rule
+    raise click.BadParameter(
+        f"there is no rule {id!r}; they run from {known[0].id} to {known[-1].id}"
+    )
+
+
+def _line(rule: Rule) -> str:
+    proof = "not built yet" if rule.pending else f"{len(rule.tests)} tests"
+    return f"  {rule.id:<6} {rule.meaning} ({proof})"

@@ -1,0 +1,6 @@
+"""The rules of Waystation as pure code: values in, values and effects out.
+
+Nothing here opens a socket, reads a clock, logs, or touches a file. Time comes in as `now`,
+milliseconds since the epoch; randomness comes in as an argument. So whatever happened can be
+played again, by a test, by the pipeline, or by a person who wants to know why.
+"""

@@ -1,0 +1,216 @@
+"""Names and numbers of address types, and how two nodes agree on them (AD-2, AD-3).
+
+A session's bytes hold the numbers of the node that opened it. That node translates nothing; the
+other one does, both ways. A peer that tells no table, as a plain Ockam node, uses the standard
+numbers and translates nothing either: with it, ours is always the side that translates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
+from waystation.errors import LocalError, shown
+
+MAX_LEARNT: Final = 64
+"""So many types that only peers spoke of get a number here; the rest stay without a name."""
+
+_RESERVED: Final = frozenset({*STANDARD_TYPES.values(), 4})  # 4 is Bluetooth for Ockam nodes
+
+
+class AddressTypes:
+    """The address types of one node: each has a name and a number, and some can be routed.
+
+    Type 0 is always there. A type that only a peer spoke of gets a number as well, so that its
+    addresses can travel on and come back, but nothing here routes it.
+
+    >>> types = AddressTypes()
+    >>> types.register("tcp")
+    1
+    >>> types.register("tcp")
+    Traceback (most recent call last):
+    waystation.errors.LocalError: address type 'tcp' is registered already; ... [AD-2]
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {"local": LOCAL}
+        self._names: dict[int, str] = {LOCAL: "local"}
+        self._routable: set[int] = {LOCAL}
+        self._learnt = 0
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """The table that this node tells its peers: name -> number."""
+        return self._numbers
+
+    def name(self, number: int) -> str | None:
+        """The name of a type, or None."""
+        return self._names.get(number)
+
+    def routes(self, number: int) -> bool:
+        """Whether messages to addresses of this type can be routed here (AD-6)."""
+        return number in self._routable
+
+    def register(self, name: str, number: int | None = None) -> int:
+        """Make a type routable; its number is the given, the standard or the next free one."""
+        known = self._numbers.get(name)
+        if known in self._routable:
+            raise LocalError(
+                f"address type {shown(name)} is registered already",
+                rule="AD-2",
+                hint="register each type once",
+            )
+        if known is None:
+            known = self._assign(name, number)
+        elif number not in (None, known):
+            raise LocalError(
+                f"address type {shown(name)} has the number {known} already, not {number}",
+                rule="AD-2",
+                hint="register it before the first session, or without a number",
+            )
+        self._routable.add(known)
+        return known
+
+    def unregister(self, name: str) -> None:
+        """Stop routing a type, but never type 0.
+
+        It keeps its number: messages on their way still carry it.
+        """
+        if name != "local":
+            self._routable.discard(self._numbers.get(name, -1))
+
+    def learn(self, name: str) -> int | None:
+        """The number of a type that a peer spoke of; None when it cannot have one here."""
+        known = self._numbers.get(name)
+        if known is not None:
+            return known
+        if not _is_name(name) or (self._learnt >= MAX_LEARNT and name not in STANDARD_TYPES):
+            return None
+        number = self._free_number(name, downward=True)
+        if number is not None:
+            self._learnt += 1
+            self._note(name, number)
+        return number
+
+    def _assign(self, name: str, number: int | None) -> int:
+        if not _is_name(name):
+            raise LocalError(
+                f"{shown(name)} is no name for an address type",
+                rule="AD-3",
+                hint="give 1 to 32 letters and digits, a letter first",
+            )
+        if number is None:
+            number = self._free_number(name)
+        elif not 0 <= number <= 255:
+            raise LocalError(
+                f"address type {number} of {shown(name)} is out of range",
+                rule="AD-1",
+                hint="give 0 to 255",
+            )
+        if number is None:
+            raise LocalError(
+                f"address type {shown(name)} finds no free number",
+                rule="AD-2",
+                hint="use fewer types",
+            )
+        if number in self._names:
+            raise LocalError(
+                f"address type {number} of {shown(name)} is that of {shown(self._names[number])}",
+                rule="AD-2",
+                hint="give a free number, or none",
+            )
+        self._note(name, number)
+        return number
+
+    def _note(self, name: str, number: int) -> None:
+        self._numbers[name] = number
+        self._names[number] = name
+
+    def _free_number(self, name: str, *, downward: bool = False) -> int | None:
+        """The standard number, else the next that nobody has; what is learnt comes from above."""
+        standard = STANDARD_TYPES.get(name)
+        if standard is not None and standard not in self._names:
+            return standard
+        candidates = range(255, 0, -1) if downward else range(1, 256)
+        free = (n for n in candidates if n not in self._names and n not in _RESERVED)
+        return next(free, None)
+
+
+def _is_name(name: str) -> bool:
+    return name.isascii() and name.isalnum() and name[0].isalpha() and len(name) <= 32
+
+
+class PeerTypes(Struct, frozen=True):
+    """How the numbers in the bytes of one session translate to ours and back, by name (AD-3).
+
+    >>> ours = AddressTypes()
+    >>> ours.register("mqtt", 7)
+    7
+    >>> peer = PeerTypes.of_session(ours, {"local": 0, "mqtt": 9}, opened_here=False)
+    >>> str(peer.from_peer(Route.parse("9#a/topic => echo")))
+    '7#a/topic => 0#echo'
+    """
+
+    inward: bytes = b""  # our number at the place of theirs; empty when all are the same
+    outward: bytes = b""
+
+    @classmethod
+    def of_session(
+        cls, ours: AddressTypes, theirs: Mapping[str, int] | None, *, opened_here: bool
+    ) -> PeerTypes:
+        """The translation for a session; `theirs` is the peer's table, None when it sent none."""
+        if theirs is None:
+            return cls._to_and_from(ours, STANDARD_TYPES)
+        return cls() if opened_here else cls._to_and_from(ours, theirs)
+
+    @classmethod
+    def _to_and_from(cls, ours: AddressTypes, theirs: Mapping[str, int]) -> PeerTypes:
+        """Every number gets a partner, so that whatever comes in can go out again unchanged.
+
+        Types of the same name belong together. A type of theirs that cannot have a name here gets a
+        number that nobody routes; the rest keep their number where they can.
+        """
+        inward = {LOCAL: LOCAL}
+        nameless = []
+        for name, number in theirs.items():
+            if not 0 < number <= 255 or number in inward:
+                continue
+            mine = ours.learn(name)
+            if mine is None or mine in inward.values():
+                nameless.append(number)
+            else:
+                inward[number] = mine
+        free = [mine for mine in range(256) if mine not in inward.values()]
+        for number in nameless:
+            if number in inward:
+                continue
+            mine = max(
+                free, key=lambda mine: (not ours.routes(mine), ours.name(mine) is None, mine)
+            )
+            inward[number] = mine
+            free.remove(mine)
+        rest = [number for number in range(256) if number not in inward]
+        inward |= {number: number for number in rest if number in free}
+        unpaired = (mine for mine in free if mine not in rest)
+        inward |= {number: next(unpaired) for number in rest if number not in inward}
+        table = bytes(inward[number] for number in range(256))
+        if table == bytes(range(256)):
+            return cls()
+        return cls(table, bytes(table.index(mine) for mine in range(256)))
+
+    def from_peer(self, route: Route) -> Route:
+        """A route as it stands in the session's bytes, in our numbers."""
+        return _translated(route, self.inward)
+
+    def to_peer(self, route: Route) -> Route:
+        """A route of ours, as it stands in the session's bytes."""
+        return _translated(route, self.outward)
+
+
+def _translated(route: Route, numbers: bytes) -> Route:
+    if not numbers:  # nearly always: both number alike, and nothing is copied
+        return route
+    return Route(tuple(Address(numbers[hop.type], hop.data) for hop in route.addresses))

@@ -1,0 +1,372 @@
+"""The gossip router: membership, connections and mappings as a state machine (GR).
+
+Inputs are method calls, with `now` where time matters; those that change something return the
+effects that somebody with sockets must carry out, in order. One structure holds what the document
+describes as three tables: a group maps each member to its registration, which names the connection
+that owns it and the member's physical addresses; a connection lists its registrations. So nothing
+can stand in one table and be missing in another.
+
+Whatever is removed is removed by its owner: a registration belongs to the connection that made it
+last, and no other connection's end touches it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as ReadOnlyDict
+from enum import Enum, StrEnum
+from heapq import heappop, heappush
+from typing import Final, TypeAlias
+
+from msgspec import Struct, structs
+
+from waystation.core.expiry import Expiry
+from waystation.core.identity import LogicalAddress, Mapping, Physical, Uuid, uuid_text
+from waystation.errors import LocalError
+
+
+class Dialect(Enum):
+    """What a connection speaks. Groups of different dialects never meet, whatever their names."""
+
+    JGROUPS2 = "JGroups 2.12"
+    JGROUPS5 = "JGroups 5"
+
+
+SUSPECTS_AFTER_GOODBYE: Final[ReadOnlyDict[Dialect, bool]] = {
+    # A member of a connection that said goodbye without leaving its groups: does the group get a
+    # SUSPECT, as each generation expects?
+    Dialect.JGROUPS2: False,
+    Dialect.JGROUPS5: True,
+}
+
+ALWAYS_BEATS: Final[ReadOnlyDict[Dialect, bool]] = {
+    # Whether every client of a dialect sends heartbeats, so that silence means death. Those of 5.x
+    # do so only when configured: there silence counts from the first heartbeat on.
+    Dialect.JGROUPS2: True,
+    Dialect.JGROUPS5: False,
+}
+
+ConnectionId: TypeAlias = int
+
+
+class MemberKind(StrEnum):
+    """What happened to a member, in the journal's words."""
+
+    JOIN = "join"
+    LEAVE = "leave"
+    SUSPECT = "suspect"
+    ADDRESS = "address"
+
+
+class MemberChange(Struct, frozen=True):
+    """Effect: one event of the membership, for the journal to store (OB-4)."""
+
+    kind: MemberKind
+    group: str
+    mapping: Mapping
+
+    def __str__(self) -> str:
+        member = self.mapping.member
+        return f"{self.kind} {member} ({uuid_text(member.uuid)}) {self.group}"
+
+
+class Registered(Struct, frozen=True):
+    """Effect: answer that the member is registered, before anything else can reach it."""
+
+    connection: ConnectionId
+    group: str
+    member: LogicalAddress
+
+
+class Refused(Struct, frozen=True):
+    """Effect: answer that the member is not registered, and why."""
+
+    connection: ConnectionId
+    group: str
+    member: LogicalAddress
+    why: str
+
+
+class Unregistered(Struct, frozen=True):
+    """Effect: answer that the member is not registered any more."""
+
+    connection: ConnectionId
+    group: str
+    uuid: Uuid
+
+
+class Superseded(Struct, frozen=True):
+    """Effect: tell a connection that a newer one has taken over its member (GR-9)."""
+
+    connection: ConnectionId
+    group: str
+    member: LogicalAddress
+
+
+class Suspect(Struct, frozen=True):
+    """Effect: tell these connections that a member of the group is dead (GR-8)."""
+
+    connections: tuple[ConnectionId, ...]
+    group: str
+    member: LogicalAddress
+
+
+class Disconnect(Struct, frozen=True):
+    """Effect: close a connection; the router has forgotten it already."""
+
+    connection: ConnectionId
+    why: str
+
+
+Effect: TypeAlias = (
+    MemberChange | Registered | Refused | Unregistered | Superseded | Suspect | Disconnect
+)
+
+
+class Limits(Struct, frozen=True):
+    """What the router accepts. Beyond it, a clear refusal."""
+
+    groups: int = 10_000
+    members_per_group: int = 10_000
+    members_per_connection: int = 1_000
+    silence_ms: int = 60_000  # after so long without a word a connection is dead
+
+
+class _Registration(Struct, frozen=True):
+    mapping: Mapping
+    connection: ConnectionId
+
+
+class _Group:
+    """The members of one group, and the connections that reach them all."""
+
+    __slots__ = ("_connections", "members")
+
+    def __init__(self) -> None:
+        self.members: dict[Uuid, _Registration] = {}
+        self._connections: tuple[ConnectionId, ...] | None = None
+
+    def put(self, registration: _Registration) -> None:
+        self.members[registration.mapping.uuid] = registration
+        self._connections = None
+
+    def remove(self, uuid: Uuid) -> _Registration:
+        self._connections = None
+        return self.members.pop(uuid)
+
+    def connections(self) -> tuple[ConnectionId, ...]:
+        """Each connection once, whatever number of members it carries."""
+        if self._connections is None:
+            owners = (registration.connection for registration in self.members.values())
+            self._connections = tuple(dict.fromkeys(owners))
+        return self._connections
+
+
+_GroupKey: TypeAlias = tuple[Dialect, str]
+
+
+class _Connection:
+    __slots__ = ("beats", "dialect", "last_heard", "owned")
+
+    def __init__(self, dialect: Dialect, now: Expiry) -> None:
+        self.dialect = dialect
+        self.owned: dict[tuple[str, Uuid], None] = {}  # what it registered, in that order
+        self.last_heard = now
+        self.beats = ALWAYS_BEATS[dialect]
+
+
+class GossipRouter:
+    r"""The state of a gossip router.
+
+    >>> router = GossipRouter()
+    >>> router.connected(1, Dialect.JGROUPS5, now=0)
+    >>> truck = LogicalAddress(bytes(15) + b"\7", "truck-7")
+    >>> for effect in router.register(1, "fleet", truck, ("10.0.0.7:7800",)): print(effect)
+    Registered(connection=1, group='fleet', member=...)
+    join truck-7 (00000000-0000-0000-0000-000000000007) fleet
+    >>> router.route(1, "fleet", truck.uuid), router.route(1, "fleet", None)
+    ((1,), (1,))
+    """
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = Limits() if limits is None else limits
+        for name, value in structs.asdict(self.limits).items():
+            if value < 1:
+                raise LocalError(
+                    f"the limit {name} is {value}", rule="GR-2", hint="give a number from 1 on"
+                )
+        self._groups: dict[_GroupKey, _Group] = {}
+        self._connections: dict[ConnectionId, _Connection] = {}
+        self._checks: list[tuple[Expiry, ConnectionId]] = []  # a heap: whom to look at when
+
+    def connected(self, connection: ConnectionId, dialect: Dialect, now: Expiry) -> None:
+        """A connection opened. That registers nobody (GR-1)."""
+        if connection in self._connections:
+            raise LocalError(
+                f"connection {connection} is open already", rule="GR-1", hint="number each anew"
+            )
+        self._connections[connection] = _Connection(dialect, now)
+        heappush(self._checks, (now + self.limits.silence_ms, connection))
+
+    def heard(self, connection: ConnectionId, now: Expiry, *, heartbeat: bool = False) -> None:
+        """Something arrived on a connection: it lives."""
+        state = self._state(connection)
+        state.last_heard = now
+        if heartbeat:
+            state.beats = True
+
+    def register(
+        self,
+        connection: ConnectionId,
+        group: str,
+        member: LogicalAddress,
+        physical: tuple[Physical, ...],
+    ) -> list[Effect]:
+        """CONNECT or REGISTER: a member joins a group over this connection (GR-2, GR-3).
+
+        A member that is there already is taken over from the connection that had it (GR-9).
+        """
+        state = self._state(connection)
+        key = (state.dialect, group)
+        there = self._groups.get(key)
+        before = there.members.get(member.uuid) if there is not None else None
+        if before is None or before.connection != connection:
+            why = self._no_room(state, there, taking_over=before is not None)
+            if why is not None:
+                return [Refused(connection, group, member, why)]
+        if there is None:
+            there = self._groups[key] = _Group()
+        mapping = Mapping(member, physical)
+        there.put(_Registration(mapping, connection))
+        state.owned[group, member.uuid] = None
+        effects: list[Effect] = [Registered(connection, group, member)]
+        if before is None:
+            effects.append(MemberChange(MemberKind.JOIN, group, mapping))
+        elif (before.mapping.physical, before.mapping.member.name) != (physical, member.name):
+            effects.append(MemberChange(MemberKind.ADDRESS, group, mapping))
+        if before is not None and before.connection != connection:
+            effects += self._supersede(before, group, member)
+        return effects
+
+    def unregister(self, connection: ConnectionId, group: str, uuid: Uuid) -> list[Effect]:
+        """DISCONNECT or UNREGISTER: a member leaves a group (GR-7).
+
+        Only its own connection can make it leave; to another one the answer is the same, since what
+        that one asks for is true of itself.
+        """
+        state = self._state(connection)
+        effects: list[Effect] = [Unregistered(connection, group, uuid)]
+        if (group, uuid) in state.owned:
+            del state.owned[group, uuid]
+            mapping = self._remove(state.dialect, group, uuid)
+            effects.append(MemberChange(MemberKind.LEAVE, group, mapping))
+        return effects
+
+    def members(self, connection: ConnectionId, group: str) -> list[Mapping]:
+        """GET-MEMBERS: who is in a group, with names and physical addresses (GR-4)."""
+        there = self._groups.get((self._state(connection).dialect, group))
+        if there is None:
+            return []
+        return [registration.mapping for registration in there.members.values()]
+
+    def groups(self, connection: ConnectionId) -> list[str]:
+        """The names of the groups that this connection can see."""
+        dialect = self._state(connection).dialect
+        return [name for speaks, name in self._groups if speaks is dialect]
+
+    def route(
+        self, connection: ConnectionId, group: str, uuid: Uuid | None
+    ) -> tuple[ConnectionId, ...]:
+        """ROUTE: the connections that a message goes to; none when nobody is there (GR-5, GR-6).
+
+        Without a UUID it goes to the whole group, once over each connection, the sender's too.
+        """
+        there = self._groups.get((self._state(connection).dialect, group))
+        if there is None:
+            return ()
+        if uuid is None:
+            return there.connections()
+        registration = there.members.get(uuid)
+        return () if registration is None else (registration.connection,)
+
+    def closed(self, connection: ConnectionId, *, goodbye: bool = False) -> list[Effect]:
+        """A connection ended: whoever it registered is gone, and the groups learn of it (GR-8).
+
+        `goodbye` says that the peer announced it, and did not just vanish.
+        """
+        state = self._connections.pop(connection, None)
+        if state is None:  # the router itself ended it
+            return []
+        suspects = not goodbye or SUSPECTS_AFTER_GOODBYE[state.dialect]
+        kind = MemberKind.SUSPECT if suspects else MemberKind.LEAVE
+        effects: list[Effect] = []
+        # All are removed before anybody is told, so that no dead connection is among the told.
+        gone = [(group, self._remove(state.dialect, group, uuid)) for group, uuid in state.owned]
+        for group, mapping in gone:
+            effects.append(MemberChange(kind, group, mapping))
+            there = self._groups.get((state.dialect, group))
+            if suspects and there is not None:
+                effects.append(Suspect(there.connections(), group, mapping.member))
+        return effects
+
+    def wake_at(self) -> Expiry | None:
+        """When `wake` has something to look at next, or None."""
+        return self._checks[0][0] if self._checks else None
+
+    def wake(self, now: Expiry) -> list[Effect]:
+        """Time has passed: connections that should have spoken and did not are dead."""
+        effects: list[Effect] = []
+        while self._checks and self._checks[0][0] <= now:
+            _, connection = heappop(self._checks)
+            state = self._connections.get(connection)
+            if state is None:
+                continue
+            # One look per connection and silence, however much it says in between.
+            due = state.last_heard + self.limits.silence_ms
+            if due > now:
+                heappush(self._checks, (due, connection))
+                continue
+            if not state.beats:
+                heappush(self._checks, (now + self.limits.silence_ms, connection))
+                continue
+            effects += self.closed(connection)
+            effects.append(Disconnect(connection, f"silent for {now - state.last_heard} ms"))
+        return effects
+
+    def _state(self, connection: ConnectionId) -> _Connection:
+        state = self._connections.get(connection)
+        if state is None:
+            raise LocalError(
+                f"connection {connection} is not open",
+                rule="GR-1",
+                hint="call `connected` first, and nothing after `closed` or a Disconnect",
+            )
+        return state
+
+    def _no_room(
+        self, state: _Connection, there: _Group | None, *, taking_over: bool
+    ) -> str | None:
+        if len(state.owned) >= self.limits.members_per_connection:
+            return f"over {self.limits.members_per_connection} members on one connection"
+        if taking_over:  # then neither group nor member is new
+            return None
+        if there is None and len(self._groups) >= self.limits.groups:
+            return f"over {self.limits.groups} groups"
+        if there is not None and len(there.members) >= self.limits.members_per_group:
+            return f"over {self.limits.members_per_group} members in one group"
+        return None
+
+    def _supersede(self, before: _Registration, group: str, member: LogicalAddress) -> list[Effect]:
+        loser = self._connections[before.connection]
+        del loser.owned[group, member.uuid]
+        effects: list[Effect] = [Superseded(before.connection, group, member)]
+        if not loser.owned:
+            del self._connections[before.connection]
+            effects.append(Disconnect(before.connection, "a newer connection took over"))
+        return effects
+
+    def _remove(self, dialect: Dialect, group: str, uuid: Uuid) -> Mapping:
+        there = self._groups[dialect, group]
+        registration = there.remove(uuid)
+        if not there.members:
+            del self._groups[dialect, group]
+        return registration.mapping

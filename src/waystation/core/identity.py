@@ -1,0 +1,352 @@
+"""Who a member is, apart from where it is reached (LA-1 .. LA-5, LA-8, LA-10).
+
+A logical address is an identity; a mapping says where that identity is reached at the moment; the
+cache holds the mappings that one node knows. How mappings are asked for and told is the business of
+discovery.py, not of this file.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from waystation.core.expiry import Expiry
+from waystation.errors import LocalError, shown
+
+Uuid: TypeAlias = bytes
+"""16 bytes, the most significant first."""
+
+Physical: TypeAlias = str
+"""A place where a member is reached, as `host:port`."""
+
+MAX_CHANGES: Final = 32
+"""No message carries more changes of the cache than this; the next one carries the rest."""
+
+
+def uuid_text(uuid: Uuid) -> str:
+    """A UUID as people and the journal write it.
+
+    >>> uuid_text(bytes(range(16)))
+    '00010203-0405-0607-0809-0a0b0c0d0e0f'
+    """
+    digits = uuid.hex()
+    return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+
+
+class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
+    r"""A member's identity: the UUID that makes it, and a name that people read (LA-1).
+
+    >>> member = LogicalAddress(bytes(15) + b"\1", "truck-7")
+    >>> member == LogicalAddress(bytes(15) + b"\1", "the red one"), str(member)
+    (True, 'truck-7')
+    """
+
+    uuid: Uuid
+    name: str
+
+    @classmethod
+    def fresh(cls, name: str | None, host: str, random_bytes: bytes) -> LogicalAddress:
+        """A new identity, as each connect makes one (LA-2), from 16 random bytes of the caller's.
+
+        >>> str(LogicalAddress.fresh(None, "garage.example", bytes(range(16))))
+        'garage-3599'
+        """
+        if len(random_bytes) != 16:
+            raise LocalError(
+                f"{shown(random_bytes)} does not make a UUID", rule="LA-2", hint="give 16 bytes"
+            )
+        if name is None:
+            name = f"{host.partition('.')[0]}-{int.from_bytes(random_bytes[14:], 'big')}"
+        uuid = bytearray(random_bytes)
+        uuid[6] = uuid[6] & 0x0F | 0x40  # version 4: random
+        uuid[8] = uuid[8] & 0x3F | 0x80
+        return cls(bytes(uuid), name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LogicalAddress) and self.uuid == other.uuid
+
+    def __ne__(self, other: object) -> bool:  # a struct has one of its own, which compares all
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self.uuid)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Mapping(Struct, frozen=True):
+    """Where a member is reached: one or more physical addresses (LA-3).
+
+    `stamp` orders the statements of one member about itself; a newer one wins wherever they meet.
+    Members of foreign make send none: theirs is 0.
+    """
+
+    member: LogicalAddress
+    physical: tuple[Physical, ...]
+    stamp: int = 0
+
+    @property
+    def uuid(self) -> Uuid:
+        """The identity that is reached there."""
+        return self.member.uuid
+
+
+def _outdoes(new: Mapping, known: Mapping, *, first_hand: bool) -> bool:
+    """Whether a statement about a member replaces the one that is known."""
+    if new.stamp or known.stamp:
+        return new.stamp > known.stamp
+    if not (new.physical and known.physical):
+        return bool(new.physical)
+    said, before = (new.physical, new.member.name), (known.physical, known.member.name)
+    return first_hand and said != before
+
+
+class Selection(Protocol):
+    """Which of a member's physical addresses to use (LA-4); these methods make one of your own."""
+
+    def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:
+        """One of the addresses, of which there is at least one."""
+        ...
+
+    def failed(self, uuid: Uuid, physical: Physical) -> None:
+        """An address stopped working."""
+        ...
+
+    def forget(self, uuid: Uuid) -> None:
+        """A member is gone, and what was remembered of it can go too."""
+        ...
+
+
+class First:
+    """Always the first address."""
+
+    def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:  # noqa: ARG002
+        """The first."""
+        return physical[0]
+
+    def failed(self, uuid: Uuid, physical: Physical) -> None:
+        """Changes nothing."""
+
+    def forget(self, uuid: Uuid) -> None:
+        """Nothing was remembered."""
+
+
+class RoundRobin:
+    """Each address in turn."""
+
+    def __init__(self) -> None:
+        self._turns: dict[Uuid, int] = {}
+
+    def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:
+        """The next in turn."""
+        turn = self._turns.get(uuid, 0)
+        self._turns[uuid] = turn + 1
+        return physical[turn % len(physical)]
+
+    def failed(self, uuid: Uuid, physical: Physical) -> None:
+        """Changes nothing: the next is used next anyway."""
+
+    def forget(self, uuid: Uuid) -> None:
+        """Its turn is forgotten."""
+        self._turns.pop(uuid, None)
+
+
+class Failover:
+    """One address as long as it works, then the next (LA-4).
+
+    An address that failed is used again when all others have failed as well.
+    """
+
+    def __init__(self) -> None:
+        self._failed: dict[Uuid, dict[Physical, None]] = {}
+
+    def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:
+        """The first that has not failed, else the one whose failure is longest ago."""
+        failed = self._failed.get(uuid, {})
+        for candidate in physical:
+            if candidate not in failed:
+                return candidate
+        return next(candidate for candidate in failed if candidate in physical)
+
+    def failed(self, uuid: Uuid, physical: Physical) -> None:
+        """The address goes to the end of the line."""
+        failed = self._failed.setdefault(uuid, {})
+        failed.pop(physical, None)
+        failed[physical] = None
+
+    def forget(self, uuid: Uuid) -> None:
+        """Its failures are forgotten."""
+        self._failed.pop(uuid, None)
+
+
+class AddressCache:
+    r"""The mappings that one node knows (LA-3).
+
+    >>> me = Mapping(LogicalAddress(bytes(15) + b"\1", "hub"), ("10.0.0.1:7800",))
+    >>> cache = AddressCache(me)
+    >>> truck = Mapping(LogicalAddress(bytes(15) + b"\2", "truck-7"), ("10.0.0.7:7800",))
+    >>> cache.learn(truck), cache.learn(truck), cache.select(truck.uuid)
+    (True, False, '10.0.0.7:7800')
+
+    Members that left are only marked: they still answer, since a straggler may need them, until
+    `age_ms` after they left, or until more than `capacity` are held. Members that did not leave are
+    never evicted, and least of all the own mapping. One that said goodbye (LA-8) is forgotten at
+    once, and hearsay about it is not believed for `age_ms`.
+    """
+
+    def __init__(
+        self,
+        own: Mapping,
+        selection: Selection | None = None,
+        *,
+        age_ms: int = 120_000,
+        capacity: int = 2_000,
+    ) -> None:
+        self.own = own
+        self._selection = Failover() if selection is None else selection
+        self._age_ms = age_ms
+        self._capacity = capacity
+        self._mappings: dict[Uuid, Mapping] = {own.uuid: own}
+        self._left: OrderedDict[Uuid, Expiry] = OrderedDict()  # marked: when they left
+        self._gone: OrderedDict[Uuid, Expiry] = OrderedDict()  # invalidated: when
+        # LA-5: each change gets a number; who was told up to which one is remembered by member.
+        self._changes = 1
+        self._changed: OrderedDict[Uuid, int] = OrderedDict({own.uuid: 1})
+        self._told: dict[Uuid, int] = {}
+        self._told_all = 0
+
+    def __len__(self) -> int:
+        return len(self._mappings)
+
+    def lookup(self, uuid: Uuid) -> Mapping | None:
+        """The mapping of a member, or None."""
+        return self._mappings.get(uuid)
+
+    def mappings(self) -> list[Mapping]:
+        """All mappings, the own one first."""
+        return list(self._mappings.values())
+
+    def select(self, uuid: Uuid) -> Physical | None:
+        """The physical address to use for a member now, or None when none is known."""
+        mapping = self._mappings.get(uuid)
+        if mapping is None or not mapping.physical:
+            return None
+        if len(mapping.physical) == 1:
+            return mapping.physical[0]
+        return self._selection.choose(uuid, mapping.physical)
+
+    def failed(self, uuid: Uuid, physical: Physical) -> None:
+        """A physical address stopped working: the strategy is told (LA-4)."""
+        if uuid in self._mappings:
+            self._selection.failed(uuid, physical)
+
+    def move(self, physical: Iterable[Physical]) -> Mapping:
+        """This node is reached elsewhere from now on; its identity stays (LA-10)."""
+        self.own = Mapping(self.own.member, tuple(physical), self.own.stamp + 1)
+        self._store(self.own)
+        return self.own
+
+    def learn(self, mapping: Mapping, *, first_hand: bool = True) -> bool:
+        """Take in a mapping; True when it told something new (LA-7).
+
+        A newer stamp always wins, even where it says the same: it outlives what was said between.
+        Without stamps, the member's own word (`first_hand`) wins over what is known, what others
+        say of it only fills a gap, and silence about the addresses erases none.
+        """
+        uuid = mapping.uuid
+        if uuid in self._gone or uuid == self.own.uuid:
+            return False
+        known = self._mappings.get(uuid)
+        if known is not None:
+            if first_hand:
+                self._left.pop(uuid, None)  # it lives
+            if not _outdoes(mapping, known, first_hand=first_hand):
+                return False
+            if mapping.physical != known.physical:
+                self._selection.forget(uuid)  # what failed there says nothing of the new places
+        self._store(mapping)
+        if known is None:
+            self._told[uuid] = self._changes  # what came before, it learns as it joins
+        return True
+
+    def leave(self, uuid: Uuid, now: Expiry) -> None:
+        """A member left: its mapping may go once it has aged."""
+        if uuid in self._mappings and uuid != self.own.uuid:
+            self._left.setdefault(uuid, now)
+
+    def retain(self, members: Iterable[Uuid], now: Expiry) -> None:
+        """Whoever is not among these members has left; whoever is has not."""
+        staying = set(members)
+        for uuid in self._mappings:
+            if uuid in staying:
+                self._left.pop(uuid, None)
+            else:
+                self.leave(uuid, now)
+
+    def invalidate(self, uuid: Uuid, now: Expiry) -> bool:
+        """Forget a member that said goodbye (LA-8); True when it was known."""
+        if uuid == self.own.uuid:
+            return False
+        self._gone.setdefault(uuid, now)
+        if len(self._gone) > self._capacity:
+            self._gone.popitem(last=False)
+        return self._evict(uuid)
+
+    def purge(self, now: Expiry) -> list[Uuid]:
+        """Evict who left long enough ago, and the earliest leavers of too many; tells whom."""
+        evicted = []
+        while self._left:
+            uuid, left = next(iter(self._left.items()))
+            if now - left < self._age_ms and len(self._mappings) <= self._capacity:
+                break
+            self._evict(uuid)
+            evicted.append(uuid)
+        while self._gone and now - next(iter(self._gone.values())) >= self._age_ms:
+            self._gone.popitem(last=False)
+        return evicted
+
+    def changes_for(self, uuid: Uuid) -> tuple[Mapping, ...]:
+        """What the next message to this member carries of the cache (LA-5), at most MAX_CHANGES."""
+        told = max(self._told.get(uuid, self._changes), self._told_all)
+        if told == self._changes:
+            return ()
+        changes, self._told[uuid] = self._changes_since(told)
+        return tuple(change for change in changes if change.uuid != uuid)
+
+    def changes_for_all(self) -> tuple[Mapping, ...]:
+        """What the next message to all members carries of the cache (LA-5)."""
+        if self._told_all == self._changes:
+            return ()
+        changes, self._told_all = self._changes_since(self._told_all)
+        return changes
+
+    def _changes_since(self, told: int) -> tuple[tuple[Mapping, ...], int]:
+        """The next changes after one that was told, and the number of the last of them."""
+        unknown: list[Uuid] = []
+        for uuid in reversed(self._changed):  # newest first, so old news cost nothing
+            if self._changed[uuid] <= told:
+                break
+            unknown.append(uuid)
+        unknown.reverse()
+        chosen = unknown[:MAX_CHANGES]
+        upto = self._changes if len(chosen) == len(unknown) else self._changed[chosen[-1]]
+        return tuple(self._mappings[uuid] for uuid in chosen), upto
+
+    def _store(self, mapping: Mapping) -> None:
+        uuid = mapping.uuid
+        self._mappings[uuid] = mapping
+        self._changes += 1
+        self._changed[uuid] = self._changes
+        self._changed.move_to_end(uuid)
+
+    def _evict(self, uuid: Uuid) -> bool:
+        known = self._mappings.pop(uuid, None)
+        self._left.pop(uuid, None)
+        self._told.pop(uuid, None)
+        self._changed.pop(uuid, None)
+        self._selection.forget(uuid)
+        return known is not None

@@ -1,0 +1,52 @@
+"""How the journey of a message ends at a node: outcomes and reasons (OB-1, OB-2)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from waystation.core.address import Address
+
+
+class Outcome(StrEnum):
+    """What became of a message at one node (OB-1)."""
+
+    DELIVERED = "DELIVERED"
+    FORWARDED = "FORWARDED"
+    QUEUED = "QUEUED"
+    DROPPED = "DROPPED"
+
+
+class Reason(StrEnum):
+    """Why a message was dropped (OB-2)."""
+
+    NO_ROUTE = "NO_ROUTE"
+    UNKNOWN_TYPE = "UNKNOWN_TYPE"
+    NO_SUBSCRIBER = "NO_SUBSCRIBER"
+    EXPIRED = "EXPIRED"
+    HOP_LIMIT = "HOP_LIMIT"
+    QUEUE_FULL = "QUEUE_FULL"
+    REFUSED = "REFUSED"
+    TRANSPORT_DOWN = "TRANSPORT_DOWN"
+    TOO_LARGE = "TOO_LARGE"
+    MALFORMED = "MALFORMED"
+    FAILED = "FAILED"
+
+
+class Verdict(Struct, frozen=True, gc=False):
+    """One outcome: who the message was for, where it goes, or why it was dropped.
+
+    >>> Verdict.dropped(Reason.NO_ROUTE).reason
+    <Reason.NO_ROUTE: 'NO_ROUTE'>
+    """
+
+    outcome: Outcome
+    reason: Reason | None = None
+    recipient: str | None = None
+    address: Address | None = None
+
+    @classmethod
+    def dropped(cls, reason: Reason, recipient: str | None = None) -> Verdict:
+        """The message ends here, for this reason."""
+        return cls(Outcome.DROPPED, reason, recipient)

@@ -1,0 +1,120 @@
+"""The decision: what becomes of a message that entered a node (AD-5, AD-6, WK-11, MC-9 .. MC-15).
+
+Pure: it looks things up and answers. Whoever does the sending acts on the answer; whoever audits
+the past asks the same question of the same tables and must get the same answer (SP-2).
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from waystation.core.address import LOCAL, Address
+from waystation.core.address_types import AddressTypes
+from waystation.core.expiry import Expiry
+from waystation.core.message import HOP_LIMIT, Arrival, Message
+from waystation.core.multicast import Subscriptions
+from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.routing import RoutingTable
+
+_EXPIRED = Verdict.dropped(Reason.EXPIRED)
+_HOP_LIMIT = Verdict.dropped(Reason.HOP_LIMIT)
+_NO_ROUTE = Verdict.dropped(Reason.NO_ROUTE)
+_NO_SUBSCRIBER = Verdict.dropped(Reason.NO_SUBSCRIBER)
+_UNKNOWN_TYPE = Verdict.dropped(Reason.UNKNOWN_TYPE)
+
+
+class FanOut(Struct, frozen=True):
+    """What becomes of a multicast: a verdict for each receiver, and the copies to send.
+
+    Several receivers behind one address share a copy (MC-9), so `copies` may be shorter than
+    `verdicts`. `upward` asks for one more, to the parent of a leaf or to the global transport of a
+    hub (MC-10).
+    """
+
+    verdicts: tuple[Verdict, ...]
+    copies: tuple[Address, ...] = ()
+    upward: bool = False
+
+
+class Router:
+    """The tables of one node, and the decisions they lead to.
+
+    >>> from waystation.core.address import Route
+    >>> from waystation.core.routing import RoutingEntry
+    >>> router = Router()
+    >>> worker = RoutingEntry("echo", Address(0, b"echo"), local=True)
+    >>> router.table.put(worker, now=0).accepted
+    True
+    >>> message = Message(Route.parse("echo"), Route.parse("app"), b"hello")
+    >>> print(router.decide(message, now=1).outcome)
+    DELIVERED
+    """
+
+    def __init__(
+        self,
+        types: AddressTypes | None = None,
+        table: RoutingTable | None = None,
+        subscriptions: Subscriptions | None = None,
+        *,
+        hop_limit: int = HOP_LIMIT,
+    ) -> None:
+        self.types = types if types is not None else AddressTypes()
+        self.table = table if table is not None else RoutingTable()
+        self.subscriptions = subscriptions if subscriptions is not None else Subscriptions()
+        self.hop_limit = hop_limit
+        self.has_parent = False  # a leaf: what it cannot reach goes up (MC-10)
+        self.has_global_transport = False  # a hub: it publishes what is globally visible
+
+    def decide(self, message: Message, now: Expiry) -> Verdict:
+        """What becomes of a message to one participant. It is not changed by this (AD-5)."""
+        if now >= message.expiry:
+            return _EXPIRED
+        if len(message.return_route.addresses) >= self.hop_limit:
+            return _HOP_LIMIT
+        first = message.onward_route.first
+        if first is None:
+            return _NO_ROUTE
+        if first.type != LOCAL:
+            if self.types.routes(first.type):
+                return Verdict(Outcome.FORWARDED, address=first)
+            return _UNKNOWN_TYPE
+        return self._deliver(first.name, now)
+
+    def fan_out(self, multicast_id: str, arrival: Arrival, now: Expiry) -> FanOut:
+        """What becomes of a message to whoever subscribed."""
+        message = arrival.message
+        if now >= message.expiry:
+            return FanOut((_EXPIRED,))
+        if len(message.return_route.addresses) >= self.hop_limit:
+            return FanOut((_HOP_LIMIT,))
+        receivers = self.subscriptions.match(multicast_id)
+        verdicts = tuple(self._deliver(receiver, now) for receiver in receivers)
+        copies = dict.fromkeys(verdict.address for verdict in verdicts)
+        copies.pop(None, None)  # receivers without a route
+        upward = not arrival.from_global and self._goes_up(multicast_id, now)
+        if not verdicts and not upward:
+            verdicts = (_NO_SUBSCRIBER,)
+        return FanOut(verdicts, tuple(filter(None, copies)), upward)
+
+    def listens_globally(self, pattern: str, now: Expiry) -> bool:
+        """Whether a subscription needs the global transport (MC-12, MC-13).
+
+        It does not while its provider is local: then its broadcasts pass through this node.
+        """
+        provider = self.table.lookup(pattern.partition("/")[0], now)
+        return self.has_global_transport and (provider is None or not provider.local)
+
+    def _deliver(self, participant: str, now: Expiry) -> Verdict:
+        entry = self.table.lookup(participant, now)
+        if entry is None:
+            return Verdict(Outcome.DROPPED, Reason.NO_ROUTE, participant)
+        outcome = Outcome.DELIVERED if entry.local else Outcome.FORWARDED
+        return Verdict(outcome, None, participant, entry.address)
+
+    def _goes_up(self, multicast_id: str, now: Expiry) -> bool:
+        if self.has_parent:
+            return True
+        if not self.has_global_transport:
+            return False
+        provider = self.table.lookup(multicast_id.partition("/")[0], now)
+        return provider is not None and provider.visible

@@ -1,0 +1,72 @@
+"""Every exception of Waystation, and nothing else.
+
+    WaystationError
+    ├── LocalError      the caller of this library did something wrong (also a ValueError)
+    └── RemoteError     a peer did something wrong
+        └── DecodeError     its bytes are not what the format says
+
+A LocalError is raised at once, where the mistake is made, and names the value, the rule and the way
+out. What a peer does never raises in the core: there it becomes an outcome with a reason (OB-2).
+Only decoders raise a RemoteError, and whoever feeds them turns it into such an outcome.
+"""
+
+from __future__ import annotations
+
+_SHOWN_CHARACTERS = 60
+
+
+class WaystationError(Exception):
+    """The root of all exceptions that Waystation raises on purpose."""
+
+
+class LocalError(WaystationError, ValueError):
+    """The caller broke a rule.
+
+    >>> raise LocalError("type 256 is out of range", rule="AD-1", hint="give 0..255")
+    Traceback (most recent call last):
+    waystation.errors.LocalError: type 256 is out of range; give 0..255 [AD-1]
+    """
+
+    def __init__(self, problem: str, *, rule: str, hint: str) -> None:
+        super().__init__(f"{problem}; {hint} [{rule}]")
+        self.problem = problem
+        self.rule = rule
+        self.hint = hint
+
+
+class RemoteError(WaystationError):
+    """A peer broke the rules of its protocol."""
+
+
+class DecodeError(RemoteError):
+    """Bytes from a peer are not what their format says.
+
+    `format` names the format, `offset` is where in the given bytes the problem stands (or -1), and
+    `too_large` tells a length over the limit (TOO_LARGE) from everything else (MALFORMED).
+
+    >>> raise DecodeError("the length is 17 MiB", format="ockam", offset=0, too_large=True)
+    Traceback (most recent call last):
+    waystation.errors.DecodeError: ockam: the length is 17 MiB (at byte 0)
+    """
+
+    def __init__(
+        self, problem: str, *, format: str, offset: int = -1, too_large: bool = False
+    ) -> None:
+        where = f" (at byte {offset})" if offset >= 0 else ""
+        super().__init__(f"{format}: {problem}{where}")
+        self.problem = problem
+        self.format = format
+        self.offset = offset
+        self.too_large = too_large
+
+
+def shown(value: object) -> str:
+    """A value for an error message: its repr, never longer than a line.
+
+    >>> shown("x" * 1000)
+    "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
+    """
+    if isinstance(value, str | bytes):  # never spell out a megabyte to show sixty characters of it
+        value = value[: _SHOWN_CHARACTERS + 1]
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

@@ -1,0 +1,1 @@
+"""Foreign formats: bytes to values and back, one file each, pure, bounded and incremental."""

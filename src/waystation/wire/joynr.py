@@ -1,0 +1,537 @@
+"""What joynr writes into its SMRF frames: headers, JSON payloads, and the topics for MQTT.
+
+Only names and forms live here: no routing, no matching of multicast ids (`core/multicast.py`), and
+no envelope (`smrf.py`). A payload is a Struct whose `_typeName` is joynr's name for it. On writing,
+`_typeName` comes first and the other properties in alphabetical order, without those that are null,
+as Java writes them; on reading any order will do, and properties nobody knows are passed over.
+
+A `_typeName` from a peer is only ever compared with the names below. What stands deeper, in
+parameters and results, stays plain JSON: no class is ever looked up by a name that came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Final, TypeAlias
+
+import msgspec
+from msgspec import Meta, Struct, field, structs
+
+from waystation.core.multicast import ONE, MulticastId, check_pattern, mqtt_filter
+from waystation.errors import DecodeError, LocalError, shown
+from waystation.wire.smrf import MAX_SIZE
+
+MAX_DEPTH: Final = 64
+"""How deep a payload may be nested. So nobody who walks through one later runs out of stack."""
+
+_SHOWN_CHARACTERS: Final = 120
+
+
+# -- payloads --------------------------------------------------------------------------------------
+
+Milliseconds: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _Payload(Struct, frozen=True, kw_only=True, tag_field="_typeName", rename="camel"):
+    """What all payloads share. The order of their fields is the order in the JSON."""
+
+
+class _Sparse(_Payload, frozen=True, kw_only=True, omit_defaults=True):
+    """A payload of which some properties may be missing."""
+
+
+class RemoteException(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
+    """What went wrong at the other side; which properties it has depends on `type_name`.
+
+    It is one class for all exceptions, since applications and newer versions bring more of them.
+
+    >>> encode_payload(Reply(request_reply_id="1", error=RemoteException.of("boom")))[:61]
+    b'{"_typeName":"joynr.Reply","error":{"_typeName":"joynr.except'
+    """
+
+    type_name: str = field(name="_typeName")
+    detail_message: str | None = None
+    error: Any = None  # the application's own error, of an ApplicationException
+    provider_version: Any = None  # of a MethodInvocationException
+    subscription_id: str | None = None  # of a SubscriptionException
+
+    @classmethod
+    def of(cls, message: str) -> RemoteException:
+        """What a provider that failed answers."""
+        return cls(type_name="joynr.exceptions.ProviderRuntimeException", detail_message=message)
+
+
+class OneWayRequest(_Payload, frozen=True, kw_only=True, tag="joynr.OneWayRequest"):
+    """A call that expects no answer."""
+
+    method_name: str
+    param_datatypes: tuple[str, ...] = ()
+    params: tuple[Any, ...] = ()
+
+
+class Request(_Payload, frozen=True, kw_only=True, tag="joynr.Request"):
+    """A call.
+
+    >>> encode_payload(Request(method_name="getVolume", request_reply_id="7"))[28:]
+    b',"methodName":"getVolume","paramDatatypes":[],"params":[],"requestReplyId":"7"}'
+    """
+
+    method_name: str
+    param_datatypes: tuple[str, ...] = ()
+    params: tuple[Any, ...] = ()
+    request_reply_id: str
+
+
+class Reply(_Sparse, frozen=True, kw_only=True, tag="joynr.Reply"):
+    """The answer to a call: what it returns, an empty tuple for nothing, or what went wrong."""
+
+    error: RemoteException | None = None
+    request_reply_id: str
+    response: tuple[Any, ...] | None = None
+
+
+class OnChangeSubscriptionQos(
+    _Payload, frozen=True, kw_only=True, tag="joynr.OnChangeSubscriptionQos"
+):
+    """Publish when the value changes. An expiry date of 0 is never."""
+
+    expiry_date_ms: Milliseconds = 0
+    min_interval_ms: Milliseconds = 1_000
+    publication_ttl_ms: Milliseconds = 10_000
+
+
+class OnChangeWithKeepAliveSubscriptionQos(
+    _Payload, frozen=True, kw_only=True, tag="joynr.OnChangeWithKeepAliveSubscriptionQos"
+):
+    """Publish when the value changes, and when nothing was published for the longest interval."""
+
+    alert_after_interval_ms: Milliseconds = 0
+    expiry_date_ms: Milliseconds = 0
+    max_interval_ms: Milliseconds = 60_000
+    min_interval_ms: Milliseconds = 1_000
+    publication_ttl_ms: Milliseconds = 10_000
+
+
+class PeriodicSubscriptionQos(
+    _Payload, frozen=True, kw_only=True, tag="joynr.PeriodicSubscriptionQos"
+):
+    """Publish at intervals."""
+
+    alert_after_interval_ms: Milliseconds = 0
+    expiry_date_ms: Milliseconds = 0
+    period_ms: Milliseconds = 60_000
+    publication_ttl_ms: Milliseconds = 10_000
+
+
+SubscriptionQos: TypeAlias = (
+    OnChangeSubscriptionQos | OnChangeWithKeepAliveSubscriptionQos | PeriodicSubscriptionQos
+)
+
+
+class SubscriptionRequest(_Payload, frozen=True, kw_only=True, tag="joynr.SubscriptionRequest"):
+    """Asks a provider to publish an attribute."""
+
+    qos: SubscriptionQos
+    subscribed_to_name: str
+    subscription_id: str
+
+
+class BroadcastFilterParameters(
+    _Payload, frozen=True, kw_only=True, tag="joynr.BroadcastFilterParameters"
+):
+    """What a selective broadcast is filtered by."""
+
+    filter_parameters: dict[str, str] = field(default_factory=dict)
+
+
+class BroadcastSubscriptionRequest(
+    _Sparse, frozen=True, kw_only=True, tag="joynr.BroadcastSubscriptionRequest"
+):
+    """Asks a provider to publish a selective broadcast."""
+
+    filter_parameters: BroadcastFilterParameters | None = None
+    qos: SubscriptionQos
+    subscribed_to_name: str
+    subscription_id: str
+
+
+class SubscriptionReply(_Sparse, frozen=True, kw_only=True, tag="joynr.SubscriptionReply"):
+    """Says that a subscription stands, or why not."""
+
+    error: RemoteException | None = None
+    subscription_id: str
+
+
+class SubscriptionStop(_Payload, frozen=True, kw_only=True, tag="joynr.SubscriptionStop"):
+    """Ends a subscription."""
+
+    subscription_id: str
+
+
+class SubscriptionPublication(
+    _Sparse, frozen=True, kw_only=True, tag="joynr.SubscriptionPublication"
+):
+    """A value for one subscriber, or why there is none."""
+
+    error: RemoteException | None = None
+    response: tuple[Any, ...] | None = None
+    subscription_id: str
+
+
+class MulticastPublication(_Sparse, frozen=True, kw_only=True, tag="joynr.MulticastPublication"):
+    """A value for whoever listens; the recipient of its frame is the multicast id too (MC-1)."""
+
+    error: RemoteException | None = None
+    multicast_id: str
+    response: tuple[Any, ...] | None = None
+
+
+Payload: TypeAlias = (
+    Request
+    | OneWayRequest
+    | Reply
+    | SubscriptionRequest
+    | BroadcastSubscriptionRequest
+    | SubscriptionReply
+    | SubscriptionStop
+    | SubscriptionPublication
+    | MulticastPublication
+)
+
+
+class MessageType(StrEnum):
+    """The header `t`: what a frame holds."""
+
+    REQUEST = "rq"
+    ONE_WAY_REQUEST = "o"
+    REPLY = "rp"
+    ATTRIBUTE_SUBSCRIPTION_REQUEST = "arq"
+    BROADCAST_SUBSCRIPTION_REQUEST = "brq"
+    MULTICAST_SUBSCRIPTION_REQUEST = "mrq"  # nobody has sent one since 2020
+    SUBSCRIPTION_REPLY = "srp"
+    SUBSCRIPTION_STOP = "sst"
+    PUBLICATION = "p"
+    MULTICAST = "m"
+
+
+PAYLOADS: Final[Mapping[MessageType, type[Payload]]] = {
+    MessageType.REQUEST: Request,
+    MessageType.ONE_WAY_REQUEST: OneWayRequest,
+    MessageType.REPLY: Reply,
+    MessageType.ATTRIBUTE_SUBSCRIPTION_REQUEST: SubscriptionRequest,
+    MessageType.BROADCAST_SUBSCRIPTION_REQUEST: BroadcastSubscriptionRequest,
+    MessageType.SUBSCRIPTION_REPLY: SubscriptionReply,
+    MessageType.SUBSCRIPTION_STOP: SubscriptionStop,
+    MessageType.PUBLICATION: SubscriptionPublication,
+    MessageType.MULTICAST: MulticastPublication,
+}
+"""Which payload belongs to which type of message."""
+
+_PAYLOAD_DECODER: Final = msgspec.json.Decoder(Payload)
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def decode_payload(
+    body: bytes, type: MessageType | None = None, *, max_size: int = MAX_SIZE
+) -> Payload:
+    """Read a payload; with a `type`, it must be the payload of that type of message.
+
+    Properties that nobody knows are passed over without a look inside.
+
+    >>> decode_payload(b'{"_typeName":"joynr.SubscriptionStop","subscriptionId":"7","new":1}')
+    SubscriptionStop(subscription_id='7')
+    """
+    payload: Payload = _decoded(_PAYLOAD_DECODER, body, max_size)
+    if type is not None and PAYLOADS.get(type) is not payload.__class__:
+        raise _malformed(f"a message of type {type} holds a {payload.__class__.__name__}")
+    # A payload with few brackets cannot be deep; only the others are walked through.
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _too_deep(payload):
+        raise _malformed(f"the payload is nested deeper than {MAX_DEPTH}")
+    return payload
+
+
+def encode_payload(payload: Payload) -> bytes:
+    """Write a payload. Beside Structs of this module it may hold whatever JSON can say.
+
+    JSON has no word for infinity and for what is no number: they are written as null.
+
+    >>> encode_payload(MulticastPublication(multicast_id="p/b", response=(48.1, 11.5)))[41:]
+    b',"multicastId":"p/b","response":[48.1,11.5]}'
+    """
+    body = _encoded(payload)
+    if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _too_deep(payload):
+        raise _unwritable(payload, f"it is nested deeper than {MAX_DEPTH}")
+    return body
+
+
+def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes | str, max_size: int) -> Any:
+    if len(text) > max_size:
+        raise DecodeError(
+            f"{len(text)} bytes are over {max_size}", format="joynr", offset=0, too_large=True
+        )
+    try:
+        return decoder.decode(text)
+    except UnicodeError:
+        raise _malformed("a string is not UTF-8") from None
+    except msgspec.DecodeError as error:
+        raise _malformed(
+            f"{error}"[:_SHOWN_CHARACTERS]
+        ) from None  # it may quote the peer at length
+    except RecursionError:
+        raise _malformed(f"the payload is nested deeper than {MAX_DEPTH}") from None
+
+
+def _encoded(value: Struct) -> bytes:
+    try:
+        return _ENCODER.encode(value)
+    except RecursionError:
+        raise _unwritable(value, f"it is nested deeper than {MAX_DEPTH}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _unwritable(value, f"{error}") from None
+
+
+def _too_deep(payload: Payload) -> bool:
+    """Go through the containers of a payload level by level."""
+    level: list[Any] = [payload]
+    for _ in range(MAX_DEPTH):
+        level = [
+            value
+            for container in level
+            for value in _contents(container)
+            if isinstance(value, list | tuple | dict | Struct)
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _contents(container: Any) -> Iterable[Any]:
+    if isinstance(container, dict):
+        return container.values()
+    if isinstance(container, Struct):
+        return structs.astuple(container)
+    items: Iterable[Any] = container
+    return items
+
+
+def _malformed(problem: str) -> DecodeError:
+    return DecodeError(problem, format="joynr")
+
+
+def _unwritable(value: Struct, problem: str) -> LocalError:
+    return LocalError(
+        f"a {value.__class__.__name__} cannot be written: {problem}",
+        rule="WK-10",
+        hint="give plain values that JSON can say",
+    )
+
+
+# -- headers ---------------------------------------------------------------------------------------
+
+CUSTOM_PREFIX: Final = "c-"
+"""The keys of headers that applications make start with this; MQTT carries them as properties."""
+
+CORRELATION: Final = "z4"
+"""The custom header with the requestReplyId or the subscriptionId."""
+
+BACKEND: Final = "gb"
+"""The custom header with the id of the backend that a message to the global directory is for."""
+
+_TYPE, _ID, _REPLY_TO, _EFFORT = "t", "id", "re", "ef"
+_BEST_EFFORT: Final = "BEST_EFFORT"
+
+_TYPES: Final[Mapping[str, MessageType]] = {kind.value: kind for kind in MessageType}
+_ASKING: Final = frozenset(
+    {
+        MessageType.REQUEST,
+        MessageType.ATTRIBUTE_SUBSCRIPTION_REQUEST,
+        MessageType.BROADCAST_SUBSCRIPTION_REQUEST,
+        MessageType.MULTICAST_SUBSCRIPTION_REQUEST,
+    }
+)
+
+
+class MqttAddress(
+    Struct,
+    frozen=True,
+    gc=False,
+    rename="camel",
+    tag_field="_typeName",
+    tag="joynr.system.RoutingTypes.MqttAddress",
+):
+    """Where a node can be reached over MQTT; `broker_uri` is the name of a backend, no address."""
+
+    broker_uri: str
+    topic: str
+
+
+_ADDRESS_DECODER: Final = msgspec.json.Decoder(MqttAddress)
+
+
+class JoynrHeaders(Struct, frozen=True, gc=False):
+    """The headers of a frame, read.
+
+    The keys of `custom` stand here without their prefix. `reply_to` is for the types that ask for
+    an answer, and only where they leave the runtime; other types have none.
+
+    >>> headers = JoynrHeaders(MessageType.REPLY, "22", custom={CORRELATION: "7"})
+    >>> headers.written()
+    {'t': 'rp', 'id': '22', 'c-z4': '7'}
+    >>> JoynrHeaders.read(headers.written()) == headers
+    True
+    """
+
+    type: MessageType
+    id: str
+    reply_to: MqttAddress | None = None
+    best_effort: bool = False
+    custom: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, headers: Mapping[str, str]) -> JoynrHeaders:
+        """Read the headers of a frame; what is not known is passed over."""
+        if not (_TYPE in headers and _ID in headers):  # C++ refuses such a frame as well
+            raise _malformed("the headers have no type or no id")
+        kind = _TYPES.get(headers[_TYPE])
+        if kind is None:
+            raise _malformed(f"{shown(headers[_TYPE])} is no type of message")
+        reply_to = headers.get(_REPLY_TO) if kind in _ASKING else None
+        return cls(
+            kind,
+            headers[_ID],
+            None if reply_to is None else decode_address(reply_to),
+            headers.get(_EFFORT) == _BEST_EFFORT,
+            {
+                key.removeprefix(CUSTOM_PREFIX): value
+                for key, value in headers.items()
+                if key.startswith(CUSTOM_PREFIX)
+            },
+        )
+
+    def written(self) -> dict[str, str]:
+        """The headers as a frame has them."""
+        headers = {_TYPE: self.type.value, _ID: self.id}
+        if self.reply_to is not None:
+            if self.type not in _ASKING:
+                raise LocalError(
+                    f"a message of type {self.type} has a reply-to address",
+                    rule="WK-10",
+                    hint="give one to requests only",
+                )
+            headers[_REPLY_TO] = encode_address(self.reply_to)
+        if self.best_effort:
+            headers[_EFFORT] = _BEST_EFFORT
+        for key, value in self.custom.items():
+            headers[CUSTOM_PREFIX + key] = value
+        return headers
+
+    def answered(self, id: str, type: MessageType = MessageType.REPLY) -> JoynrHeaders:
+        """The headers of an answer: effort and custom headers are those of the question.
+
+        >>> JoynrHeaders(MessageType.REQUEST, "1", custom={CORRELATION: "7"}).answered("2").custom
+        {'z4': '7'}
+        """
+        return JoynrHeaders(type, id, None, self.best_effort, self.custom)
+
+
+def decode_address(text: str) -> MqttAddress:
+    """Read the address in a reply-to header; its topic is one that can be published to.
+
+    >>> decode_address('{"_typeName":"joynr.system.RoutingTypes.MqttAddress",'
+    ...                '"brokerUri":"joynrdefaultgbid","topic":"#"}')
+    Traceback (most recent call last):
+    waystation.errors.DecodeError: joynr: the reply-to topic '#' cannot be published to
+    """
+    address: MqttAddress = _decoded(_ADDRESS_DECODER, text, MAX_SIZE)
+    if not _publishable(address.topic, room=len(_PRIORITY)):
+        raise _malformed(f"the reply-to topic {shown(address.topic)} cannot be published to")
+    return address
+
+
+def encode_address(address: MqttAddress) -> str:
+    """Write an address for a reply-to header.
+
+    >>> encode_address(MqttAddress("joynrdefaultgbid", "channel-1"))[52:]
+    ',"brokerUri":"joynrdefaultgbid","topic":"channel-1"}'
+    """
+    return _encoded(address).decode()
+
+
+# -- topics ----------------------------------------------------------------------------------------
+
+MAX_TOPIC: Final = 65_535
+"""The most bytes that a topic or a filter has in MQTT."""
+
+_PRIORITY: Final = "/low"  # the only one that anybody uses
+
+
+def unicast_topic(topic: str) -> str:
+    """Where to publish a message for the node whose address has this topic.
+
+    >>> unicast_topic("channel-1")
+    'channel-1/low'
+    """
+    if not _publishable(topic, room=len(_PRIORITY)):
+        raise _bad_topic(topic)
+    return topic + _PRIORITY
+
+
+def unicast_filter(own_topic: str) -> str:
+    """What a node subscribes to for the messages to itself, whatever their priority.
+
+    >>> unicast_filter("channel-1")
+    'channel-1/#'
+    """
+    if not _publishable(own_topic, room=len("/#")):
+        raise _bad_topic(own_topic)
+    return own_topic + "/#"
+
+
+def multicast_topic(multicast_id: str, prefix: str = "") -> str:
+    """Where to publish a multicast: its id (MC-12), which has no wildcards (MC-5).
+
+    >>> multicast_topic("provider-1/location/EU")
+    'provider-1/location/EU'
+    """
+    topic = f"{prefix}{MulticastId.parse(multicast_id)}"
+    if not _publishable(topic):
+        raise _bad_topic(topic)
+    return topic
+
+
+def multicast_filter(pattern: str, prefix: str = "") -> str:
+    """What to subscribe to at a broker for a pattern of multicast ids (MC-12).
+
+    Where a wildcard stands for the provider and there is no prefix, the topics of messages to a
+    single node match as well.
+
+    >>> multicast_filter("provider-1/location/+/*")
+    'provider-1/location/+/#'
+    """
+    check_pattern(pattern)
+    # With a letter in the place of each wildcard it must be a topic, of the very same length.
+    if not _publishable(prefix + pattern.replace(ONE, "x")):
+        raise _bad_topic(prefix + pattern)
+    return prefix + mqtt_filter(pattern)
+
+
+def _publishable(topic: str, *, room: int = 0) -> bool:
+    """Whether MQTT can carry a topic and `room` bytes more.
+
+    What starts with $ belongs to the broker, and `$share/…` would be another kind of subscription.
+    """
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError:
+        return False
+    forbidden = topic.startswith("$") or any(sign in topic for sign in "+#\0")
+    return 0 < size <= MAX_TOPIC - room and not forbidden
+
+
+def _bad_topic(topic: str) -> LocalError:
+    return LocalError(
+        f"MQTT has no topic for {shown(topic)}",
+        rule="MC-12",
+        hint=f"give 1 to {MAX_TOPIC} bytes in all, without wildcards, zero bytes and a $ in front",
+    )

@@ -1,0 +1,870 @@
+"""Ockam's format of July 2024 and later: messages to frames of a TCP stream and to UDP datagrams.
+
+Bytes to values and back, and what is remembered to do it fast. No sockets, no clock, no choice of
+routes or routing numbers: those come in as arguments. The older BARE body stands in bare.py.
+
+A TCP peer writes the PREFACE once and then frames: a length (u32, big-endian) and so many bytes of
+CBOR, the array [onward route, return route, payload, tracing]. An address is the array [type,
+data]. A frame with an empty onward route is a heartbeat. Written is one form only: four elements,
+definite lengths, shortest heads. Read is all that Ockam's own decoder reads: three elements or more
+than four, arrays of indefinite length, longer heads, bytes left over in the frame. Three things are
+stricter: a route has at most MAX_ROUTE_LENGTH addresses, at most SKIPPED_ITEMS unknown items are
+skipped in one frame, and a break among them must end something.
+
+The id and the expiry of a message travel in the tracing text (AD-8), a JSON object of strings:
+
+    {"traceparent":"00-<id>-<parent>-01","tracestate":"waystation=x<expiry>"}
+
+`parent` is the second half of the id. Whatever else a peer wrote there is kept as it came, in
+`Message.trace_context`, and goes out again with the id and the expiry put in. A text which is no
+such object, or longer than TRACING_LIMIT characters, holds nothing for us and ends here.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import unhexlify
+from collections.abc import Callable, Iterator
+from struct import Struct as Layout
+from typing import Final, NoReturn, TypeAlias, TypeVar
+
+import msgspec
+
+from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
+from waystation.core.expiry import LAST_INSTANT, NEVER, Expiry, check_expiry
+from waystation.core.message import Message, check_message_id
+from waystation.errors import DecodeError, LocalError, shown
+
+PREFACE: Final = b"\x01"
+"""The first byte that each side of a TCP connection writes, before any frame."""
+
+FRAME_LIMIT: Final = 16 * 1024 * 1024
+"""The longest body that Ockam takes; a longer one makes it close the connection."""
+
+CHUNK_SIZE: Final = 493
+"""The most bytes of a message in one datagram, which then has at most 508 bytes."""
+
+TRACING_LIMIT: Final = 8192
+"""A longer tracing text is ignored; W3C asks nobody to pass on more than a tenth of that."""
+
+SKIPPED_ITEMS: Final = 4096
+"""So many CBOR items that nobody knows may stand in one frame."""
+
+HEARTBEAT: Final = Message(Route(), Route(), b"")
+"""What every frame with an empty onward route is decoded to: this very object."""
+
+HEARTBEAT_FRAME: Final = bytes.fromhex("00000005 84 80 80 40 f6")
+"""What HEARTBEAT is encoded to."""
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+_FORMAT: Final = "ockam"
+_NO_ID: Final = HEARTBEAT.id
+_NULL: Final = b"\xf6"
+_BREAK: Final = 0xFF
+_UNSIGNED, _BYTES, _TEXT, _ARRAY, _MAP, _TAG = 0, 2, 3, 4, 5, 6  # of CBOR's major types
+
+_LENGTH: Final = Layout(">I")
+_pack_length: Final = _LENGTH.pack
+_unpack_length: Final = _LENGTH.unpack_from
+
+
+# --- Heads and routes -----------------------------------------------------------------------------
+
+
+def _head(major: int, number: int) -> bytes:
+    """The shortest head of an item: its major type, with a value or a length."""
+    kind = major << 5
+    if number < 24:
+        return bytes((kind | number,))
+    width = 0 if number < 1 << 8 else 1 if number < 1 << 16 else 2 if number < 1 << 32 else 3
+    return bytes((kind | 24 + width,)) + number.to_bytes(1 << width, "big")
+
+
+_ADDRESS_HEADS: Final = tuple(b"\x82" + _head(_UNSIGNED, kind) for kind in range(256))
+_BYTES_HEADS: Final = tuple(_head(_BYTES, size) for size in range(256))
+_TEXT_HEADS: Final = tuple(_head(_TEXT, size) for size in range(256))
+_pack_medium_head: Final = Layout(">BH").pack
+
+
+def _route_item(route: Route) -> bytes:
+    addresses = Route.of(route.addresses).addresses  # which counts them
+    parts = [_head(_ARRAY, len(addresses))]
+    for address in addresses:
+        kind, data = address.type, address.data
+        Address.of(kind, data)  # raises the LocalError that says what is wrong
+        size = len(data)
+        head = _BYTES_HEADS[size] if size < 256 else _head(_BYTES, size)
+        parts += (_ADDRESS_HEADS[kind], head, data)
+    return b"".join(parts)
+
+
+class _Memory(dict[_Key, _Value]):
+    """What was worked out before, for the next time; never more than ENTRIES, and nothing large.
+
+    When it is full, it lets PATIENCE new entries pass and then starts afresh. So routes that never
+    come again, from whoever makes them up, neither fill the memory nor drive out at once what
+    comes often.
+    """
+
+    ENTRIES: Final = 1024
+    PATIENCE: int = 8 * 1024
+    _passed = 0
+
+    def remember(self, key: _Key, value: _Value) -> None:
+        if len(self) >= self.ENTRIES and key not in self:
+            self._passed += 1
+            if self._passed <= self.PATIENCE:
+                return
+            self._passed = 0
+            self.clear()
+        self[key] = value
+
+
+class _RouteItems(_Memory[Route, bytes]):
+    """Routes with their bytes: most messages go where others went before."""
+
+    ADDRESSES: Final = 8
+    BYTES: Final = 256
+
+    def __missing__(self, route: Route) -> bytes:
+        item = _route_item(route)
+        if len(route.addresses) <= self.ADDRESSES and len(item) <= self.BYTES:
+            self.remember(route, item)
+        return item
+
+
+class _Headers:
+    """The bytes before the payload, as they were met before, with the two routes they say.
+
+    A header is looked up by its exact bytes, and no header is the start of another, so whoever
+    wrote it first decides nothing about later messages. How long it is nobody knows before parsing:
+    `lengths` has a guess by its first bytes, and a wrong guess costs time only. Kept are small
+    headers in the written form.
+    """
+
+    ADDRESSES: Final = 16
+    BYTES: Final = 512
+
+    def __init__(self) -> None:
+        self.routes: _Memory[bytes, tuple[Route, Route]] = _Memory()
+        self.lengths: _Memory[bytes, int] = _Memory()
+
+    def learn(self, data: bytes, start: int, end: int) -> tuple[int, tuple[Route, Route]] | None:
+        """How long the header is and what it says, if it has the usual form; else None."""
+        found = _usual_routes(data, start, end)
+        if found is None:
+            return None
+        onward, back, at = found
+        length, routes = at - start, (onward, back)
+        if length <= self.BYTES and len(onward.addresses) + len(back.addresses) <= self.ADDRESSES:
+            self.routes.remember(data[start:at], routes)
+            self.lengths.remember(data[start : start + 8], length)
+        return length, routes
+
+
+def _usual_routes(data: bytes, start: int, end: int) -> tuple[Route, Route, int] | None:
+    """The routes of a header and where it ends, if it has the usual form; else None.
+
+    That is the written form with somewhere to go, and with small numbers: routes of less than 24
+    addresses, types below 24, address data of less than 256 bytes.
+    """
+    at = start + 1
+    routes = []
+    try:
+        for _ in range(2):
+            count = data[at] - 0x80
+            if not 0 <= count < 24:
+                return None
+            at += 1
+            addresses = []
+            for _ in range(count):
+                kind, size = data[at + 1], data[at + 2] - 0x40
+                if data[at] != 0x82 or kind > 23 or not 0 <= size <= 24:
+                    return None
+                at += 3
+                if size == 24:  # then it stands in a byte of its own
+                    size = data[at]
+                    at += 1
+                    if size < 24:
+                        return None
+                addresses.append(Address(kind, data[at : at + size]))
+                at += size
+            routes.append(Route(tuple(addresses)))
+    except IndexError:
+        return None
+    onward, back = routes
+    usual = data[start] == 0x84 and at <= end and onward.addresses
+    return (onward, back, at) if usual else None
+
+
+_ROUTE_ITEMS: Final = _RouteItems()
+_HEADERS: Final = _Headers()
+_guess_length: Final = _HEADERS.lengths.get
+_known_routes: Final = _HEADERS.routes.get
+
+
+# --- The tracing text -----------------------------------------------------------------------------
+
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(-.*)?"
+)
+_MEMBER: Final = re.compile(r"waystation=x([0-9]{1,15})")
+_is_id: Final = re.compile("[0-9a-f]{32}").fullmatch
+_MEMBERS: Final = 32  # of a tracestate, by W3C
+
+Tracing: TypeAlias = tuple[str, Expiry, str]
+"""The id, the expiry and the trace context of a message, as the tracing text tells them."""
+
+_NO_TRACING: Final[Tracing] = (_NO_ID, NEVER, "")
+_parse_fields: Final = msgspec.json.Decoder(dict[str, str]).decode
+
+
+def tracing_text(message: Message) -> str:
+    """The tracing text of a message, or "" when there is nothing to tell (AD-8).
+
+    >>> message = Message(Route.parse("b"), Route.parse("a"), b"", "4bf92f3577b34da6" * 2, 90_000)
+    >>> tracing_text(message).partition(",")[2]
+    '"tracestate":"waystation=x90000"}'
+    """
+    trace_id, expiry, context = message.id, message.expiry, message.trace_context
+    if trace_id != _NO_ID and not _is_id(trace_id):
+        check_message_id(trace_id)
+    if expiry != NEVER and not (type(expiry) is int and 0 <= expiry <= LAST_INSTANT):
+        check_expiry(expiry, rule="AD-7")
+    return _merged_text(trace_id, expiry, context) if context else _own_text(trace_id, expiry)
+
+
+def _own_text(id: str, expiry: Expiry) -> str:
+    if id == _NO_ID:
+        return "" if expiry == NEVER else f'{{"tracestate":"waystation=x{expiry}"}}'
+    if expiry == NEVER:
+        return f'{{"traceparent":"{_traceparent(id)}"}}'
+    return f'{{"traceparent":"{_traceparent(id)}","tracestate":"waystation=x{expiry}"}}'
+
+
+def _traceparent(id: str) -> str:
+    parent = id[16:]
+    if parent == "0000000000000000":  # which W3C forbids
+        parent = "0000000000000001"
+    return f"00-{id}-{parent}-01"
+
+
+def _merged_text(id: str, expiry: Expiry, context: str) -> str:
+    """What a peer's tracing wrote, with this id and this expiry in it."""
+    try:
+        context.encode()
+    except UnicodeEncodeError:
+        raise LocalError(
+            f"trace context {shown(context)} is no text that UTF-8 can write",
+            rule="AD-8",
+            hint="pass on what a peer sent, or nothing",
+        ) from None
+    said_id, said_expiry, _ = read_tracing(context)
+    if id in (said_id, _NO_ID) and expiry == said_expiry:
+        return context
+    fields = _fields(context)
+    if id not in (said_id, _NO_ID):
+        fields["traceparent"] = _traceparent(id)
+    members = [m for m in fields.pop("tracestate", "").split(",") if m and not _is_ours(m)]
+    if expiry != NEVER:
+        members.insert(0, f"waystation=x{expiry}")
+    if members:
+        fields["tracestate"] = ",".join(members[:_MEMBERS])
+    text = msgspec.json.encode(fields).decode()
+    # A text that its next reader ignores would lose what matters most here.
+    return text if len(text) <= TRACING_LIMIT else _own_text(id, expiry)
+
+
+def read_tracing(text: str) -> Tracing:
+    """What a tracing text says: the id, the expiry, and the text if there is more in it.
+
+    >>> read_tracing('{"tracestate":"waystation=x90000"}')
+    ('00000000000000000000000000000000', 90000, '')
+    >>> read_tracing('{"tracestate":"vendor=1,waystation=x90000"}')[1:]
+    (90000, '{"tracestate":"vendor=1,waystation=x90000"}')
+    >>> read_tracing("{}") == read_tracing("no JSON at all") == (HEARTBEAT.id, NEVER, "")
+    True
+    """
+    fields = _fields(text)
+    if not fields:
+        return _NO_TRACING
+    trace_id = _id_of(fields.get("traceparent", ""))
+    expiry = _expiry_of(fields.get("tracestate", ""))
+    return trace_id, expiry, "" if text == _own_text(trace_id, expiry) else text
+
+
+def _fields(text: str) -> dict[str, str]:
+    if len(text) > TRACING_LIMIT:
+        return {}
+    try:
+        return _parse_fields(text)
+    except msgspec.DecodeError:
+        return {}
+
+
+def _id_of(traceparent: str) -> str:
+    found = _TRACEPARENT.fullmatch(traceparent)
+    if found is None:
+        return _NO_ID
+    trace_id, parent, more = found.groups()
+    later_version = not traceparent.startswith("00")  # may have more fields than we know
+    return trace_id if parent.strip("0") and (later_version or more is None) else _NO_ID
+
+
+def _is_ours(member: str) -> bool:
+    return member.strip().startswith("waystation=")
+
+
+def _expiry_of(tracestate: str) -> Expiry:
+    for member in tracestate.split(","):
+        if _is_ours(member):
+            found = _MEMBER.fullmatch(member.strip())
+            expiry = int(found[1]) if found else NEVER
+            return expiry if expiry <= LAST_INSTANT else NEVER
+    return NEVER
+
+
+class _OwnTails(_Memory[bytes, "Expiry | None"]):
+    """How texts of ours end, with the expiry they say: a busy sender writes the same many times."""
+
+    PATIENCE = 0  # an old expiry does not come again
+    FORM: Final = re.compile(rb'-01"(?:,"tracestate":"waystation=x([1-9][0-9]{12})")?}')
+
+    def __missing__(self, tail: bytes) -> Expiry | None:
+        found = self.FORM.fullmatch(tail)
+        if found is None:
+            return None
+        expiry = int(found[1]) if found[1] else NEVER
+        self.remember(tail, expiry)
+        return expiry
+
+
+_OWN_TAILS: Final = _OwnTails()
+_OWN_HEADS: Final = {
+    size + 2: _head(_TEXT, size) + b'{"traceparent":"00-'
+    for size in (len(_own_text("1" * 32, expiry)) for expiry in (NEVER, 1_700_000_000_000))
+}
+_unpack_own: Final = Layout("21s16s16s1s16s").unpack_from
+
+
+def _read_own_text(data: bytes, start: int, end: int) -> Tracing | None:
+    """What data[start:end] says if it is a text item just as we write it, else None."""
+    own_head = _OWN_HEADS.get(end - start)
+    if own_head is None:
+        return None
+    head, first, second, dash, parent = _unpack_own(data, start)
+    expiry = _OWN_TAILS[data[start + 70 : end]]
+    if expiry is None or head != own_head or dash != b"-" or parent != second:
+        return None
+    digits = first + second
+    try:
+        trace_id = unhexlify(digits).hex()
+    except ValueError:
+        return None
+    if trace_id.encode() != digits or parent == b"0000000000000000":
+        return None
+    return trace_id, expiry, ""
+
+
+def _tracing_item(message: Message) -> bytes:
+    text = tracing_text(message)
+    if not text:
+        return _NULL
+    encoded = text.encode()
+    size = len(encoded)
+    return (_TEXT_HEADS[size] if size < 256 else _head(_TEXT, size)) + encoded
+
+
+# --- Messages to bytes ----------------------------------------------------------------------------
+
+
+def encode_frame(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
+    """The frame of a message, with its length in front.
+
+    >>> message = Message(Route.parse("echoer"), Route.parse("app"), b"hi")
+    >>> encode_frame(message).hex(" ", -4)
+    '00000016 84818200 46656368 6f657281 82004361 70704268 69f6'
+    >>> encode_frame(HEARTBEAT) == HEARTBEAT_FRAME
+    True
+
+    A message without an onward route is refused, since its receiver would take it for a heartbeat
+    and say nothing.
+    """
+    payload = message.payload
+    if type(payload) is not bytes:
+        raise LocalError(f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes")
+    try:
+        onward = _ROUTE_ITEMS[message.onward_route]
+        back = _ROUTE_ITEMS[message.return_route]
+    except TypeError:  # cannot be hashed, so an address has no bytes in it: say which
+        onward = _route_item(message.onward_route)
+        back = _route_item(message.return_route)
+    if onward == b"\x80" and message != HEARTBEAT:
+        raise LocalError(
+            f"message {message} has no onward route",
+            rule="AD-6",
+            hint="drop it, or send HEARTBEAT if that is meant",
+        )
+    size = len(payload)
+    if size < 256:
+        head = _BYTES_HEADS[size]
+    elif size < 65536:
+        head = _pack_medium_head(0x59, size)
+    else:
+        head = _head(_BYTES, size)
+    tracing = _tracing_item(message)
+    size += 1 + len(onward) + len(back) + len(head) + len(tracing)
+    if size > limit:
+        raise LocalError(
+            f"a message of {size} bytes is too large",
+            rule="OB-2",
+            hint=f"send at most {limit} bytes, routes and tracing included",
+        )
+    return b"".join((_pack_length(size), b"\x84", onward, back, head, payload, tracing))
+
+
+def encode_body(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
+    """The message without a length in front, as `fragments` takes it."""
+    return encode_frame(message, limit=limit)[4:]
+
+
+# --- Bytes to messages ----------------------------------------------------------------------------
+
+
+def decode_body(body: bytes) -> Message:
+    """The message of a whole body; HEARTBEAT if its onward route is empty.
+
+    >>> print(decode_body(bytes.fromhex("84 81820041 65 818200 4161 4170 f6")))
+    0#e | 0#a | 1 B
+    >>> decode_body(b"")
+    Traceback (most recent call last):
+    waystation.errors.DecodeError: ockam: the bytes end too early (at byte 0)
+    """
+    return _decode(body, 0, len(body))
+
+
+def _decode(data: bytes, start: int, end: int) -> Message:
+    """The message in data[start:end]; fast if its header is known, and faster with our own text.
+
+    Everything else, right or wrong, is left to the patient reader.
+    """
+    length = _guess_length(data[start : start + 8], 0)
+    routes = _known_routes(data[start : start + length])
+    if routes is None:
+        found = _HEADERS.learn(data, start, end)
+        if found is None:
+            return _decode_patiently(data, start, end)
+        length, routes = found
+    onward, back = routes
+    at = start + length
+    head = data[at] if at < end else 0
+    if head == 0x58 and at + 2 <= end:
+        at += 2
+        stop = at + data[at - 1]
+    elif head == 0x59 and at + 3 <= end:
+        at += 3
+        stop = at + (data[at - 2] << 8 | data[at - 1])
+    elif 0x40 <= head < 0x58:
+        at += 1
+        stop = at + head - 0x40
+    else:
+        stop = end
+    if stop >= end:
+        return _decode_patiently(data, start, end)
+    tracing = _read_own_text(data, stop, end)
+    if tracing is None:
+        text = _Reader(data, stop, end).text_or_null()
+        tracing = read_tracing(text) if text else _NO_TRACING
+    trace_id, expiry, context = tracing
+    return Message(onward, back, data[at:stop], trace_id, expiry, context)
+
+
+def _decode_patiently(data: bytes, start: int, end: int) -> Message:
+    onward, back, payload, text = _Reader(data, start, end).message()
+    if not onward.addresses:
+        return HEARTBEAT
+    tracing = read_tracing(text) if text else _NO_TRACING
+    return Message(onward, back, payload, *tracing)
+
+
+class _Reader:
+    """Reads CBOR as Ockam's decoder does, item by item, without recursion."""
+
+    __slots__ = ("_at", "_data", "_end", "_skippable")
+
+    def __init__(self, data: bytes, start: int, end: int) -> None:
+        self._data = data
+        self._at = start
+        self._end = end
+        self._skippable = SKIPPED_ITEMS
+
+    def message(self) -> tuple[Route, Route, bytes, str | None]:
+        onward = back = Route()
+        payload = text = None
+        for index in self._elements(self._array("a message")):
+            if index == 0:
+                onward = self._route()
+            elif index == 1:
+                back = self._route()
+            elif index == 2:
+                payload = self._bytes("a payload")
+            elif index == 3:
+                text = self.text_or_null()
+            else:
+                self._skip()
+        if payload is None:
+            self._refuse("a message has fewer than three elements")
+        return onward, back, payload, text
+
+    def fragment(self) -> tuple[int, int, bool, bytes]:
+        number = offset = 0
+        last = False
+        chunk = None
+        for index in self._elements(self._array("a datagram")):
+            if index == 0:
+                self._unsigned("a version", 0xFF)  # Ockam does not look at it either
+            elif index == 1:
+                number = self._unsigned("a routing number", 0xFFFF)
+            elif index == 2:
+                offset = self._unsigned("an offset", 0xFFFF_FFFF)
+            elif index == 3:
+                last = self._bool()
+            elif index == 4:
+                chunk = self._bytes("a chunk")
+            else:
+                self._skip()
+        if chunk is None:
+            self._refuse("a datagram has fewer than five elements")
+        return number, offset, last, chunk
+
+    def _route(self) -> Route:
+        start = self._at
+        count = self._array("a route")
+        addresses: list[Address] = []
+        for index in self._elements(count):
+            if index == MAX_ROUTE_LENGTH or count > MAX_ROUTE_LENGTH:
+                self._refuse(
+                    f"a route has more than {MAX_ROUTE_LENGTH} addresses", start, too_large=True
+                )
+            addresses.append(self._address())
+        return Route(tuple(addresses))
+
+    def _address(self) -> Address:
+        kind = 0
+        data = None
+        for index in self._elements(self._array("an address")):
+            if index == 0:
+                kind = self._unsigned("an address type", 255)
+            elif index == 1:
+                data = self._bytes("address data")
+            else:
+                self._skip()
+        if data is None:
+            self._refuse("an address has fewer than two elements")
+        return Address(kind, data)
+
+    # Items
+
+    def _array(self, what: str) -> int:
+        """How many elements follow, or -1 when a break ends them."""
+        start = self._at
+        major, count = self._any_head()
+        if major != _ARRAY:
+            self._refuse(f"{what} is no array", start)
+        return count
+
+    def _elements(self, count: int) -> Iterator[int]:
+        index = 0
+        while index != count and not (count < 0 and self._took_break()):
+            yield index
+            index += 1
+
+    def _unsigned(self, what: str, most: int) -> int:
+        start = self._at
+        major, number = self._any_head()
+        if major != _UNSIGNED or not 0 <= number <= most:
+            self._refuse(f"{what} is no number from 0 to {most}", start)
+        return number
+
+    def _bytes(self, what: str) -> bytes:
+        start = self._at
+        major, size = self._any_head()
+        if major != _BYTES or size < 0:
+            self._refuse(f"{what} is no byte string of definite length", start)
+        return self._take(size)
+
+    def _bool(self) -> bool:
+        start = self._at
+        item = self._take(1)
+        if item not in (b"\xf4", b"\xf5"):
+            self._refuse("the mark of the last datagram is no boolean", start)
+        return item == b"\xf5"
+
+    def text_or_null(self) -> str | None:
+        start = self._at
+        if self._peek() == 0xF6:
+            self._at += 1
+            return None
+        major, size = self._any_head()
+        if major != _TEXT or size < 0:
+            self._refuse("the tracing is neither null nor a text of definite length", start)
+        return self._text(size)
+
+    def _text(self, size: int) -> str:
+        start = self._at
+        try:
+            return self._take(size).decode()
+        except UnicodeDecodeError:
+            self._refuse("a text is no UTF-8", start)
+
+    def _skip(self) -> None:
+        """Pass over one item, however deep; what is wrong in it is refused."""
+        missing = [1]  # of each open array, map or tag, outermost first: so many items, or -1
+        while missing:
+            count = missing[-1]
+            if count == 0 or (count < 0 and self._took_break()):
+                missing.pop()
+                continue
+            if count > 0:
+                missing[-1] = count - 1
+            self._count_skipped()
+            start = self._at
+            major, number = self._any_head()
+            if major in (_BYTES, _TEXT):
+                self._skip_string(major, number)
+            elif major in (_ARRAY, _MAP):
+                missing.append(number * 2 if major == _MAP and number > 0 else number)
+            elif number < 0:
+                self._refuse("a break stands where none can be", start)
+            elif major == _TAG:
+                missing.append(1)
+
+    def _skip_string(self, major: int, size: int) -> None:
+        if size >= 0:
+            self._skip_piece(major, size)
+            return
+        while not self._took_break():
+            self._count_skipped()
+            start = self._at
+            kind, size = self._any_head()
+            if kind != major or size < 0:
+                self._refuse("a string has a piece of another kind", start)
+            self._skip_piece(major, size)
+
+    def _skip_piece(self, major: int, size: int) -> None:
+        if major == _TEXT:
+            self._text(size)
+        else:
+            self._pass_over(size)
+
+    def _count_skipped(self) -> None:
+        self._skippable -= 1
+        if self._skippable < 0:
+            self._refuse(f"more than {SKIPPED_ITEMS} items are unknown", too_large=True)
+
+    # Bytes
+
+    def _any_head(self) -> tuple[int, int]:
+        """The major type and the number of a head; -1 is indefinite, or a break."""
+        head = self._peek()
+        self._at += 1
+        major, info = head >> 5, head & 0x1F
+        if info < 24:
+            return major, info
+        if info < 28:
+            return major, int.from_bytes(self._take(1 << info - 24), "big")
+        if info < 31:
+            self._refuse(f"no item starts with {head:#04x}", self._at - 1)
+        return major, -1
+
+    def _peek(self) -> int:
+        if self._at >= self._end:
+            self._refuse("the bytes end too early")
+        return self._data[self._at]
+
+    def _took_break(self) -> bool:
+        found = self._peek() == _BREAK
+        self._at += found
+        return found
+
+    def _pass_over(self, size: int) -> None:
+        if size > self._end - self._at:
+            self._refuse("the bytes end too early")
+        self._at += size
+
+    def _take(self, size: int) -> bytes:
+        start = self._at
+        self._pass_over(size)
+        return self._data[start : self._at]
+
+    def _refuse(self, problem: str, at: int | None = None, *, too_large: bool = False) -> NoReturn:
+        where = self._at if at is None else at
+        raise DecodeError(problem, format=_FORMAT, offset=where, too_large=too_large)
+
+
+class FrameDecoder:
+    """Takes the bytes of one direction of a TCP connection as they come, and gives the messages.
+
+    >>> decoder = FrameDecoder()
+    >>> decoder.feed(PREFACE + HEARTBEAT_FRAME[:6])
+    []
+    >>> decoder.feed(HEARTBEAT_FRAME[6:]) == [HEARTBEAT]
+    True
+
+    What is wrong never costs what came before it: `feed` returns the messages that stand before the
+    bad bytes, `error` tells at once that there are such, and every further call, also `feed(b"")`,
+    raises it. Its offset counts from the first byte of the connection. Held is at most one
+    unfinished frame, which is looked at again only when it is whole.
+    """
+
+    def __init__(self, *, limit: int = FRAME_LIMIT) -> None:
+        self.limit = limit
+        self.error: DecodeError | None = None
+        self._held = bytearray()
+        self._needed = 0  # nothing can be done with fewer bytes held
+        self._passed = 0  # bytes before those that are held
+        self._greeted = False
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
+        """The messages that these bytes complete; HEARTBEAT for each heartbeat."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        if self._held:
+            self._held += data
+            if len(self._held) < self._needed:
+                return []
+            data = bytes(self._held)
+            self._held.clear()
+        elif type(data) is not bytes:
+            data = bytes(data)
+        messages: list[Message] = []
+        try:
+            self._read(data, messages.append)
+        except DecodeError as error:
+            self.error = DecodeError(
+                error.problem,
+                format=_FORMAT,
+                offset=self._passed + error.offset,
+                too_large=error.too_large,
+            )
+        return messages
+
+    def _read(self, data: bytes, deliver: Callable[[Message], None]) -> None:
+        at = 0 if self._greeted else self._read_preface(data)
+        whole = len(data)
+        needed = 4
+        while at + 4 <= whole:
+            (size,) = _unpack_length(data, at)
+            if size > self.limit:
+                raise DecodeError(
+                    f"a frame of {size} bytes is longer than {self.limit}",
+                    format=_FORMAT,
+                    offset=at,
+                    too_large=True,
+                )
+            end = at + 4 + size
+            if end > whole:
+                needed = 4 + size
+                break
+            deliver(_decode(data, at + 4, end))
+            at = end
+        self._passed += at
+        if at < whole:
+            self._needed = needed
+            self._held += memoryview(data)[at:]
+
+    def _read_preface(self, data: bytes) -> int:
+        first = data[:1]
+        if first and first != PREFACE:
+            raise DecodeError(f"the preface is {first.hex()}, not 01", format=_FORMAT, offset=0)
+        self._greeted = first == PREFACE
+        return len(first)
+
+
+# --- Datagrams ------------------------------------------------------------------------------------
+
+
+def fragments(body: bytes, number: int) -> list[bytes]:
+    """The datagrams that carry one message: each says its place, and the last says so.
+
+    `number` is the routing number. A sender gives each message the next one, and 0 after 65535.
+
+    >>> body = encode_body(Message(Route.parse("echoer"), Route.parse("app"), bytes(500)))
+    >>> [len(datagram) for datagram in fragments(body, 4660)]
+    [503, 40]
+    """
+    if not 0 <= number <= 0xFFFF:
+        raise LocalError(
+            f"routing number {shown(number)} is out of range", rule="WK-10", hint="give 0 to 65535"
+        )
+    if not 0 < len(body) <= FRAME_LIMIT:
+        raise LocalError(
+            f"a body of {len(body)} bytes fits no datagrams",
+            rule="OB-2",
+            hint=f"give what encode_body returned, at most {FRAME_LIMIT} bytes",
+        )
+    front = b"\x85\x01" + _head(_UNSIGNED, number)
+    datagrams = []
+    for offset in range(0, len(body), CHUNK_SIZE):
+        chunk = body[offset : offset + CHUNK_SIZE]
+        last = b"\xf5" if offset + CHUNK_SIZE >= len(body) else b"\xf4"
+        parts = (front, _head(_UNSIGNED, offset), last, _head(_BYTES, len(chunk)), chunk)
+        datagrams.append(b"".join(parts))
+    return datagrams
+
+
+class Reassembly:
+    """Puts the messages of one peer together from its datagrams.
+
+    One message at a time, in order, as Ockam does it: a datagram of an earlier message is late and
+    passed over, one of a later message ends the unfinished one, and one that is out of place ends
+    its own. Nothing is asked for again.
+
+    >>> reassembly = Reassembly()
+    >>> message = Message(Route.parse("echoer"), Route.parse("app"), bytes(500))
+    >>> first, second = fragments(encode_body(message), 65535)
+    >>> reassembly.feed(first), reassembly.feed(second) == message
+    (None, True)
+
+    A DecodeError speaks of one datagram, or of the message that it completes or makes too large;
+    the next ones are read as ever.
+    """
+
+    def __init__(self, *, limit: int = FRAME_LIMIT) -> None:
+        self.limit = limit
+        self._expected: int | None = None
+        self._held = bytearray()
+
+    def feed(self, datagram: bytes) -> Message | None:
+        """The message that this datagram completes, or None; HEARTBEAT for a heartbeat."""
+        number, offset, last, chunk = _Reader(datagram, 0, len(datagram)).fragment()
+        if number != self._expected and not self._starts(number):
+            return None
+        size = len(self._held) + len(chunk)
+        if offset != len(self._held):
+            self._expect(number + 1)
+            return None
+        if size > self.limit:
+            self._expect(number + 1)
+            raise DecodeError(
+                f"a message has more than {self.limit} bytes", format=_FORMAT, too_large=True
+            )
+        self._held += chunk
+        if not last:
+            return None
+        body = bytes(self._held)
+        self._expect(number + 1)
+        return decode_body(body)
+
+    def _starts(self, number: int) -> bool:
+        """Whether a message with this number comes after those already seen; the count wraps."""
+        later = self._expected is None or (number - self._expected) & 0xFFFF < 0x8000
+        if later:
+            self._expect(number)
+        return later
+
+    def _expect(self, number: int) -> None:
+        self._expected = number & 0xFFFF
+        self._held.clear()

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import pytest
+
+from waystation.core.address import Address, Route
+from waystation.core.address_types import AddressTypes
+from waystation.core.expiry import NEVER
+from waystation.core.message import HOP_LIMIT, Arrival, Message
+from waystation.core.multicast import Subscriptions
+from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.router import FanOut, Router
+from waystation.core.routing import RoutingEntry, RoutingTable
+
+HUB = Address(1, b"10.0.0.1:4000")
+LEAF = Address(3, b"leaf-1")
+
+
+def message(onward: str, *, hops: int = 1, expiry: float = NEVER) -> Message:
+    back = Route((Address(0, b"app"),) * hops)
+    return Message(Route.parse(onward), back, b"payload", expiry=expiry)
+
+
+def router_with(*entries: RoutingEntry) -> Router:
+    types = AddressTypes()
+    types.register("tcp")
+    router = Router(types, RoutingTable(), Subscriptions())
+    for entry in entries:
+        assert router.table.put(entry, now=0).accepted
+    return router
+
+
+def dropped(reason: Reason, recipient: str | None = None) -> Verdict:
+    return Verdict(Outcome.DROPPED, reason, recipient)
+
+
+ECHO = RoutingEntry("echo", Address(0, b"echo"), local=True)
+TRUCK = RoutingEntry("truck", HUB, local=False, expiry=5_000)
+
+
+@pytest.mark.rule("AD-5")
+@pytest.mark.rule("OB-1")
+def test_a_message_goes_to_the_first_address_and_is_not_changed() -> None:
+    router = router_with(ECHO, TRUCK)
+    sent = message("echo => truck")
+    before = str(sent)
+    assert router.decide(sent, now=1) == Verdict(Outcome.DELIVERED, None, "echo", ECHO.address)
+    assert router.decide(message("truck => echo"), now=1) == Verdict(
+        Outcome.FORWARDED, None, "truck", HUB
+    )
+    assert router.decide(message("tcp#10.0.0.9:1 => echo"), now=1) == Verdict(
+        Outcome.FORWARDED, address=Address(1, b"10.0.0.9:1")
+    )
+    assert str(sent) == before
+
+
+@pytest.mark.rule("AD-6")
+@pytest.mark.rule("OB-2")
+def test_what_cannot_be_routed_is_dropped_with_a_reason() -> None:
+    router = router_with(ECHO, TRUCK)
+    assert router.decide(message(""), now=1) == dropped(Reason.NO_ROUTE)
+    assert router.decide(message("200#x"), now=1) == dropped(Reason.UNKNOWN_TYPE)
+    assert router.decide(message("udp#x"), now=1) == dropped(Reason.UNKNOWN_TYPE)
+    assert router.decide(message("nobody"), now=1) == dropped(Reason.NO_ROUTE, "nobody")
+    assert router.decide(message("truck"), now=5_000) == dropped(Reason.NO_ROUTE, "truck")
+
+
+@pytest.mark.rule("OB-2")
+def test_the_reasons_are_these() -> None:
+    assert {reason.value for reason in Reason} == {
+        "NO_ROUTE",
+        "UNKNOWN_TYPE",
+        "NO_SUBSCRIBER",
+        "EXPIRED",
+        "HOP_LIMIT",
+        "QUEUE_FULL",
+        "REFUSED",
+        "TRANSPORT_DOWN",
+        "TOO_LARGE",
+        "MALFORMED",
+        "FAILED",
+    }
+
+
+@pytest.mark.rule("OB-1")
+def test_the_outcomes_are_these() -> None:
+    assert {outcome.value for outcome in Outcome} == {
+        "DELIVERED",
+        "FORWARDED",
+        "QUEUED",
+        "DROPPED",
+    }
+
+
+@pytest.mark.rule("AD-2")
+def test_type_zero_is_always_routed_and_others_once_they_are_registered() -> None:
+    router = Router()
+    router.table.put(ECHO, now=0)
+    assert router.decide(message("echo"), now=0).outcome is Outcome.DELIVERED
+    assert router.decide(message("tcp#x"), now=0) == dropped(Reason.UNKNOWN_TYPE)
+    router.types.register("tcp")
+    assert router.decide(message("tcp#x"), now=0).outcome is Outcome.FORWARDED
+
+
+@pytest.mark.rule("WK-11")
+def test_a_message_at_the_hop_limit_goes_no_further() -> None:
+    router = router_with(ECHO)
+    arrival = Arrival(message("echo", hops=HOP_LIMIT), received_at=0)
+    assert router.decide(message("echo", hops=HOP_LIMIT - 1), now=0).reason is None
+    assert router.decide(arrival.message, now=0) == dropped(Reason.HOP_LIMIT)
+    assert router.fan_out("p/b", arrival, now=0) == FanOut((dropped(Reason.HOP_LIMIT),))
+    short = Router(hop_limit=2)
+    assert short.decide(message("echo", hops=2), now=0) == dropped(Reason.HOP_LIMIT)
+
+
+@pytest.mark.rule("MC-14")
+@pytest.mark.rule("AD-7")
+def test_a_message_past_its_time_is_dropped_before_anything_else() -> None:
+    router = router_with(ECHO)
+    router.subscriptions.subscribe("p/b", "echo")
+    late = message("echo", hops=HOP_LIMIT, expiry=100)
+    assert router.decide(message("echo", expiry=100), now=99).reason is None
+    assert router.decide(late, now=100) == dropped(Reason.EXPIRED)
+    in_time = Arrival(message("", expiry=100), received_at=99)
+    assert router.fan_out("p/b", in_time, now=99).verdicts[0].outcome is Outcome.DELIVERED
+    assert router.fan_out("p/b", in_time, now=100) == FanOut((dropped(Reason.EXPIRED),))
+
+
+def arrival(*, from_global: bool = False) -> Arrival:
+    return Arrival(message(""), received_at=0, from_global=from_global)
+
+
+@pytest.mark.rule("MC-9")
+def test_several_receivers_behind_one_address_share_a_copy() -> None:
+    router = router_with(
+        ECHO,
+        RoutingEntry("leaf-a", LEAF, local=True),
+        RoutingEntry("leaf-b", LEAF, local=True),
+        TRUCK,
+    )
+    for receiver in ("leaf-a", "truck", "leaf-b", "echo", "lost"):
+        router.subscriptions.subscribe("p/b/*", receiver)
+    fan_out = router.fan_out("p/b/x", arrival(), now=1)
+    assert fan_out.copies == (LEAF, HUB, ECHO.address)
+    assert fan_out.verdicts == (
+        Verdict(Outcome.DELIVERED, None, "leaf-a", LEAF),
+        Verdict(Outcome.FORWARDED, None, "truck", HUB),
+        Verdict(Outcome.DELIVERED, None, "leaf-b", LEAF),
+        Verdict(Outcome.DELIVERED, None, "echo", ECHO.address),
+        dropped(Reason.NO_ROUTE, "lost"),
+    )
+    assert not fan_out.upward
+
+
+@pytest.mark.rule("MC-10")
+def test_a_leaf_sends_a_multicast_to_its_parent_too() -> None:
+    leaf = router_with(ECHO)
+    leaf.has_parent = True
+    leaf.subscriptions.subscribe("p/b", "echo")
+    fan_out = leaf.fan_out("p/b", arrival(), now=1)
+    assert (fan_out.copies, fan_out.upward) == ((ECHO.address,), True)
+    assert leaf.fan_out("p/c", arrival(), now=1) == FanOut((), (), upward=True)
+
+
+@pytest.mark.rule("MC-10")
+@pytest.mark.parametrize(
+    ("visible", "expiry", "upward"), [(True, NEVER, True), (False, NEVER, False), (True, 1, False)]
+)
+def test_a_hub_publishes_for_globally_visible_providers(
+    visible: bool, expiry: float, upward: bool
+) -> None:
+    provider = RoutingEntry("p", LEAF, local=True, visible=visible, expiry=expiry)
+    hub = router_with(provider, ECHO)
+    hub.has_global_transport = True
+    hub.subscriptions.subscribe("p/b", "echo")
+    assert hub.fan_out("p/b", arrival(), now=1).upward is upward
+    assert not hub.fan_out("unknown/b", arrival(), now=1).upward
+
+
+@pytest.mark.rule("MC-11")
+def test_what_came_from_a_global_transport_stays_here() -> None:
+    for attribute in ("has_parent", "has_global_transport"):
+        router = router_with(ECHO, RoutingEntry("p", LEAF, local=True, visible=True))
+        setattr(router, attribute, True)
+        router.subscriptions.subscribe("p/b", "echo")
+        fan_out = router.fan_out("p/b", arrival(from_global=True), now=1)
+        assert fan_out == FanOut(
+            (Verdict(Outcome.DELIVERED, None, "echo", ECHO.address),), (ECHO.address,)
+        )
+
+
+@pytest.mark.rule("MC-13")
+@pytest.mark.rule("MC-12")
+def test_a_local_provider_needs_no_subscription_at_the_broker() -> None:
+    hub = router_with(RoutingEntry("mine", LEAF, local=True, expiry=5_000), TRUCK)
+    assert not hub.listens_globally("truck/b", now=1)
+    hub.has_global_transport = True
+    assert not hub.listens_globally("mine/b/+", now=1)
+    assert hub.listens_globally("mine/b/+", now=5_000)
+    assert hub.listens_globally("truck/b", now=1)
+    assert hub.listens_globally("unknown/b", now=1)
+    assert hub.listens_globally("+/b", now=1)
+
+
+@pytest.mark.rule("MC-15")
+def test_a_multicast_without_a_receiver_is_dropped() -> None:
+    router = router_with(ECHO)
+    assert router.fan_out("p/b", arrival(), now=1) == FanOut((dropped(Reason.NO_SUBSCRIBER),))
