@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import platform
 import statistics
 import sys
@@ -91,7 +92,7 @@ class Report:
 def resident_bytes() -> int:
     """The resident memory of this process (Linux)."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * 4096
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def fail(text: str) -> None:

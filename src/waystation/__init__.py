@@ -5,12 +5,17 @@
 '1#10.0.0.2:4000 => 0#hop => 0#echo'
 """
 
+from typing import TYPE_CHECKING, Any
+
 from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import DecodeError, LocalError, RemoteError, WaystationError
+
+if TYPE_CHECKING:
+    from waystation.node import Node
 
 __version__ = "0.1.0"
 
@@ -21,6 +26,7 @@ __all__ = [
     "LocalError",
     "Message",
     "MulticastId",
+    "Node",
     "Outcome",
     "Reason",
     "RemoteError",
@@ -28,3 +34,12 @@ __all__ = [
     "WaystationError",
     "__version__",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what needs an event loop only when somebody asks for it."""
+    if name == "Node":
+        from waystation.node import Node  # noqa: PLC0415
+
+        return Node
+    raise AttributeError(f"module 'waystation' has no attribute {name!r}")

@@ -1,9 +1,11 @@
 """Every exception of Waystation, and nothing else.
 
     WaystationError
-    ├── LocalError      the caller of this library did something wrong (also a ValueError)
-    └── RemoteError     a peer did something wrong
-        └── DecodeError     its bytes are not what the format says
+    ├── LocalError          the caller of this library did something wrong (also a ValueError)
+    ├── UndeliverableError  a request was dropped on its way
+    ├── NoAnswerError       a request got no answer in time (also a TimeoutError)
+    └── RemoteError         a peer did something wrong
+        └── DecodeError         its bytes are not what the format says
 
 A LocalError is raised at once, where the mistake is made, and names the value, the rule and the way
 out. What a peer does never raises in the core: there it becomes an outcome with a reason (OB-2).
@@ -32,6 +34,24 @@ class LocalError(WaystationError, ValueError):
         self.problem = problem
         self.rule = rule
         self.hint = hint
+
+
+class UndeliverableError(WaystationError):
+    """A request was dropped at this node, so there will be no answer; `reason` says why (OB-2)."""
+
+    def __init__(self, route: str, reason: str) -> None:
+        super().__init__(f"the request to {route} was dropped: {reason}")
+        self.route = route
+        self.reason = reason
+
+
+class NoAnswerError(WaystationError, TimeoutError):
+    """A request got no answer in time."""
+
+    def __init__(self, route: str, seconds: float) -> None:
+        super().__init__(f"no answer from {route} within {seconds:g} s")
+        self.route = route
+        self.seconds = seconds
 
 
 class RemoteError(WaystationError):
@@ -68,5 +88,8 @@ def shown(value: object) -> str:
     """
     if isinstance(value, str | bytes):  # never spell out a megabyte to show sixty characters of it
         value = value[: _SHOWN_CHARACTERS + 1]
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python is willing to write
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,8 +55,11 @@ def test_every_address_reads_back_as_itself(address: Address) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "'' is empty or has white space"),
-        ("a b", "'a b' is empty or has white space"),
+        ("", "address '' is no text, is empty or has white space"),
+        ("a b", "address 'a b' is no text, is empty or has white space"),
+        (None, "address None is no text"),
+        (b"echo", "address b'echo' is no text"),
+        ("a\ud800", "characters that UTF-8 cannot write"),
         ("256#x", "address type 256 is out of range"),
         ("-1#x", "unknown type '-1'"),
         ("1000#x", "unknown type '1000'"),
@@ -73,7 +78,7 @@ def test_bad_text_is_refused_by_name_and_rule(text: str, problem: str) -> None:
 @pytest.mark.rule("AD-1")
 def test_unchecked_values_are_refused_by_name_and_rule() -> None:
     assert Address.of(255, b"x") == Address(255, b"x")
-    for bad_type in (-1, 256, "1"):
+    for bad_type in (-1, 256, "1", True, 10**5000):
         with pytest.raises(LocalError, match=r"address type .* is out of range.*AD-1"):
             Address.of(bad_type, b"")  # type: ignore[arg-type]
     with pytest.raises(LocalError, match=r"address data 'text' is not bytes.*AD-1"):
@@ -123,5 +128,14 @@ def test_a_route_of_a_million_hops_is_refused_before_it_is_built() -> None:
     assert Route.parse(str(longest)) == longest
     with pytest.raises(LocalError, match=r"a route of 1000000 addresses is too long.*WK-11"):
         Route.parse("=>".join(["a"] * 1_000_000))
-    with pytest.raises(LocalError, match=r"a route of 256 addresses is too long"):
+    with pytest.raises(LocalError, match=r"a route of more than 255 addresses is too long"):
         Route.of([Address(0, b"a")] * (MAX_ROUTE_LENGTH + 1))
+    with pytest.raises(LocalError, match=r"a route of more than 255 addresses is too long"):
+        Route.of(Address(0, b"a") for _ in count())
+
+
+def test_what_is_no_route_is_refused_by_name_and_rule() -> None:
+    with pytest.raises(LocalError, match=r"'e' is no address of a route.*AD-1"):
+        Route.of("echo")  # type: ignore[arg-type]
+    with pytest.raises(LocalError, match=r"route None is no text.*AD-1"):
+        Route.parse(None)  # type: ignore[arg-type]

@@ -602,6 +602,26 @@ def test_an_expired_message_is_never_sent(way: Way) -> None:
     assert discovery.send(YOU.uuid, "hello", expiry=100, now=101) == expected
 
 
+@pytest.mark.rule("LA-6")
+@pytest.mark.parametrize("way", DIRECT)
+def test_a_message_to_nobody_or_twice_to_somebody(way: Way) -> None:
+    discovery = a_discovery(way, YOU)
+    for members in ([], [ME.uuid]):
+        effects = discovery.send_all(members, "hello", expiry=TTL, now=0)
+        assert effects == [Drop("hello", None, Reason.NO_ROUTE)]
+    assert bodies(discovery.send_all([YOU.uuid] * 2, "hello", expiry=TTL, now=0)) == ["hello"]
+
+
+def test_what_makes_no_discovery_is_refused_by_name_and_rule() -> None:
+    cache = AddressCache(ME)
+    with pytest.raises(LocalError, match=r"'10.0.0.2:7800' is one physical address.*LA-3"):
+        Discovery(cache, Way.HOSTS, jitter=lambda: 0.0, hosts="10.0.0.2:7800")
+    with pytest.raises(LocalError, match=r"-1 messages may wait.*LA-6"):
+        Discovery(cache, Way.MULTICAST, jitter=lambda: 0.0, max_waiting=-1)
+    with pytest.raises(LocalError, match=r"'p' is one physical address.*LA-3"):
+        a_discovery().move("p")
+
+
 @every_way
 @pytest.mark.rule("LA-6")
 def test_an_expired_message_is_never_sent_to_all(way: Way) -> None:
@@ -1295,9 +1315,10 @@ class DiscoveryBesideItsOracle(RuleBasedStateMachine):
             self.sent[body] = 1
             self.compare(effects, [Transmit(body, EVERYONE, self.oracle.news(None))])
         else:
-            self.sent[body] = len(others)
+            self.sent[body] = len(others) or 1
             each = [self.oracle.send(other, body, expiry) for other in others]
-            self.compare(effects, [effect for part in each for effect in part])
+            expected = [effect for part in each for effect in part]
+            self.compare(effects, expected if others else [Drop(body, None, Reason.NO_ROUTE)])
 
     @rule(
         notice=st.one_of(

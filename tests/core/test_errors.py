@@ -30,4 +30,5 @@ def test_values_are_shown_on_one_short_line() -> None:
     assert len(shown("x" * 10_000_000)) == 61
     assert len(shown(b"\xff" * 10_000_000)) == 61
     assert shown(256) == "256"
+    assert shown(10**5000) == "<int>"
     assert len(shown(list(range(100)))) == 61

@@ -16,6 +16,7 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
+from waystation.core.expiry import NEVER
 from waystation.core.gossip import (
     ConnectionId,
     Dialect,
@@ -164,6 +165,7 @@ def test_the_end_of_a_connection_that_the_router_ended_itself_is_no_news() -> No
 # Members
 
 
+@pytest.mark.rule("OB-4")
 @pytest.mark.rule("GR-2")
 def test_a_member_registers_with_group_name_and_addresses(dialect: Dialect) -> None:
     router = router_with(dialect)
@@ -656,9 +658,32 @@ def test_a_limit_that_leaves_room_for_nothing_is_a_mistake(name: str, value: int
 # Silence
 
 
+def test_a_number_that_is_given_again_is_another_connection() -> None:
+    router = GossipRouter(Limits(silence_ms=100))
+    for now in range(50):
+        router.connected(1, Dialect.JGROUPS5, now=now)
+        router.closed(1)
+    router.connected(1, Dialect.JGROUPS5, now=60)
+    for now in range(100, 1_000, 50):
+        assert router.wake(now) == []
+    assert len(router._checks) == 1
+
+
+def test_what_is_no_dialect_or_no_list_of_addresses_is_refused_by_name_and_rule() -> None:
+    router = GossipRouter()
+    with pytest.raises(LocalError, match=r"'JGroups 5' is no dialect.*GR-1"):
+        router.connected(1, "JGroups 5", now=0)  # type: ignore[arg-type]
+    router.connected(1, Dialect.JGROUPS5, now=0)
+    member = LogicalAddress(bytes(16), "m")
+    with pytest.raises(LocalError, match=r"'10.0.0.1:1' is one physical address.*LA-3"):
+        router.register(1, "fleet", member, "10.0.0.1:1")  # type: ignore[arg-type]
+    with pytest.raises(LocalError, match=r"the limit groups is '5'.*GR-2"):
+        GossipRouter(Limits(groups="5"))  # type: ignore[arg-type]
+
+
 def test_nothing_to_look_at_without_connections() -> None:
     router = GossipRouter()
-    assert router.wake_at() is None
+    assert router.wake_at() == NEVER
     assert router.wake(10**12) == []
 
 
@@ -670,7 +695,7 @@ def test_whoever_speaks_in_time_lives_and_whoever_does_not_dies_at_the_instant()
     assert router.wake_at() == 2 * SILENCE - 1
     assert router.wake(2 * SILENCE - 2) == []
     assert router.wake(2 * SILENCE - 1) == [Disconnect(1, "silent for 60000 ms")]
-    assert router.wake_at() is None
+    assert router.wake_at() == NEVER
 
 
 @pytest.mark.rule("GR-8")
@@ -987,11 +1012,11 @@ class GossipRouterBesideAFlatList(RuleBasedStateMachine):
             expected.append(Disconnect(end.connection, f"silent for {silence} ms"))
         self.check(effects, expected)
         # One look for each that lives; those of the closed are forgotten within one silence.
-        looked_at = [connection for _, connection in self.router._checks]
+        looked_at = [connection for _, _, connection in self.router._checks]
         assert len(set(looked_at)) == len(looked_at)
         assert set(looked_at) >= set(self.oracle.dialects)
         latest = self.now + SOON
-        assert all(self.now < due <= latest for due, _ in self.router._checks)
+        assert all(self.now < due <= latest for due, *_ in self.router._checks)
 
     @invariant()
     def every_question_has_the_same_answer(self) -> None:
@@ -1022,11 +1047,11 @@ class GossipRouterBesideAFlatList(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_looked_at_too_late(self) -> None:
-        looks = {connection: due for due, connection in self.router._checks}
+        looks = {connection: due for due, _, connection in self.router._checks}
         for connection, dialect in self.oracle.dialects.items():
             if dialect is J2 or connection in self.oracle.beating:
                 assert looks[connection] <= self.oracle.last_word[connection] + SOON
-        assert self.router.wake_at() == min(looks.values(), default=None)
+        assert self.router.wake_at() == min(looks.values(), default=NEVER)
 
     def teardown(self) -> None:
         for connection in list(self.oracle.dialects):

@@ -431,6 +431,15 @@ def test_without_stamps_hearsay_fills_a_gap_and_silence_erases_nothing() -> None
     assert cache.select(uuid(7)) == "q"
 
 
+@pytest.mark.rule("LA-5")
+def test_old_news_takes_no_memory() -> None:
+    cache = a_cache(TRUCK)
+    for stamp in range(1, 1_000):
+        cache.learn(mapping(99, f"p{stamp}", stamp=stamp))
+        assert len(cache._news) <= 80
+    assert cache.changes_for(TRUCK.uuid) == (mapping(99, "p999", stamp=999),)
+
+
 @pytest.mark.rule("LA-4")
 def test_new_addresses_start_without_the_failures_of_the_old_ones() -> None:
     cache = a_cache(mapping(7, "p", "q", stamp=1))

@@ -103,6 +103,24 @@ def test_the_flag_of_global_reception_is_no_part_of_a_message() -> None:
     assert not Arrival(message("a", "b"), received_at=5).from_global
 
 
+@pytest.mark.rule("AD-4")
+@pytest.mark.rule("AD-7")
+def test_a_message_from_unchecked_values() -> None:
+    onward, back = Route.parse("a"), Route.parse("b")
+    assert Message.of(onward, back, b"x", id=ID, expiry=5) == Message(onward, back, b"x", ID, 5)
+    for fields, rule in (
+        ({"payload": "text"}, "AD-4"),
+        ({"id": "zz"}, "AD-7"),
+        ({"id": None}, "AD-7"),
+        ({"expiry": -5}, "AD-7"),
+        ({"onward_route": "a"}, "AD-1"),
+        ({"return_route": ["b"]}, "AD-1"),
+    ):
+        good = {"onward_route": onward, "return_route": back, "payload": b"", "id": ID}
+        with pytest.raises(LocalError, match=rule):
+            Message.of(**{**good, **fields})  # type: ignore[arg-type]
+
+
 @pytest.mark.rule("AD-7")
 def test_an_id_is_a_trace_id() -> None:
     assert check_message_id(ID) == ID

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,7 @@ from waystation.core.multicast import (
     SubscriptionKind,
     Subscriptions,
     check_pattern,
+    is_multicast_id,
     mqtt_filter,
     pattern_of,
 )
@@ -45,6 +48,7 @@ def test_an_id_is_provider_broadcast_and_partition() -> None:
     assert id == MulticastId.of("garage", "temperature", ["eu", "de"])
     assert str(id) == "garage/temperature/eu/de"
     assert str(MulticastId.of("garage", "temperature")) == "garage/temperature"
+    assert str(MulticastId.of("garage", "temperature", "")) == "garage/temperature"
     assert str(MulticastId.of("X-1.2_", "Z", "AZaz09")) == "X-1.2_/Z/AZaz09"
     assert pattern_of("garage", "temperature", "eu/+") == "garage/temperature/eu/+"
     assert pattern_of("garage", "temperature", ["*"]) == "garage/temperature/*"
@@ -142,7 +146,106 @@ def test_an_id_of_a_million_segments_is_refused_before_it_is_split() -> None:
     deepest = "/".join(["a"] * MAX_SEGMENTS)
     assert str(MulticastId.parse(deepest)) == deepest
     with pytest.raises(LocalError, match=rf"more than {MAX_SEGMENTS} segments.*MC-1"):
+        MulticastId.parse("/".join(["a"] * 30_000))
+    with pytest.raises(LocalError) as caught:
         MulticastId.parse("/".join(["a"] * 1_000_000))
+    assert str(caught.value) == (f"'{'a/' * 29}a… has 1999999 characters; use at most 65535 [MC-1]")
+
+
+@pytest.mark.rule("MC-1")
+@pytest.mark.parametrize("text", [None, b"a/b", MulticastId("a", "b")])
+def test_what_is_no_text_is_refused_by_name_and_rule(text: Any) -> None:
+    for act in (MulticastId.parse, check_pattern):
+        with pytest.raises(LocalError) as caught:
+            act(text)
+        assert str(caught.value) == (
+            f"{text!r} is no multicast id; give a text, as str(id) does [MC-1]"
+        )
+
+
+LONGEST = "a/" + "b" * 65_533
+
+
+@pytest.mark.rule("MC-1")
+@pytest.mark.parametrize(
+    "text", ["p/b", "p-1.x/b_2", "p/b/a", "p/b/a/B/9", "ä/ö", LONGEST, "/".join("a" * 64)]
+)
+def test_these_are_ids(text: str) -> None:
+    assert str(MulticastId.parse(text)) == text
+    assert is_multicast_id(text)
+
+
+@pytest.mark.rule("MC-1")
+@pytest.mark.rule("MC-2")
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "p",
+            "/",
+            "p/",
+            "/b",
+            "//",
+            "p//a",
+            "p/b/",
+            "p/b//a",
+            "p/b/a//c",
+            "p/b/a/",
+            "p/b//",
+            "p/b///a",
+        ),
+        *("p/b/ä", "p/b/a-b", "p/b/a/-", "p/b/-/a", "p/b\n", "p\x00/b", "p /b", "p/b a", "p/b/a b"),
+        *("+/b", "p/+", "p/b+", "p/b/+", "p/b/a+", "*", "p/*", "p*/b", "p/b/*", "p#/b", "p/#"),
+        *(LONGEST + "b", "/".join("a" * 65), "p/b/ab#", "p/b/a#"),
+    ],
+)
+def test_these_are_no_ids(text: str) -> None:
+    assert not is_multicast_id(text)
+    with pytest.raises(LocalError):
+        MulticastId.parse(text)
+
+
+@pytest.mark.rule("MC-2")
+def test_an_empty_segment_is_not_lost() -> None:
+    for partition in ([""], ["a", ""], "/", "a//b", "a/"):
+        with pytest.raises(LocalError, match="segment '' of"):
+            MulticastId.of("p", "b", partition)
+
+
+@pytest.mark.rule("MC-8")
+@pytest.mark.parametrize("receiver", ["", None, 7])
+def test_nobody_cannot_subscribe(receiver: Any) -> None:
+    with pytest.raises(LocalError) as caught:
+        Subscriptions().subscribe("p/b", receiver)
+    assert str(caught.value) == f"{receiver!r} receives nothing; name the participant [MC-8]"
+
+
+@pytest.mark.rule("MC-5")
+@given(
+    st.text(alphabet="ab/+*# -ä\n", max_size=10)
+    | st.just("a/b/" + "c" * 70_000)
+    | st.just("a/b" + "/c" * 70)
+)
+def test_nobody_receives_what_is_published_under_no_id(text: str) -> None:
+    subscriptions = Subscriptions()
+    for pattern in ("*", "+/+", "+/+/+", "a/b/+", "a/b/*"):
+        subscriptions.subscribe(pattern, "r")
+    try:
+        MulticastId.parse(text)
+    except LocalError:
+        assert not is_multicast_id(text)
+        assert subscriptions.match(text) == ()
+    else:
+        assert is_multicast_id(text)
+        assert subscriptions.match(text) == ("r",)
+
+
+def test_long_ids_that_match_nobody_fill_no_memory() -> None:
+    subscriptions = Subscriptions(remember=10_000)
+    for number in range(200):
+        subscriptions.match(f"p/b/{number}" + "x" * 60_000)
+    assert sum(map(len, subscriptions._remembered)) < 100_000
 
 
 @pytest.mark.rule("MC-2")
@@ -304,6 +407,7 @@ def test_a_pattern_is_an_mqtt_filter_with_another_star() -> None:
 
 
 @pytest.mark.rule("MC-12")
+@pytest.mark.rule("OB-4")
 def test_a_broker_is_told_of_the_first_receiver_and_of_the_last() -> None:
     subscriptions = Subscriptions()
     edges = []
@@ -390,7 +494,8 @@ def test_what_is_remembered_is_bounded_by_receivers() -> None:
     exactly.subscribe("p/b", "r")
     assert [exactly.match("p/b") for _ in range(3)] == [("r",)] * 3
     assert exactly.walks == 1
-    assert [exactly.match(id) for id in ("p/c", "p/b", "p/b", "p/c")] == [(), ("r",), ("r",), ()]
+    found = [exactly.match(id) for id in ("p/c", "p/b", "p/b", "p/b", "p/c")]
+    assert found == [(), ("r",), ("r",), ("r",), ()]
     assert exactly.walks == 4
     both = Subscriptions(remember=4)
     for receiver, pattern in ("r", "p/b"), ("s", "p/c"):

@@ -10,6 +10,7 @@ from waystation.core.multicast import Subscriptions
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.router import FanOut, Router
 from waystation.core.routing import RoutingEntry, RoutingTable
+from waystation.errors import LocalError
 
 HUB = Address(1, b"10.0.0.1:4000")
 LEAF = Address(3, b"leaf-1")
@@ -158,7 +159,39 @@ def test_a_leaf_sends_a_multicast_to_its_parent_too() -> None:
     leaf.subscriptions.subscribe("p/b", "echo")
     fan_out = leaf.fan_out("p/b", arrival(), now=1)
     assert (fan_out.copies, fan_out.upward) == ((ECHO.address,), True)
-    assert leaf.fan_out("p/c", arrival(), now=1) == FanOut((), (), upward=True)
+    nobody_here = FanOut((dropped(Reason.NO_SUBSCRIBER),), (), upward=True)
+    assert leaf.fan_out("p/c", arrival(), now=1) == nobody_here
+
+
+@pytest.mark.rule("MC-11")
+def test_what_a_parent_sent_down_does_not_go_up_again() -> None:
+    hub = router_with(RoutingEntry("leaf-a", LEAF, local=True))
+    hub.subscriptions.subscribe("p/b", "leaf-a")
+    leaf = router_with(ECHO)
+    leaf.has_parent = True
+    leaf.subscriptions.subscribe("p/b", "echo")
+    at_leaf, steps = arrival(), 0
+    while leaf.fan_out("p/b", at_leaf, now=1).upward:
+        assert hub.fan_out("p/b", arrival(), now=1).copies == (LEAF,)
+        at_leaf, steps = (
+            arrival(from_global=True),
+            steps + 1,
+        )  # as a leaf marks what its parent sent
+    assert steps == 1
+
+
+@pytest.mark.rule("MC-5")
+@pytest.mark.parametrize("id", ["p/b/+", "p/b/*", "p/b/", "p/b/a-b", "p", ""])
+def test_what_is_published_under_no_id_is_malformed_and_goes_nowhere(id: str) -> None:
+    leaf = router_with(ECHO)
+    leaf.has_parent = True
+    leaf.subscriptions.subscribe("p/b/+", "echo")
+    assert leaf.fan_out(id, arrival(), now=1) == FanOut((dropped(Reason.MALFORMED),))
+
+
+def test_a_hop_limit_that_stops_everything_is_a_mistake() -> None:
+    with pytest.raises(LocalError, match=r"the hop limit is 0.*WK-11"):
+        Router(hop_limit=0)
 
 
 @pytest.mark.rule("MC-10")

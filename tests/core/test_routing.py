@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import note
+from hypothesis import given, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -203,6 +204,28 @@ def test_a_closed_connection_takes_every_entry_that_points_at_it() -> None:
     assert table.remove_address(Address(3, b"never-seen"), now=9) == []
 
 
+@pytest.mark.rule("RE-12")
+def test_a_closed_connection_costs_what_was_behind_it_and_not_the_table() -> None:
+    looked_at: list[str] = []
+
+    class Counting(dict[str, RoutingEntry]):
+        def __getitem__(self, key: str) -> RoutingEntry:
+            looked_at.append(key)
+            return super().__getitem__(key)
+
+        def __iter__(self) -> Iterator[str]:
+            raise AssertionError
+
+        items = values = __iter__  # type: ignore[assignment]
+
+    table = table_with(*(remote(participant=f"p{number}") for number in range(1_000)))
+    for number in range(3):
+        table.put(local(participant=f"leaf-{number}", address=OTHER), now=0)
+    table._entries = Counting(table._entries)
+    assert len(table.remove_address(OTHER, now=0)) == 3
+    assert sorted(looked_at) == ["leaf-0", "leaf-1", "leaf-2"]
+
+
 @pytest.mark.rule("RE-13")
 def test_a_global_request_puts_its_sender_and_only_ever_extends_it() -> None:
     table = RoutingTable()
@@ -235,6 +258,9 @@ def test_the_own_global_address_is_never_a_route_to_somebody() -> None:
     assert table.put(remote(), now=0).accepted
     assert not table.put(remote(address=OWN), now=0).accepted
     assert table.lookup("truck", now=0) == remote()
+    table.set_own_addresses([OTHER])  # the broker gave it another inbox
+    assert table.put(remote(address=OWN), now=0).accepted
+    assert table.put(remote(address=OTHER), now=0).refusal is Refusal.OWN_ADDRESS
 
 
 @pytest.mark.rule("OB-4")
@@ -324,7 +350,7 @@ def test_memory_follows_the_entries_and_not_their_changes() -> None:
 
 
 @pytest.mark.rule("RE-1")
-@pytest.mark.parametrize("expiry", [-1, LAST_INSTANT + 1, float("nan"), float("-inf")])
+@pytest.mark.parametrize("expiry", [-1, 1.5, LAST_INSTANT + 1, float("nan"), float("-inf"), None])
 def test_an_expiry_that_is_no_instant_is_refused_by_name_and_rule(expiry: float) -> None:
     table = table_with(local())
     with pytest.raises(LocalError) as caught:
@@ -337,13 +363,59 @@ def test_an_expiry_that_is_no_instant_is_refused_by_name_and_rule(expiry: float)
 
 
 @pytest.mark.rule("RE-1")
-def test_an_entry_without_a_participant_is_refused_by_name_and_rule() -> None:
+@pytest.mark.parametrize("participant", ["", b"truck", None, 7])
+def test_a_participant_that_is_no_text_is_refused(participant: Any) -> None:
+    table = RoutingTable()
+    with pytest.raises(LocalError, match=r"the entry for 0#truck has the participant .*RE-1"):
+        table.put(local(participant=participant), now=0)
+    assert len(table) == 0
+
+
+@pytest.mark.rule("RE-1")
+@pytest.mark.parametrize("participant", ["", "truck 7", "a=>b", "0xff", "a\n", b"truck", None, 7])
+def test_a_participant_that_no_address_could_name_is_refused(participant: Any) -> None:
     with pytest.raises(LocalError) as caught:
-        RoutingTable().put(local(participant=""), now=0)
+        RoutingEntry.of(participant, HERE, local=True)
     assert str(caught.value) == (
-        "the entry for 0#truck has no participant; "
-        "name the participant that is reached there [RE-1]"
+        f"the entry for 0#truck has the participant {participant!r}; give a text without white "
+        "space, =>, or 0x in front, as an address is written [RE-1]"
     )
+
+
+@pytest.mark.rule("RE-1")
+@pytest.mark.parametrize("participant", ["0", "0ab", "x0x", "a=b>c", "größe", "a#b"])
+def test_unusual_participants_are_fine(participant: str) -> None:
+    entry = RoutingEntry.of(participant, HERE, local=True, visible=True, expiry=5, sticky=True)
+    assert entry == local(participant=participant, visible=True, expiry=5, sticky=True)
+    assert table_with(entry).contains(participant, now=0)
+
+
+@pytest.mark.rule("RE-12")
+def test_one_participant_behind_an_address_needs_no_set() -> None:
+    table = table_with(local(), remote(participant="a"), remote(participant="b"))
+    assert table._at_address == {HERE: "truck", ELSEWHERE: {"a": None, "b": None}}
+
+
+@pytest.mark.rule("RE-1")
+def test_an_entry_that_points_at_no_address_is_refused_by_name_and_rule() -> None:
+    with pytest.raises(LocalError) as caught:
+        RoutingTable().put(local(address="0#truck"), now=0)
+    assert str(caught.value) == "the entry for 'truck' points at '0#truck'; give an Address [RE-1]"
+    with pytest.raises(LocalError, match=r"points at None; give an Address"):
+        RoutingEntry.of("truck", None, local=True)  # type: ignore[arg-type]
+    with pytest.raises(LocalError, match=r"expiry -5 is no instant.*\[RE-1\]"):
+        RoutingEntry.of("truck", HERE, local=True, expiry=-5)
+    assert RoutingEntry.of("truck", HERE, local=True) == local()
+
+
+@pytest.mark.rule("RE-1")
+@given(st.text(min_size=1, max_size=12))
+def test_whoever_can_be_put_is_found_under_an_address_of_that_name(name: str) -> None:
+    try:
+        entry = RoutingEntry.of(name, HERE, local=True)
+    except LocalError:
+        return
+    assert table_with(entry).contains(Address(0, name.encode()).name, now=0)
 
 
 PARTICIPANTS = st.sampled_from("abcd")

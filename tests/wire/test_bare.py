@@ -1,6 +1,7 @@
 """Ockam's older BARE body: vectors, both versions, and hostile bytes."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,21 @@ def test_spoilt_bodies_give_values_or_errors(
     if tail is not None:
         body[tail:] = other[tail // 2 :]
     check_any_bytes(bytes(body))
+
+
+def test_a_long_tracing_is_checked_and_not_kept() -> None:
+    text = b"x" * (4 << 20) + "\U0001f600".encode()
+    body = BODY + b"\x01" + bare._number(len(text)) + text
+    tracemalloc.start()
+    try:
+        assert decode(body) == PLAIN
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    with pytest.raises(DecodeError, match="the tracing is no UTF-8"):
+        decode(body[:-1] + b"\xff")
+
+
+def test_bodies_come_in_any_kind_of_buffer() -> None:
+    for kind in (bytearray, memoryview):
+        assert decode(kind(BODY)) == PLAIN

@@ -18,6 +18,7 @@ from waystation.wire.java import (
     Cursor,
     IncompleteError,
     Limits,
+    cut,
     encode_count,
     encode_string,
     encode_utf,
@@ -132,15 +133,6 @@ def test_every_presence_byte_but_one_is_null(presence: int) -> None:
         cursor = read(raw)
         assert cursor.string() is None
         assert cursor.position == 1
-        cursor = read(raw)
-        cursor.skip_string()
-        assert cursor.position == 1
-
-
-def test_a_string_is_skipped_whatever_it_holds() -> None:
-    cursor = read(b"\x01\x00\x02\xff\xff!")
-    cursor.skip_string()
-    assert cursor.byte() == ord("!")
 
 
 def test_a_text_over_the_limit_is_refused_before_its_bytes_are_there() -> None:
@@ -421,3 +413,42 @@ def test_a_peer_that_makes_up_heads_costs_no_memory() -> None:
     for size in range(1, 200):
         known.add(bytes(size))
         assert len(known.by_size) <= KnownHeads.SIZES
+
+
+def test_the_lists_of_a_structure_share_one_budget() -> None:
+    raw = b"\x00\x03" * 4
+    cursor = Cursor(raw, format="test", limits=Limits(items=4))
+    assert (cursor.count(), cursor.count()) == (3, 3)
+    with pytest.raises(DecodeError, match="a list of 3 is over the limit of 2") as caught:
+        cursor.count()
+    assert caught.value.too_large
+    assert caught.value.offset == 4
+    cursor.begin()  # the next structure has a budget of its own
+    assert cursor.count() == 3
+
+
+def test_null_and_empty_lists_cost_nothing() -> None:
+    cursor = Cursor(b"\xff\xff\x00\x00" * 9 + b"\x00\x01", format="test", limits=Limits(items=1))
+    assert [cursor.count() for _ in range(18)] == [None, 0] * 9
+    assert cursor.count() == 1
+
+
+def test_extra_data_over_the_limit_is_not_waited_for() -> None:
+    cursor = Cursor(b"", format="test", limits=Limits(string=8), whole=False)
+    with pytest.raises(
+        DecodeError, match="9 bytes of extra data are over the limit of 8"
+    ) as caught:
+        cursor.skip_extra(9)
+    assert caught.value.too_large
+    with pytest.raises(IncompleteError):
+        cursor.skip_extra(8)
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 100_000])
+def test_a_part_of_a_buffer_is_cut_out_and_the_buffer_stays_free(size: int) -> None:
+    buffer = bytearray(b"<" + bytes(size) + b">")
+    part = cut(buffer, 1, 1 + size)
+    assert type(part) is bytes
+    assert part == bytes(size)
+    assert cut(bytes(buffer), 1, 1 + size) == part
+    buffer += b"more"  # raises a BufferError while anybody looks at it

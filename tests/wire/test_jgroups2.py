@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -1033,3 +1034,134 @@ def test_mutations(seed: int, expected: list[str]) -> None:
     cuts = [chance.randint(0, len(data)) for _ in range(chance.randint(0, 4))]
     check_requests(data, cuts)
     check_answers(data, cuts, expected)
+
+
+# What costs time and memory, and misuse.
+
+
+def short(number: int) -> bytes:
+    return number.to_bytes(2, "big", signed=True)
+
+
+def test_members_times_physical_addresses_stays_small() -> None:
+    member = b"\1\0\0\1\0" + short(2000) + b"\1" * 2000
+    tracemalloc.start()
+    try:
+        decoder = AnswerDecoder()
+        decoder.expect_members()
+        assert decoder.feed(short(2000) + member * 500) == []
+        assert decoder.error is not None
+        assert decoder.error.too_large
+        assert tracemalloc.get_traced_memory()[1] < 6 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_group_with_an_address_for_each_member_is_read() -> None:
+    members = Members((PingData(U, "name", (IP,)),) * 2000)
+    decoder = AnswerDecoder()
+    for _ in range(2):  # each answer has a budget of its own
+        decoder.expect_members()
+        assert decoder.feed(encode(members)) == [members]
+
+
+@pytest.mark.parametrize("decoder", [RequestDecoder(), AnswerDecoder()], ids=["request", "answer"])
+@pytest.mark.parametrize("name", [None, "name"], ids=["usual", "unusual"])
+def test_what_was_returned_is_not_kept(
+    decoder: RequestDecoder | AnswerDecoder, name: str | None
+) -> None:
+    payload = bytes(8 << 20)
+    end = short(-1) * 2 + b"\1" + len(payload).to_bytes(4, "big")
+    data = b"\x0a\0\1" + encode_string(name) + end + payload
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for at in range(0, len(data), 1 << 20):
+            values = decoder.feed(data[at : at + (1 << 20)])
+        assert values == [Message(None, None, payload)]
+        del values
+        assert tracemalloc.get_traced_memory()[0] - before < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_what_came_before_an_error_is_not_kept() -> None:
+    data = encode(Message("demo", None, bytes(8 << 20))) + b"\x0a\0\0\x7f\xff"
+    tracemalloc.start()
+    try:
+        decoder = RequestDecoder()
+        before = tracemalloc.get_traced_memory()[0]
+        assert len(decoder.feed(data)) == 1
+        with pytest.raises(DecodeError):
+            decoder.feed(b"")
+        assert decoder.error is not None
+        assert decoder.error.__traceback__ is None
+        assert tracemalloc.get_traced_memory()[0] - before < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("number", "front"),
+    [(82, b"\0\1"), (84, b"\0\1"), (84, b"\0\0\1"), (84, b"\0\0\0\1")],
+    ids=["payload", "site", "rack", "machine"],
+)
+@pytest.mark.parametrize("text", [b"\xff", b"\0", b"\xc3", b"\xed\xa0\x80"])
+def test_texts_in_addresses_are_read_before_they_go_to_others(
+    number: int, front: bytes, text: bytes
+) -> None:
+    extra = front + short(len(text)) + text + b"\0" * (4 - len(front) if number == 84 else 0)
+    raw = b"\x0a\0\0" + short(number) + U.uuid[8:] + U.uuid[:8] + extra + PING[3:]
+    decoder = RequestDecoder()
+    assert decoder.feed(raw) == []
+    with pytest.raises(DecodeError, match="not modified UTF-8"):
+        decoder.feed(b"")
+    with pytest.raises(LocalError, match="no extra data"):
+        encode(Message(None, UuidAddress(U.uuid, KINDS[number], extra), b""))
+
+
+@pytest.mark.parametrize(
+    ("number", "front"),
+    [
+        (68, b"\1\x10\x01"),
+        (82, b"\0\1\x10\x01"),
+        (83, b"\0\1\0\0\x10\x01"),
+        (83, b"\0\1\0\xff\xff\xff"),
+        (84, b"\0\1\x10\x01"),
+    ],
+)
+def test_too_much_extra_data_is_refused_before_it_is_there(number: int, front: bytes) -> None:
+    decoder = RequestDecoder()
+    assert decoder.feed(b"\x0a\0\0" + short(number) + U.uuid + front) == []
+    with pytest.raises(DecodeError, match="over the limit of 4096") as caught:
+        decoder.feed(b"")
+    assert caught.value.too_large
+
+
+@pytest.mark.parametrize(
+    ("type", "raw"),
+    [(14, PING), (12, PING + b"\0"), (12, PING[:-1]), (12, b""), (12, b"\x0c\0\x40\0\0")],
+)
+def test_an_unknown_structure_is_whole_and_of_its_type(type: int, raw: bytes) -> None:
+    assert encode(Unknown(12, PING)) == PING
+    with pytest.raises(LocalError, match=r"is no structure of type.*\[GR-11\]"):
+        encode(Unknown(type, raw))
+
+
+WRONG: list[Any] = [
+    Message("g", None, "text"),  # type: ignore[arg-type]
+    Message("g", None, 1),  # type: ignore[arg-type]
+    Message(1, None, b""),  # type: ignore[arg-type]
+    Message("g", "address", b""),  # type: ignore[arg-type]
+    Message("g", [], b""),  # type: ignore[arg-type]
+    Members((PingData(None, server=300),)),  # type: ignore[arg-type]
+    Members(1),  # type: ignore[arg-type]
+    ConnectAnswer(ok=5),  # type: ignore[arg-type]
+    Unknown(12, None),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(value: Answer) -> None:
+    with pytest.raises(LocalError, match=r"holds what cannot be written.*\[GR-11\]"):
+        encode(value)

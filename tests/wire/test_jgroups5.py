@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -799,3 +800,109 @@ def test_nothing_is_kept_in_the_module_for_long_heads() -> None:
     assert jgroups5._read_short_head.cache_info().currsize == 0
     assert read_head(encode_head("x", U, U2)).group == "x"
     assert jgroups5._read_short_head.cache_info().currsize == 1
+
+
+# What costs time and memory, and misuse.
+
+
+def two_bytes(number: int) -> bytes:
+    return number.to_bytes(2, "big", signed=True)
+
+
+def with_members(type: int, members: list[bytes], rest: bytes = b"") -> bytes:
+    """A frame of any type with a list of members."""
+    inside = two_bytes(len(members)) + b"".join(members)
+    return framed(bytes((type,)) + b"\0\1\1\0" + inside + b"\1\0\0\0\0" + rest)
+
+
+def member(wanted: int) -> bytes:
+    return b"\1\1\0\1" + two_bytes(wanted) + b"\1" * max(wanted, 0)
+
+
+@pytest.mark.parametrize("type", [0, 1, 2, 3, 5, 6, 7])
+def test_all_lists_of_a_frame_share_one_budget(type: int) -> None:
+    limits = Limits(items=10)
+    assert decode(with_members(type, [member(1)] * 10), limits=limits) is not None
+    assert decode(with_members(type, [member(9), member(9)]), limits=limits) is not None
+    with pytest.raises(DecodeError, match="over the limit") as caught:
+        decode(with_members(type, [member(10), member(9)]), limits=limits)
+    assert caught.value.too_large
+
+
+@pytest.mark.parametrize("type", [0, 5, 7])
+def test_members_times_wanted_stays_small(type: int) -> None:
+    data = with_members(type, [member(2000)] * 500)
+    tracemalloc.start()
+    try:
+        decoder = Decoder()
+        assert decoder.feed(data) == []
+        assert decoder.error is not None
+        assert decoder.error.too_large
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_members_that_a_type_does_not_use_are_not_kept() -> None:
+    assert decode(with_members(5, [member(-1)] * 2000)) == Heartbeat()
+    with pytest.raises(DecodeError):
+        decode(with_members(5, [b"\x40"]))
+
+
+@pytest.mark.parametrize("type", [0, 5, 7, 8, 255])
+def test_only_a_message_may_be_long(type: int) -> None:
+    length = ((1 << 20) + 1).to_bytes(4, "big")
+    decoder = Decoder()
+    assert decoder.feed(length) == []
+    assert decoder.error is None
+    assert decoder.feed(bytes((type,))) == []
+    with pytest.raises(DecodeError, match="over the limit of 1048576 for its type") as caught:
+        decoder.feed(b"")
+    assert caught.value.too_large
+    assert scan(length, 0, 4) == ([], 0, 5)
+    with pytest.raises(DecodeError, match="for its type"):
+        decode(length + bytes((type,)) + bytes(1 << 20))
+    assert scan(length + b"\x04", 0, 5) == ([], 0, (1 << 20) + 5)
+
+
+def test_a_long_message_and_the_longest_of_the_others_are_read() -> None:
+    message = Message("demo", None, U, bytes(2 << 20))
+    unknown = Unknown(200, bytes((1 << 20) - 1))
+    decoder = Decoder()
+    data = encode(message) + encode(unknown)
+    assert decoder.feed(data[:4]) + decoder.feed(data[4:]) == [message, unknown]
+
+
+@pytest.mark.parametrize("text", [b"\xff", b"\0", b"\xc3", b"\xed\xa0\x80"])
+def test_texts_in_addresses_are_read_before_they_go_to_others(text: bytes) -> None:
+    extra = b"\0\0\1" + two_bytes(len(text)) + text + b"\0"
+    body = b"\x04\0\x04" + U.uuid[8:] + U.uuid[:8] + extra + b"\1\0\0\0\0"
+    with pytest.raises(DecodeError, match="not modified UTF-8"):
+        decode(framed(body))
+    with pytest.raises(LocalError, match="cannot be written"):
+        encode(Message(None, UuidAddress(U.uuid, "site-uuid", extra), None, b""))
+
+
+def test_only_bytes_are_scanned() -> None:
+    data: Any = memoryview(PING)
+    with pytest.raises(LocalError, match=r"of type memoryview cannot be scanned"):
+        scan(data, 0, len(data))
+
+
+WRONG: list[Any] = [
+    Message("g", None, None, None),  # type: ignore[arg-type]
+    Message("g", None, None, "text"),  # type: ignore[arg-type]
+    Message(1, None, None, b""),  # type: ignore[arg-type]
+    Message("g", "address", None, b""),  # type: ignore[arg-type]
+    Message("g", [], None, b""),  # type: ignore[arg-type]
+    Members("g", (PingData(None, flags=1.5),)),  # type: ignore[arg-type]
+    Members("g", 1),  # type: ignore[arg-type]
+    Unknown(8.5, b""),  # type: ignore[arg-type]
+    Unknown(8, "text"),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("value", WRONG, ids=repr)
+def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(value: Value) -> None:
+    with pytest.raises(LocalError, match=r"holds what cannot be written.*\[GR-11\]"):
+        encode(value)

@@ -3,6 +3,7 @@
 import inspect
 import json
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from waystation.wire.joynr import (
     BACKEND,
     CORRELATION,
     MAX_DEPTH,
+    MAX_ITEMS,
     MAX_TOPIC,
     PAYLOADS,
     BroadcastFilterParameters,
@@ -314,14 +316,14 @@ def nested(depth: int, opening: bytes = b"[", closing: bytes = b"]") -> bytes:
 def test_depth_is_bounded(opening: bytes, closing: bytes) -> None:
     payload = decode_payload(nested(MAX_DEPTH, opening, closing))
     assert decode_payload(encode_payload(payload)) == payload
-    for depth in (MAX_DEPTH + 1, 500, 5_000, 500_000):
+    for depth in (MAX_DEPTH + 1, 500, 5_000, 90_000):
         assert "nested deeper than 64" in refused(nested(depth, opening, closing)).problem
         refused(nested(depth, opening, closing)[: -depth // 2])
 
 
 def test_depth_is_bounded_where_nobody_looks() -> None:
     unknown = b'{"_typeName":"joynr.SubscriptionStop","unknown":%b,"subscriptionId":"1"}'
-    deep = b"[" * 100_000 + b"]" * 100_000
+    deep = b"[" * 90_000 + b"]" * 90_000
     assert "nested deeper" in refused(unknown % deep).problem
     error = b'{"_typeName":"joynr.SubscriptionReply","subscriptionId":"1","error":'
     error += b'{"_typeName":"x","error":%b}}'
@@ -456,7 +458,10 @@ def test_the_longest_topic_of_a_peer() -> None:
 
 def test_an_address_that_cannot_be_written() -> None:
     with pytest.raises(LocalError, match="MqttAddress cannot be written"):
-        encode_address(MqttAddress("b", "\ud800"))
+        encode_address(MqttAddress("\ud800", "t"))
+    for topic in ("\ud800", "", "#", "a/+", "$SYS", "x" * MAX_TOPIC):
+        with pytest.raises(LocalError, match=r"MQTT has no topic.*\[MC-12\]"):
+            encode_address(MqttAddress("b", topic))
 
 
 # -- topics ----------------------------------------------------------------------------------------
@@ -623,3 +628,78 @@ def test_any_text_is_an_address_or_an_error(text: str) -> None:
         except DecodeError:
             continue
         assert unicast_topic(address.topic)
+
+
+# -- how much a payload may cost -------------------------------------------------------------------
+
+ONE_WAY = b'{"_typeName":"joynr.OneWayRequest","methodName":"m","params":[%b]}'
+
+
+def peak_of(body: bytes) -> int:
+    tracemalloc.start()
+    try:
+        assert refused(body).too_large
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def many(item: bytes) -> bytes:
+    return ONE_WAY % b",".join([item] * (3_900_000 // (len(item) + 1)))
+
+
+@pytest.mark.parametrize("item", [b"[]", b"1", b"{}", b'"a"', b'{"a":[1,2]}', b'"\\"",1'])
+def test_the_number_of_values_is_bounded(item: bytes) -> None:
+    assert refused(many(item)).too_large
+
+
+def test_the_number_of_values_is_bounded_before_any_is_made() -> None:
+    assert peak_of(many(b"[]")) < 4 << 20
+
+
+def test_the_most_values_are_read() -> None:
+    payload = decode_payload(ONE_WAY % b",".join([b"1"] * (MAX_ITEMS - 5)))
+    assert isinstance(payload, OneWayRequest)
+    assert len(payload.params) == MAX_ITEMS - 5
+
+
+def test_commas_and_brackets_in_a_text_are_no_values() -> None:
+    text = '[{,"\\' * MAX_ITEMS
+    payload = OneWayRequest(method_name="m", params=(text,))
+    assert decode_payload(encode_payload(payload)) == payload
+
+
+def test_a_text_without_an_end_costs_no_time() -> None:
+    assert not refused(ONE_WAY[:-4] + b'"' + b'\\",' * 1_000_000).too_large
+
+
+def test_payloads_come_in_any_kind_of_buffer() -> None:
+    body = encode_payload(SubscriptionStop(subscription_id="7"))
+    for kind in (bytearray, memoryview):
+        assert decode_payload(kind(body)) == SubscriptionStop(subscription_id="7")
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 1.5, "1", None])
+def test_numbers_that_no_reader_takes_are_not_written(number: Any) -> None:
+    qos = OnChangeSubscriptionQos(expiry_date_ms=number)
+    for kind in (SubscriptionRequest, BroadcastSubscriptionRequest):
+        payload = kind(qos=qos, subscribed_to_name="a", subscription_id="1")
+        with pytest.raises(LocalError, match=r"no number of 64 bits.*\[WK-10\]"):
+            encode_payload(payload)
+
+
+CORPUS = sorted((Path(__file__).parent / "corpus" / "joynr").glob("*.json"))
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_corpus(path: Path) -> None:
+    body = path.read_bytes()
+    if path.stem.startswith("good-"):
+        payload = decode_payload(body)
+        assert decode_payload(encode_payload(payload)) == payload
+    else:
+        assert not refused(body).too_large
+
+
+def test_there_is_a_corpus() -> None:
+    assert len(CORPUS) >= 10

@@ -463,7 +463,8 @@ def test_what_stands_before_bad_bytes_is_not_lost() -> None:
     for data in (b"", good):
         with pytest.raises(DecodeError, match="a route is no array") as caught:
             decoder.feed(data)
-        assert caught.value is decoder.error
+        assert caught.value.problem == decoder.error.problem
+        assert caught.value.offset == decoder.error.offset
         assert caught.value.offset == 1 + 2 * len(good) + 4 + 1
     assert not decoder._held
 
@@ -719,7 +720,7 @@ def test_the_head_of_our_text_must_tell_its_length() -> None:
             "AD-1",
             "is not bytes",
         ),
-        ({"onward_route": Route((Address(0, b"x"),) * 256)}, "WK-11", "256 addresses"),
+        ({"onward_route": Route((Address(0, b"x"),) * 256)}, "WK-11", "more than 255 addresses"),
         ({"id": "xyz"}, "AD-7", "'xyz' is no message id"),
         ({"id": ID.upper()}, "AD-7", "is no message id"),
         ({"id": '"' * 32}, "AD-7", "is no message id"),
@@ -1069,3 +1070,133 @@ extras = st.recursive(
 def test_every_well_formed_element_is_skipped(extra: Any, other: Any, indefinite: bool) -> None:
     items = [[[0, b"e"]], [[0, b"a", other]], b"p", None, extra, other]
     assert decode_body(cbor2.dumps(items, indefinite_containers=indefinite)) == PLAIN
+
+
+# --- What costs memory, and what is refused at the door -------------------------------------------
+
+
+def peak_of(body: bytes) -> int:
+    tracemalloc.start()
+    try:
+        decode_body(body)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+LONG = ("x" * (4 << 20) + "\U0001f600").encode()  # as text it takes four bytes for each character
+LONG_ITEM = b"\x7a" + pack(">I", len(LONG)) + LONG
+
+
+@pytest.mark.parametrize("front", [HEADER + b"\x41p", FIVE])
+def test_a_long_text_is_checked_and_not_kept(front: bytes) -> None:
+    assert decode_body(front + LONG_ITEM) == PLAIN
+    assert peak_of(front + LONG_ITEM) < 1 << 20
+
+
+@pytest.mark.parametrize("front", [HEADER + b"\x41p", FIVE])
+@pytest.mark.parametrize("at", [0, 32_767, 32_768, 2 << 20, (4 << 20) + 3])
+def test_a_long_text_is_utf8_everywhere(front: bytes, at: int) -> None:
+    broken = bytearray(front + LONG_ITEM)
+    broken[len(front) + 5 + at] = 0xFF
+    with pytest.raises(DecodeError, match="a text is no UTF-8"):
+        decode_body(bytes(broken))
+    with pytest.raises(DecodeError, match="a text is no UTF-8"):
+        decode_body(front + b"\x7a" + pack(">I", len(LONG) - 1) + LONG[:-1])
+
+
+def test_characters_between_two_slices_are_whole() -> None:
+    for shift in range(4):
+        text = ("x" * shift + "\U0001f600" * 20_000).encode()
+        body = HEADER + b"\x41p\x7a" + pack(">I", len(text)) + text
+        assert decode_body(body) == PLAIN
+
+
+def test_the_longest_tracing_is_read_in_any_characters() -> None:
+    filler = "\U0001f600" * (TRACING_LIMIT - len('{"a":""}'))
+    text = f'{{"a":"{filler}"}}'
+    assert len(text) == TRACING_LIMIT
+    assert decode_body(body_with(text)).trace_context == text
+
+
+@pytest.mark.rule("AD-8")
+def test_a_trace_context_that_nobody_reads_is_left_out() -> None:
+    context = '{"a":"' + "x" * TRACING_LIMIT + '"}'
+    assert tracing_text(structs.replace(PLAIN, trace_context=context)) == ""
+    assert tracing_text(structs.replace(OWN, trace_context=context)) == OWN_TEXT
+
+
+def test_half_a_surrogate_pair_is_no_tracing() -> None:
+    assert read_tracing('{"a":"\ud800"}') == (NO_ID, NEVER, "")
+
+
+def test_bodies_and_datagrams_come_in_any_kind_of_buffer() -> None:
+    body = encode_body(OWN)
+    for kind in (bytearray, memoryview):
+        assert decode_body(kind(body)) == OWN
+        assert Reassembly().feed(kind(fragments(body, 7)[0])) == OWN
+
+
+@pytest.mark.parametrize("number", [1.5, "1", None, -1, 65_536])
+def test_a_routing_number_is_a_whole_number(number: Any) -> None:
+    with pytest.raises(LocalError, match=r"routing number .* is out of range"):
+        fragments(b"body", number)
+
+
+@pytest.mark.parametrize("body", ["text", None, 1])
+def test_only_bytes_go_into_datagrams(body: Any) -> None:
+    with pytest.raises(LocalError, match=r"is not bytes"):
+        fragments(body, 1)
+
+
+def test_an_error_that_is_raised_holds_no_frames_in_the_decoder() -> None:
+    decoder = FrameDecoder()
+    decoder.feed(b"\x02")
+    with pytest.raises(DecodeError):
+        decoder.feed(b"")
+    assert decoder.error is not None
+    assert decoder.error.__traceback__ is None
+
+
+# --- The vectors that are no frames, and the odd ones in slices -----------------------------------
+
+
+def test_the_preface_is_that_of_the_vectors() -> None:
+    assert bytes.fromhex(VECTORS["tcp-v1-preface"]["hex"]) == PREFACE
+    decoder = FrameDecoder()
+    assert decoder.feed(bytes.fromhex(VECTORS["odd-version-0"]["hex"])) == []
+    with pytest.raises(DecodeError, match="the preface is 00, not 01"):
+        decoder.feed(b"")
+
+
+@pytest.mark.rule("AD-4")
+@pytest.mark.parametrize("name", [name for name in VECTORS if name.startswith("app-")])
+def test_payloads_of_applications_are_opaque(name: str) -> None:
+    message = structs.replace(PLAIN, payload=bytes.fromhex(VECTORS[name]["hex"]))
+    assert decode_body(encode_body(message)) == message
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, vector in VECTORS.items()
+        if vector["group"] == "tcp-v1-odd" and name != "odd-version-0"
+    ],
+)
+def test_odd_frames_mean_the_same_in_slices(name: str) -> None:
+    def outcome(pieces: list[bytes]) -> tuple[list[Message], str]:
+        decoder = FrameDecoder()
+        messages: list[Message] = []
+        for piece in pieces:
+            messages += decoder.feed(piece)
+            if decoder.error is not None:
+                break
+        return messages, f"{decoder.error}"
+
+    stream = PREFACE + encode_frame(OWN) + bytes.fromhex(VECTORS[name]["hex"])
+    whole = outcome([stream])
+    assert whole[0][0] == OWN
+    assert outcome([stream[at : at + 1] for at in range(len(stream))]) == whole
+    for at in range(len(stream)):
+        assert outcome([stream[:at], stream[at:]]) == whole

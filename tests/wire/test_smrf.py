@@ -21,6 +21,7 @@ from waystation.wire import smrf
 from waystation.wire.smrf import (
     LAST_TTL,
     MAX_HEADERS,
+    MAX_PARTICIPANT,
     MAX_SIGNATURE,
     SmrfMessage,
     decode,
@@ -240,8 +241,12 @@ def test_absent_flags_mean_signed_and_encrypted() -> None:
 
 def test_an_encrypted_body_is_left_as_it_is() -> None:
     sealed = structs.replace(MINIMAL, is_encrypted=True, is_compressed=True, body=b"sealed")
-    assert decode(encode(sealed)) == sealed
-    assert b"sealed" in encode(sealed)
+    open_one = encode(structs.replace(sealed, is_encrypted=False, is_compressed=False))
+    frame = bytearray(open_one)
+    frame[FLAGS + 2 : FLAGS + 4] = b"\1\1"
+    assert decode(bytes(frame)) == sealed
+    with pytest.raises(LocalError, match=r"nobody reads an encrypted message.*\[WK-10\]"):
+        encode(sealed)
 
 
 @pytest.mark.rule("AD-7")
@@ -511,7 +516,7 @@ MESSAGES = st.builds(
     st.binary(max_size=200),
     st.booleans(),
     st.booleans(),
-    st.booleans(),
+    st.just(False),
     st.booleans(),
 )
 
@@ -644,3 +649,60 @@ def test_layouts_are_kept_and_bounded() -> None:
     for size in range(33, 33 + 200):
         decode(patched(MESSAGE_VTABLE + 2, "H", size))
     assert smrf._message_layout.cache_info().currsize <= 64
+
+
+# -- sums, sizes and misuse ------------------------------------------------------------------------
+
+
+def test_participants_and_body_count_like_headers() -> None:
+    message = structs.replace(MINIMAL, recipient="r" * 1000, sender="s", body=b"", headers={})
+    frame = bytearray(encode(message))
+    start = RECIPIENT
+    (offset,) = struct.unpack_from("<I", frame, start)
+    for at in (start + 4, start + 12):  # sender and body are the recipient once more
+        struct.pack_into("<I", frame, at, start + offset - at)
+    assert "hold more bytes than the message has" in refused(bytes(frame)).problem
+    struct.pack_into("<I", frame, start + 12, 0)  # no body, and still two of a thousand
+    assert "hold more bytes than the message has" in refused(bytes(frame)).problem
+
+
+def test_participants_have_a_longest() -> None:
+    longest = structs.replace(MINIMAL, recipient="r" * MAX_PARTICIPANT)
+    assert decode(encode(longest)) == longest
+    for name in ("recipient", "sender"):
+        with pytest.raises(LocalError, match=r"is too long.*\[WK-10\]"):
+            encode(structs.replace(MINIMAL, **{name: "r" * (MAX_PARTICIPANT + 1)}))
+    frame = bytearray(encode(structs.replace(MINIMAL, recipient="r" * MAX_PARTICIPANT)))
+    (offset,) = struct.unpack_from("<I", frame, RECIPIENT)
+    struct.pack_into("<I", frame, RECIPIENT + offset, MAX_PARTICIPANT + 1)
+    assert refused(bytes(frame)).too_large
+
+
+def test_frames_come_in_any_kind_of_buffer() -> None:
+    for kind in (bytearray, memoryview):
+        assert decode(kind(FRAME)) == decode(FRAME)
+        assert signed_part(kind(FRAME)) == signed_part(FRAME)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"body": None},
+        {"body": "text"},
+        {"recipient": 1},
+        {"headers": 1},
+        {"headers": {"a": 1}},
+        {"headers": {"a": "1", 2: "b"}},
+        {"body": None, "is_compressed": True},
+    ],
+    ids=str,
+)
+def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(wrong: dict[str, Any]) -> None:
+    with pytest.raises(LocalError, match=r"holds what cannot be written.*\[WK-10\]"):
+        encode(structs.replace(MINIMAL, **wrong))
+
+
+@pytest.mark.parametrize("signature", ["text", None, 4])
+def test_a_signature_is_bytes(signature: Any) -> None:
+    with pytest.raises(LocalError, match=r"signature .* is not bytes.*\[WK-10\]"):
+        encode(MINIMAL, lambda _: signature)

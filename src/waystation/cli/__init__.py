@@ -15,12 +15,16 @@ from waystation.errors import WaystationError
 
 
 @click.group(
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every option can also be given as the environment variable WAYSTATION_<OPTION>.",
 )
 @click.version_option(__version__, prog_name="waystation")
-def waystation() -> None:
+@click.pass_context
+def waystation(context: click.Context) -> None:
     """Messages that find their way, and a record of every step."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
 
 
 waystation.add_command(rules_command)
@@ -37,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (WaystationError, OSError) as error:
         sys.exit(_complain(str(error), "", 1))
     except (KeyboardInterrupt, click.Abort):
-        sys.exit(130)
+        sys.exit(_complain("interrupted", "", 1))
     sys.exit(code if isinstance(code, int) else 0)
 
 

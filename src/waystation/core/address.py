@@ -6,6 +6,7 @@ No look-ups and no names of types here: those belong to the node that owns them 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Final
 
 from msgspec import Struct
@@ -40,7 +41,7 @@ class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
     @classmethod
     def of(cls, type: int, data: bytes) -> Address:
         """An address from values that nobody has checked yet."""
-        if not (isinstance(type, int) and 0 <= type <= 255):
+        if not isinstance(type, int) or isinstance(type, bool) or not 0 <= type <= 255:
             raise LocalError(
                 f"address type {shown(type)} is out of range", rule="AD-1", hint="give 0 to 255"
             )
@@ -53,15 +54,15 @@ class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
     @classmethod
     def parse(cls, text: str, types: Mapping[str, int] = STANDARD_TYPES) -> Address:
         """Read `type#data` or plain `data`; a type is a number or one of the names in `types`."""
-        kind, mark, data = text.partition("#")
-        if not mark:
-            kind, data = "0", text
-        if not text or any(character.isspace() for character in text):
+        if not isinstance(text, str) or not text or any(map(str.isspace, text)):
             raise LocalError(
-                f"address {shown(text)} is empty or has white space",
+                f"address {shown(text)} is no text, is empty or has white space",
                 rule="AD-1",
                 hint="write type#data, with bytes that are not printable as 0x…",
             )
+        kind, mark, data = text.partition("#")
+        if not mark:
+            kind, data = "0", text
         return cls.of(_parse_type(kind, text, types), _parse_data(data, text))
 
     @property
@@ -86,16 +87,14 @@ def _parse_type(kind: str, text: str, types: Mapping[str, int]) -> int:
 
 
 def _parse_data(data: str, text: str) -> bytes:
-    if not data.startswith("0x"):
-        return data.encode("utf-8", "surrogateescape")
     try:
-        return bytes.fromhex(data[2:])
+        return bytes.fromhex(data[2:]) if data.startswith("0x") else data.encode()
+    except UnicodeEncodeError:
+        problem, hint = "characters that UTF-8 cannot write", "write such bytes as 0x…"
     except ValueError:
-        raise LocalError(
-            f"address {shown(text)} has bytes that are not hexadecimal",
-            rule="AD-1",
-            hint="write two digits of 0-9 and a-f for each byte after 0x",
-        ) from None
+        problem = "bytes that are not hexadecimal"
+        hint = "write two digits of 0-9 and a-f for each byte after 0x"
+    raise LocalError(f"address {shown(text)} has {problem}", rule="AD-1", hint=hint)
 
 
 def _format_data(data: bytes) -> str:
@@ -104,8 +103,16 @@ def _format_data(data: bytes) -> str:
         text = data.decode()
     except UnicodeDecodeError:
         return f"0x{data.hex()}"
-    plain = text.isprintable() and " " not in text and "=>" not in text
-    return text if plain and not text.startswith("0x") else f"0x{data.hex()}"
+    return text if is_plain(text) else f"0x{data.hex()}"
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text can be written as the data of an address as it is.
+
+    >>> is_plain("truck-7"), is_plain("truck 7"), is_plain("a=>b"), is_plain("0xff")
+    (True, False, False, False)
+    """
+    return text.isprintable() and " " not in text and "=>" not in text and not text.startswith("0x")
 
 
 class Route(Struct, frozen=True, cache_hash=True, gc=False):
@@ -122,20 +129,33 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
 
     @classmethod
     def of(cls, addresses: Iterable[Address]) -> Route:
-        """A route from addresses that nobody has counted yet."""
-        counted = tuple(addresses)
+        """A route from addresses that nobody has counted or looked at yet."""
+        counted = tuple(islice(addresses, MAX_ROUTE_LENGTH + 1))
         if len(counted) > MAX_ROUTE_LENGTH:
-            raise _too_long(len(counted))
+            raise _too_long(f"more than {MAX_ROUTE_LENGTH}")
+        for address in counted:
+            if not isinstance(address, Address):
+                raise LocalError(
+                    f"{shown(address)} is no address of a route",
+                    rule="AD-1",
+                    hint="give Address values, or a text to Route.parse",
+                )
         return cls(counted)
 
     @classmethod
     def parse(cls, text: str, types: Mapping[str, int] = STANDARD_TYPES) -> Route:
         """Read addresses with `=>` between them; nothing at all is the empty route."""
+        if not isinstance(text, str):
+            raise LocalError(
+                f"route {shown(text)} is no text",
+                rule="AD-1",
+                hint="write addresses with => between",
+            )
         if not text.strip():
             return cls()
         hops = text.count("=>") + 1
         if hops > MAX_ROUTE_LENGTH:  # counted before anything is built
-            raise _too_long(hops)
+            raise _too_long(str(hops))
         return cls(tuple(Address.parse(part.strip(), types) for part in text.split("=>")))
 
     def __str__(self) -> str:
@@ -162,7 +182,7 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
         return Route((address, *self.addresses))
 
 
-def _too_long(hops: int) -> LocalError:
+def _too_long(hops: str) -> LocalError:
     return LocalError(
         f"a route of {hops} addresses is too long",
         rule="WK-11",

@@ -104,9 +104,9 @@ class AddressTypes:
             )
         if number is None:
             number = self._free_number(name)
-        elif not 0 <= number <= 255:
+        elif not isinstance(number, int) or not 0 <= number <= 255:
             raise LocalError(
-                f"address type {number} of {shown(name)} is out of range",
+                f"address type {shown(number)} of {shown(name)} is out of range",
                 rule="AD-1",
                 hint="give 0 to 255",
             )
@@ -140,7 +140,13 @@ class AddressTypes:
 
 
 def _is_name(name: str) -> bool:
-    return name.isascii() and name.isalnum() and name[0].isalpha() and len(name) <= 32
+    return (
+        isinstance(name, str)
+        and name.isascii()
+        and name.isalnum()
+        and name[0].isalpha()
+        and len(name) <= 32
+    )
 
 
 class PeerTypes(Struct, frozen=True):

@@ -25,7 +25,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from msgspec import Struct
 
 from waystation.core.expiry import NEVER, Expiry, check_expiry
-from waystation.core.identity import AddressCache, Mapping, Physical, Uuid
+from waystation.core.identity import AddressCache, Mapping, Physical, Uuid, check_places
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 
@@ -173,8 +173,12 @@ class Discovery(Generic[Body]):
     ) -> None:
         self.cache = cache
         self.way = way
-        self.hosts = tuple(hosts)
+        self.hosts = check_places(hosts)
         self.max_waiting = max_waiting
+        if max_waiting < 0:
+            raise LocalError(
+                f"{max_waiting} messages may wait", rule="LA-6", hint="give a number from 0 on"
+            )
         self._jitter = jitter
         self._waiting: OrderedDict[int, _Waiting[Body]] = OrderedDict()  # by number, oldest first
         self._quests: dict[Uuid, _Quest] = {}
@@ -234,10 +238,10 @@ class Discovery(Generic[Body]):
         if self.way in (Way.MULTICAST, Way.TUNNEL):
             return [Transmit(body, EVERYONE, self.cache.changes_for_all())]
         effects: list[Effect[Body]] = []
-        for uuid in members:
-            if uuid != self.cache.own.uuid:
-                effects += self.send(uuid, body, expiry=expiry, now=now)
-        return effects
+        others = [uuid for uuid in dict.fromkeys(members) if uuid != self.cache.own.uuid]
+        for uuid in others:
+            effects += self.send(uuid, body, expiry=expiry, now=now)
+        return effects if others else [Drop(body, None, Reason.NO_ROUTE)]
 
     def failed(self, uuid: Uuid, physical: Physical) -> None:
         """A physical address stopped working; the next one chosen is another (LA-4)."""

@@ -19,9 +19,16 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct, structs
 
-from waystation.core.expiry import Expiry
-from waystation.core.identity import LogicalAddress, Mapping, Physical, Uuid, uuid_text
-from waystation.errors import LocalError
+from waystation.core.expiry import NEVER, Expiry
+from waystation.core.identity import (
+    LogicalAddress,
+    Mapping,
+    Physical,
+    Uuid,
+    check_places,
+    uuid_text,
+)
+from waystation.errors import LocalError, shown
 
 
 class Dialect(Enum):
@@ -40,7 +47,8 @@ SUSPECTS_AFTER_GOODBYE: Final[ReadOnlyDict[Dialect, bool]] = {
 
 ALWAYS_BEATS: Final[ReadOnlyDict[Dialect, bool]] = {
     # Whether every client of a dialect sends heartbeats, so that silence means death. Those of 5.x
-    # do so only when configured: there silence counts from the first heartbeat on.
+    # do so only when configured: there silence counts from the first heartbeat on, and a half-open
+    # connection that never sent one is found by the keep-alive of its socket, not here.
     Dialect.JGROUPS2: True,
     Dialect.JGROUPS5: False,
 }
@@ -54,6 +62,7 @@ class MemberKind(StrEnum):
     JOIN = "join"
     LEAVE = "leave"
     SUSPECT = "suspect"
+    INVALIDATE = "invalidate"
     ADDRESS = "address"
 
 
@@ -165,9 +174,10 @@ _GroupKey: TypeAlias = tuple[Dialect, str]
 
 
 class _Connection:
-    __slots__ = ("beats", "dialect", "last_heard", "owned")
+    __slots__ = ("beats", "dialect", "last_heard", "number", "owned")
 
-    def __init__(self, dialect: Dialect, now: Expiry) -> None:
+    def __init__(self, dialect: Dialect, now: Expiry, number: int) -> None:
+        self.number = number
         self.dialect = dialect
         self.owned: dict[tuple[str, Uuid], None] = {}  # what it registered, in that order
         self.last_heard = now
@@ -190,13 +200,16 @@ class GossipRouter:
     def __init__(self, limits: Limits | None = None) -> None:
         self.limits = Limits() if limits is None else limits
         for name, value in structs.asdict(self.limits).items():
-            if value < 1:
+            if not isinstance(value, int) or value < 1:
                 raise LocalError(
-                    f"the limit {name} is {value}", rule="GR-2", hint="give a number from 1 on"
+                    f"the limit {name} is {shown(value)}",
+                    rule="GR-2",
+                    hint="give a number from 1 on",
                 )
         self._groups: dict[_GroupKey, _Group] = {}
         self._connections: dict[ConnectionId, _Connection] = {}
-        self._checks: list[tuple[Expiry, ConnectionId]] = []  # a heap: whom to look at when
+        self._checks: list[tuple[Expiry, int, ConnectionId]] = []  # a heap: whom to look at when
+        self._opened = 0  # connections so far: a number given again is another connection
 
     def connected(self, connection: ConnectionId, dialect: Dialect, now: Expiry) -> None:
         """A connection opened. That registers nobody (GR-1)."""
@@ -204,8 +217,11 @@ class GossipRouter:
             raise LocalError(
                 f"connection {connection} is open already", rule="GR-1", hint="number each anew"
             )
-        self._connections[connection] = _Connection(dialect, now)
-        heappush(self._checks, (now + self.limits.silence_ms, connection))
+        if not isinstance(dialect, Dialect):
+            raise LocalError(f"{shown(dialect)} is no dialect", rule="GR-1", hint="give a Dialect")
+        self._opened += 1
+        self._connections[connection] = _Connection(dialect, now, self._opened)
+        heappush(self._checks, (now + self.limits.silence_ms, self._opened, connection))
 
     def heard(self, connection: ConnectionId, now: Expiry, *, heartbeat: bool = False) -> None:
         """Something arrived on a connection: it lives."""
@@ -225,6 +241,7 @@ class GossipRouter:
 
         A member that is there already is taken over from the connection that had it (GR-9).
         """
+        physical = check_places(physical)
         state = self._state(connection)
         key = (state.dialect, group)
         there = self._groups.get(key)
@@ -308,25 +325,25 @@ class GossipRouter:
                 effects.append(Suspect(there.connections(), group, mapping.member))
         return effects
 
-    def wake_at(self) -> Expiry | None:
-        """When `wake` has something to look at next, or None."""
-        return self._checks[0][0] if self._checks else None
+    def wake_at(self) -> Expiry:
+        """When `wake` has something to look at next; NEVER when it has not."""
+        return self._checks[0][0] if self._checks else NEVER
 
     def wake(self, now: Expiry) -> list[Effect]:
         """Time has passed: connections that should have spoken and did not are dead."""
         effects: list[Effect] = []
         while self._checks and self._checks[0][0] <= now:
-            _, connection = heappop(self._checks)
+            _, number, connection = heappop(self._checks)
             state = self._connections.get(connection)
-            if state is None:
-                continue
+            if state is None or state.number != number:
+                continue  # closed meanwhile
             # One look per connection and silence, however much it says in between.
             due = state.last_heard + self.limits.silence_ms
             if due > now:
-                heappush(self._checks, (due, connection))
+                heappush(self._checks, (due, number, connection))
                 continue
             if not state.beats:
-                heappush(self._checks, (now + self.limits.silence_ms, connection))
+                heappush(self._checks, (now + self.limits.silence_ms, number, connection))
                 continue
             effects += self.closed(connection)
             effects.append(Disconnect(connection, f"silent for {now - state.last_heard} ms"))

@@ -7,8 +7,11 @@ discovery.py, not of this file.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import islice
+from operator import itemgetter
 from typing import Final, Protocol, TypeAlias
 
 from msgspec import Struct
@@ -54,7 +57,7 @@ class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
         >>> str(LogicalAddress.fresh(None, "garage.example", bytes(range(16))))
         'garage-3599'
         """
-        if len(random_bytes) != 16:
+        if not isinstance(random_bytes, bytes) or len(random_bytes) != 16:
             raise LocalError(
                 f"{shown(random_bytes)} does not make a UUID", rule="LA-2", hint="give 16 bytes"
             )
@@ -76,6 +79,20 @@ class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
 
     def __str__(self) -> str:
         return self.name
+
+
+def check_places(physical: Iterable[Physical]) -> tuple[Physical, ...]:
+    """Several physical addresses; a single text is not taken apart into its letters.
+
+    >>> check_places("10.0.0.1:7800")
+    Traceback (most recent call last):
+    waystation.errors.LocalError: '10.0.0.1:7800' is one physical address; give ... [LA-3]
+    """
+    if isinstance(physical, str):
+        raise LocalError(
+            f"{shown(physical)} is one physical address", rule="LA-3", hint="give a list of them"
+        )
+    return tuple(physical)
 
 
 class Mapping(Struct, frozen=True):
@@ -195,7 +212,8 @@ class AddressCache:
     Members that left are only marked: they still answer, since a straggler may need them, until
     `age_ms` after they left, or until more than `capacity` are held. Members that did not leave are
     never evicted, and least of all the own mapping. One that said goodbye (LA-8) is forgotten at
-    once, and hearsay about it is not believed for `age_ms`.
+    once, and nothing about it is believed for `age_ms`: its UUID will not come back (LA-2). Call
+    `purge` now and then, once a minute say.
     """
 
     def __init__(
@@ -215,7 +233,8 @@ class AddressCache:
         self._gone: OrderedDict[Uuid, Expiry] = OrderedDict()  # invalidated: when
         # LA-5: each change gets a number; who was told up to which one is remembered by member.
         self._changes = 1
-        self._changed: OrderedDict[Uuid, int] = OrderedDict({own.uuid: 1})
+        self._changed: dict[Uuid, int] = {own.uuid: 1}
+        self._news: list[tuple[int, Uuid]] = [(1, own.uuid)]  # the same by number, and some old
         self._told: dict[Uuid, int] = {}
         self._told_all = 0
 
@@ -246,7 +265,7 @@ class AddressCache:
 
     def move(self, physical: Iterable[Physical]) -> Mapping:
         """This node is reached elsewhere from now on; its identity stays (LA-10)."""
-        self.own = Mapping(self.own.member, tuple(physical), self.own.stamp + 1)
+        self.own = Mapping(self.own.member, check_places(physical), self.own.stamp + 1)
         self._store(self.own)
         return self.own
 
@@ -326,22 +345,23 @@ class AddressCache:
 
     def _changes_since(self, told: int) -> tuple[tuple[Mapping, ...], int]:
         """The next changes after one that was told, and the number of the last of them."""
-        unknown: list[Uuid] = []
-        for uuid in reversed(self._changed):  # newest first, so old news cost nothing
-            if self._changed[uuid] <= told:
-                break
-            unknown.append(uuid)
-        unknown.reverse()
-        chosen = unknown[:MAX_CHANGES]
-        upto = self._changes if len(chosen) == len(unknown) else self._changed[chosen[-1]]
-        return tuple(self._mappings[uuid] for uuid in chosen), upto
+        chosen: list[Mapping] = []
+        start = bisect_right(self._news, told, key=itemgetter(0))
+        for number, uuid in islice(self._news, start, None):
+            if self._changed.get(uuid) == number:  # else it changed again since, or is gone
+                chosen.append(self._mappings[uuid])
+                if len(chosen) == MAX_CHANGES:
+                    return tuple(chosen), number
+        return tuple(chosen), self._changes
 
     def _store(self, mapping: Mapping) -> None:
         uuid = mapping.uuid
         self._mappings[uuid] = mapping
         self._changes += 1
         self._changed[uuid] = self._changes
-        self._changed.move_to_end(uuid)
+        self._news.append((self._changes, uuid))
+        if len(self._news) > 64 + 2 * len(self._changed):
+            self._news = [news for news in self._news if self._changed.get(news[1]) == news[0]]
 
     def _evict(self, uuid: Uuid) -> bool:
         known = self._mappings.pop(uuid, None)

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.core.address import Address, Route
-from waystation.core.expiry import NEVER, Expiry
+from waystation.core.expiry import NEVER, Expiry, check_expiry
 from waystation.errors import LocalError, shown
 
 HOP_LIMIT: Final = 32
@@ -36,6 +36,24 @@ class Message(Struct, frozen=True, gc=False):
     id: str = _NO_ID  # 32 lower-case hex digits: a W3C trace id (AD-7)
     expiry: Expiry = NEVER
     trace_context: str = ""  # what else a peer's tracing put beside it, passed on as it came (AD-8)
+
+    @classmethod
+    def of(
+        cls,
+        onward_route: Route,
+        return_route: Route,
+        payload: bytes,
+        *,
+        id: str,
+        expiry: Expiry = NEVER,
+    ) -> Message:
+        """A message from values that nobody has checked yet; the constructor takes what it gets."""
+        if not isinstance(payload, bytes):
+            raise LocalError(
+                f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes"
+            )
+        onward, back = Route.of(onward_route), Route.of(return_route)
+        return cls(onward, back, payload, check_message_id(id), check_expiry(expiry, rule="AD-7"))
 
     def __str__(self) -> str:
         return f"{self.onward_route} | {self.return_route} | {len(self.payload)} B"
@@ -102,8 +120,9 @@ class Message(Struct, frozen=True, gc=False):
 class Arrival(Struct, frozen=True, gc=False):
     """A message as it entered a node, with what is known of that moment and never leaves the node.
 
-    `from_global` is the transient flag of the document (AD-7, MC-11). It stands here and not in the
-    message, so that no codec has anything to serialise.
+    `from_global` is the transient flag of the document (AD-7, MC-11): set for what came from a
+    global transport, and at a leaf also for what came from its parent, so that it does not go back
+    there. It stands here and not in the message, so that no codec has anything to serialise.
     """
 
     message: Message
@@ -118,7 +137,7 @@ def check_message_id(id: str) -> str:
     Traceback (most recent call last):
     waystation.errors.LocalError: 'xyz' is no message id; give ... [AD-7]
     """
-    if len(id) == 32 and _HEX_DIGITS.issuperset(id) and id != _NO_ID:
+    if isinstance(id, str) and len(id) == 32 and _HEX_DIGITS.issuperset(id) and id != _NO_ID:
         return id
     raise LocalError(
         f"{shown(id)} is no message id",

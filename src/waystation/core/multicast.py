@@ -7,6 +7,7 @@ regular expression anywhere, so no character means more than itself (MC-6).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import StrEnum
 from itertools import chain
@@ -21,6 +22,9 @@ REST: Final = "*"
 
 MAX_SEGMENTS: Final = 64
 """No id has more segments. A fleet's partitions have five or six; this bounds what is walked."""
+
+MAX_LENGTH: Final = 65_535
+"""No id or pattern has more characters: MQTT could not carry it."""
 
 
 class MulticastId(Struct, frozen=True):
@@ -63,6 +67,30 @@ class MulticastId(Struct, frozen=True):
 
     def __str__(self) -> str:
         return "/".join((self.provider, self.broadcast, *self.partition))
+
+
+def is_multicast_id(text: str) -> bool:
+    """Whether something can be published under this text: what `MulticastId.parse` accepts.
+
+    >>> is_multicast_id("garage/temperature/eu"), is_multicast_id("garage/temperature/+")
+    (True, False)
+    """
+    if len(text) > MAX_LENGTH:
+        return False
+    if _usual_id(text):
+        return True
+    try:
+        MulticastId.parse(text)
+    except LocalError:
+        return False
+    return True
+
+
+# Most ids look like this; it only saves time. (Matching goes by segments, not by such expressions.)
+_usual_id: Final = re.compile(
+    r"[!\"$-),-.0-~]+/[!\"$-),-.0-~]+"  # printable ASCII without space, +, * and #, twice
+    rf"(/[A-Za-z0-9]+){{0,{MAX_SEGMENTS - 2}}}"
+).fullmatch
 
 
 def pattern_of(provider: str, broadcast: str, partition: str | Iterable[str] = ()) -> str:
@@ -116,12 +144,23 @@ def _joined(provider: str, broadcast: str, partition: str | Iterable[str]) -> st
                 rule="MC-1",
                 hint="give provider, broadcast and partition apart from each other",
             )
-    segments = partition if isinstance(partition, str) else "/".join(partition)
-    return f"{provider}/{broadcast}/{segments}" if segments else f"{provider}/{broadcast}"
+    if isinstance(partition, str):
+        partition = (partition,) if partition else ()
+    return "/".join((provider, broadcast, *partition))
 
 
 def _checked_segments(text: str) -> list[str]:
     """Split an id or a pattern; what its segments may hold is checked here (MC-2, MC-3)."""
+    if not isinstance(text, str):
+        raise LocalError(
+            f"{shown(text)} is no multicast id", rule="MC-1", hint="give a text, as str(id) does"
+        )
+    if len(text) > MAX_LENGTH:
+        raise LocalError(
+            f"{shown(text)} has {len(text)} characters",
+            rule="MC-1",
+            hint=f"use at most {MAX_LENGTH}",
+        )
     if text.count("/") >= MAX_SEGMENTS:  # counted before anything is built
         raise LocalError(
             f"{shown(text)} has more than {MAX_SEGMENTS} segments",
@@ -218,8 +257,8 @@ class Subscriptions:
     A pattern without wildcards is found by one look-up; the others stand in a trie of segments, and
     a match walks only where some pattern agrees so far (MC-16). What an id matched is remembered
     until a subscription changes, since a fleet publishes under the same ids again and again.
-    `remember` bounds that memory, counted in receivers; 0 turns it off. `walks` counts the matches
-    that were not remembered.
+    `remember` bounds that memory, counted in receivers (an id counts by its length); 0 turns it
+    off. `walks` counts the matches that were not remembered.
     """
 
     def __init__(self, remember: int = 1_000_000) -> None:
@@ -235,12 +274,19 @@ class Subscriptions:
         return sum(map(len, self._receivers.values()))
 
     def match(self, id: str) -> tuple[str, ...]:
-        """The receivers of what is published under this id, each once."""
+        """The receivers of what is published under this id, each once.
+
+        Under a text that is no id (MC-2, MC-5) nobody receives anything.
+        """
         found = self._remembered.get(id)
         return self._walk(id) if found is None else found
 
     def subscribe(self, pattern: str, receiver: str) -> SubscriptionChange | None:
         """Add a subscription; None when it was there already (MC-8)."""
+        if not isinstance(receiver, str) or not receiver:
+            raise LocalError(
+                f"{shown(receiver)} receives nothing", rule="MC-8", hint="name the participant"
+            )
         receivers = self._receivers.get(pattern)
         if receivers is None:
             segments = check_pattern(pattern)
@@ -296,14 +342,21 @@ class Subscriptions:
 
     def _walk(self, id: str) -> tuple[str, ...]:
         self.walks += 1
+        if not is_multicast_id(id):
+            return ()
         groups: list[_Receivers] = []
         exact = self._receivers.get(id)
         if exact is not None:
             groups.append(exact)
         self._climb(id.split("/"), groups)
-        found = tuple(groups[0]) if len(groups) == 1 else tuple(dict.fromkeys(chain(*groups)))
-        cost = len(found) + 1
-        if cost > self._room:
+        if not groups:
+            found: tuple[str, ...] = ()
+        elif len(groups) == 1:
+            found = tuple(groups[0])
+        else:
+            found = tuple(dict.fromkeys(chain(*groups)))
+        cost = len(found) + 1 + len(id) // 8  # a receiver takes eight bytes
+        if self._room < cost <= self._remember:
             self._forget_matches()
         if cost <= self._room:
             self._room -= cost

@@ -12,12 +12,14 @@ from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import AddressTypes
 from waystation.core.expiry import Expiry
 from waystation.core.message import HOP_LIMIT, Arrival, Message
-from waystation.core.multicast import Subscriptions
+from waystation.core.multicast import Subscriptions, is_multicast_id
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.routing import RoutingTable
+from waystation.errors import LocalError
 
 _EXPIRED = Verdict.dropped(Reason.EXPIRED)
 _HOP_LIMIT = Verdict.dropped(Reason.HOP_LIMIT)
+_MALFORMED = Verdict.dropped(Reason.MALFORMED)
 _NO_ROUTE = Verdict.dropped(Reason.NO_ROUTE)
 _NO_SUBSCRIBER = Verdict.dropped(Reason.NO_SUBSCRIBER)
 _UNKNOWN_TYPE = Verdict.dropped(Reason.UNKNOWN_TYPE)
@@ -61,6 +63,10 @@ class Router:
         self.types = types if types is not None else AddressTypes()
         self.table = table if table is not None else RoutingTable()
         self.subscriptions = subscriptions if subscriptions is not None else Subscriptions()
+        if hop_limit < 1:
+            raise LocalError(
+                f"the hop limit is {hop_limit}", rule="WK-11", hint="give a number from 1 on"
+            )
         self.hop_limit = hop_limit
         self.has_parent = False  # a leaf: what it cannot reach goes up (MC-10)
         self.has_global_transport = False  # a hub: it publishes what is globally visible
@@ -88,13 +94,14 @@ class Router:
         if len(message.return_route.addresses) >= self.hop_limit:
             return FanOut((_HOP_LIMIT,))
         receivers = self.subscriptions.match(multicast_id)
-        verdicts = tuple(self._deliver(receiver, now) for receiver in receivers)
-        copies = dict.fromkeys(verdict.address for verdict in verdicts)
-        copies.pop(None, None)  # receivers without a route
         upward = not arrival.from_global and self._goes_up(multicast_id, now)
-        if not verdicts and not upward:
-            verdicts = (_NO_SUBSCRIBER,)
-        return FanOut(verdicts, tuple(filter(None, copies)), upward)
+        if not receivers:
+            if not is_multicast_id(multicast_id):
+                return FanOut((_MALFORMED,))
+            return FanOut((_NO_SUBSCRIBER,), (), upward)  # nobody here; perhaps there
+        verdicts = tuple(self._deliver(receiver, now) for receiver in receivers)
+        reached = (verdict.address for verdict in verdicts if verdict.address is not None)
+        return FanOut(verdicts, tuple(dict.fromkeys(reached)), upward)
 
     def listens_globally(self, pattern: str, now: Expiry) -> bool:
         """Whether a subscription needs the global transport (MC-12, MC-13).

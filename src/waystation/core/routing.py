@@ -10,7 +10,8 @@ The life of an entry, all of it:
 
 Dead entries are absent for every question, whether or not `purge` has freed their memory yet. So a
 table is a pure function of its puts, its removes and the instant it is asked at, and anybody who
-has the journal can rebuild it.
+has the journal can rebuild it. For that, `now` must never go back from one call to the next;
+whoever brings the clock sees to it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.core.address import Address
+from waystation.core.address import Address, is_plain
 from waystation.core.expiry import LAST_INSTANT, NEVER, Deadlines, Expiry, check_expiry
-from waystation.errors import LocalError
+from waystation.errors import LocalError, shown
 
 REPLACES: Final[Mapping[tuple[bool, bool], bool]] = {
     # (the existing entry is local, the new one is local): may the new one replace it?
@@ -37,6 +38,8 @@ REPLACES: Final[Mapping[tuple[bool, bool], bool]] = {
 class RoutingEntry(Struct, frozen=True, gc=False):
     """How one participant is reached (RE-1).
 
+    The constructor takes what it is given; `of` checks that messages can find the participant.
+
     >>> entry = RoutingEntry("truck-7", Address(1, b"10.0.0.7:4000"), local=False, expiry=5_000)
     >>> entry.alive(4_999), entry.alive(5_000)
     (True, False)
@@ -48,6 +51,29 @@ class RoutingEntry(Struct, frozen=True, gc=False):
     visible: bool = False
     expiry: Expiry = NEVER
     sticky: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        participant: str,
+        address: Address,
+        *,
+        local: bool,
+        visible: bool = False,
+        expiry: Expiry = NEVER,
+        sticky: bool = False,
+    ) -> RoutingEntry:
+        """An entry from values that nobody has checked yet.
+
+        >>> RoutingEntry.of("truck 7", Address(0, b"truck 7"), local=True)
+        Traceback (most recent call last):
+        waystation.errors.LocalError: the entry for ... has the participant 'truck 7'; ... [RE-1]
+        """
+        entry = cls(participant, address, local, visible, check_expiry(expiry, rule="RE-1"), sticky)
+        known_types = type(participant) is str and type(address) is Address
+        if not (known_types and participant and is_plain(participant)):
+            raise _unusable(entry)
+        return entry
 
     def alive(self, now: Expiry) -> bool:
         """Whether the entry counts at this instant (RE-10)."""
@@ -139,6 +165,10 @@ class RoutingTable:
         self._deadlines: Deadlines[str] = Deadlines()
         self._removed = 0  # since the last tidying: how many in there may be left over
 
+    def set_own_addresses(self, addresses: Iterable[Address]) -> None:
+        """Say where this node itself is reached: never a route to somebody else (RE-15)."""
+        self._own = frozenset(addresses)
+
     def __len__(self) -> int:
         """How many entries are held in memory, dead ones that `purge` has not freed included."""
         return len(self._entries)
@@ -169,10 +199,9 @@ class RoutingTable:
     def put(self, entry: RoutingEntry, now: Expiry) -> RouteChange:
         """Ask for an entry; the answer says whether it was taken, and if not, why."""
         participant, address, expiry = entry.participant, entry.address, entry.expiry
-        if not (0 <= expiry <= LAST_INSTANT or expiry == NEVER):
+        ends = type(expiry) is int
+        if not 0 <= expiry <= LAST_INSTANT if ends else expiry != NEVER:
             check_expiry(expiry, rule="RE-1")
-        if not participant:
-            raise _nameless(entry)
         if address in self._own:
             return RouteChange(_PUT, entry, Refusal.OWN_ADDRESS)
         existing = self._entries.get(participant)
@@ -180,11 +209,13 @@ class RoutingTable:
             if now < existing.expiry or existing.sticky:
                 return self._merge(existing, entry)
             self._forget(existing)
+        elif type(participant) is not str or type(address) is not Address or not participant:
+            raise _unusable(entry)
         self._entries[participant] = entry
         held = self._at_address.setdefault(address, participant)
         if held is not participant:
-            self._join(participant, address, held)
-        if expiry != NEVER:
+            self._join(participant, address)
+        if ends:
             self._unsorted.append(participant)
         return RouteChange(_PUT, entry)
 
@@ -235,8 +266,7 @@ class RoutingTable:
         self._entries[entry.participant] = merged
         if merged.address != existing.address:
             self._leave(existing.participant, existing.address)
-            held = self._at_address.setdefault(merged.address, merged.participant)
-            self._join(merged.participant, merged.address, held)
+            self._join(merged.participant, merged.address)
         return RouteChange(_PUT, entry)
 
     def _forget(self, entry: RoutingEntry) -> None:
@@ -250,10 +280,11 @@ class RoutingTable:
             self._deadlines = Deadlines()
             self._unsorted = list(self._entries)
 
-    def _join(self, participant: str, address: Address, held: str | dict[str, None]) -> None:
+    def _join(self, participant: str, address: Address) -> None:
+        held = self._at_address.setdefault(address, participant)
         if isinstance(held, dict):
             held[participant] = None
-        elif held != participant:
+        elif held is not participant:
             self._at_address[address] = {held: None, participant: None}
 
     def _leave(self, participant: str, address: Address) -> None:
@@ -272,9 +303,15 @@ class RoutingTable:
                 self._deadlines.file(participant, entry.expiry)
 
 
-def _nameless(entry: RoutingEntry) -> LocalError:
+def _unusable(entry: RoutingEntry) -> LocalError:
+    if type(entry.address) is not Address:
+        return LocalError(
+            f"the entry for {shown(entry.participant)} points at {shown(entry.address)}",
+            rule="RE-1",
+            hint="give an Address",
+        )
     return LocalError(
-        f"the entry for {entry.address} has no participant",
+        f"the entry for {entry.address} has the participant {shown(entry.participant)}",
         rule="RE-1",
-        hint="name the participant that is reached there",
+        hint="give a text without white space, =>, or 0x in front, as an address is written",
     )

@@ -18,7 +18,13 @@ from typing import Final
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.message import Message
 from waystation.errors import DecodeError, LocalError, shown
-from waystation.wire.ockam import FRAME_LIMIT, HEARTBEAT, read_tracing, tracing_text
+from waystation.wire.ockam import (
+    FRAME_LIMIT,
+    HEARTBEAT,
+    read_tracing,
+    short_text,
+    tracing_text,
+)
 
 _FORMAT: Final = "ockam-bare"
 _PLAIN: Final = 1
@@ -58,7 +64,7 @@ def encode(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     return body
 
 
-def decode(body: bytes, *, limit: int = FRAME_LIMIT) -> Message:
+def decode(body: bytes | bytearray | memoryview, *, limit: int = FRAME_LIMIT) -> Message:
     """The message of a whole body; HEARTBEAT if its onward route is empty.
 
     >>> print(decode(bytes.fromhex("01 01 00 066563686f6572 01 00 03617070 026869")))
@@ -69,6 +75,8 @@ def decode(body: bytes, *, limit: int = FRAME_LIMIT) -> Message:
     """
     if len(body) > limit:
         raise _wrong(f"a body of {len(body)} bytes is longer than {limit}", 0, too_large=True)
+    if type(body) is not bytes:
+        body = bytes(body)
     version, at = _read_byte(body, 0)
     if version not in (_PLAIN, _TRACED):
         raise _wrong(f"version {version} is unknown", 0)
@@ -123,11 +131,16 @@ def _read_number(body: bytes, at: int) -> tuple[int, int]:
         shift += 7
 
 
-def _read_data(body: bytes, at: int) -> tuple[bytes, int]:
+def _read_extent(body: bytes, at: int) -> tuple[int, int]:
+    """Where the data begin whose length stands here, and where they end."""
     size, at = _read_number(body, at)
-    end = at + size
-    if end > len(body):
+    if size > len(body) - at:
         raise _wrong("the bytes end too early", at)
+    return at, at + size
+
+
+def _read_data(body: bytes, at: int) -> tuple[bytes, int]:
+    at, end = _read_extent(body, at)
     return body[at:end], end
 
 
@@ -152,11 +165,11 @@ def _read_option(body: bytes, at: int) -> str:
     present, at = _read_byte(body, at)
     if present > 1:
         raise _wrong(f"the option starts with {present}, not with 0 or 1", start)
-    text, at = _read_data(body, at) if present else (b"", at)
-    if at != len(body):
-        raise _wrong("bytes are left over", at)
+    at, end = _read_extent(body, at) if present else (at, at)
+    if end != len(body):
+        raise _wrong("bytes are left over", end)
     try:
-        return text.decode()
+        return short_text(body, at, end)
     except UnicodeDecodeError:
         raise _wrong("the tracing is no UTF-8", start + 1) from None
 

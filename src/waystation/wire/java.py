@@ -26,6 +26,9 @@ MAX_UTF: Final = 0xFFFF
 MAX_ITEMS: Final = 0x7FFF
 """No list is longer: its length is a signed number in two bytes."""
 
+WORTH_A_VIEW: Final = 4096
+"""So many bytes are better copied once, through `cut`; with fewer it is quicker to copy twice."""
+
 _SHORT: Final = struct.Struct(">h")
 _UNSIGNED_SHORT: Final = struct.Struct(">H")
 _INTEGER: Final = struct.Struct(">i")
@@ -49,10 +52,12 @@ _BEYOND_THREE_BYTES: Final = re.compile("[\U00010000-\U0010ffff]")
 class Limits(Struct, frozen=True, gc=False):
     """How much a peer may ask a decoder to hold. A length above is refused before it is believed.
 
-    `frame` bounds one whole frame or structure in bytes, payload included; `string` one text in
-    bytes, and likewise the extra data of one address; `items` one list. The real routers know no
-    limits; their members cut what they send into pieces of about 60 kB, their names are short, and
-    their groups have less than 2,000 members.
+    `frame` bounds one whole frame or structure in bytes, payload included; `control` a frame of 5.x
+    that is no MESSAGE; `string` one text in bytes, and likewise the extra data of one address.
+    `items` bounds one list, and twice as many are all that the lists of one structure may hold
+    together: each member of a list brings about one address, not a long list of its own. The real
+    routers know no limits; their members cut what they send into pieces of about 60 kB, their names
+    are short, and their groups have less than 2,000 members.
 
     >>> Limits(frame=1 << 20).string
     4096
@@ -61,6 +66,7 @@ class Limits(Struct, frozen=True, gc=False):
     frame: int = 16 << 20
     string: int = 4096
     items: int = 2048
+    control: int = 1 << 20
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -91,7 +97,17 @@ class Cursor:
     waystation.errors.DecodeError: jgroups5: the bytes end too early (at byte 9)
     """
 
-    __slots__ = ("base", "buffer", "edge", "format", "limits", "position", "start", "whole")
+    __slots__ = (
+        "base",
+        "buffer",
+        "edge",
+        "format",
+        "limits",
+        "position",
+        "room",
+        "start",
+        "whole",
+    )
 
     def __init__(
         self,
@@ -111,6 +127,7 @@ class Cursor:
         self.edge = len(buffer) if end is None else end  # no read goes past it
         self.base = 0  # how many bytes of the stream came before the buffer
         self.whole = whole
+        self.room = 2 * limits.items  # so many items may the structure's lists still hold
 
     def at_end(self) -> bool:
         """Whether nothing is left."""
@@ -119,6 +136,7 @@ class Cursor:
     def begin(self) -> None:
         """A new structure of the stream begins here; its size counts from here."""
         self.start = self.position
+        self.room = 2 * self.limits.items
         self.see()
 
     def see(self) -> None:
@@ -153,18 +171,25 @@ class Cursor:
     def take(self, size: int) -> bytes:
         """The next bytes."""
         start = self.skip(size)
-        return bytes(self.buffer[start : start + size])
+        if size < WORTH_A_VIEW:
+            return bytes(self.buffer[start : start + size])
+        return cut(self.buffer, start, start + size)
 
     def since(self, start: int) -> bytes:
         """The bytes from an earlier position up to here, if they are no more than a text may be."""
-        size = self.position - start
-        if size > self.limits.string:
-            raise self.error(
-                f"{size} bytes of extra data are over the limit of {self.limits.string}",
-                start,
-                too_large=True,
-            )
+        if self.position - start > self.limits.string:
+            raise self._too_much_extra(self.position - start, start)
         return bytes(self.buffer[start : self.position])
+
+    def skip_extra(self, size: int) -> None:
+        """Step over extra data, which nobody waits for if there is more of it than may be."""
+        if size > self.limits.string:
+            raise self._too_much_extra(size, self.position)
+        self.skip(size)
+
+    def _too_much_extra(self, size: int, at: int) -> DecodeError:
+        problem = f"{size} bytes of extra data are over the limit of {self.limits.string}"
+        return self.error(problem, at, too_large=True)
 
     def byte(self) -> int:
         """One byte, 0 to 255."""
@@ -197,13 +222,15 @@ class Cursor:
     def count(self) -> int | None:
         """The length of a list, or None for no list at all, which is any negative number."""
         count = self.short()
-        if count > self.limits.items:
+        if count < 0:
+            return None
+        most = min(self.limits.items, self.room)
+        if count > most:
             raise self.error(
-                f"a list of {count} is over the limit of {self.limits.items}",
-                self.position - 2,
-                too_large=True,
+                f"a list of {count} is over the limit of {most}", self.position - 2, too_large=True
             )
-        return None if count < 0 else count
+        self.room -= count
+        return count
 
     def utf(self) -> str:
         """A text: its length in two bytes, then modified UTF-8."""
@@ -228,10 +255,15 @@ class Cursor:
         """A text or null: exactly 1 says that a text follows, every other byte is null."""
         return self.utf() if self.byte() == 1 else None
 
-    def skip_string(self) -> None:
-        """Step over a text or null without reading the text."""
-        if self.byte() == 1:
-            self.skip(self.unsigned_short())
+
+def cut(buffer: bytes | bytearray, start: int, stop: int) -> bytes:
+    """A part of a buffer, copied once.
+
+    >>> cut(bytearray(b"abcdef"), 1, 3)
+    b'bc'
+    """
+    with memoryview(buffer) as view:  # released at once, so that the buffer can be resized again
+        return view[start:stop].tobytes()
 
 
 def well_formed(raw: bytes) -> int:

@@ -40,9 +40,11 @@ from waystation.wire.java import (
     DEFAULT_LIMITS,
     MAX_ITEMS,
     MAX_UTF,
+    WORTH_A_VIEW,
     Cursor,
     IncompleteError,
     Limits,
+    cut,
     encode_count,
     encode_string,
     moved,
@@ -215,24 +217,24 @@ _NO_EXTRA: Final = b"\0"
 
 def _skip_additional_data(cursor: Cursor) -> None:
     if cursor.boolean():
-        cursor.skip(cursor.unsigned_short())
+        cursor.skip_extra(cursor.unsigned_short())
 
 
 def _skip_payload_uuid(cursor: Cursor) -> None:
     _skip_additional_data(cursor)
-    cursor.skip_string()
+    cursor.string()  # read, because whoever gets this address next has to read it too
 
 
 def _skip_additional_data_uuid(cursor: Cursor) -> None:
     _skip_additional_data(cursor)
     if cursor.byte() == 1:
-        cursor.skip(_read_size(cursor))
+        cursor.skip_extra(_read_size(cursor))
 
 
 def _skip_topology_uuid(cursor: Cursor) -> None:
     _skip_additional_data(cursor)
     for _ in ("site", "rack", "machine"):
-        cursor.skip_string()
+        cursor.string()
 
 
 _SKIP_EXTRA: Final[Mapping[Kind, Callable[[Cursor], None]]] = {
@@ -319,7 +321,7 @@ def _physical_bytes(address: PhysicalAddress) -> bytes:
 def _extra_bytes(kind: Kind, extra: bytes) -> bytes:
     if not extra and kind == "uuid":
         return _NO_EXTRA
-    cursor = Cursor(extra, format=FORMAT)
+    cursor = Cursor(extra, format=FORMAT, limits=_NO_LIMITS)
     try:
         _SKIP_EXTRA[kind](cursor)
         if cursor.at_end():
@@ -474,10 +476,11 @@ class _StreamDecoder(ABC, Generic[V]):
         try:
             self._need = next(self._steps)
         except DecodeError as error:
-            self.error = error
+            self.error = moved(error)  # without the traceback, whose frames hold on to values
             self._buffer.clear()
         else:
             self._need -= self._forget()
+        self._values = []  # the caller's alone from here on
         return values
 
     def _forget(self) -> int:
@@ -496,10 +499,13 @@ class _StreamDecoder(ABC, Generic[V]):
             self._add_messages()
             cursor.begin()
             if cursor.position < len(self._buffer):
-                value = yield from self._read_one()
-                self._values.append(value)
+                # With a name it would live on for as long as this stands still.
+                self._deliver((yield from self._read_one()))
             else:
                 yield cursor.position + 1
+
+    def _deliver(self, value: V) -> None:
+        self._values.append(value)
 
     def _add_messages(self) -> None:
         """Take the whole messages that begin here all at once; most of what comes is messages."""
@@ -730,6 +736,22 @@ def _view_bytes(view: bytes) -> bytes:
     )
 
 
+def _unknown_bytes(value: Unknown) -> bytes:
+    raw = value.raw
+    cursor = Cursor(raw, format=FORMAT, limits=_NO_LIMITS)
+    try:
+        deque(_read_gossip_data(cursor), maxlen=0)  # all its bytes are there, so it never waits
+        if cursor.at_end() and raw[0] == value.type:
+            return raw
+    except DecodeError:
+        pass
+    raise LocalError(
+        f"{shown(raw)} is no structure of type {shown(value.type)}",
+        rule="GR-11",
+        hint="give what a decoder gave",
+    )
+
+
 _PING_BYTES: Final = _gossip_data_bytes(_PING)
 _CLOSE_BYTES: Final = _gossip_data_bytes(_CLOSE)
 _SUSPECT_BYTES: Final = _gossip_data_bytes(_SUSPECT)
@@ -739,7 +761,7 @@ _CONNECT_ANSWERS: Final = (bytes((_OP_FAIL,)), bytes((_CONNECT_OK,)))
 _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Message: _message_bytes,
     Members: _members_bytes,
-    Unknown: lambda value: value.raw,
+    Unknown: _unknown_bytes,
     Ping: lambda _: _PING_BYTES,
     Close: lambda _: _CLOSE_BYTES,
     Connect: lambda value: _gossip_data_bytes(
@@ -766,7 +788,16 @@ def encode(value: Request | Answer) -> bytes:
             rule="GR-11",
             hint="give one of those that the decoders return",
         )
-    return encoder(value)
+    try:
+        return encoder(value)
+    except LocalError:
+        raise
+    except (TypeError, AttributeError, LookupError, ValueError, struct.error) as error:
+        raise LocalError(
+            f"{shown(value)} holds what cannot be written: {error}",
+            rule="GR-11",
+            hint="give each field a value of its own type",
+        ) from None
 
 
 # Many messages at once.
@@ -816,7 +847,10 @@ def _payloads(buffer: bytes | bytearray, head_size: int, first: int, last: int) 
     while first < last:
         start = first + head_size + 4
         first = start + length_at(buffer, start - 4)[0]
-        yield bytes(buffer[start:first])
+        if first - start < WORTH_A_VIEW:
+            yield bytes(buffer[start:first])
+        else:
+            yield cut(buffer, start, first)
 
 
 def forwarded(buffer: bytes | bytearray, run: Run) -> bytes:

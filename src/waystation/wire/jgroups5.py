@@ -21,6 +21,7 @@ it receives: `scan` finds whole frames in a buffer and groups neighbours that be
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
@@ -63,6 +64,7 @@ COORDINATOR: Final = 2
 _REGISTER, _UNREGISTER, _GET_MBRS, _GET_MBRS_RSP = 0, 1, 2, 3
 _MESSAGE, _HEARTBEAT, _SUSPECT, _GET_MBRS_RSP_LAST = 4, 5, 6, 7
 _LAST_TYPE: Final = _GET_MBRS_RSP_LAST
+_WITH_MEMBERS: Final = frozenset({_GET_MBRS_RSP, _GET_MBRS_RSP_LAST})
 
 _LENGTH: Final = struct.Struct(">i")
 _GOODBYE_LENGTH: Final = -5
@@ -205,8 +207,8 @@ def _skip_extended(cursor: Cursor) -> None:
 
 def _skip_site(cursor: Cursor) -> None:
     _skip_extended(cursor)
-    cursor.skip_string()
-    cursor.skip_string()
+    cursor.string()  # read, because whoever gets this address next has to read it too
+    cursor.string()
 
 
 _SKIP_EXTRA: Final[Mapping[Kind, Callable[[Cursor], None]]] = {
@@ -271,7 +273,7 @@ def _address_bytes(address: Address | None) -> bytes:
 
 
 def _is_extra(kind: Kind, extra: bytes) -> bool:
-    cursor = Cursor(extra, format=FORMAT)
+    cursor = Cursor(extra, format=FORMAT, limits=_HEAD_LIMITS)
     try:
         _SKIP_EXTRA[kind](cursor)
     except DecodeError:
@@ -374,6 +376,14 @@ def _frame_end(buffer: bytes | bytearray, position: int, limits: Limits) -> int:
     raise DecodeError(f"the length of a frame is {length}", format=FORMAT, offset=position)
 
 
+def _check_control(buffer: bytes | bytearray, start: int, end: int, limits: Limits) -> None:
+    """Only a MESSAGE may be as long as a frame may be; the type is there."""
+    length = end - start - 4
+    if length > limits.control and buffer[start + 4] != _MESSAGE:
+        problem = f"a frame of {length} bytes is over the limit of {limits.control} for its type"
+        raise DecodeError(problem, format=FORMAT, offset=start, too_large=True)
+
+
 def decode(
     buffer: bytes | bytearray,
     start: int = 0,
@@ -390,6 +400,7 @@ def decode(
         raise DecodeError("not exactly one frame", format=FORMAT, offset=start)
     if end - start == 4:
         return _GOODBYE
+    _check_control(buffer, start, end, limits)
     cursor = Cursor(buffer, format=FORMAT, limits=limits, position=start + 4, end=end)
     code = cursor.byte()
     if code > _LAST_TYPE:
@@ -414,7 +425,7 @@ def _read_payload(cursor: Cursor) -> bytes:
 
 def _read_rest(cursor: Cursor, type: int, head: MessageHead) -> Value:
     name = cursor.string()
-    members = tuple(_read_ping_data(cursor) for _ in range(cursor.count() or 0))
+    members = _read_members(cursor, keep=type in _WITH_MEMBERS)
     physical = _read_address(cursor)
     _read_payload(cursor)
     group, address = head.group, head.destination
@@ -429,6 +440,17 @@ def _read_rest(cursor: Cursor, type: int, head: MessageHead) -> Value:
     if type == _SUSPECT:
         return Suspect(group, address)
     return Members(group, members, type == _GET_MBRS_RSP_LAST)
+
+
+def _read_members(cursor: Cursor, *, keep: bool) -> tuple[PingData, ...]:
+    count = cursor.count()
+    if not count:
+        return ()
+    members = (_read_ping_data(cursor) for _ in range(count))
+    if keep:
+        return tuple(members)
+    deque(members, maxlen=0)  # read for their end only, each forgotten at once
+    return ()
 
 
 _GOODBYE: Final = Goodbye()
@@ -537,7 +559,16 @@ def encode(value: Value) -> bytes:
             rule="GR-11",
             hint="give one of those that decode() returns",
         )
-    return encoder(value)
+    try:
+        return encoder(value)
+    except LocalError:
+        raise
+    except (TypeError, AttributeError, LookupError, ValueError, struct.error) as error:
+        raise LocalError(
+            f"{shown(value)} holds what cannot be written: {error}",
+            rule="GR-11",
+            hint="give each field a value of its own type",
+        ) from None
 
 
 # Many frames at once.
@@ -565,6 +596,12 @@ def scan(
     >>> scan(frames, 0, 70)[1:], scan(frames, 60, 76)
     ((60, 16), ([(b'', 60, 76, 1)], 76, 4))
     """
+    if not isinstance(buffer, bytes | bytearray):
+        raise LocalError(
+            f"a buffer of type {type(buffer).__name__} cannot be scanned",
+            rule="GR-11",
+            hint="give bytes or a bytearray",
+        )
     known = KnownHeads() if known is None else known
     runs, rest, need, error = _split(buffer, start, end, known, limits)
     if error is not None and not runs:
@@ -583,6 +620,10 @@ def _split(
                 position = after
                 continue
             frame_end = _frame_end(buffer, position, limits)
+            if frame_end - position - 4 > limits.control:
+                if end - position < 5:  # nobody waits for so much without knowing the type
+                    return runs, position, 5, None
+                _check_control(buffer, position, frame_end, limits)
             if frame_end > end:
                 return runs, position, frame_end - position, None
             head = _read_new_head(buffer, position, frame_end, limits)
@@ -710,6 +751,7 @@ class Decoder:
                 return []
             data = held
         buffer = bytes(data)
+        held.clear()
         runs, rest, self._need, error = _split(buffer, 0, len(buffer), self._known, self._limits)
         values: list[Value] = []
         try:

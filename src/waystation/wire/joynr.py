@@ -11,8 +11,10 @@ parameters and results, stays plain JSON: no class is ever looked up by a name t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from itertools import islice
 from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
@@ -25,7 +27,11 @@ from waystation.wire.smrf import MAX_SIZE
 MAX_DEPTH: Final = 64
 """How deep a payload may be nested. So nobody who walks through one later runs out of stack."""
 
+MAX_ITEMS: Final = 100_000
+"""How many values the JSON of a payload may have: each takes far more memory than text."""
+
 _SHOWN_CHARACTERS: Final = 120
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 # -- payloads --------------------------------------------------------------------------------------
@@ -233,7 +239,10 @@ _ENCODER: Final = msgspec.json.Encoder()
 
 
 def decode_payload(
-    body: bytes, type: MessageType | None = None, *, max_size: int = MAX_SIZE
+    body: bytes | bytearray | memoryview,
+    type: MessageType | None = None,
+    *,
+    max_size: int = MAX_SIZE,
 ) -> Payload:
     """Read a payload; with a `type`, it must be the payload of that type of message.
 
@@ -242,6 +251,12 @@ def decode_payload(
     >>> decode_payload(b'{"_typeName":"joynr.SubscriptionStop","subscriptionId":"7","new":1}')
     SubscriptionStop(subscription_id='7')
     """
+    if not isinstance(body, bytes):
+        body = bytes(body)
+    if MAX_ITEMS < len(body) <= max_size and _has_too_many_values(body):
+        raise DecodeError(
+            f"the payload has more than {MAX_ITEMS} values", format="joynr", too_large=True
+        )
     payload: Payload = _decoded(_PAYLOAD_DECODER, body, max_size)
     if type is not None and PAYLOADS.get(type) is not payload.__class__:
         raise _malformed(f"a message of type {type} holds a {payload.__class__.__name__}")
@@ -259,10 +274,37 @@ def encode_payload(payload: Payload) -> bytes:
     >>> encode_payload(MulticastPublication(multicast_id="p/b", response=(48.1, 11.5)))[41:]
     b',"multicastId":"p/b","response":[48.1,11.5]}'
     """
+    if isinstance(payload, SubscriptionRequest | BroadcastSubscriptionRequest):
+        _check_qos(payload)
     body = _encoded(payload)
     if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _too_deep(payload):
         raise _unwritable(payload, f"it is nested deeper than {MAX_DEPTH}")
     return body
+
+
+def _check_qos(payload: SubscriptionRequest | BroadcastSubscriptionRequest) -> None:
+    for number in structs.astuple(payload.qos):
+        if not (isinstance(number, int) and -(2**63) <= number < 2**63):
+            raise _unwritable(payload, f"{shown(number)} in its qos is no number of 64 bits")
+
+
+def _has_too_many_values(body: bytes) -> bool:
+    """Whether a JSON text has more than MAX_ITEMS values, by what must stand between them."""
+    count = _separators(body, 0, len(body))
+    if count <= MAX_ITEMS:
+        return False
+    # What stands in a string makes no values. With more strings than so many values and their keys
+    # there are too many anyway.
+    for string in islice(_STRING.finditer(body), 2 * MAX_ITEMS):
+        count -= _separators(body, *string.span())
+        if count <= MAX_ITEMS:
+            return False
+    return True
+
+
+def _separators(body: bytes, start: int, end: int) -> int:
+    count = body.count
+    return count(b",", start, end) + count(b"[", start, end) + count(b"{", start, end)
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], text: bytes | str, max_size: int) -> Any:
@@ -455,6 +497,8 @@ def encode_address(address: MqttAddress) -> str:
     >>> encode_address(MqttAddress("joynrdefaultgbid", "channel-1"))[52:]
     ',"brokerUri":"joynrdefaultgbid","topic":"channel-1"}'
     """
+    if not _publishable(address.topic, room=len(_PRIORITY)):
+        raise _bad_topic(address.topic)
     return _encoded(address).decode()
 
 

@@ -22,6 +22,7 @@ such object, or longer than TRACING_LIMIT characters, holds nothing for us and e
 
 from __future__ import annotations
 
+import codecs
 import re
 from binascii import unhexlify
 from collections.abc import Callable, Iterator
@@ -218,6 +219,8 @@ Tracing: TypeAlias = tuple[str, Expiry, str]
 """The id, the expiry and the trace context of a message, as the tracing text tells them."""
 
 _NO_TRACING: Final[Tracing] = (_NO_ID, NEVER, "")
+_MOST_TRACING_BYTES: Final = 4 * TRACING_LIMIT  # with more it has too many characters
+_utf8_decoder: Final = codecs.getincrementaldecoder("utf-8")
 _parse_fields: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -253,6 +256,8 @@ def _traceparent(id: str) -> str:
 
 def _merged_text(id: str, expiry: Expiry, context: str) -> str:
     """What a peer's tracing wrote, with this id and this expiry in it."""
+    if len(context) > TRACING_LIMIT:  # no reader would look into it
+        return _own_text(id, expiry)
     try:
         context.encode()
     except UnicodeEncodeError:
@@ -295,12 +300,27 @@ def read_tracing(text: str) -> Tracing:
     return trace_id, expiry, "" if text == _own_text(trace_id, expiry) else text
 
 
+def short_text(data: bytes, start: int, end: int) -> str:
+    """The text in a part of some bytes; "" if it is so long that nobody looks into it.
+
+    Raises a UnicodeDecodeError if it is no UTF-8, however long it is. Of a long text only a slice
+    at a time is in memory as text, where one character may take four times what it took before.
+    """
+    if end - start <= _MOST_TRACING_BYTES:
+        return data[start:end].decode()
+    decode = _utf8_decoder().decode
+    for at in range(start, end, _MOST_TRACING_BYTES):
+        decode(data[at : min(at + _MOST_TRACING_BYTES, end)])
+    decode(b"", final=True)
+    return ""
+
+
 def _fields(text: str) -> dict[str, str]:
     if len(text) > TRACING_LIMIT:
         return {}
     try:
         return _parse_fields(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeEncodeError):  # the second of half a surrogate pair
         return {}
 
 
@@ -433,7 +453,7 @@ def encode_body(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
 # --- Bytes to messages ----------------------------------------------------------------------------
 
 
-def decode_body(body: bytes) -> Message:
+def decode_body(body: bytes | bytearray | memoryview) -> Message:
     """The message of a whole body; HEARTBEAT if its onward route is empty.
 
     >>> print(decode_body(bytes.fromhex("84 81820041 65 818200 4161 4170 f6")))
@@ -442,6 +462,8 @@ def decode_body(body: bytes) -> Message:
     Traceback (most recent call last):
     waystation.errors.DecodeError: ockam: the bytes end too early (at byte 0)
     """
+    if type(body) is not bytes:
+        body = bytes(body)
     return _decode(body, 0, len(body))
 
 
@@ -614,8 +636,9 @@ class _Reader:
 
     def _text(self, size: int) -> str:
         start = self._at
+        self._pass_over(size)
         try:
-            return self._take(size).decode()
+            return short_text(self._data, start, self._at)
         except UnicodeDecodeError:
             self._refuse("a text is no UTF-8", start)
 
@@ -704,6 +727,13 @@ class _Reader:
         raise DecodeError(problem, format=_FORMAT, offset=where, too_large=too_large)
 
 
+def _moved(error: DecodeError, by: int = 0) -> DecodeError:
+    """The same error further on in the stream, and without the frames that a traceback holds."""
+    return DecodeError(
+        error.problem, format=_FORMAT, offset=error.offset + by, too_large=error.too_large
+    )
+
+
 class FrameDecoder:
     """Takes the bytes of one direction of a TCP connection as they come, and gives the messages.
 
@@ -730,7 +760,7 @@ class FrameDecoder:
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
         """The messages that these bytes complete; HEARTBEAT for each heartbeat."""
         if self.error is not None:
-            raise self.error.with_traceback(None)
+            raise _moved(self.error)
         if self._held:
             self._held += data
             if len(self._held) < self._needed:
@@ -743,12 +773,7 @@ class FrameDecoder:
         try:
             self._read(data, messages.append)
         except DecodeError as error:
-            self.error = DecodeError(
-                error.problem,
-                format=_FORMAT,
-                offset=self._passed + error.offset,
-                too_large=error.too_large,
-            )
+            self.error = _moved(error, by=self._passed)
         return messages
 
     def _read(self, data: bytes, deliver: Callable[[Message], None]) -> None:
@@ -795,10 +820,12 @@ def fragments(body: bytes, number: int) -> list[bytes]:
     >>> [len(datagram) for datagram in fragments(body, 4660)]
     [503, 40]
     """
-    if not 0 <= number <= 0xFFFF:
+    if not (isinstance(number, int) and 0 <= number <= 0xFFFF):
         raise LocalError(
             f"routing number {shown(number)} is out of range", rule="WK-10", hint="give 0 to 65535"
         )
+    if not isinstance(body, bytes):
+        raise LocalError(f"body {shown(body)} is not bytes", rule="AD-4", hint="give bytes")
     if not 0 < len(body) <= FRAME_LIMIT:
         raise LocalError(
             f"a body of {len(body)} bytes fits no datagrams",
@@ -837,8 +864,10 @@ class Reassembly:
         self._expected: int | None = None
         self._held = bytearray()
 
-    def feed(self, datagram: bytes) -> Message | None:
+    def feed(self, datagram: bytes | bytearray | memoryview) -> Message | None:
         """The message that this datagram completes, or None; HEARTBEAT for a heartbeat."""
+        if type(datagram) is not bytes:
+            datagram = bytes(datagram)
         number, offset, last, chunk = _Reader(datagram, 0, len(datagram)).fragment()
         if number != self._expected and not self._starts(number):
             return None

@@ -9,8 +9,9 @@ is a heap of offsets, and the bytes come from strangers, so the reader trusts no
 - the FlatBuffer is cut out first and then read through `struct`, which refuses to read past the end
   of what it is given; the one offset that leads backwards is checked by hand;
 - lengths are compared with what is there before anything is copied;
-- headers may not hold more bytes in sum than the frame has, so that a million headers which point
-  at one long string stay a small error; and a body is inflated up to the limit, no further.
+- participants, body and headers may not hold more bytes in sum than the frame has, so that a
+  thousand headers which point at one long string stay a small error; and a body is inflated up to
+  the limit, no further.
 
 Where the joynr implementations disagree, the frame is refused, because what two readers understand
 differently is a way to slip something past one of them: a frame that is longer than its lengths say
@@ -39,6 +40,9 @@ MAX_SIZE: Final = 4_000_000
 
 MAX_HEADERS: Final = 1024
 """No frame has more headers. joynr itself uses six, and one for each custom header."""
+
+MAX_PARTICIPANT: Final = 65_536
+"""The most bytes of a recipient or a sender; joynr's own are UUIDs and ids of multicasts."""
 
 MAX_SIGNATURE: Final = 32_767
 """The longest signature: Java reads the length as a signed number."""
@@ -86,7 +90,7 @@ class SmrfMessage(Struct, frozen=True, gc=False):
 # -- reading ---------------------------------------------------------------------------------------
 
 
-def decode(data: bytes, *, max_size: int = MAX_SIZE) -> SmrfMessage:
+def decode(data: bytes | bytearray | memoryview, *, max_size: int = MAX_SIZE) -> SmrfMessage:
     """Read one whole frame.
 
     Neither the frame nor its inflated body may be longer than `max_size`. A `ttl` that C++ cannot
@@ -96,6 +100,8 @@ def decode(data: bytes, *, max_size: int = MAX_SIZE) -> SmrfMessage:
     Traceback (most recent call last):
     waystation.errors.DecodeError: smrf: version 2 is unknown (at byte 0)
     """
+    if type(data) is not bytes:
+        data = bytes(data)
     end = _end_of_flatbuffer(data, max_size)
     # Usually there is no signature, and then nothing is copied here.
     flatbuffer = data if end == len(data) else data[:end]
@@ -107,17 +113,17 @@ def decode(data: bytes, *, max_size: int = MAX_SIZE) -> SmrfMessage:
         raise _malformed("a string is not UTF-8") from None
 
 
-def signed_part(data: bytes, *, max_size: int = MAX_SIZE) -> bytes:
+def signed_part(data: bytes | bytearray | memoryview, *, max_size: int = MAX_SIZE) -> bytes:
     """The bytes of a frame that its signature is made over, for those who verify it.
 
     >>> frame = encode(SmrfMessage("r", "s"), lambda part: part[:4])
     >>> decode(frame).signature == signed_part(frame)[:4]
     True
     """
-    return data[_START : _end_of_flatbuffer(data, max_size)]
+    return bytes(data[_START : _end_of_flatbuffer(data, max_size)])
 
 
-def _end_of_flatbuffer(data: bytes, max_size: int) -> int:
+def _end_of_flatbuffer(data: bytes | bytearray | memoryview, max_size: int) -> int:
     """Check the prefix against the bytes that are there."""
     if len(data) < _START:
         raise _malformed("the frame is shorter than its prefix", 0)
@@ -204,14 +210,19 @@ def _read_message(data: bytes, signature: bytes, max_size: int) -> SmrfMessage:
     recipient, sender, ttl, absolute, signed, encrypted, compressed, headers, body, custom = fields
     if not (recipient and sender):
         raise _malformed("a message without recipient or sender", table)
+    recipient = _read_participant(data, table + slots[0] + recipient)
+    sender = _read_participant(data, table + slots[1] + sender)
     content = _read_bytes(data, table + slots[8] + body) if body else b""
+    allowance = len(data) - len(recipient) - len(sender) - len(content)
+    if allowance < 0:
+        raise _malformed("the participants and the body hold more bytes than the message has")
     if compressed and content and not encrypted:
         content = _inflated(content, max_size)
     return SmrfMessage(
-        _read_bytes(data, table + slots[0] + recipient).decode(),
-        _read_bytes(data, table + slots[1] + sender).decode(),
+        recipient.decode(),
+        sender.decode(),
         max(ttl, 0) if ttl < LAST_TTL else NEVER,
-        _read_headers(data, table + slots[7] + headers) if headers else {},
+        _read_headers(data, table + slots[7] + headers, allowance) if headers else {},
         content,
         absolute,
         signed,
@@ -231,12 +242,18 @@ def _read_bytes(data: bytes, position: int) -> bytes:
     return content
 
 
-def _read_headers(data: bytes, position: int) -> dict[str, str]:
+def _read_participant(data: bytes, position: int) -> bytes:
+    name = _read_bytes(data, position)
+    if len(name) > MAX_PARTICIPANT:
+        raise _too_large(f"a participant of {len(name)} bytes is over {MAX_PARTICIPANT}", position)
+    return name
+
+
+def _read_headers(data: bytes, position: int, allowance: int) -> dict[str, str]:
     (count,) = _U32(data, position)
     if count > MAX_HEADERS:
         raise _too_large(f"{count} headers are over {MAX_HEADERS}", position)
     headers: dict[str, str] = {}
-    allowance = len(data)
     known_vtable = -1
     for offset in struct.unpack_from(f"<{count}I", data, position + 4):
         position += 4
@@ -252,7 +269,7 @@ def _read_headers(data: bytes, position: int) -> dict[str, str]:
         value = _read_bytes(data, table + slots[1] + value_offset)
         allowance -= len(key) + len(value)
         if allowance < 0:
-            raise _malformed("the headers hold more bytes than the message has", position)
+            raise _malformed("the strings hold more bytes than the message has", position)
         headers[key.decode()] = value.decode()
     if len(headers) != count:
         raise _malformed("a header comes twice")
@@ -339,6 +356,10 @@ def encode(
             rule="WK-10",
             hint="give `sign`, or send on the frame as it was received",
         )
+    if message.is_encrypted:
+        raise LocalError(
+            "nobody reads an encrypted message", rule="WK-10", hint="write a plain body"
+        )
     try:
         frame = _written(message, sign is not None)
     except UnicodeEncodeError as error:
@@ -346,6 +367,12 @@ def encode(
             f"{shown(error.object)} cannot be written in UTF-8",
             rule="WK-10",
             hint="give text without lone surrogates",
+        ) from None
+    except (TypeError, AttributeError, struct.error) as error:
+        raise LocalError(
+            f"{shown(message)} holds what cannot be written: {error}",
+            rule="WK-10",
+            hint="give each field a value of its own type",
         ) from None
     if sign is not None:
         frame = _signed(frame[_START:], sign)
@@ -359,14 +386,14 @@ def encode(
 
 
 def _written(message: SmrfMessage, custom_signed: bool) -> bytes:
-    recipient = _string(message.recipient)
-    sender = _string(message.sender)
+    recipient = _participant(message.recipient)
+    sender = _participant(message.sender)
     sender_start = _CONTENT_AT + len(recipient)
     headers_start = sender_start + len(sender)
     headers = _written_headers(message.headers, headers_start)
     body_start = headers_start + len(headers)
     body = message.body
-    if message.is_compressed and not message.is_encrypted:
+    if message.is_compressed:
         body = zlib.compress(body)
     head = _HEAD(
         _VERSION,
@@ -407,6 +434,17 @@ def _written_headers(headers: Mapping[str, str], start: int) -> bytes:
     return struct.pack(f"<{1 + len(offsets)}I", len(offsets), *offsets) + b"".join(parts)
 
 
+def _participant(text: str) -> bytes:
+    written = _string(text)
+    if len(written) > MAX_PARTICIPANT and len(text.encode()) > MAX_PARTICIPANT:
+        raise LocalError(
+            f"participant {shown(text)} is too long",
+            rule="WK-10",
+            hint=f"use at most {MAX_PARTICIPANT} bytes",
+        )
+    return written
+
+
 def _string(text: str) -> bytes:
     content = text.encode()
     length = len(content)
@@ -427,6 +465,12 @@ def _checked_ttl(ttl: Expiry) -> int:
 
 def _signed(flatbuffer: bytes, sign: Callable[[bytes], bytes]) -> bytes:
     signature = sign(flatbuffer)
+    if not isinstance(signature, bytes):
+        raise LocalError(
+            f"signature {shown(signature)} is not bytes",
+            rule="WK-10",
+            hint="let `sign` return bytes",
+        )
     if len(signature) > MAX_SIGNATURE:
         raise LocalError(
             f"a signature of {len(signature)} bytes is too long",
