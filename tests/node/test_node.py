@@ -473,6 +473,11 @@ async def test_what_makes_no_worker_is_refused_by_name_and_rule() -> None:
                 collector(node, *names, **options)
         with pytest.raises(LocalError, match=r"there is a worker 'taken' already.*WK-1"):
             collector(node, "free", "taken")
+        with pytest.raises(LocalError, match=r"there is a worker '0#twice' already.*WK-1"):
+            collector(node, "twice", "0#twice")
+        with pytest.raises(LocalError, match=r"worker '1#far' has no local name.*WK-1"):
+            collector(node, "1#far")
+        assert set(node.router.table.snapshot(now=0)) == {"taken"}
         with pytest.raises(LocalError, match=r"-1 is no time to wait.*WK-6"):
             await node.send("taken", b"", ttl=-1)
         with pytest.raises(LocalError, match=r"'soon' is no time to wait.*WK-6"):

@@ -121,10 +121,15 @@ class Worker:
     """A handler with one or more addresses and an inbox, run by one task (WK-5)."""
 
     def __init__(
-        self, node: Node, names: tuple[str, ...], handler: Handler, capacity: int, *, passing: bool
+        self,
+        node: Node,
+        addresses: tuple[Address, ...],
+        handler: Handler,
+        capacity: int,
+        *,
+        passing: bool,
     ) -> None:
-        self.names = names
-        self.addresses = tuple(Address.parse(name) for name in names)
+        self.addresses = addresses
         self.inbox: Inbox[Arrival] = Inbox(capacity)
         self.doors = {address.data: _Door(address, self.inbox) for address in self.addresses}
         self._busy = False
@@ -133,7 +138,7 @@ class Worker:
         self._is_async = inspect.iscoroutinefunction(handler)
         self._passing = passing
         loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self._run(), name=f"waystation worker {names[0]}")
+        self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
 
     async def _run(self) -> None:
         inbox = self.inbox
@@ -268,12 +273,19 @@ class Node:
                 rule="WK-1",
                 hint="give at least one name and room for one message",
             )
+        addresses: dict[Address, None] = {}
         for name in names:
-            if Address.parse(name).data in self._receivers:
+            address = Address.parse(name)
+            if address.type != LOCAL:
+                raise LocalError(
+                    f"worker {shown(name)} has no local name", rule="WK-1", hint="give type 0"
+                )
+            if address in addresses or address.data in self._receivers:
                 raise LocalError(
                     f"there is a worker {shown(name)} already", rule="WK-1", hint="choose a name"
                 )
-        worker = Worker(self, names, handler, inbox, passing=passing)
+            addresses[address] = None
+        worker = Worker(self, tuple(addresses), handler, inbox, passing=passing)
         for address in worker.addresses:
             self._receivers[address.data] = worker.doors[address.data]
             self._workers[address.name] = worker

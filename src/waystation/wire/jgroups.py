@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import Struct
 
@@ -295,4 +296,25 @@ def _in_bytes(number: int, layout: struct.Struct, name: str) -> bytes:
             f"{name} {shown(number)} does not fit in {layout.size} bytes",
             rule="GR-2",
             hint="give a whole number in range",
+        ) from None
+
+
+def written(value: object, encoders: Mapping[type, Callable[[Any], bytes]]) -> bytes:
+    """The bytes of a value, by the encoder of its class; whatever is wrong is a LocalError."""
+    encoder = encoders.get(type(value))
+    if encoder is None:
+        raise LocalError(
+            f"{shown(value)} is no value of this format",
+            rule="GR-11",
+            hint="give one of those that the decoders return",
+        )
+    try:
+        return encoder(value)
+    except LocalError:
+        raise
+    except (TypeError, AttributeError, LookupError, ValueError, struct.error) as error:
+        raise LocalError(
+            f"{shown(value)} holds what cannot be written: {error}",
+            rule="GR-11",
+            hint="give each field a value of its own type",
         ) from None

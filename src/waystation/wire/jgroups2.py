@@ -61,6 +61,7 @@ from waystation.wire.jgroups import (
     host_text,
     port_bytes,
     scope_bytes,
+    written,
 )
 
 FORMAT: Final = "jgroups2"
@@ -781,23 +782,7 @@ def encode(value: Request | Answer) -> bytes:
     >>> encode(Ping()).hex(" "), encode(ConnectAnswer(ok=True)).hex(" ")
     ('0c 00 01 00 ff ff ff ff 00', '0e')
     """
-    encoder = _ENCODERS.get(type(value))
-    if encoder is None:
-        raise LocalError(
-            f"{shown(value)} is no value of this format",
-            rule="GR-11",
-            hint="give one of those that the decoders return",
-        )
-    try:
-        return encoder(value)
-    except LocalError:
-        raise
-    except (TypeError, AttributeError, LookupError, ValueError, struct.error) as error:
-        raise LocalError(
-            f"{shown(value)} holds what cannot be written: {error}",
-            rule="GR-11",
-            hint="give each field a value of its own type",
-        ) from None
+    return written(value, _ENCODERS)
 
 
 # Many messages at once.

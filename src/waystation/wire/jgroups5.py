@@ -51,6 +51,7 @@ from waystation.wire.jgroups import (
     host_text,
     port_bytes,
     scope_bytes,
+    written,
 )
 
 FORMAT: Final = "jgroups5"
@@ -552,23 +553,7 @@ def encode(value: Value) -> bytes:
     >>> encode(Heartbeat()).hex(" ")
     '00 00 00 0c 05 00 01 01 00 00 00 01 00 00 00 00'
     """
-    encoder = _ENCODERS.get(type(value))
-    if encoder is None:
-        raise LocalError(
-            f"{shown(value)} is no value of this format",
-            rule="GR-11",
-            hint="give one of those that decode() returns",
-        )
-    try:
-        return encoder(value)
-    except LocalError:
-        raise
-    except (TypeError, AttributeError, LookupError, ValueError, struct.error) as error:
-        raise LocalError(
-            f"{shown(value)} holds what cannot be written: {error}",
-            rule="GR-11",
-            hint="give each field a value of its own type",
-        ) from None
+    return written(value, _ENCODERS)
 
 
 # Many frames at once.
