@@ -15,7 +15,7 @@ from waystation.core.outcome import Outcome, Reason
 from waystation.errors import DecodeError, LocalError, RemoteError, WaystationError
 
 if TYPE_CHECKING:
-    from waystation.node import Node
+    from waystation.node import Node, run
 
 __version__ = "0.1.0"
 
@@ -33,13 +33,14 @@ __all__ = [
     "Route",
     "WaystationError",
     "__version__",
+    "run",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Load what needs an event loop only when somebody asks for it."""
-    if name == "Node":
-        from waystation.node import Node  # noqa: PLC0415
+    if name in ("Node", "run"):
+        from waystation import node  # noqa: PLC0415
 
-        return Node
+        return getattr(node, name)
     raise AttributeError(f"module 'waystation' has no attribute {name!r}")

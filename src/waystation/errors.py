@@ -4,6 +4,7 @@
     ├── LocalError          the caller of this library did something wrong (also a ValueError)
     ├── UndeliverableError  a request was dropped on its way
     ├── NoAnswerError       a request got no answer in time (also a TimeoutError)
+    ├── UnreachableError    a peer could not be connected to (also a ConnectionError)
     └── RemoteError         a peer did something wrong
         └── DecodeError         its bytes are not what the format says
 
@@ -52,6 +53,15 @@ class NoAnswerError(WaystationError, TimeoutError):
         super().__init__(f"no answer from {route} within {seconds:g} s")
         self.route = route
         self.seconds = seconds
+
+
+class UnreachableError(WaystationError, ConnectionError):
+    """No session with a peer came about in time; `detail` is how the last attempt failed."""
+
+    def __init__(self, place: str, detail: str) -> None:
+        super().__init__(f"cannot connect to {place}: {detail}")
+        self.place = place
+        self.detail = detail
 
 
 class RemoteError(WaystationError):

@@ -52,6 +52,7 @@ from waystation.wire.jgroups2 import (
     forwarded,
     read_head,
     scan,
+    size_at,
 )
 
 HERE = Path(__file__).parent
@@ -1165,3 +1166,26 @@ WRONG: list[Any] = [
 def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(value: Answer) -> None:
     with pytest.raises(LocalError, match=r"holds what cannot be written.*\[GR-11\]"):
         encode(value)
+
+
+def test_a_decoder_that_is_given_what_it_needs_reads_nothing_ahead() -> None:
+    one = encode(Connect("demo", UuidAddress(bytes(16)), "A", (PhysicalAddress("127.0.0.1", 1),)))
+    stream = one + encode(Message("demo", None, b"hello"))
+    decoder, position = RequestDecoder(), 0
+    found: list[Request] = []
+    while not found:
+        stop = position + decoder.needed
+        found = decoder.feed(stream[position:stop])
+        position = stop
+    assert (position, len(found), decoder.pending) == (len(one), 1, 0)
+
+
+def test_the_size_of_each_message_that_is_passed_on() -> None:
+    sizes = (1, 300, 7)
+    buffer = b"".join(encode(Message("demo", None, bytes(size))) for size in sizes)
+    passed_on = forwarded(buffer, scan(buffer, 0, len(buffer))[0][0])
+    position = 0
+    for size in sizes:
+        assert size_at(passed_on, position) == len(encode(Message(None, None, bytes(size))))
+        position += size_at(passed_on, position)
+    assert position == len(passed_on)

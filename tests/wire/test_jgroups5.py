@@ -519,7 +519,7 @@ ping_data = st.builds(PingData, addresses, names, addresses, st.integers(0, 255)
 messages = st.builds(Message, names, addresses, addresses, st.binary(max_size=20))
 values = st.one_of(
     messages,
-    st.builds(Register, names, addresses, names, addresses),
+    st.builds(Register, names, addresses, names, addresses, st.binary(max_size=20)),
     st.builds(Unregister, names, addresses),
     st.builds(GetMembers, names),
     st.builds(Members, names, st.lists(ping_data, max_size=3).map(tuple), st.booleans()),

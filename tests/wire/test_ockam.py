@@ -472,9 +472,9 @@ def test_what_stands_before_bad_bytes_is_not_lost() -> None:
 # --- Heartbeats -----------------------------------------------------------------------------------
 
 
-def test_every_frame_without_onward_route_is_a_heartbeat() -> None:
+def test_a_frame_without_onward_route_and_payload_is_a_heartbeat() -> None:
     others = [
-        b"\x84\x80\x81\x82\x00\x41a\x41p\xf6",
+        b"\x84\x80\x81\x82\x00\x41a\x40\xf6",
         b"\x83\x9f\xff\x80\x40",
         b"\x84\x80\x80\x40\x62{}",
     ]

@@ -10,6 +10,8 @@ import sys
 import click
 
 from waystation import __version__
+from waystation.cli.journal import journal as journal_command
+from waystation.cli.router import router as router_command
 from waystation.cli.rules import rules as rules_command
 from waystation.errors import WaystationError
 
@@ -28,6 +30,8 @@ def waystation(context: click.Context) -> None:
 
 
 waystation.add_command(rules_command)
+waystation.add_command(journal_command)
+waystation.add_command(router_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

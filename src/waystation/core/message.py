@@ -17,7 +17,8 @@ HOP_LIMIT: Final = 32
 """A message with so many addresses in its return route goes no further (WK-11)."""
 
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
-_NO_ID: Final = "0" * 32
+NO_ID: Final = "0" * 32
+"""What a message has that came from a peer which gives no ids."""
 
 
 class Message(Struct, frozen=True, gc=False):
@@ -33,7 +34,7 @@ class Message(Struct, frozen=True, gc=False):
     onward_route: Route
     return_route: Route
     payload: bytes
-    id: str = _NO_ID  # 32 lower-case hex digits: a W3C trace id (AD-7)
+    id: str = NO_ID  # 32 lower-case hex digits: a W3C trace id (AD-7)
     expiry: Expiry = NEVER
     trace_context: str = ""  # what else a peer's tracing put beside it, passed on as it came (AD-8)
 
@@ -123,6 +124,7 @@ class Arrival(Struct, frozen=True, gc=False):
     `from_global` is the transient flag of the document (AD-7, MC-11): set for what came from a
     global transport, and at a leaf also for what came from its parent, so that it does not go back
     there. It stands here and not in the message, so that no codec has anything to serialise.
+    `received_at` is in microseconds (see record.py).
     """
 
     message: Message
@@ -137,7 +139,7 @@ def check_message_id(id: str) -> str:
     Traceback (most recent call last):
     waystation.errors.LocalError: 'xyz' is no message id; give ... [AD-7]
     """
-    if isinstance(id, str) and len(id) == 32 and _HEX_DIGITS.issuperset(id) and id != _NO_ID:
+    if isinstance(id, str) and len(id) == 32 and _HEX_DIGITS.issuperset(id) and id != NO_ID:
         return id
     raise LocalError(
         f"{shown(id)} is no message id",

@@ -17,6 +17,8 @@ class Outcome(StrEnum):
     QUEUED = "QUEUED"
     DROPPED = "DROPPED"
 
+    __hash__ = str.__hash__  # in C; that of an enum is not
+
 
 class Reason(StrEnum):
     """Why a message was dropped (OB-2)."""
@@ -33,8 +35,10 @@ class Reason(StrEnum):
     MALFORMED = "MALFORMED"
     FAILED = "FAILED"
 
+    __hash__ = str.__hash__
 
-class Verdict(Struct, frozen=True, gc=False):
+
+class Verdict(Struct, frozen=True, cache_hash=True, gc=False):
     """One outcome: who the message was for, where it goes, or why it was dropped.
 
     >>> Verdict.dropped(Reason.NO_ROUTE).reason

@@ -1,6 +1,31 @@
-"""The live node: workers, routes and requests in one process (asyncio)."""
+"""The live node: workers, routes, requests and sessions (asyncio)."""
 
-from waystation.node.node import Context, Node, Record
+from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
+from waystation.node.connections import Limits, Listening
+from waystation.node.node import Carrier, Node, Observer
 from waystation.node.policy import FAIL, WAIT, Fail, Policy, Queue, Wait
+from waystation.node.runner import run
+from waystation.node.session import Session
+from waystation.node.worker import Context, Handler
 
-__all__ = ["FAIL", "WAIT", "Context", "Fail", "Node", "Policy", "Queue", "Record", "Wait"]
+__all__ = [
+    "FAIL",
+    "WAIT",
+    "Carrier",
+    "ChangeRecord",
+    "Context",
+    "Fail",
+    "Handler",
+    "Limits",
+    "Listening",
+    "MessageRecord",
+    "Node",
+    "Observer",
+    "Policy",
+    "Queue",
+    "Record",
+    "Session",
+    "SessionRecord",
+    "Wait",
+    "run",
+]

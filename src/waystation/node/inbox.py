@@ -1,6 +1,6 @@
-"""A worker's inbox: bounded, in order, and without a task, future or lock per message (WK-5, WK-6).
+"""Bounded queues without a task, future or lock per message (WK-5, WK-6).
 
-A future is made only when somebody has to wait: the worker for an empty inbox, a sender for a full
+A future is made only when somebody has to wait: a worker for an empty inbox, a sender for a full
 one. Only queueing lives here; what is queued, and why, is the node's business.
 """
 
@@ -10,84 +10,124 @@ import asyncio
 from collections import deque
 from typing import Generic, TypeVar
 
+from waystation.core.outcome import Verdict
+
 T = TypeVar("T")
+
+
+class WaitingLine(Generic[T]):
+    """Items that wait for room, in order; the future of each says how it ended, None for never.
+
+    Cancelling the future withdraws the item.
+    """
+
+    __slots__ = ("line",)
+
+    def __init__(self) -> None:
+        self.line: deque[tuple[T, asyncio.Future[Verdict | None]]] = deque()
+
+    def join(self, item: T, deadline: float | None) -> asyncio.Future[Verdict | None]:
+        """Wait until `deadline`, a time of the running loop's clock, or as long as it takes."""
+        loop = asyncio.get_running_loop()
+        room: asyncio.Future[Verdict | None] = loop.create_future()
+        self.line.append((item, room))
+        if deadline is not None:
+            alarm = loop.call_at(deadline, _turn_away, room)
+            room.add_done_callback(lambda _: alarm.cancel())
+        return room
+
+    def next(self) -> tuple[T, asyncio.Future[Verdict | None]] | None:
+        """Take out the first that still waits."""
+        line = self.line
+        while line:
+            first = line.popleft()
+            if not first[1].done():  # or it gave up meanwhile
+                return first
+        return None
+
+    def turn_away(self) -> None:
+        """Tell everybody that there will be no room."""
+        while self.line:
+            _turn_away(self.line.popleft()[1])
+
+
+def _turn_away(room: asyncio.Future[Verdict | None]) -> None:
+    if not room.done():
+        room.set_result(None)
 
 
 class Inbox(Generic[T]):
     """Items for one reader, from many writers.
 
     Writers that had to wait come before those that come later, so that no sender overtakes itself.
+    They wait until half of the room is free: letting them in one by one would wake them up for
+    every single message.
     """
 
-    __slots__ = ("_capacity", "_items", "_reader", "_waiting")
+    __slots__ = ("_half", "capacity", "items", "line", "reader", "waiting")
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._items: deque[T] = deque()
-        self._reader: asyncio.Future[None] | None = None
-        self._waiting: deque[tuple[T, asyncio.Future[bool]]] = deque()
+        self.capacity = capacity
+        self._half = capacity // 2
+        self.reader: asyncio.Future[None] | None = None
+        self.items: deque[T] = deque()
+        self.waiting: WaitingLine[tuple[T, Verdict]] = WaitingLine()
+        self.line = self.waiting.line
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def offer(self, item: T) -> bool:
         """Put an item in, unless there is no room or somebody has been waiting for it."""
-        waiting = self._waiting
-        while waiting and waiting[0][1].done():  # gave up meanwhile
-            waiting.popleft()
-        if waiting or len(self._items) >= self._capacity:
+        items = self.items
+        crowded = self.line or len(items) >= self.capacity
+        if crowded and (len(items) > self._half or self._let_in()):
             return False
-        self._items.append(item)
-        reader = self._reader
-        if reader is not None:
-            self._reader = None
-            if not reader.done():
-                reader.set_result(None)
+        items.append(item)
+        if self.reader is not None:
+            self.wake_reader()
         return True
 
-    def line_up(self, item: T, deadline: float | None) -> asyncio.Future[bool]:
-        """Wait for room: the future says whether the item got in before the deadline.
-
-        `deadline` is a time of the running loop's clock, or None. Cancelling the future withdraws
-        the item.
-        """
-        loop = asyncio.get_running_loop()
-        room: asyncio.Future[bool] = loop.create_future()
-        self._waiting.append((item, room))
-        if deadline is not None:
-            alarm = loop.call_at(deadline, _refuse, room)
-            room.add_done_callback(lambda _: alarm.cancel())
-        return room
+    def line_up(
+        self, item: T, verdict: Verdict, deadline: float | None
+    ) -> asyncio.Future[Verdict | None]:
+        """Wait for room; the future has the verdict once the item got in."""
+        return self.waiting.join((item, verdict), deadline)
 
     async def filled(self) -> None:
         """Return when there is something to take."""
-        while not self._items:
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
+        while not self.items:
+            self.reader = asyncio.get_running_loop().create_future()
+            await self.reader
 
     def take(self) -> T:
         """Take the oldest item out, and let in who waits for its place."""
-        item = self._items.popleft()
-        if self._waiting:
+        item = self.items.popleft()
+        if self.line and len(self.items) <= self._half:
             self._let_in()
         return item
 
     def empty(self) -> list[T]:
         """Take everything out for good, and turn away who waits for a place."""
-        items = list(self._items)
-        self._items.clear()
-        while self._waiting:
-            _refuse(self._waiting.popleft()[1])
+        items = list(self.items)
+        self.items.clear()
+        self.waiting.turn_away()
         return items
 
-    def _let_in(self) -> None:
-        while self._waiting and len(self._items) < self._capacity:
-            item, room = self._waiting.popleft()
-            if not room.done():
-                self._items.append(item)
-                room.set_result(True)
+    def wake_reader(self) -> None:
+        """Let the reader go on: there is something to take."""
+        reader, self.reader = self.reader, None
+        if reader is not None and not reader.done():
+            reader.set_result(None)
 
-
-def _refuse(room: asyncio.Future[bool]) -> None:
-    if not room.done():
-        room.set_result(False)
+    def _let_in(self) -> bool:
+        """Let in who waits; says whether there is no room left for anybody else."""
+        while len(self.items) < self.capacity:
+            first = self.waiting.next()
+            if first is None:
+                return False
+            (item, verdict), room = first
+            self.items.append(item)
+            self.wake_reader()
+            room.set_result(verdict)
+        return True

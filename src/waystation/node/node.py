@@ -1,12 +1,12 @@
-"""A node: a router and its workers, in one process and one event loop (AD, WK).
+"""A node: a router, its workers and its sessions, in one process and one event loop (AD, WK).
 
-Messages are passed on by plain calls: a send looks the recipient up and puts the message into its
-inbox, and each worker has one task that empties its own. Nothing is created per message but the
-message itself and what its handler gets to see.
+Messages are passed on by plain calls: a send looks the receiver up and hands the message over, each
+worker has one task that empties its inbox, and each session gives what it gets to its link. Nothing
+is created per message but the message itself and what its handler gets to see.
 
-What the outcomes mean: a message is DELIVERED when its worker has handled it. `send` returns as
-soon as it is accepted, with the verdict that holds unless the worker fails; the listeners hear how
-it ended, exactly once (OB-1).
+What the outcomes mean: a message is DELIVERED when its worker has handled it, and FORWARDED when
+the operating system has taken it. `send` returns as soon as it is accepted, with the verdict that
+holds unless the worker or the link fails; the observers hear how it ended, exactly once (OB-1).
 """
 
 from __future__ import annotations
@@ -14,189 +14,108 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import secrets
+import signal
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, TypeAlias
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.message import HOP_LIMIT, Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, shown
-from waystation.node.inbox import Inbox
+from waystation.node.connections import Connections, Limits, Listening
+from waystation.node.ids import new_ids
 from waystation.node.policy import WAIT, Policy, Queue, Wait, check_seconds
+from waystation.node.receiver import Receiver
+from waystation.node.session import Session
+from waystation.node.worker import Handler, Worker
+from waystation.transports.tcp import Tcp
+from waystation.transports.transport import Transport
+
+if TYPE_CHECKING:
+    from waystation.journal import Journal
 
 INBOX: Final = 1_000
 """How many messages wait for a worker before its senders have to."""
 
-PATIENCE: Final = 64
-"""So many messages a worker handles in a row before the others get their turn."""
+PARKED: Final = 10_000
+"""How many messages a node keeps for one receiver on behalf of senders that do not wait."""
 
-_NOWHERE: Final = Route()
 _log = logging.getLogger("waystation.node")
+_NOT_FROM_HERE: Final = (Session, type(None))
+_TIMER_SLACK: Final = 0.005  # seconds; uvloop's timers may be a little early
+_ROUTES: Final = 4_096  # texts of routes that a node remembers
+_NOWHERE: Final = Route()
 
-
-class Record(Struct, frozen=True, gc=False):
-    """How a message ended at this node: what the listeners hear (OB-4)."""
-
-    arrival: Arrival
-    verdict: Verdict
-    at: int
-
-
-Observer: TypeAlias = Callable[[Record | RouteChange], None]
-Handler: TypeAlias = Callable[[Message, "Context"], Awaitable[Any] | Any]
+Observer: TypeAlias = Callable[[Record], None]
 Carrier: TypeAlias = Callable[[Message, Address], Reason | None]
 """Takes a message to an address of its type; says why not, if it cannot."""
 
-
-class Receiver(Protocol):
-    """Whoever has a local address: a worker, or a request that waits for its answer."""
-
-    @property
-    def verdict(self) -> Verdict:
-        """The verdict on a message that it takes."""
-        ...
-
-    @property
-    def offer(self) -> Callable[[Arrival], bool]:
-        """Takes a message now, or says that there is no room."""
-        ...
-
-    @property
-    def line_up(self) -> Callable[[Arrival, float | None], asyncio.Future[bool]]:
-        """Takes a message as soon as there is room."""
-        ...
-
-
-class Context:
-    """What a worker's handler gets beside the message (WK-1).
-
-    `address` is the one that the message was sent to.
-    """
-
-    __slots__ = ("address", "message", "node")
-
-    def __init__(self, node: Node, address: Address, message: Message) -> None:
-        self.node = node
-        self.address = address
-        self.message = message
-
-    async def reply(
-        self, payload: bytes, *, ttl: float | None = None, policy: Policy = WAIT
-    ) -> Verdict:
-        """Answer along the return route (WK-3)."""
-        answer = self.message.answered(
-            self.address, payload, id=self.node.new_id(), expiry=self.node.expiry_in(ttl)
-        )
-        return await self.node.route(answer, policy)
-
-    async def forward(self, own: Address | None = None, *, policy: Policy = WAIT) -> Verdict:
-        """Send the message on to the next address of its route (WK-2)."""
-        return await self.node.route(self.message.forwarded(own), policy)
-
-    async def reroute(self, onward: Route, back: Route, *, policy: Policy = WAIT) -> Verdict:
-        """Send the message on along other routes (WK-7)."""
-        return await self.node.route(self.message.rerouted(onward, back), policy)
-
-
-class _Door:
-    """One address of a worker: the way into its inbox, and the verdict on who got in."""
-
-    __slots__ = ("line_up", "offer", "verdict")
-
-    def __init__(self, address: Address, inbox: Inbox[Arrival]) -> None:
-        self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
-        self.offer = inbox.offer
-        self.line_up = inbox.line_up
-
-
-class Worker:
-    """A handler with one or more addresses and an inbox, run by one task (WK-5)."""
-
-    def __init__(
-        self,
-        node: Node,
-        addresses: tuple[Address, ...],
-        handler: Handler,
-        capacity: int,
-        *,
-        passing: bool,
-    ) -> None:
-        self.addresses = addresses
-        self.inbox: Inbox[Arrival] = Inbox(capacity)
-        self.doors = {address.data: _Door(address, self.inbox) for address in self.addresses}
-        self._busy = False
-        self._node = node
-        self._handler = handler
-        self._is_async = inspect.iscoroutinefunction(handler)
-        self._passing = passing
-        loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
-
-    async def _run(self) -> None:
-        inbox = self.inbox
-        while True:
-            await inbox.filled()
-            self._busy = True
-            for _ in range(PATIENCE):
-                await self._handle(inbox.take())
-                if not len(inbox):
-                    break
-            self._busy = False
-            await asyncio.sleep(0)
-
-    @property
-    def at_work(self) -> bool:
-        """Whether it handles a message or has one to handle."""
-        return self._busy or len(self.inbox) > 0
-
-    async def _handle(self, arrival: Arrival) -> None:
-        message = arrival.message
-        addresses = message.onward_route.addresses
-        verdict = self.doors[addresses[0].data].verdict
-        try:
-            if len(addresses) > 1 and not self._passing:  # WK-4
-                await self._node.route(message.forwarded(), WAIT)
-            else:
-                result = self._handler(message, Context(self._node, addresses[0], message))
-                if self._is_async:
-                    await result
-        except asyncio.CancelledError:  # stopped in the middle
-            self._node.end(arrival, Verdict.dropped(Reason.FAILED, verdict.recipient))
-            raise
-        except Exception:  # noqa: BLE001 - whatever a handler raises costs this one message
-            _log.exception("worker %s failed on message %s", verdict.recipient, message.id)
-            verdict = Verdict.dropped(Reason.FAILED, verdict.recipient)
-        self._node.end(arrival, verdict)
+_H = TypeVar("_H", bound=Callable[..., Any])
 
 
 class _Answer:
     """The receiver of one answer."""
 
-    def __init__(self, node: Node, address: Address) -> None:
-        self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
-        self.message: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    __slots__ = ("_node", "message", "verdict")
+
+    refusal: Final = Reason.QUEUE_FULL
+
+    def __init__(self, node: Node, verdict: Verdict) -> None:
+        self.verdict = verdict
+        loop = asyncio.get_running_loop()
+        self.message: asyncio.Future[Message | Reason | None] = loop.create_future()
         self._node = node
 
-    def offer(self, arrival: Arrival) -> bool:
+    def offer(self, arrival: Arrival) -> Verdict | None:
         if not self.message.done():
             self.message.set_result(arrival.message)
-        self._node.end(arrival, self.verdict)
-        return True
+        return self._node.end(arrival, self.verdict)
 
-    def line_up(self, arrival: Arrival, deadline: float | None) -> asyncio.Future[bool]:
+    def line_up(self, arrival: Arrival, deadline: float | None) -> asyncio.Future[Verdict | None]:
         raise AssertionError((arrival, deadline))  # there is always room
+
+    def waiting(self) -> int:
+        return 0
+
+    def give_up(self, reason: Reason | None = None) -> None:
+        """Nobody answered in time, or nobody will."""
+        if not self.message.done():
+            self.message.set_result(reason)
+
+
+class _Departure:
+    """A message to a participant elsewhere, on its way into a session: with that place in front."""
+
+    __slots__ = ("_message", "_session", "verdict")
+
+    def __init__(self, session: Session, message: Message, verdict: Verdict) -> None:
+        self._session = session
+        self._message = message
+        self.verdict = verdict
+
+    @property
+    def refusal(self) -> Reason:
+        return self._session.refusal
+
+    def offer(self, arrival: Arrival) -> Verdict | None:
+        return self._session.offer_for(arrival, self._message)
+
+    def line_up(self, arrival: Arrival, deadline: float | None) -> asyncio.Future[Verdict | None]:
+        return self._session.line_up_for(arrival, self._message, deadline)
+
+    def waiting(self) -> int:
+        return self._session.waiting()
 
 
 class Node:
-    """A router and its workers.
+    """A router, its workers and its sessions with other nodes.
 
     >>> async def main():
     ...     async with Node("garage") as node:
@@ -213,22 +132,33 @@ class Node:
         self,
         name: str,
         *,
+        transports: Iterable[Transport] | None = None,
+        token: str | bytes | None = None,
+        limits: Limits | None = None,
         hop_limit: int = HOP_LIMIT,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        dial_for_peers: bool = False,
+        journal: str | Path | None = None,
+        clock: Callable[[], int] = time.time_ns,
     ) -> None:
         self.name = name
         self.router = Router(hop_limit=hop_limit)
+        self._hop_limit = hop_limit
         self._read_clock = clock
         self._latest = 0
-        # Ids have to be different, not secret: a random half for the node, a count for the rest.
-        self._ids = f"{secrets.randbits(64):016x}"
-        self._last_id = secrets.randbits(48)
+        self.new_id = new_ids()
+        self._routes: dict[str, Route] = {}
         self._receivers: dict[bytes, Receiver] = {}
         self._workers: dict[str, Worker] = {}
         self._carriers: dict[int, Carrier] = {}
-        self._observers: list[Observer] = []
+        self.observers: list[Observer] = []
         self._requests = 0
-        self._closing = False
+        self._closing = self._closed = False
+        self._connections = Connections(
+            self, limits or Limits(), _secret(token), dial_for_peers=dial_for_peers
+        )
+        for transport in transports if transports is not None else (Tcp(),):
+            self._connections.use(transport)
+        self._journal = None if journal is None else self._start_journal(journal)
 
     async def __aenter__(self) -> Self:
         return self
@@ -243,17 +173,16 @@ class Node:
 
     # Workers
 
-    def worker(
-        self, *names: str, inbox: int = INBOX, passing: bool = False
-    ) -> Callable[[Handler], Handler]:
-        """Make a function, or a method, the handler of these addresses.
+    def worker(self, *names: str, inbox: int = INBOX, passing: bool = False) -> Callable[[_H], _H]:
+        """Make a function, or a class with `__call__`, the handler of these addresses.
 
         A message whose route goes on behind the worker is forwarded without it (WK-4), unless it
         wants to see the `passing` ones as well.
         """
 
-        def start(handler: Handler) -> Handler:
-            self.start_worker(names, handler, inbox=inbox, passing=passing)
+        def start(handler: _H) -> _H:
+            made: Any = handler() if inspect.isclass(handler) else handler
+            self.start_worker(names, made, inbox=inbox, passing=passing)
             return handler
 
         return start
@@ -267,29 +196,23 @@ class Node:
         passing: bool = False,
     ) -> Worker:
         """Start a worker; each of its names becomes a local routing entry."""
-        if not names or inbox < 1:
+        if not names or inbox < 1 or not callable(handler):
             raise LocalError(
-                f"a worker with the names {shown(names)} and room for {inbox} messages",
+                f"a worker with the names {shown(names)}, room for {shown(inbox)} messages and the "
+                f"handler {shown(handler)}",
                 rule="WK-1",
-                hint="give at least one name and room for one message",
+                hint="give at least one name, room for one message, and something to call",
             )
-        addresses: dict[Address, None] = {}
-        for name in names:
-            address = Address.parse(name)
-            if address.type != LOCAL:
-                raise LocalError(
-                    f"worker {shown(name)} has no local name", rule="WK-1", hint="give type 0"
-                )
-            if address in addresses or address.data in self._receivers:
-                raise LocalError(
-                    f"there is a worker {shown(name)} already", rule="WK-1", hint="choose a name"
-                )
-            addresses[address] = None
-        worker = Worker(self, tuple(addresses), handler, inbox, passing=passing)
-        for address in worker.addresses:
-            self._receivers[address.data] = worker.doors[address.data]
+        addresses = tuple(dict.fromkeys(self.free_address(name) for name in names))
+        if len(addresses) < len(names):
+            raise LocalError(
+                f"a worker has one of the names {shown(names)} twice", rule="WK-1", hint="once does"
+            )
+        worker = Worker(self, addresses, handler, inbox, passing=passing)
+        for address in addresses:
             self._workers[address.name] = worker
-            self._put(address)
+            entry = RoutingEntry(address.name, address, local=True)
+            self.add_receiver(address, worker.doors[address.data], entry)
         return worker
 
     async def stop_worker(self, name: str) -> None:
@@ -300,17 +223,71 @@ class Node:
                 f"there is no worker {shown(name)}", rule="WK-1", hint="start it first"
             )
         for address in worker.addresses:
-            del self._receivers[address.data], self._workers[address.name]
-            self._remove(address)
+            del self._workers[address.name]
+            self.remove_receiver(address)
         worker.task.cancel()
         await asyncio.wait([worker.task])
         self._drop_all(worker, Reason.NO_ROUTE)
+
+    # Other nodes
+
+    def use(self, transport: Transport) -> None:
+        """Carry messages over one more transport; its type becomes routable."""
+        self._connections.use(transport)
 
     def register_type(self, name: str, carrier: Carrier, number: int | None = None) -> int:
         """Route addresses of a type: `carrier` takes messages there (AD-2)."""
         number = self.router.types.register(name, number)
         self._carriers[number] = carrier
         return number
+
+    async def listen(self, place: str, *, token: str | bytes | None = None) -> Listening:
+        """Let peers connect: `tcp://127.0.0.1:4000`; port 0 takes a free one."""
+        return await self._connections.listen(place, _secret(token))
+
+    async def connect(
+        self,
+        *places: str,
+        name: str | None = None,
+        token: str | bytes | None = None,
+        wait: float | None = 10.0,
+        keep: bool = True,
+    ) -> Session:
+        """Open a session with a peer, under a local name that stays.
+
+        Of several places of the peer the first that answers is taken. A session that is kept gets a
+        new link by itself whenever it loses the one it has. Returns when it is open; raises
+        UnreachableError after `wait` seconds. With None it returns at once and goes on trying.
+        """
+        return await self._connections.connect(places, name, _secret(token), wait=wait, keep=keep)
+
+    @property
+    def sessions(self) -> list[Session]:
+        """The sessions that have a link."""
+        return list(self._connections.sessions.values())
+
+    # Routes
+
+    def put_route(self, entry: RoutingEntry) -> RouteChange:
+        """Say where a participant elsewhere is; the rules decide whether that counts (RE)."""
+        at = self.tick()
+        change = self.router.table.put(entry, at // 1000)
+        self._tell_change(change, at)
+        return change
+
+    def remove_route(self, participant: str) -> RouteChange | None:
+        """Forget where a participant is; None when nothing was known."""
+        if participant in self._workers:
+            raise LocalError(
+                f"{shown(participant)} is a worker of this node",
+                rule="RE-11",
+                hint="stop it with stop_worker",
+            )
+        at = self.tick()
+        change = self.router.table.remove(participant, at // 1000)
+        if change is not None:
+            self._tell_change(change, at)
+        return change
 
     # Sending
 
@@ -323,12 +300,20 @@ class Node:
         policy: Policy = WAIT,
     ) -> Verdict:
         """Send a message that expects no answer; returns its outcome at this node (OB-3)."""
-        message = Message(
-            self._parsed(route), _NOWHERE, payload, self.new_id(), self.expiry_in(ttl)
-        )
-        arrival = Arrival(message, self._clock())
-        taken = self._hand_over(arrival)  # as `route` does, without a coroutine more
-        return taken if isinstance(taken, Verdict) else await self._wait(taken, arrival, policy)
+        onward = route if route.__class__ is Route else self._routes.get(route)  # type: ignore[arg-type]
+        if onward is None:
+            onward = self._parsed(route)
+        if payload.__class__ is not bytes:
+            raise _no_bytes(payload)
+        expiry = NEVER if ttl is None else self.expiry_in(ttl)
+        message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
+        now = self._read_clock() // 1000  # as `tick` does, without a call
+        self._latest = now = now if now > self._latest else self._latest + 1
+        arrival = Arrival(message, now)
+        if self._closing:
+            return self.end(arrival, Verdict.dropped(Reason.REFUSED))
+        taken = self._take(arrival)
+        return taken if taken.__class__ is Verdict else await self._wait(taken, arrival, policy)
 
     async def request(
         self,
@@ -340,54 +325,84 @@ class Node:
     ) -> Message:
         """Send a message and wait for the answer to it.
 
-        Raises UndeliverableError when the message is dropped here, NoAnswerError when nobody
-        answered in time.
+        Raises UndeliverableError when the message is dropped here, also when that is found out
+        later, and NoAnswerError when nobody answered in time.
         """
         onward = self._parsed(route)
+        if payload.__class__ is not bytes:
+            raise _no_bytes(payload)
+        expiry = self.expiry_in(check_seconds(timeout))
         self._requests += 1
-        address = Address(LOCAL, b"request-%d" % self._requests)
-        answer = _Answer(self, address)
-        self._receivers[address.data] = answer
-        self._put(address)
+        name = f"request-{self._requests}"
+        address = Address(LOCAL, name.encode())
+        answer = _Answer(self, Verdict(Outcome.DELIVERED, None, name, address))
+        self.add_receiver(address, answer, RoutingEntry(name, address, local=True))
+        alarm = asyncio.get_running_loop().call_later(timeout, answer.give_up)
+        message = Message(onward, Route((address,)), payload, self.new_id(), expiry)
         try:
-            async with asyncio.timeout(check_seconds(timeout)):
-                message = Message(
-                    onward, Route((address,)), payload, self.new_id(), self.expiry_in(timeout)
-                )
-                verdict = await self.route(message, policy)
-                if verdict.reason is not None:
-                    raise UndeliverableError(str(onward), verdict.reason)
-                return await answer.message
-        except TimeoutError:
-            raise NoAnswerError(str(onward), timeout) from None
+            if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
+                policy = Wait(timeout)
+            verdict = await self._route_unless_closing(message, policy)
+            if verdict.reason is not None:
+                raise UndeliverableError(str(onward), verdict.reason)
+            found = await answer.message
         finally:
-            del self._receivers[address.data]
-            self._remove(address)
+            alarm.cancel()
+            self.remove_receiver(address, name)
+        if found is None:
+            raise NoAnswerError(str(onward), timeout)
+        if isinstance(found, Reason):
+            raise UndeliverableError(str(onward), found)
+        return found
+
+    @property
+    def patience(self) -> Wait:
+        """How long a worker waits by default for who gets its messages; others wait for it."""
+        return self._connections.patience
 
     async def route(self, message: Message, policy: Policy = WAIT) -> Verdict:
         """Send a message to the first address of its onward route (AD-5)."""
-        arrival = Arrival(message, self._clock())
-        taken = self._hand_over(arrival)
-        return taken if isinstance(taken, Verdict) else await self._wait(taken, arrival, policy)
+        arrival = Arrival(message, self.tick())
+        taken = self._take(arrival)
+        return taken if taken.__class__ is Verdict else await self._wait(taken, arrival, policy)
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
         """Like `route`, but without waiting for anything."""
-        arrival = Arrival(message, self._clock(), from_global)
-        taken = self._hand_over(arrival)
+        arrival = Arrival(message, self.tick(), from_global)
+        if self._closing:
+            return self.end(arrival, Verdict.dropped(Reason.REFUSED))
+        taken = self._take(arrival)
         return taken if isinstance(taken, Verdict) else self._no_room(taken, arrival)
 
-    # Listening and closing
+    # Observing and closing
 
     def observe(self, observer: Observer) -> None:
-        """Have a function called with every outcome and every change of a route (OB-4)."""
-        self._observers.append(observer)
+        """Have a function called with everything that happens here, as it happens (OB-4)."""
+        self.observers.append(observer)
+
+    async def serve(self, *, drain: float = 5.0) -> None:
+        """Run until this process is told to stop (SIGTERM, SIGINT), then close."""
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        try:
+            await stop.wait()
+            await self.close(drain=drain)
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
 
     async def close(self, *, drain: float = 5.0) -> None:
         """Let the workers finish what they have, `drain` seconds at the most, then stop them.
 
-        From now on new messages are refused; what was not handled in time is TRANSPORT_DOWN.
+        From now on nothing new is taken, from here or from peers. What the workers send meanwhile
+        still goes out. What was not handled in time is TRANSPORT_DOWN.
         """
+        if self._closing:
+            return
         self._closing = True
+        self._connections.stop_listening()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + check_seconds(drain)
         workers = list(dict.fromkeys(self._workers.values()))
@@ -397,60 +412,196 @@ class Node:
         for worker in workers:
             worker.task.cancel()
         await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
+        self._closed = True
         for worker in workers:
             self._drop_all(worker, Reason.TRANSPORT_DOWN)
+        for receiver in list(self._receivers.values()):
+            if isinstance(receiver, _Answer):
+                receiver.give_up(Reason.REFUSED)
+        await self._connections.close()
+        for worker in workers:
             for address in worker.addresses:
-                self._remove(address)
+                self.remove_receiver(address)
         self._workers.clear()
-        self._receivers.clear()
+        if self._journal is not None:
+            await asyncio.to_thread(self._journal.close)
+
+    # For workers, sessions and transports
+
+    def free_address(self, name: str) -> Address:
+        """The local address of this name, if nobody has it yet."""
+        address = Address.parse(name, self.router.types.numbers)
+        if address.type != LOCAL:
+            raise LocalError(
+                f"{shown(name)} is no local name", rule="WK-1", hint="give a name of type 0"
+            )
+        if address.data in self._receivers:
+            raise LocalError(
+                f"there is a worker or session {shown(name)} already",
+                rule="WK-1",
+                hint="choose another name, or stop that one",
+            )
+        return address
+
+    def add_receiver(self, address: Address, receiver: Receiver, entry: RoutingEntry) -> None:
+        """Send what is addressed to a local address to a receiver, and say so in the table."""
+        self._receivers[address.data] = receiver
+        at = self.tick()
+        self._tell_change(self.router.table.put(entry, at // 1000), at)
+
+    def remove_receiver(self, address: Address, name: str | None = None) -> None:
+        """Undo it; `name` is that of the address, for whoever has it at hand."""
+        del self._receivers[address.data]
+        at = self.tick()
+        change = self.router.table.remove(name or address.name, at // 1000)
+        if change is not None:
+            self._tell_change(change, at)
+
+    def arrival(self, message: Message) -> Arrival:
+        """A message as it enters the node; `tick` was called for it or for those before it."""
+        self._latest = at = self._latest + 1
+        return Arrival(message, at)
+
+    def arrive(self, message: Message) -> asyncio.Future[Verdict | None] | None:
+        """Let a message from a peer find its receiver; a future when that has no room yet."""
+        self._latest = at = self._latest + 1
+        arrival = Arrival(message, at)
+        taken = self._take(arrival)
+        return None if taken.__class__ is Verdict else self._hold_back(taken, arrival)
 
     def end(self, arrival: Arrival, verdict: Verdict) -> Verdict:
         """Note how a message ended here. Called once for each, by whoever had it last (OB-1)."""
-        if self._observers:
-            record = Record(arrival, verdict, self._clock())
-            for observer in self._observers:
-                observer(record)
+        if self.observers:
+            self.tell(MessageRecord(arrival, verdict, self.tick()))
         return verdict
 
-    def new_id(self) -> str:
-        """An id for a new message (AD-7)."""
-        self._last_id = number = self._last_id + 1
-        return f"{self._ids}{number:016x}"
+    def lose_all(self, arrivals: Iterable[Arrival]) -> None:
+        """Note that a link broke before it had written these, and tell who asked a question."""
+        lost = Verdict.dropped(Reason.TRANSPORT_DOWN)
+        self.end_all(arrivals, lambda _: lost)
+        for arrival in arrivals:
+            back = arrival.message.return_route.addresses
+            asker = self._receivers.get(back[0].data) if len(back) == 1 else None
+            if isinstance(asker, _Answer):
+                asker.give_up(Reason.TRANSPORT_DOWN)
+
+    def end_all(
+        self, arrivals: Iterable[Arrival], verdict_on: Callable[[Arrival], Verdict]
+    ) -> None:
+        """Note that all these messages ended at this moment."""
+        if self.observers:
+            at = self.tick()
+            for arrival in arrivals:
+                self.tell(MessageRecord(arrival, verdict_on(arrival), at))
+
+    def tell(self, record: Record) -> None:
+        """Let the observers know; one that raises hurts nobody but itself."""
+        for observer in self.observers:
+            try:
+                observer(record)
+            except Exception:  # noqa: BLE001 - the node goes on, whatever it is
+                _log.exception("an observer of node %s failed", self.name)
 
     def expiry_in(self, seconds: float | None) -> Expiry:
         """The instant so many seconds from now; NEVER for None."""
         if seconds is None:
             return NEVER
-        return expiry_after(self._clock(), int(check_seconds(seconds) * 1000))
+        return expiry_after(self.tick() // 1000, int(check_seconds(seconds) * 1000))
 
-    def _clock(self) -> int:
-        """The instant, which never goes back (the core relies on it)."""
-        self._latest = now = max(self._latest, self._read_clock())
+    def tick(self) -> int:
+        """The instant, in microseconds: it never goes back, and never comes twice."""
+        now = self._read_clock() // 1000
+        if now <= self._latest:
+            now = self._latest + 1
+        self._latest = now
         return now
 
     # How a message finds its receiver
 
-    def _hand_over(self, arrival: Arrival) -> Verdict | Receiver:
-        """What becomes of a message, or the receiver that has no room for it."""
+    def _take(self, arrival: Arrival) -> Any:
+        """What becomes of a message: a Verdict, or the Receiver that has no room for it."""
         message = arrival.message
         addresses = message.onward_route.addresses
-        if addresses and addresses[0].type == LOCAL:
-            receiver = self._receivers.get(addresses[0].data)
-            # A receiver has a local entry that never expires, so the table need not be asked;
-            # the other things that come first are looked at here.
+        if addresses:
+            first = addresses[0]
+            if first.type == LOCAL:
+                receiver = self._receivers.get(first.data)
+            else:
+                receiver = self._session_at(first, message)
+            # A receiver has an entry that never expires, so the table need not be asked; the other
+            # things that come first are looked at here.
             if (
                 receiver is not None
-                and arrival.received_at < message.expiry
-                and len(message.return_route.addresses) < self.router.hop_limit
-                and not self._closing
+                and (message.expiry is NEVER or arrival.received_at < message.expiry * 1000)
+                and len(message.return_route.addresses) < self._hop_limit
+                and not self._closed
             ):
-                return receiver.verdict if receiver.offer(arrival) else receiver
-        if self._closing:
+                verdict = receiver.offer(arrival)
+                return receiver if verdict is None else verdict
+        return self._decide(arrival)
+
+    def _session_at(self, place: Address, message: Message) -> Session | None:
+        """The open session to a place, if the message may use it."""
+        session = self._connections.by_place.get(place)
+        return None if session is None or self._is_foreign(message) else session
+
+    def _decide(self, arrival: Arrival) -> Verdict | Receiver:
+        if self._closed:
             return self.end(arrival, Verdict.dropped(Reason.REFUSED))
-        verdict = self.router.decide(message, arrival.received_at)
+        verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
         if verdict.reason is not None:
             return self.end(arrival, verdict)
         return self._carry(arrival, verdict)
+
+    def _carry(self, arrival: Arrival, verdict: Verdict) -> Verdict | Receiver:
+        """Take a message out of the node."""
+        message, address = arrival.message, verdict.address
+        assert address is not None  # what is not dropped goes somewhere
+        carrier = self._carriers.get(address.type)
+        if carrier is not None:
+            reason = carrier(message, address)
+        elif self._connections.transport(address.type) is None:
+            reason = Reason.UNKNOWN_TYPE
+        elif message.onward_route.first == address and self._is_foreign(message):
+            reason = Reason.REFUSED  # peers do not choose whom this node connects to
+        else:
+            session = self._connections.reach(address)
+            if session is not None:
+                return self._depart(session, arrival, verdict)
+            reason = Reason.TRANSPORT_DOWN
+        if reason is not None:
+            verdict = Verdict.dropped(reason, verdict.recipient)
+        return self.end(arrival, verdict)
+
+    def _depart(self, session: Session, arrival: Arrival, verdict: Verdict) -> Verdict | Receiver:
+        message = arrival.message
+        receiver: Receiver = session
+        if message.onward_route.first != verdict.address:  # a participant at that place
+            onward = message.onward_route.pushed(session.place)
+            message = message.rerouted(onward, message.return_route)
+            receiver = _Departure(session, message, verdict)
+        taken = receiver.offer(arrival)
+        return receiver if taken is None else taken
+
+    def _is_foreign(self, message: Message) -> bool:
+        """Whether a peer may have sent the message, and this node does not dial for peers.
+
+        What comes from here has only workers and requests of this node in its return route.
+        """
+        if self._connections.dial_for_peers:
+            return False
+        receivers = self._receivers
+        return any(
+            hop.type != LOCAL or receivers.get(hop.data).__class__ in _NOT_FROM_HERE
+            for hop in message.return_route.addresses
+        )
+
+    # Waiting
+
+    async def _route_unless_closing(self, message: Message, policy: Policy) -> Verdict:
+        if self._closing:
+            return self.end(Arrival(message, self.tick()), Verdict.dropped(Reason.REFUSED))
+        return await self.route(message, policy)
 
     async def _wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdict:
         if isinstance(policy, Queue):
@@ -459,12 +610,44 @@ class Node:
             return self._no_room(receiver, arrival)
         room = receiver.line_up(arrival, self._deadline(policy.seconds))
         try:
-            got_in = await room
+            verdict = await room
         except asyncio.CancelledError:
             if room.cancelled():  # the sender no longer waits, and takes the message with it
                 self._no_room(receiver, arrival)
             raise
-        return receiver.verdict if got_in else self._no_room(receiver, arrival)
+        return self._no_room(receiver, arrival) if verdict is None else verdict
+
+    def _park(self, receiver: Receiver, arrival: Arrival, seconds: float) -> Verdict:
+        """Keep a message for a receiver without making its sender wait (WK-6)."""
+        recipient = receiver.verdict.recipient
+        if receiver.waiting() >= PARKED:
+            return self._no_room(receiver, arrival)
+        deadline = asyncio.get_running_loop().time() + check_seconds(seconds)
+        room = receiver.line_up(arrival, deadline)
+
+        def expire(room: asyncio.Future[Verdict | None]) -> None:
+            if room.result() is not None:
+                return
+            in_time = asyncio.get_running_loop().time() < deadline - _TIMER_SLACK
+            reason = receiver.refusal if in_time else Reason.EXPIRED
+            self.end(arrival, Verdict.dropped(reason, recipient))
+
+        room.add_done_callback(expire)
+        return self.end(arrival, Verdict(Outcome.QUEUED, None, recipient))
+
+    def _hold_back(self, receiver: Receiver, arrival: Arrival) -> asyncio.Future[Verdict | None]:
+        """Keep a peer's message until there is room for it, and the peer with it."""
+        room = receiver.line_up(arrival, self._deadline(self._connections.limits.stall))
+
+        def give_up(room: asyncio.Future[Verdict | None]) -> None:
+            if room.result() is None:
+                self._no_room(receiver, arrival)
+
+        room.add_done_callback(give_up)
+        return room
+
+    def _no_room(self, receiver: Receiver, arrival: Arrival) -> Verdict:
+        return self.end(arrival, Verdict.dropped(receiver.refusal, receiver.verdict.recipient))
 
     def _drop_all(self, worker: Worker, reason: Reason) -> None:
         """End what a stopped worker did not come to."""
@@ -472,49 +655,39 @@ class Node:
             recipient = arrival.message.onward_route.addresses[0].name
             self.end(arrival, Verdict.dropped(reason, recipient))
 
-    def _no_room(self, receiver: Receiver, arrival: Arrival) -> Verdict:
-        return self.end(arrival, Verdict.dropped(Reason.QUEUE_FULL, receiver.verdict.recipient))
-
-    def _carry(self, arrival: Arrival, verdict: Verdict) -> Verdict:
-        address = verdict.address
-        assert address is not None  # what is not dropped goes somewhere
-        carrier = self._carriers.get(address.type)
-        if carrier is None:
-            return self.end(arrival, Verdict.dropped(Reason.UNKNOWN_TYPE, verdict.recipient))
-        reason = carrier(arrival.message, address)
-        if reason is not None:
-            verdict = Verdict.dropped(reason, verdict.recipient)
-        return self.end(arrival, verdict)
-
-    def _park(self, receiver: Receiver, arrival: Arrival, seconds: float) -> Verdict:
-        """Keep a message for a receiver without making its sender wait (WK-6)."""
-        recipient = receiver.verdict.recipient
-        room = receiver.line_up(arrival, self._deadline(seconds))
-
-        def expire(room: asyncio.Future[bool]) -> None:
-            if not room.result():
-                self.end(arrival, Verdict.dropped(Reason.EXPIRED, recipient))
-
-        room.add_done_callback(expire)
-        return self.end(arrival, Verdict(Outcome.QUEUED, None, recipient))
-
     def _deadline(self, seconds: float | None) -> float | None:
         if seconds is None:
             return None
         return asyncio.get_running_loop().time() + check_seconds(seconds)
 
     def _parsed(self, route: str | Route) -> Route:
-        return route if isinstance(route, Route) else Route.parse(route, self.router.types.numbers)
+        if isinstance(route, Route):
+            return route
+        found = self._routes.get(route)
+        if found is None:
+            found = Route.parse(route, self.router.types.numbers)
+            if len(self._routes) >= _ROUTES:
+                self._routes.clear()
+            self._routes[route] = found
+        return found
 
-    def _put(self, address: Address) -> None:
-        entry = RoutingEntry(address.name, address, local=True)
-        self._tell(self.router.table.put(entry, self._clock()))
+    def _start_journal(self, directory: str | Path) -> Journal:
+        from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
 
-    def _remove(self, address: Address) -> None:
-        change = self.router.table.remove(address.name, self._clock())
-        if change is not None:
-            self._tell(change)
+        journal = Journal(directory, self.name)
+        self.observe(journal.note)
+        return journal
 
-    def _tell(self, change: RouteChange) -> None:
-        for observer in self._observers:
-            observer(change)
+    def _tell_change(self, change: RouteChange, at: int) -> None:
+        if self.observers:
+            self.tell(ChangeRecord(change, at))
+
+
+def _secret(token: str | bytes | None) -> bytes | None:
+    if token is None or isinstance(token, bytes):
+        return token
+    return token.encode()
+
+
+def _no_bytes(payload: object) -> LocalError:
+    return LocalError(f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes")

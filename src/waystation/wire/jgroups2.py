@@ -464,6 +464,11 @@ class _StreamDecoder(ABC, Generic[V]):
         """How many bytes are held back because their structure is not complete."""
         return len(self._buffer)
 
+    @property
+    def needed(self) -> int:
+        """With fewer bytes than this nothing more can be read; with so many, none is read ahead."""
+        return self._need - len(self._buffer)
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[V | Message]:
         """Take the next bytes of the stream, and return the values that they complete."""
         if self.error is not None:
@@ -859,6 +864,15 @@ def forwarded(buffer: bytes | bytearray, run: Run) -> bytes:
         add(buffer[first:after])
         first = after
     return b"".join(parts)
+
+
+def size_at(buffer: bytes | bytearray, position: int) -> int:
+    r"""How long the whole message is that begins here, in what `scan` or `forwarded` gave.
+
+    >>> size_at(2 * encode(Message(None, None, b"hi")), 15)
+    15
+    """
+    return _read_new_head(buffer, position, len(buffer), _NO_LIMITS)[1] - position
 
 
 def scan(

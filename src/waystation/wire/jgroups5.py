@@ -87,12 +87,17 @@ class PingData(Struct, frozen=True, gc=False):
 
 
 class Register(Struct, frozen=True, gc=False):
-    """Client to router: this address is a member of this group. There is no answer (GR-2)."""
+    """Client to router: this address is a member of this group. There is no answer (GR-2).
+
+    `token` is what a router may ask for before it lets a member in. It stands in the field for a
+    payload, which JGroups leaves empty here and which its own router does not look at.
+    """
 
     group: str | None
     address: Address | None
     name: str | None = None
     physical: Address | None = None
+    token: bytes = b""
 
 
 class Unregister(Struct, frozen=True, gc=False):
@@ -428,10 +433,10 @@ def _read_rest(cursor: Cursor, type: int, head: MessageHead) -> Value:
     name = cursor.string()
     members = _read_members(cursor, keep=type in _WITH_MEMBERS)
     physical = _read_address(cursor)
-    _read_payload(cursor)
+    payload = _read_payload(cursor)
     group, address = head.group, head.destination
     if type == _REGISTER:
-        return Register(group, address, name, physical)
+        return Register(group, address, name, physical, payload)
     if type == _UNREGISTER:
         return Unregister(group, address)
     if type == _GET_MBRS:
@@ -500,6 +505,7 @@ def _frame(
     name: str | None = None,
     members: tuple[PingData, ...] = (),
     physical: Address | None = None,
+    payload: bytes = b"",
 ) -> bytes:
     body = b"".join(
         (
@@ -511,7 +517,8 @@ def _frame(
             encode_count(len(members)),
             *map(_ping_data_bytes, members),
             _address_bytes(physical),
-            b"\0\0\0\0",  # no payload
+            _LENGTH.pack(len(payload)),
+            payload,
         )
     )
     return _checked_length(len(body)) + body
@@ -536,7 +543,12 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Goodbye: lambda _: _GOODBYE_FRAME,
     Unknown: _unknown_frame,
     Register: lambda value: _frame(
-        _REGISTER, value.group, value.address, name=value.name, physical=value.physical
+        _REGISTER,
+        value.group,
+        value.address,
+        name=value.name,
+        physical=value.physical,
+        payload=value.token,
     ),
     Unregister: lambda value: _frame(_UNREGISTER, value.group, value.address),
     GetMembers: lambda value: _frame(_GET_MBRS, value.group),

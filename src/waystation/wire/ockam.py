@@ -5,11 +5,12 @@ routes or routing numbers: those come in as arguments. The older BARE body stand
 
 A TCP peer writes the PREFACE once and then frames: a length (u32, big-endian) and so many bytes of
 CBOR, the array [onward route, return route, payload, tracing]. An address is the array [type,
-data]. A frame with an empty onward route is a heartbeat. Written is one form only: four elements,
-definite lengths, shortest heads. Read is all that Ockam's own decoder reads: three elements or more
-than four, arrays of indefinite length, longer heads, bytes left over in the frame. Three things are
-stricter: a route has at most MAX_ROUTE_LENGTH addresses, at most SKIPPED_ITEMS unknown items are
-skipped in one frame, and a break among them must end something.
+data]. A frame with an empty onward route goes no further than the session: it is a heartbeat, or
+holds what two of our nodes tell each other (hello.py). Ockam's nodes pass over both. Written is one
+form only: four elements, definite lengths, shortest heads. Read is all that Ockam's own decoder
+reads: three elements or more than four, arrays of indefinite length, longer heads, bytes left over
+in the frame. Three things are stricter: a route has at most MAX_ROUTE_LENGTH addresses, at most
+SKIPPED_ITEMS unknown items are skipped in one frame, and a break among them must end something.
 
 The id and the expiry of a message travel in the tracing text (AD-8), a JSON object of strings:
 
@@ -52,7 +53,7 @@ SKIPPED_ITEMS: Final = 4096
 """So many CBOR items that nobody knows may stand in one frame."""
 
 HEARTBEAT: Final = Message(Route(), Route(), b"")
-"""What every frame with an empty onward route is decoded to: this very object."""
+"""What a frame with neither an onward route nor a payload is decoded to: this very object."""
 
 HEARTBEAT_FRAME: Final = bytes.fromhex("00000005 84 80 80 40 f6")
 """What HEARTBEAT is encoded to."""
@@ -84,20 +85,30 @@ def _head(major: int, number: int) -> bytes:
 
 
 _ADDRESS_HEADS: Final = tuple(b"\x82" + _head(_UNSIGNED, kind) for kind in range(256))
+_ARRAY_HEADS: Final = tuple(_head(_ARRAY, size) for size in range(24))
 _BYTES_HEADS: Final = tuple(_head(_BYTES, size) for size in range(256))
 _TEXT_HEADS: Final = tuple(_head(_TEXT, size) for size in range(256))
 _pack_medium_head: Final = Layout(">BH").pack
 
 
 def _route_item(route: Route) -> bytes:
-    addresses = Route.of(route.addresses).addresses  # which counts them
-    parts = [_head(_ARRAY, len(addresses))]
+    addresses = route.addresses
+    count = len(addresses)
+    if count > MAX_ROUTE_LENGTH:
+        Route.of(addresses)  # raises the LocalError that says so
+    parts = [_ARRAY_HEADS[count] if count < 24 else _head(_ARRAY, count)]
     for address in addresses:
+        if type(address) is not Address:
+            Route.of(addresses)
         kind, data = address.type, address.data
-        Address.of(kind, data)  # raises the LocalError that says what is wrong
+        if type(data) is not bytes or type(kind) is not int or not 0 <= kind <= 255:
+            Address.of(kind, data)  # raises the LocalError that says what is wrong
         size = len(data)
-        head = _BYTES_HEADS[size] if size < 256 else _head(_BYTES, size)
-        parts += (_ADDRESS_HEADS[kind], head, data)
+        parts += (
+            _ADDRESS_HEADS[kind],
+            _BYTES_HEADS[size] if size < 256 else _head(_BYTES, size),
+            data,
+        )
     return b"".join(parts)
 
 
@@ -109,7 +120,7 @@ class _Memory(dict[_Key, _Value]):
     comes often.
     """
 
-    ENTRIES: Final = 1024
+    ENTRIES: int = 1024
     PATIENCE: int = 8 * 1024
     _passed = 0
 
@@ -134,6 +145,33 @@ class _RouteItems(_Memory[Route, bytes]):
         if len(route.addresses) <= self.ADDRESSES and len(item) <= self.BYTES:
             self.remember(route, item)
         return item
+
+
+class _Departures(_RouteItems):
+    """Routes with the bytes of what is left of them when their first address is done (WK-10)."""
+
+    def __missing__(self, route: Route) -> bytes:
+        item = _route_item(route.rest())
+        if len(route.addresses) <= self.ADDRESSES and len(item) <= self.BYTES:
+            self.remember(route, item)
+        return item
+
+
+class _WaysBack(_Memory[Route, Route]):
+    """Return routes with an address in front: that of the connection they came over (WK-10)."""
+
+    ENTRIES = 128  # for each connection, and there may be many
+    ADDRESSES: Final = 8
+
+    def __init__(self, via: Address) -> None:
+        super().__init__()
+        self._via = via
+
+    def __missing__(self, route: Route) -> Route:
+        pushed = route.pushed(self._via)
+        if len(route.addresses) <= self.ADDRESSES:
+            self.remember(route, pushed)
+        return pushed
 
 
 class _Headers:
@@ -201,6 +239,7 @@ def _usual_routes(data: bytes, start: int, end: int) -> tuple[Route, Route, int]
 
 
 _ROUTE_ITEMS: Final = _RouteItems()
+_DEPARTURES: Final = _Departures()
 _HEADERS: Final = _Headers()
 _guess_length: Final = _HEADERS.lengths.get
 _known_routes: Final = _HEADERS.routes.get
@@ -412,21 +451,49 @@ def encode_frame(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     A message without an onward route is refused, since its receiver would take it for a heartbeat
     and say nothing.
     """
+    if message == HEARTBEAT:
+        return HEARTBEAT_FRAME
+    try:
+        onward = _ROUTE_ITEMS[message.onward_route]
+    except TypeError:  # cannot be hashed, so an address has no bytes in it: say which
+        onward = _route_item(message.onward_route)
+    return _frame(onward, message, limit)
+
+
+def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
+    """The frame of a message that leaves: without the address of the connection it takes (WK-10).
+
+    >>> message = Message(Route.parse("connection => echoer"), Route.parse("app"), b"hi")
+    >>> encode_departure(message) == encode_frame(message.departed())
+    True
+    """
+    try:
+        onward = _DEPARTURES[message.onward_route]
+    except TypeError:  # as above
+        onward = _route_item(message.onward_route.rest())
+    return _frame(onward, message, limit)
+
+
+def encode_control(payload: bytes) -> bytes:
+    """A frame for the session itself, which a peer of another make takes for a heartbeat."""
+    head = b"\x84\x80\x80" + _head(_BYTES, len(payload))
+    return b"".join((_pack_length(len(head) + len(payload) + 1), head, payload, _NULL))
+
+
+def _frame(onward: bytes, message: Message, limit: int) -> bytes:
     payload = message.payload
     if type(payload) is not bytes:
         raise LocalError(f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes")
-    try:
-        onward = _ROUTE_ITEMS[message.onward_route]
-        back = _ROUTE_ITEMS[message.return_route]
-    except TypeError:  # cannot be hashed, so an address has no bytes in it: say which
-        onward = _route_item(message.onward_route)
-        back = _route_item(message.return_route)
-    if onward == b"\x80" and message != HEARTBEAT:
+    if onward == b"\x80":
         raise LocalError(
             f"message {message} has no onward route",
             rule="AD-6",
             hint="drop it, or send HEARTBEAT if that is meant",
         )
+    try:
+        back = _ROUTE_ITEMS[message.return_route]
+    except TypeError:
+        back = _route_item(message.return_route)
     size = len(payload)
     if size < 256:
         head = _BYTES_HEADS[size]
@@ -454,7 +521,7 @@ def encode_body(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
 
 
 def decode_body(body: bytes | bytearray | memoryview) -> Message:
-    """The message of a whole body; HEARTBEAT if its onward route is empty.
+    """The message of a whole body; if its onward route is empty, nothing but the payload counts.
 
     >>> print(decode_body(bytes.fromhex("84 81820041 65 818200 4161 4170 f6")))
     0#e | 0#a | 1 B
@@ -467,7 +534,7 @@ def decode_body(body: bytes | bytearray | memoryview) -> Message:
     return _decode(body, 0, len(body))
 
 
-def _decode(data: bytes, start: int, end: int) -> Message:
+def _decode(data: bytes, start: int, end: int, ways_back: _WaysBack | None = None) -> Message:
     """The message in data[start:end]; fast if its header is known, and faster with our own text.
 
     Everything else, right or wrong, is left to the patient reader.
@@ -477,9 +544,11 @@ def _decode(data: bytes, start: int, end: int) -> Message:
     if routes is None:
         found = _HEADERS.learn(data, start, end)
         if found is None:
-            return _decode_patiently(data, start, end)
+            return _decode_patiently(data, start, end, ways_back)
         length, routes = found
     onward, back = routes
+    if ways_back is not None:
+        back = ways_back[back]
     at = start + length
     head = data[at] if at < end else 0
     if head == 0x58 and at + 2 <= end:
@@ -494,7 +563,7 @@ def _decode(data: bytes, start: int, end: int) -> Message:
     else:
         stop = end
     if stop >= end:
-        return _decode_patiently(data, start, end)
+        return _decode_patiently(data, start, end, ways_back)
     tracing = _read_own_text(data, stop, end)
     if tracing is None:
         text = _Reader(data, stop, end).text_or_null()
@@ -503,10 +572,14 @@ def _decode(data: bytes, start: int, end: int) -> Message:
     return Message(onward, back, data[at:stop], trace_id, expiry, context)
 
 
-def _decode_patiently(data: bytes, start: int, end: int) -> Message:
+def _decode_patiently(
+    data: bytes, start: int, end: int, ways_back: _WaysBack | None = None
+) -> Message:
     onward, back, payload, text = _Reader(data, start, end).message()
     if not onward.addresses:
-        return HEARTBEAT
+        return Message(onward, onward, payload) if payload else HEARTBEAT
+    if ways_back is not None:
+        back = ways_back[back]
     tracing = read_tracing(text) if text else _NO_TRACING
     return Message(onward, back, payload, *tracing)
 
@@ -747,18 +820,33 @@ class FrameDecoder:
     bad bytes, `error` tells at once that there are such, and every further call, also `feed(b"")`,
     raises it. Its offset counts from the first byte of the connection. Held is at most one
     unfinished frame, which is looked at again only when it is whole.
+
+    `via` is the connection's own address, which is put in front of every return route (WK-10).
     """
 
-    def __init__(self, *, limit: int = FRAME_LIMIT) -> None:
+    __slots__ = ("_greeted", "_held", "_needed", "_passed", "_ways_back", "error", "limit")
+
+    def __init__(self, *, limit: int = FRAME_LIMIT, via: Address | None = None) -> None:
         self.limit = limit
+        self._ways_back = None if via is None else _WaysBack(via)
         self.error: DecodeError | None = None
         self._held = bytearray()
         self._needed = 0  # nothing can be done with fewer bytes held
         self._passed = 0  # bytes before those that are held
         self._greeted = False
 
+    @property
+    def greeted(self) -> bool:
+        """Whether the preface has come."""
+        return self._greeted
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a frame has begun and not ended."""
+        return bool(self._held)
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """The messages that these bytes complete; HEARTBEAT for each heartbeat."""
+        """The messages that these bytes complete; those for the session have no routes at all."""
         if self.error is not None:
             raise _moved(self.error)
         if self._held:
@@ -777,6 +865,7 @@ class FrameDecoder:
         return messages
 
     def _read(self, data: bytes, deliver: Callable[[Message], None]) -> None:
+        ways_back = self._ways_back
         at = 0 if self._greeted else self._read_preface(data)
         whole = len(data)
         needed = 4
@@ -793,7 +882,7 @@ class FrameDecoder:
             if end > whole:
                 needed = 4 + size
                 break
-            deliver(_decode(data, at + 4, end))
+            deliver(_decode(data, at + 4, end, ways_back))
             at = end
         self._passed += at
         if at < whole:

@@ -1,0 +1,1 @@
+"""Live measurements: the same work done by several messaging systems, each role its own process."""

@@ -1,0 +1,240 @@
+"""`waystation journal`: what stands in a journal, for people and for programs.
+
+The journal is an extra (pyarrow): it is imported by the commands that need it, not by this module.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import msgspec
+
+from waystation.core.outcome import Outcome, Reason
+
+if TYPE_CHECKING:
+    from waystation.journal.reader import Entry, JournalReader
+
+TABLES: Final = ("members", "messages", "nodes", "routes", "subscriptions")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_INSTANTS: Final = ("at", "expiry", "received_at")
+_FOLLOW_SECONDS: Final = 0.2
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Instant(click.ParamType[int]):
+    """A moment: ISO 8601 (UTC unless it says otherwise), or how long ago (90s, 15m, 2h, 1d)."""
+
+    name = "time"
+
+    def convert(
+        self,
+        value: Any,
+        param: click.Parameter | None,  # noqa: ARG002
+        ctx: click.Context | None,  # noqa: ARG002
+    ) -> int:
+        """Microseconds since the epoch."""
+        if isinstance(value, int):
+            return value
+        ago = _AGO.fullmatch(value)
+        try:
+            if ago:
+                moment = datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+            else:
+                moment = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time; write 2026-05-01T12:00:00, or 15m for so long ago")
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+@click.group()
+def journal() -> None:
+    """Read, check and compact a journal."""
+
+
+_directory = click.argument(
+    "directory",
+    metavar="JOURNAL",
+    envvar="WAYSTATION_JOURNAL",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+)
+_json = click.option(
+    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
+)
+
+
+def _filters(command: Command) -> Command:
+    """The options that say which rows to show."""
+    options = [
+        click.option("--table", multiple=True, type=click.Choice(TABLES)),
+        click.option("--node", multiple=True, help="Only this node (repeatable)."),
+        click.option("--message", metavar="ID", help="Only the message with this id."),
+        click.option("--outcome", multiple=True, type=_words(Outcome)),
+        click.option("--reason", multiple=True, type=_words(Reason)),
+        click.option("--participant", help="Only rows about this participant."),
+        click.option("--since", type=Instant(), help="From this time on, or 15m for so long ago."),
+        click.option("--until", type=Instant(), help="Before this time."),
+        _json,
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _words(kind: type[Outcome | Reason]) -> click.Choice[str]:
+    return click.Choice([str(word) for word in kind], case_sensitive=False)
+
+
+def _reader(directory: Path, options: dict[str, Any]) -> JournalReader:
+    from waystation.journal.reader import JournalReader, Wanted  # noqa: PLC0415
+
+    wanted = Wanted(
+        tables=frozenset(options["table"]),
+        nodes=frozenset(options["node"]),
+        message=options["message"],
+        outcomes=frozenset(options["outcome"]),
+        reasons=frozenset(options["reason"]),
+        participant=options["participant"],
+        since=options["since"],
+        until=options["until"],
+    )
+    return JournalReader(directory, _complain, wanted)
+
+
+@journal.command(context_settings={"auto_envvar_prefix": "WAYSTATION"})
+@_directory
+@_filters
+def cat(directory: Path, *, as_json: bool, **options: Any) -> None:
+    r"""Print the rows of a journal, sealed or not, one line each.
+
+    \b
+    Examples:
+      waystation journal cat J --table routes --participant truck-7
+      waystation journal cat J --message 4bf92f3577b34da6a3ce929d0e0e4736
+      waystation journal cat J --outcome DROPPED --since 15m --json
+    """
+    reader = _reader(directory, options)
+    for entry in reader.entries():
+        click.echo(_json_line(entry) if as_json else line(entry))
+
+
+@journal.command(context_settings={"auto_envvar_prefix": "WAYSTATION"})
+@_directory
+@click.option("-n", "--lines", default=10, show_default=True, help="So many rows to begin with.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new rows until interrupted.")
+@_filters
+def tail(directory: Path, *, lines: int, follow: bool, as_json: bool, **options: Any) -> None:
+    """Print the last rows of a journal, and with -f those that come."""
+    show = _json_line if as_json else line
+    reader = _reader(directory, options)
+    last = list(deque(reader.entries(), maxlen=max(0, lines)))
+    while True:
+        for entry in last:
+            click.echo(show(entry))
+        sys.stdout.flush()
+        if not follow:
+            return
+        time.sleep(_FOLLOW_SECONDS)
+        last = list(reader.entries())
+
+
+@journal.command()
+@_directory
+@_json
+def check(directory: Path, *, as_json: bool) -> int:
+    """Verify every file and row of a journal; exit 1 when something is wrong."""
+    from waystation.journal.check import check as check_journal  # noqa: PLC0415
+
+    problems = check_journal(directory)
+    for problem in problems:
+        click.echo(msgspec.json.encode(problem).decode() if as_json else str(problem))
+    if not problems and not as_json:
+        click.echo("no problems")
+    return 1 if problems else 0
+
+
+@journal.command(context_settings={"auto_envvar_prefix": "WAYSTATION"})
+@_directory
+@click.option("--node", help="Only this node.")
+@click.option(
+    "--target-bytes",
+    default=128 * 2**20,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Merge neighbours up to this size.",
+)
+@_json
+def compact(directory: Path, *, node: str | None, target_bytes: int, as_json: bool) -> None:
+    """Merge small sealed files; safe while the journal is written and read."""
+    from waystation.journal.compaction import compact as compact_journal  # noqa: PLC0415
+
+    done = compact_journal(directory, _complain, node=node, target_bytes=target_bytes)
+    if as_json:
+        click.echo(msgspec.json.encode(done).decode())
+    else:
+        click.echo(f"{done.before} files before, {done.after} after, {done.rows} rows moved")
+
+
+def _complain(path: Path, problem: str) -> None:
+    click.echo(f"waystation: {path}: {problem}", err=True)
+
+
+def _time(microseconds: int) -> str:
+    try:
+        moment = _EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:  # a row may hold anything
+        return f"{microseconds} us"
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _json_line(entry: Entry) -> str:
+    fields = dict(entry.fields)
+    for name in _INSTANTS:
+        if fields.get(name) is not None:
+            fields[name] = _time(fields[name])
+    return msgspec.json.encode({"table": entry.table, "node": entry.node, **fields}).decode()
+
+
+def line(entry: Entry) -> str:
+    """A row for people: when, where, what."""
+    fields = dict(entry.fields)
+    incarnation, seq = entry.position
+    for name in ("incarnation", "seq", "at"):
+        del fields[name]
+    what = _message(fields) if entry.table == "messages" else _change(fields)
+    return f"{_time(entry.at)} {entry.node} {incarnation}-{seq} {entry.table} {what}"
+
+
+def _change(fields: dict[str, Any]) -> str:
+    return " ".join([str(fields.pop("kind")), *_pairs(fields)])
+
+
+def _message(fields: dict[str, Any]) -> str:
+    verdict = [fields.pop("outcome"), fields.pop("reason")]
+    onward, back = (" => ".join(fields.pop(name) or ()) or "-" for name in ("onward", "return"))
+    first = [*filter(None, verdict), fields.pop("message_id"), fields.pop("kind")]
+    return " ".join([*map(str, first), f"[{onward}] from [{back}]", *_pairs(fields)])
+
+
+def _pairs(fields: dict[str, Any]) -> list[str]:
+    pairs = []
+    for name, value in fields.items():
+        if value is None or value is False or value == "":
+            continue
+        text = _time(value) if name in _INSTANTS else value
+        if isinstance(text, list):
+            text = ",".join(text)
+        pairs.append(name if value is True else f"{name}={text}")
+    return pairs

@@ -1,0 +1,212 @@
+"""`waystation router`: a gossip router for JGroups' members, until it is told to end.
+
+The journal is an extra (pyarrow): it is imported when it is asked for, not by this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from msgspec import Struct, structs
+
+from waystation.core.record import ChangeRecord
+from waystation.errors import LocalError
+from waystation.groups import Admission, GossipServer, Settings
+from waystation.groups.monitor import Monitor
+from waystation.node.runner import run
+from waystation.transports.place import parse_place
+from waystation.transports.tls import Tls
+
+_DEFAULT: Final = Settings()
+_SPARE_FILES: Final = 64
+
+_number = click.IntRange(min=1)
+_seconds = click.FloatRange(min=0, min_open=True)
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _check_place(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None:
+        try:
+            parse_place(value)
+        except LocalError as error:
+            raise click.BadParameter(str(error), param=parameter) from error
+    return value
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What the command line says beside the settings."""
+
+    listen: str
+    metrics: str | None
+    journal: Path | None
+    name: str
+    tls_certificate: Path | None
+    tls_key: Path | None
+    tls_authorities: Path | None
+    admission: Path | None
+    verbose: bool
+
+
+_HELP: Final = """Run a gossip router for JGroups 2.12 and 5.x, both on one port.
+
+It ends on SIGTERM or SIGINT, after writing what still waits.
+
+\b
+Examples:
+  waystation router --listen 127.0.0.1:12001
+  waystation router --listen 0.0.0.0:12001 --metrics 127.0.0.1:9090 --journal J
+"""
+
+
+@click.command(
+    help=_HELP,
+    context_settings={"auto_envvar_prefix": "WAYSTATION", "show_default": True},
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    required=True,
+    callback=_check_place,
+    help="Where members connect; JGroups' own default port is 12001.",
+)
+@click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    callback=_check_place,
+    help="Where to answer GET /metrics (Prometheus) and GET /health.",
+)
+@click.option(
+    "--journal",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep a journal of all changes of membership here.",
+)
+@click.option("--name", default="router", help="The router's name in the journal.")
+@click.option("--tls-certificate", metavar="FILE", type=_file, help="Turns TLS on.")
+@click.option("--tls-key", metavar="FILE", type=_file, help="The key of the certificate.")
+@click.option(
+    "--tls-authorities",
+    metavar="FILE",
+    type=_file,
+    help="Clients must bring a certificate that one of these signed.",
+)
+@click.option("--admission", metavar="FILE", type=_file, help="Who may use which group (TOML).")
+@click.option("--max-groups", "groups", type=_number, default=_DEFAULT.groups)
+@click.option("--max-members", "members_per_group", type=_number, default=10_000, help="Per group.")
+@click.option(
+    "--max-connection-members",
+    "members_per_connection",
+    type=_number,
+    default=_DEFAULT.members_per_connection,
+    help="Per connection.",
+)
+@click.option("--max-connections", "connections", type=_number, default=_DEFAULT.connections)
+@click.option("--max-message", "message", type=_number, default=_DEFAULT.message, help="In bytes.")
+@click.option(
+    "--queue",
+    type=_number,
+    default=_DEFAULT.queue,
+    help="So many bytes may wait for one receiver.",
+)
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0),
+    default=_DEFAULT.patience,
+    help="So many seconds are senders held back while a receiver catches up; 0: never.",
+)
+@click.option(
+    "--slow-receiver",
+    type=click.Choice(["shed", "disconnect"]),
+    default=_DEFAULT.slow_receiver,
+    help="A full queue sheds; `disconnect` also gives up who takes nothing for --stall.",
+)
+@click.option("--stall", type=_seconds, default=_DEFAULT.stall, help="In seconds.")
+@click.option(
+    "--silence",
+    type=_seconds,
+    default=_DEFAULT.silence,
+    help="So many seconds without a word, and a client that sends heartbeats is dead.",
+)
+@click.option("--verbose", is_flag=True, help="Log who joins and leaves, to stderr.")
+def router(**given: Any) -> None:
+    """Run a gossip router."""
+    settings = Settings(
+        **{name: given.pop(name) for name in structs.asdict(_DEFAULT) if name in given}
+    )
+    options = Options(**given)
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    _allow_files(settings.connections)
+    with ExitStack() as ends:
+        observe = None
+        if options.journal is not None:
+            observe = _journal(options, ends)
+        server = GossipServer(
+            settings, tls=_tls(options), admission=_admission(options), observe=observe
+        )
+        run(_serve(server, options))
+
+
+def _journal(options: Options, ends: ExitStack) -> Any:
+    from waystation.journal import Journal  # noqa: PLC0415
+
+    assert options.journal is not None
+    journal = ends.enter_context(Journal(options.journal, options.name))
+
+    def observe(record: ChangeRecord) -> None:
+        journal.note(record)
+
+    return observe
+
+
+def _tls(options: Options) -> Tls | None:
+    if options.tls_certificate is None:
+        if options.tls_key or options.tls_authorities:
+            raise click.UsageError("TLS needs --tls-certificate")
+        return None
+    return Tls(
+        certificate=options.tls_certificate,
+        key=options.tls_key,
+        authorities=options.tls_authorities,
+        mutual=options.tls_authorities is not None,
+    )
+
+
+def _admission(options: Options) -> Admission | None:
+    return None if options.admission is None else Admission.load(options.admission)
+
+
+def _allow_files(connections: int) -> None:
+    """Each connection is an open file; ask for as many as the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _SPARE_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(server: GossipServer, options: Options) -> None:
+    loop = asyncio.get_running_loop()
+    told_to_end = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told_to_end.set)
+    await server.start(options.listen)
+    monitor = Monitor(server)
+    if options.metrics is not None:
+        await monitor.start(options.metrics)
+        click.echo(f"metrics on http://{monitor.place}/metrics")
+    click.echo(f"listening on {server.place}")
+    await told_to_end.wait()
+    await server.drain()
+    monitor.close()

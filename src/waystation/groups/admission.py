@@ -1,0 +1,99 @@
+"""Who may use which group, by the certificate of a connection or by a token. No sockets here.
+
+A JGroups client can bring a certificate, and nothing else: its protocol has no place for a secret.
+Members of our own make can also bring a token when they register (wire/jgroups5.py, Register). A
+group that asks for a token alone is therefore closed to JGroups.
+"""
+
+from __future__ import annotations
+
+import hmac
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from waystation.errors import LocalError
+
+EVERY_OTHER: Final = "*"
+
+
+class Door(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What opens a group: one of these names in a certificate, one of these tokens, or nothing."""
+
+    certificates: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+    open: bool = False
+
+
+class Admission:
+    """The doors of the groups; `*` is that of every group that is not named.
+
+    >>> admission = Admission({"fleet": Door(certificates=("truck-7",)), "news": Door(open=True)})
+    >>> admission.by_name("fleet", {"truck-7"}), admission.by_name("fleet", {"truck-8"})
+    (True, False)
+    >>> admission.by_name("news", set()), admission.by_name("others", {"truck-7"})
+    (True, False)
+    """
+
+    def __init__(self, doors: Mapping[str, Door]) -> None:
+        self._doors = dict(doors)
+        self._other = self._doors.get(EVERY_OTHER, Door())
+
+    @classmethod
+    def load(cls, path: Path) -> Admission:
+        """Read the doors from a TOML file."""
+        try:
+            found = tomllib.loads(path.read_text("utf-8"))
+            doors = msgspec.convert(found.pop("groups", {}), dict[str, Door])
+        except (OSError, UnicodeDecodeError) as error:
+            raise _bad_file(path, error) from error
+        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+            raise _bad_file(path, error) from error
+        if found or not doors:
+            raise _bad_file(path, "it must hold tables [groups.NAME], and nothing else")
+        return cls(doors)
+
+    @property
+    def wants_certificates(self) -> bool:
+        """Whether any group opens by a certificate."""
+        return any(door.certificates for door in self._doors.values())
+
+    def by_name(self, group: str, names: Iterable[str]) -> bool:
+        """Whether a connection whose certificate has these names may use a group."""
+        door = self._doors.get(group, self._other)
+        return door.open or not frozenset(door.certificates).isdisjoint(names)
+
+    def by_token(self, group: str, token: bytes) -> bool:
+        """Whether this token opens a group."""
+        door = self._doors.get(group, self._other)
+        return any(hmac.compare_digest(known.encode(), token) for known in door.tokens)
+
+
+def _bad_file(path: Path, problem: object) -> LocalError:
+    return LocalError(
+        f"the admission file {path} cannot be used: {problem}",
+        rule="GR-2",
+        hint="write [groups.NAME] with certificates, tokens or open = true",
+    )
+
+
+def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """The names in a certificate, as Python's ssl module tells it: the common and the DNS names.
+
+    >>> names_of({"subject": ((("commonName", "truck-7"),),), "subjectAltName": (("DNS", "t7"),)})
+    frozenset({...})
+    """
+    if not certificate:
+        return frozenset()
+    common = (
+        value
+        for part in certificate.get("subject", ())
+        for name, value in part
+        if name == "commonName"
+    )
+    others = (value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
+    return frozenset((*common, *others))

@@ -1,0 +1,443 @@
+"""Sessions: a link to a peer under a local name, and everything around it that is not bytes (WK-8).
+
+A session is a receiver like any worker: what is addressed to its name goes over its link. It says
+hello, proves the token, translates address types, sends heartbeats and notices their absence, keeps
+messages waiting while the link is slow or gone, and passes on to the peer that somebody here is
+slow. Who dials, listens and dials again is the node's business (connections.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
+
+from waystation.core.address import LOCAL, Address
+from waystation.core.address_types import PeerTypes
+from waystation.core.expiry import NEVER
+from waystation.core.message import NO_ID, Arrival, Message
+from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.errors import RemoteError
+from waystation.node.inbox import WaitingLine
+from waystation.transports.transport import Link
+from waystation.wire.hello import Greeting, Hello
+
+if TYPE_CHECKING:
+    from waystation.node.connections import Connections
+
+MISSED_BEATS: Final = 3
+"""A peer that promised heartbeats and missed so many is gone."""
+
+
+class Session:
+    """One peer, over one link at a time."""
+
+    __slots__ = (
+        "_admission",
+        "_answered",
+        "_backlog",
+        "_beat",
+        "_by_place",
+        "_connections",
+        "_failure",
+        "_greeting",
+        "_heard",
+        "_link",
+        "_make_greeting",
+        "_missed",
+        "_opened",
+        "_paused",
+        "_ready",
+        "_said",
+        "_send",
+        "_stalled",
+        "_types",
+        "_unsettled",
+        "_waiting",
+        "address",
+        "change",
+        "ended",
+        "failure",
+        "keeper",
+        "kept",
+        "opened_here",
+        "openings",
+        "place",
+        "places",
+        "registered",
+        "verdict",
+    )
+
+    def __init__(
+        self,
+        connections: Connections,
+        address: Address,
+        place: Address,
+        make_greeting: Callable[[], Greeting],
+        *,
+        opened_here: bool,
+        kept: bool = False,
+    ) -> None:
+        self.address = address
+        self.opened_here = opened_here
+        self.kept = kept  # it stays when its link goes, and gets another
+        self.ended = False
+        self.registered = False  # its name is a routing entry
+        self.keeper: asyncio.Task[None] | None = None  # dials again when the link is gone
+        self.openings = 0
+        self.places = 1  # where its peer may be
+        self.failure = ""  # how the last link ended, or why there was none
+        self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._connections = connections
+        self._make_greeting = make_greeting
+        self._greeting = make_greeting()
+        self._link: Link | None = None
+        self._send: Callable[[Message], Reason | None] = _send_nothing
+        self._ready = False  # a message can be given to the link now, and nobody waits for that
+        self._answered = False
+        self._opened = False
+        self._paused = False
+        self._types = PeerTypes()
+        self._waiting: WaitingLine[tuple[Arrival, Message]] = WaitingLine()
+        self._unsettled: list[Arrival] = []  # given to the link, and not yet out of our hands
+        self._backlog: deque[Message] = deque()  # received, behind one that nobody had room for
+        self._stalled = False
+        self._heard = self._said = False
+        self._missed = 0
+        self._beat: asyncio.TimerHandle | None = None
+        self._admission: asyncio.TimerHandle | None = None
+        self._failure: tuple[Reason, str] | None = None
+        self.move_to(place)
+
+    def move_to(self, place: Address) -> None:
+        """Say where the peer is."""
+        self.place = place
+        self.verdict = Verdict(Outcome.FORWARDED, None, self.name, place)
+        self._by_place = Verdict(Outcome.FORWARDED, None, None, place)
+
+    @property
+    def name(self) -> str:
+        """The local name that stands for it in routes."""
+        return self.address.name
+
+    @property
+    def peer(self) -> str | None:
+        """The name that the peer gave itself; None while it said none."""
+        hello = self._greeting.peer
+        return None if hello is None else hello.node
+
+    @property
+    def is_open(self) -> bool:
+        """Whether messages can go over it now, be it slowly."""
+        return self._opened
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether what came from the peer waits for room here."""
+        return self._stalled
+
+    @property
+    def has_link(self) -> bool:
+        """Whether there is a link, be it open for messages or not."""
+        return self._link is not None
+
+    async def close(self) -> None:
+        """End it: what was given to it is written, what waits for it is TRANSPORT_DOWN."""
+        await self._connections.close_session(self)
+
+    # A receiver of messages
+
+    @property
+    def refusal(self) -> Reason:
+        """Why it takes no message at the moment."""
+        return Reason.QUEUE_FULL if self.is_open else Reason.TRANSPORT_DOWN
+
+    def offer(self, arrival: Arrival) -> Verdict | None:
+        """Take a message that is addressed to it, if the link can have it now."""
+        return self.carry(arrival, arrival.message) if self._ready else None
+
+    def line_up(self, arrival: Arrival, deadline: float | None) -> asyncio.Future[Verdict | None]:
+        """Take a message as soon as the link can have it."""
+        return self.line_up_for(arrival, arrival.message, deadline)
+
+    def waiting(self) -> int:
+        """How many messages are lined up."""
+        return len(self._waiting.line)
+
+    def offer_for(self, arrival: Arrival, message: Message) -> Verdict | None:
+        """Like `offer`, with the routes that the message has on its way out."""
+        return self.carry(arrival, message) if self._ready else None
+
+    def line_up_for(
+        self, arrival: Arrival, message: Message, deadline: float | None
+    ) -> asyncio.Future[Verdict | None]:
+        """Like `line_up`, with the routes that the message has on its way out."""
+        self._ready = False
+        return self._waiting.join((arrival, message), deadline)
+
+    def carry(self, arrival: Arrival, message: Message) -> Verdict:
+        """Give a message to the link."""
+        if self._types.outward:
+            message = message.rerouted(
+                self._types.to_peer(message.onward_route), self._types.to_peer(message.return_route)
+            )
+        reason = self._send(message)
+        if reason is not None:
+            return self._connections.node.end(arrival, Verdict.dropped(reason))
+        self._unsettled.append(arrival)
+        return self._verdict_on(arrival)
+
+    # The owner of a link
+
+    def opened(self, link: Link) -> None:
+        """Greet the peer."""
+        self._link = link
+        self._send = link.send
+        self._greeting = self._make_greeting()
+        self._paused = False
+        self._failure = None
+        connections = self._connections
+        if not connections.link_made(self, link):
+            self._fail(Reason.REFUSED, "there are as many sessions as the limit allows")
+            return
+        link.send_control(self._greeting.first())
+        loop = asyncio.get_running_loop()
+        if not self._greeting.admitted:
+            self._admission = loop.call_later(connections.greeting_time, self._refuse_silence)
+        self._types = connections.peer_types(None, opened_here=self.opened_here)
+        if connections.heartbeat:
+            self._missed = 0
+            self._beat = loop.call_later(connections.heartbeat, self._keep_alive)
+
+    def answered(self) -> None:
+        """Let messages follow, if neither a token nor the peer's numbers have to be waited for."""
+        self._answered = True
+        if not self._greeting.admitted:
+            return
+        if self.opened_here and self._types.outward and self._greeting.peer is None:
+            # Our numbers are not the standard ones; are they what this peer will read?
+            loop = asyncio.get_running_loop()
+            self._admission = loop.call_later(self._connections.table_time, self._open_up)
+        else:
+            self._open_up()
+
+    def received(self, messages: Sequence[Message]) -> None:
+        """Let each message find its receiver, in order."""
+        self._heard = True
+        if self._stalled:  # also when a new link comes while what the old one brought still waits
+            self._backlog.extend(messages)
+            self.pause_reading()
+        else:
+            self._connections.node.tick()
+            self._hand_in(deque(messages))
+
+    def sent(self, messages: int | None = None) -> None:
+        """Note that so many more messages are out of our hands."""
+        self._said = True
+        arrivals = self._unsettled
+        if messages is None or messages >= len(arrivals):
+            self._unsettled = []
+        else:
+            self._unsettled = arrivals[messages:]
+            arrivals = arrivals[:messages]
+        if arrivals:
+            self._connections.node.end_all(arrivals, self._verdict_on)
+
+    def _verdict_on(self, arrival: Arrival) -> Verdict:
+        """What the rules say of a message that goes here, by whatever name it was sent."""
+        first = arrival.message.onward_route.addresses[0]
+        if first.type != LOCAL:
+            return self._by_place
+        if first.data == self.address.data:
+            return self.verdict
+        return Verdict(Outcome.FORWARDED, None, first.name, self.place)
+
+    def pause(self) -> None:
+        """Let senders wait."""
+        self._paused = True
+        self._ready = False
+
+    def resume(self) -> None:
+        """Give the link what waits, in order, as far as it takes it."""
+        self._paused = False
+        self._catch_up()
+
+    def closed(self, reason: Reason | None, detail: str) -> None:
+        """Forget the link, and what it had not written."""
+        if self._failure is not None:
+            reason, detail = self._failure
+        was_open, self._opened = self._opened, False
+        self._answered = False
+        self._link = None
+        self._send = _send_nothing
+        self._ready = False
+        for alarm in (self._beat, self._admission):
+            if alarm is not None:
+                alarm.cancel()
+        self._beat = self._admission = None
+        arrivals, self._unsettled = self._unsettled, []
+        self._connections.node.lose_all(arrivals)
+        self._connections.link_closed(self, reason, detail, was_open=was_open)
+
+    def turn_away(self) -> None:
+        """Tell who waits that there will be no link."""
+        self._waiting.turn_away()
+
+    def end_link(self, *, at_once: bool = False) -> None:
+        """End the link, if there is one; `closed` follows."""
+        if self._link is not None:
+            if at_once:
+                self._link.abort()
+            else:
+                self._link.close()
+
+    def pause_reading(self) -> None:
+        """Take nothing more from the peer."""
+        if self._link is not None:
+            self._link.pause_reading()
+
+    # Greeting
+
+    def _control(self, payload: bytes) -> None:
+        if not payload:
+            return
+        greeting = self._greeting
+        knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
+        try:
+            answer = greeting.hear(payload)
+        except RemoteError as error:
+            self._fail(Reason.REFUSED, str(error))
+            return
+        if answer is not None and self._link is not None:
+            self._link.send_control(answer)
+        if greeting.peer is not None and not knew_peer:
+            self._learn(greeting.peer)
+        if greeting.admitted and not was_admitted:
+            self._open_up()
+
+    def _learn(self, peer: Hello) -> None:
+        self._types = self._connections.peer_types(peer.types, opened_here=self.opened_here)
+        if self._greeting.admitted:
+            self._open_up()
+
+    def _open_up(self) -> None:
+        """Let messages through: the peer is who it should be, and its numbers are known."""
+        if self._opened or self._link is None or not self._answered:
+            return
+        self._opened = True
+        if self._admission is not None:
+            self._admission.cancel()
+            self._admission = None
+        self._connections.link_opened(self)
+        self._catch_up()
+
+    def changed(self) -> None:
+        """Wake up who waits for this session to open or to close."""
+        change, self.change = self.change, asyncio.get_running_loop().create_future()
+        if not change.done():
+            change.set_result(None)
+
+    def _refuse_silence(self) -> None:
+        self._admission = None
+        self._fail(
+            Reason.REFUSED, f"the peer proved nothing for {self._connections.greeting_time:g} s"
+        )
+
+    def _fail(self, reason: Reason, detail: str) -> None:
+        if self._failure is None:
+            self._failure = (reason, detail)
+        self.end_link(at_once=True)
+
+    def _keep_alive(self) -> None:
+        link, connections = self._link, self._connections
+        if link is None:
+            return
+        peer = self._greeting.peer
+        # A session that does not read hears nothing, and that is not the peer's fault.
+        self._missed = 0 if self._heard or self._stalled else self._missed + 1
+        beat = connections.heartbeat
+        if (
+            peer is not None
+            and peer.beat > 0
+            and self._missed * beat > MISSED_BEATS * max(peer.beat, beat)
+        ):
+            silence = self._missed * beat
+            self._fail(Reason.TRANSPORT_DOWN, f"nothing was heard for {silence:g} s")
+            return
+        if not self._said and not self._paused:
+            link.send_control(b"")
+        self._heard = self._said = False
+        self._beat = asyncio.get_running_loop().call_later(beat, self._keep_alive)
+
+    # Messages from the peer
+
+    def _hand_in(self, messages: deque[Message]) -> None:
+        """Let messages find their receivers, up to the first that has no room."""
+        node, types = self._connections.node, self._types
+        while messages:
+            message = messages.popleft()
+            if not message.onward_route.addresses:
+                self._control(message.payload)
+                types = self._types
+                continue
+            if not self._greeting.admitted:
+                self._turn_down([message, *messages])
+                return
+            if message.id == NO_ID:  # from a peer that gives none (AD-7)
+                message = structs.replace(message, id=node.new_id())
+            if types.inward:
+                message = message.rerouted(
+                    types.from_peer(message.onward_route), types.from_peer(message.return_route)
+                )
+            stuck = node.arrive(message)
+            if stuck is not None:
+                self._stall(messages)
+                stuck.add_done_callback(self._go_on)
+                return
+
+    def _turn_down(self, messages: Sequence[Message]) -> None:
+        """End messages from somebody who has not proven anything, and the link with them."""
+        node = self._connections.node
+        for message in messages:
+            node.end(node.arrival(message), Verdict.dropped(Reason.REFUSED))
+        self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
+
+    def _stall(self, rest: deque[Message]) -> None:
+        """Read no more: somebody here has no room for what came (WK-6)."""
+        self._stalled = True
+        self._backlog = rest
+        if self._link is not None:
+            self._link.pause_reading()
+
+    def _go_on(self, _: asyncio.Future[Verdict | None]) -> None:
+        self._stalled = False
+        backlog, self._backlog = self._backlog, deque()
+        self._connections.node.tick()
+        self._hand_in(backlog)
+        if self._stalled:
+            return
+        if self._link is None:
+            self.changed()  # whoever wants to dial again has waited for this
+        elif not self._connections.closing:
+            self._link.resume_reading()
+
+    def _catch_up(self) -> None:
+        """Give the link what waits for it."""
+        while self._opened and not self._paused:
+            first = self._waiting.next()
+            if first is None:
+                self._ready = self._opened
+                return
+            (arrival, message), room = first
+            node = self._connections.node
+            if message.expiry is not NEVER and node.tick() // 1000 >= message.expiry:
+                room.set_result(node.end(arrival, Verdict.dropped(Reason.EXPIRED)))
+            else:
+                room.set_result(self.carry(arrival, message))
+
+
+def _send_nothing(message: Message) -> Reason | None:
+    raise AssertionError(message)  # a session without a link is not ready

@@ -1,0 +1,68 @@
+"""Certificates for links: who we are, and whom we believe."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from msgspec import Struct
+
+from waystation.errors import LocalError
+
+
+class Tls(Struct, frozen=True, kw_only=True):
+    """The files of a node's TLS: everything over this transport is then encrypted, or refused.
+
+    `certificate` and `key` say who this node is: a listener needs them, and so does a dialler whose
+    listener wants to know. `authorities` is whom to believe; without it, a dialler believes whom
+    the system believes. With `mutual` a listener turns away who brings no certificate that those
+    authorities signed. `name` is the one that the peer's certificate must have, by default the host
+    that was dialled.
+    """
+
+    certificate: str | Path | None = None
+    key: str | Path | None = None
+    authorities: str | Path | None = None
+    mutual: bool = False
+    name: str | None = None
+
+    def for_listener(self) -> ssl.SSLContext:
+        """The context of a listener."""
+        if self.certificate is None:
+            raise LocalError(
+                "a TLS listener has no certificate", rule="WK-8", hint="give certificate and key"
+            )
+        if self.mutual and self.authorities is None:
+            raise LocalError(
+                "mutual TLS has no authorities", rule="WK-8", hint="say whose signatures count"
+            )
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._load(context)
+        if self.mutual:
+            context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def for_dialler(self) -> ssl.SSLContext:
+        """The context of a dialler."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if self.authorities is None:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        self._load(context)
+        return context
+
+    def _load(self, context: ssl.SSLContext) -> None:
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            if self.certificate is not None:
+                context.load_cert_chain(self.certificate, self.key)
+            if self.authorities is not None:
+                context.load_verify_locations(self.authorities)
+        except (OSError, ssl.SSLError) as error:
+            raise LocalError(
+                f"the TLS files {self._files()} cannot be used ({error})",
+                rule="WK-8",
+                hint="give PEM files that this process may read, the key fitting the certificate",
+            ) from error
+
+    def _files(self) -> str:
+        return ", ".join(str(f) for f in (self.certificate, self.key, self.authorities) if f)

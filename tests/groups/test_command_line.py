@@ -1,0 +1,88 @@
+"""`waystation router` as a process: it listens, keeps a journal, and drains when told to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.groups.clients import uuid
+from waystation.transports.place import parse_place
+from waystation.wire.jgroups5 import Goodbye, Heartbeat, Register, encode
+
+WAYSTATION = (sys.executable, "-c", "from waystation.cli import main; main()")
+PATIENCE = 30
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*WAYSTATION, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=os.environ | variables,
+    )
+
+
+@pytest.mark.rule("OB-4")
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_router_serves_keeps_a_journal_and_ends_cleanly(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    journal = tmp_path / "J"
+    with subprocess.Popen(
+        [*WAYSTATION, "router", "--metrics", "127.0.0.1:0", "--journal", str(journal)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"WAYSTATION_LISTEN": "127.0.0.1:0"},
+    ) as process:
+        try:
+            assert process.stdout
+            metrics = process.stdout.readline().split()[-1]
+            place = process.stdout.readline().split()[-1]
+            with socket.create_connection(parse_place(place), PATIENCE) as client:
+                client.settimeout(PATIENCE)
+                client.sendall(encode(Register("g", uuid(1), "A")) + encode(Heartbeat()))
+                assert client.recv(100) == encode(Heartbeat())
+                with urllib.request.urlopen(metrics, timeout=PATIENCE) as answer:  # noqa: S310
+                    assert b'members{dialect="JGroups 5"} 1' in answer.read()
+                process.send_signal(how)
+                assert client.recv(100) == encode(Goodbye())
+                assert client.recv(100) == b""
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+    shown = run("journal", "cat", str(journal)).stdout
+    assert [line.split()[3:5] for line in shown.splitlines()] == [
+        ["nodes", "start"],
+        ["members", "join"],
+        ["nodes", "stop"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        ((), 2, "--listen"),
+        (("--listen", "nowhere"), 2, "host:port"),
+        (("--listen", "127.0.0.1:0", "--queue", "0"), 2, "--queue"),
+        (("--listen", "127.0.0.1:0", "--tls-key", __file__), 2, "--tls-certificate"),
+        (("--listen", "127.0.0.1:0", "--tls-certificate", __file__), 1, "TLS files"),
+        (("--listen", "127.0.0.1:0", "--admission", __file__), 1, "admission file"),
+        (("--listen", "192.0.2.1:1"), 1, "192.0.2.1"),
+    ],
+)
+def test_a_mistake_is_one_line_that_says_what_is_wrong(
+    arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    done = run("router", *arguments)
+    assert done.returncode == code
+    assert len(done.stderr.splitlines()) == 1
+    assert words in done.stderr

@@ -1,0 +1,292 @@
+"""A disk that does not do as it should: the node goes on, and the journal tells what is missing."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.journal.traffic import losses, message_record, rows, until
+from waystation.errors import LocalError
+from waystation.journal import Journal, writer
+from waystation.journal.check import check
+from waystation.journal.tail import Tail
+
+UNSHARE = shutil.which("unshare") or "/usr/bin/unshare"
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Disk:
+    """Stands in for the writes of tails: takes so many bytes, then fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.room = 2**62
+        self.error = errno.ENOSPC
+        self._write = os.write
+        monkeypatch.setattr("waystation.journal.tail.os.write", self.write)
+
+    def write(self, descriptor: int, data: memoryview) -> int:
+        taken = min(len(data), self.room)
+        if not taken:
+            raise OSError(self.error, os.strerror(self.error))
+        self.room -= taken
+        return self._write(descriptor, data[:taken])
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(monkeypatch)
+
+
+@pytest.mark.rule("OB-6")
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
+def test_a_full_disk_delays_records_and_loses_none_as_long_as_there_is_room_in_memory(
+    tmp_path: Path, disk: Disk, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
+        journal.note(message_record(0))
+        until(lambda: rows(tmp_path, "messages"))
+        disk.room, disk.error = 100, error  # in the midst of a batch
+        for number in range(1, 50):
+            journal.note(message_record(number))
+        until(lambda: not disk.room and journal._retry_seconds)
+        assert len(rows(tmp_path, "messages")) == 1  # no half batch stands there
+        disk.room = 2**62
+        until(lambda: len(rows(tmp_path, "messages")) == 50)
+    assert journal.lost == 0
+    assert check(tmp_path) == []
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 2  # said once, and that it is over
+    assert os.strerror(error) in warnings[0]
+
+
+@pytest.mark.rule("OB-6")
+def test_a_disk_that_stays_full_costs_records_which_are_counted_and_told(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_WAITING", 100)
+    with Journal(tmp_path, "garage", flush_seconds=0.02, flush_records=10) as journal:
+        until(lambda: rows(tmp_path, "nodes"))
+        disk.room = 0
+        journal.note(message_record(0))
+        until(lambda: journal._retry_seconds)
+        noted = 1
+        while journal.lost < 50:
+            journal.note(message_record(noted))
+            noted += 1
+        disk.room = 2**62
+        until(lambda: losses(tmp_path))
+    [(lost, detail)] = losses(tmp_path)
+    assert (lost, journal.lost) == (50, 50)
+    assert detail == "the disk could not take them: No space left on device"
+    assert len(rows(tmp_path, "messages")) == noted - 50
+    assert check(tmp_path) == []
+
+
+def test_a_disk_that_is_full_at_the_end_does_not_hold_up_the_node(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "garage", flush_seconds=0.02)
+    until(lambda: rows(tmp_path, "nodes"))
+    disk.room = 0
+    journal.note(message_record(1))
+    with caplog.at_level(logging.WARNING):
+        journal.close()
+    assert journal.lost == 2  # the message and the stop
+    assert "ends without its last 2 records" in caplog.text
+
+
+def test_half_a_batch_that_cannot_be_taken_back_is_left_behind(
+    tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
+        journal.note(message_record(0))
+        until(lambda: rows(tmp_path, "messages"))
+
+        def refuse(_descriptor: int, _size: int) -> None:
+            raise OSError(errno.EIO, "broken")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("waystation.journal.tail.os.ftruncate", refuse)
+            disk.room = 100
+            journal.note(message_record(1))
+            until(lambda: journal._retry_seconds)
+        disk.room = 2**62
+    assert len(rows(tmp_path, "messages")) == 2
+    assert check(tmp_path) == []
+
+
+@pytest.mark.rule("OB-6")
+def test_a_vanished_directory_is_made_anew_and_what_it_held_is_told(tmp_path: Path) -> None:
+    directory = tmp_path / "journal"
+    with Journal(directory, "garage", flush_seconds=0.02) as journal:
+        for number in range(5):
+            journal.note(message_record(number))
+        until(lambda: len(rows(directory, "messages")) == 5)
+        shutil.rmtree(directory)
+        for number in range(5, 8):
+            journal.note(message_record(number))
+        until(lambda: losses(directory))
+    assert [row["bytes"] for row in rows(directory, "messages")] == [5, 6, 7]
+    told = {detail.partition("/")[0]: lost for lost, detail in losses(directory)}
+    assert told["messages"] == 5
+    assert check(directory) == []
+
+
+def test_a_tail_that_vanishes_before_it_is_sealed_is_told(tmp_path: Path) -> None:
+    with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
+        journal.note(message_record(1))
+        until(lambda: rows(tmp_path, "messages"))
+        tail = journal._tails._open["messages"]
+        tail.path.unlink()
+        journal._sealer.seal(tail)
+        until(lambda: losses(tmp_path))
+    assert losses(tmp_path)[0] == (1, f"messages/{tail.path.name[1:]} vanished")
+
+
+def test_sealing_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Journal(tmp_path, "garage", flush_seconds=0.02, seal_bytes=1) as journal:
+        monkeypatch.setattr("waystation.journal.sealer._RETRY_SECONDS", 0.01)
+
+        def full(*_args: object, **_options: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr("waystation.journal.sealer.seal_tail", full)
+            journal.note(message_record(1))
+            until(lambda: caplog.records)
+            until(lambda: rows(tmp_path, "messages"))  # readable meanwhile
+    assert len(caplog.records) == 1
+    assert not list(tmp_path.rglob(".*.arrows"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(LocalError, match="Permission denied"):
+        Journal(tmp_path / "journal", "garage")
+
+
+def test_a_journal_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(LocalError, match="no journal can be kept"):
+        Journal(tmp_path / "file", "garage")
+
+
+def test_permission_denied_while_it_runs_is_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_args: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
+        until(lambda: rows(tmp_path, "nodes"))
+        with monkeypatch.context() as patch:
+            patch.setattr(Tail, "__init__", denied)
+            journal.note(message_record(1))
+            until(lambda: journal._retry_seconds)
+        until(lambda: rows(tmp_path, "messages"))
+    assert journal.lost == 0
+
+
+def test_a_node_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "FileLock", full)
+        journal = Journal(tmp_path, "garage", flush_seconds=0.02)
+        journal.note(message_record(1))
+        until(lambda: journal._retry_seconds)
+    until(lambda: rows(tmp_path, "messages"))
+    journal.close()
+    assert check(tmp_path) == []
+
+
+SMALL_DISK = """
+import sys
+from pathlib import Path
+from tests.journal.traffic import losses, message_record, rows, until
+from waystation.journal import Journal
+from waystation.journal.check import check
+
+disk = Path(sys.argv[1])
+with Journal(disk / "journal", "garage", flush_seconds=0.02) as journal:
+    until(lambda: rows(disk / "journal", "nodes"))
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(600_000))
+    noted = 0
+    while not journal._retry_seconds:
+        for _ in range(100):
+            journal.note(message_record(noted))
+            noted += 1
+        until(lambda: not journal._buffer)
+    print("full", noted, flush=True)
+    ballast.unlink()
+    until(lambda: len(rows(disk / "journal", "messages")) == noted)
+assert check(disk / "journal") == [], check(disk / "journal")
+assert journal.lost == 0, journal.lost
+print("whole", flush=True)
+"""
+
+
+@pytest.mark.rule("OB-6")
+def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+    if not Path(UNSHARE).exists():
+        pytest.skip("no unshare here")
+    mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}"
+    allowed = subprocess.run(
+        [UNSHARE, "-m", "sh", "-c", mount], capture_output=True, text=True, check=False
+    )
+    if allowed.returncode:
+        pytest.skip(f"no mount namespace here: {allowed.stderr.strip()}")
+    command = f'{mount} && exec "$0" -c "$1" {tmp_path}'
+    result = subprocess.run(
+        [UNSHARE, "-m", "sh", "-c", command, sys.executable, SMALL_DISK],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=100,
+        check=False,
+    )
+    assert result.stdout.endswith("whole\n"), result.stderr
+    assert "No space left on device" in result.stderr
+
+
+def test_without_the_lock_nobody_elses_tail_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with Journal(tmp_path, "garage", incarnation=5, flush_seconds=0.02) as living:
+        living.note(message_record(1))
+        until(lambda: rows(tmp_path, "messages"))
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "FileLock", full)
+            other = Journal(tmp_path, "garage", incarnation=6, flush_seconds=0.02)
+            other._sealer.wait_until_tried(30)
+            assert list(tmp_path.rglob(".5-1.arrows"))
+            other.close()
+        assert other.lost == 2  # its start and its stop
+        living.note(message_record(2))
+    assert len(rows(tmp_path, "messages")) == 2
+
+
+def test_with_fsync_at_the_flush_each_flush_waits_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr("waystation.journal.tail.os.fdatasync", synced.append)
+    with Journal(tmp_path, "garage", fsync="flush", flush_seconds=0.02) as journal:
+        until(lambda: len(synced) == 1)
+        journal.note(message_record(1))
+        until(lambda: len(synced) == 2)

@@ -1,0 +1,64 @@
+"""Records as a node makes them, and a look into a journal, for the tests of the journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from waystation.core.address import Address, Route
+from waystation.core.message import Arrival, Message
+from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.record import ChangeRecord, MessageRecord
+from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
+from waystation.journal.reader import Entry, JournalReader, Wanted
+
+BEGIN = 1_700_000_000_000_000
+DELIVERED = Verdict(Outcome.DELIVERED, None, "echo", Address(0, b"echo"))
+FORWARDED = Verdict(Outcome.FORWARDED, None, "truck-7", Address(1, b"10.0.0.9:4000"))
+NO_ROUTE = Verdict.dropped(Reason.NO_ROUTE, "truck-8")
+ONWARD = Route.parse("echo")
+BACK = Route.parse("1#10.0.0.2:4000 => app")
+
+
+def message_record(number: int, verdict: Verdict = DELIVERED, **more: Any) -> MessageRecord:
+    """A message whose id is this number."""
+    message = Message(ONWARD, BACK, b"x" * (number % 100), f"{number:032x}", **more)
+    return MessageRecord(Arrival(message, BEGIN + number), verdict, BEGIN + number + 1)
+
+
+def change_record(number: int, participant: str | None = None) -> ChangeRecord:
+    """A worker that started."""
+    name = f"worker-{number}" if participant is None else participant
+    entry = RoutingEntry(name, Address(0, name.encode()), local=True)
+    return ChangeRecord(RouteChange(RouteKind.PUT, entry), BEGIN + number)
+
+
+def no_problem(path: Path, problem: str) -> None:
+    """What a reader reports to when nothing may be wrong."""
+    raise AssertionError(f"{path}: {problem}")
+
+
+def entries(directory: Path, **wanted: Any) -> list[Entry]:
+    """All rows of a journal that must be sound."""
+    return list(JournalReader(directory, no_problem, Wanted(**wanted)).entries())
+
+
+def rows(directory: Path, table: str) -> list[dict[str, Any]]:
+    """The rows of one table of a journal that must be sound."""
+    return [entry.fields for entry in entries(directory, tables=frozenset({table}))]
+
+
+def losses(directory: Path) -> list[tuple[int, str]]:
+    """What the `lost` rows of a journal tell."""
+    lost = [row for row in rows(directory, "nodes") if row["kind"] == "lost"]
+    return [(row["lost"], row["detail"]) for row in lost]
+
+
+def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
+    """Wait until something is so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)

@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from waystation.errors import RemoteError
+from waystation.wire.hello import NAME_LIMIT, PAYLOAD_LIMIT, Greeting, Hello, Proof
+
+TYPES = {"local": 0, "tcp": 1}
+
+
+def side(name: str, token: bytes | None = None, *, opened_here: bool = False) -> Greeting:
+    hello = Hello(name, TYPES, 15.0, f"nonce of {name}", token is not None)
+    return Greeting(hello, token, opened_here=opened_here)
+
+
+def pair(here: bytes | None, there: bytes | None) -> tuple[Greeting, Greeting]:
+    return side("a", here, opened_here=True), side("b", there)
+
+
+@pytest.mark.rule("AD-3")
+def test_both_sides_learn_who_the_other_is_and_how_it_numbers_types() -> None:
+    a, b = pair(None, None)
+    assert a.admitted
+    assert b.admitted
+    assert a.hear(b.first()) is None
+    assert b.hear(a.first()) is None
+    assert a.peer == Hello("b", TYPES, 15.0, "nonce of b")
+    assert b.peer is not None
+    assert (b.peer.node, b.peer.types, b.peer.beat) == ("a", TYPES, 15.0)
+
+
+def test_with_the_same_token_each_side_admits_the_other_after_its_proof() -> None:
+    a, b = pair(b"secret", b"secret")
+    of_a, of_b = a.hear(b.first()), b.hear(a.first())
+    assert of_a is not None
+    assert of_b is not None
+    before = (a.admitted, b.admitted)
+    assert b"secret" not in a.first() + b.first() + of_a + of_b
+    assert a.hear(of_b) is None
+    assert b.hear(of_a) is None
+    assert (before, a.admitted, b.admitted) == ((False, False), True, True)
+
+
+def test_another_token_is_refused() -> None:
+    a, b = pair(b"secret", b"other")
+    proof = b.hear(a.first())
+    a.hear(b.first())
+    assert proof is not None
+    with pytest.raises(RemoteError, match="node 'b' has another token"):
+        a.hear(proof)
+    assert not a.admitted
+
+
+def test_a_token_on_one_side_only_is_refused_on_both() -> None:
+    a, b = pair(b"secret", None)
+    with pytest.raises(RemoteError, match="node 'b' has no token"):
+        a.hear(b.first())
+    with pytest.raises(RemoteError, match="node 'a' asks for a token, and none is set here"):
+        b.hear(a.first())
+    assert not a.admitted
+
+
+def test_a_proof_is_good_for_its_session_and_its_role_only() -> None:
+    a, b = pair(b"secret", b"secret")
+    proof_of_a = a.hear(b.first())
+    assert proof_of_a is not None
+    later = Greeting(
+        Hello("b", TYPES, nonce="another nonce", token=True), b"secret", opened_here=False
+    )
+    later.hear(a.first())
+    with pytest.raises(RemoteError, match="another token"):
+        later.hear(proof_of_a)
+    mirror = side("b", b"secret")
+    own = mirror.hear(
+        Greeting(Hello("x", {}, nonce="nonce of b", token=True), b"", opened_here=True).first()
+    )
+    assert own is not None
+    with pytest.raises(RemoteError, match="another token"):
+        mirror.hear(own)
+
+
+def test_a_proof_before_a_hello_or_after_admission_counts_for_nothing() -> None:
+    a, b = pair(b"secret", b"secret")
+    assert a.hear(b'{"waystation":"proof","proof":"00"}') is None
+    assert not a.admitted
+    proof = b.hear(a.first())
+    a.hear(b.first())
+    assert proof is not None
+    a.hear(proof)
+    assert a.hear(b'{"waystation":"proof","proof":"00"}') is None
+    assert a.admitted
+
+
+def test_a_second_hello_is_refused() -> None:
+    a, b = pair(None, None)
+    a.hear(b.first())
+    with pytest.raises(RemoteError, match="node 'b' says hello a second time"):
+        a.hear(b.first())
+
+
+def test_a_long_name_is_refused() -> None:
+    a, _ = pair(None, None)
+    with pytest.raises(RemoteError, match="too long a name"):
+        a.hear(side("x" * (NAME_LIMIT + 1)).first())
+    a.hear(side("x" * NAME_LIMIT).first())
+    assert a.peer is not None
+
+
+def test_a_payload_over_the_limit_is_refused() -> None:
+    a, _ = pair(None, None)
+    assert a.hear(bytes(PAYLOAD_LIMIT)) is None
+    with pytest.raises(RemoteError, match="is too long"):
+        a.hear(bytes(PAYLOAD_LIMIT + 1))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xff",
+        b"null",
+        b'{"waystation":"later","x":1}',
+        b'{"waystation":"hello","node":"\xff","types":{}}',
+        b'{"waystation":"hello","node":"x","types":{},"more":' + b"[" * 60_000,
+        b'{"waystation":"hello","node":"x","types":{"tcp":"1"}}',
+        b'{"waystation":"hello","node":"x"}',
+    ],
+)
+def test_what_is_none_of_these_is_passed_over(payload: bytes) -> None:
+    a, b = pair(None, None)
+    assert a.hear(payload) is None
+    assert a.peer is None
+    a.hear(b.first())
+    assert a.peer is not None
+
+
+def test_a_hello_of_a_later_make_may_say_more() -> None:
+    a, b = pair(None, None)
+    said = json.loads(b.first()) | {"colour": {"sky": ["blue"]}}
+    assert a.hear(json.dumps(said).encode()) is None
+    assert a.peer is not None
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise_anything_but_a_remote_error(payload: bytes) -> None:
+    a, _ = pair(b"secret", None)
+    with contextlib.suppress(RemoteError):
+        a.hear(payload)
+    assert not a.admitted
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+_fields = ("node", "types", "beat", "nonce", "token", "proof")
+
+
+@given(
+    st.sampled_from(["hello", "proof", "x"]),
+    st.fixed_dictionaries({}, optional=dict.fromkeys(_fields, _json)),
+)
+def test_no_object_gets_in_without_the_token(kind: str, fields: dict[str, Any]) -> None:
+    _, b = pair(None, b"secret")
+    a = side("a", b"secret", opened_here=True)
+    a.hear(b.first())
+    with contextlib.suppress(RemoteError):
+        a.hear(json.dumps({"waystation": kind, **fields}).encode())
+    assert not a.admitted
+
+
+def test_a_nonce_and_a_proof_may_be_any_text() -> None:
+    a = side("a", b"secret", opened_here=True)
+    a.hear(
+        json.dumps(
+            {
+                "waystation": "hello",
+                "node": "b",
+                "types": {},
+                "nonce": "\U0001f600 é",
+                "token": True,
+            }
+        ).encode()
+    )
+    with pytest.raises(RemoteError, match="another token"):
+        a.hear(json.dumps({"waystation": "proof", "proof": "\U0001f600"}).encode())
+    assert Proof("x").proof == "x"
