@@ -113,18 +113,21 @@ def _reader(directory: Path, options: dict[str, Any]) -> JournalReader:
     return JournalReader(directory, _complain, wanted)
 
 
-@journal.command(context_settings={"auto_envvar_prefix": "WAYSTATION"})
+_CAT = """Print the rows of a journal, sealed or not, one line each.
+
+\b
+Examples:
+  waystation journal cat J --table routes --participant truck-7
+  waystation journal cat J --message 4bf92f3577b34da6a3ce929d0e0e4736
+  waystation journal cat J --outcome DROPPED --since 15m --json
+"""
+
+
+@journal.command(help=_CAT, context_settings={"auto_envvar_prefix": "WAYSTATION"})
 @_directory
 @_filters
 def cat(directory: Path, *, as_json: bool, **options: Any) -> None:
-    r"""Print the rows of a journal, sealed or not, one line each.
-
-    \b
-    Examples:
-      waystation journal cat J --table routes --participant truck-7
-      waystation journal cat J --message 4bf92f3577b34da6a3ce929d0e0e4736
-      waystation journal cat J --outcome DROPPED --since 15m --json
-    """
+    """Print what the filters let through."""
     reader = _reader(directory, options)
     for entry in reader.entries():
         click.echo(_json_line(entry) if as_json else line(entry))

@@ -9,21 +9,23 @@ import msgspec
 
 from waystation.rules import Rule, all_rules
 
+_HELP = """Show each rule, its meaning, and the tests that prove it.
 
-@click.command()
+\b
+Examples:
+  waystation rules              all rules, with the number of their tests
+  waystation rules RE-6 MC-4    these rules, with the names of their tests
+  waystation rules --json       for programs
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("ids", nargs=-1, metavar="[RULE]...")
 @click.option(
     "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
 )
 def rules(ids: tuple[str, ...], *, as_json: bool) -> None:
-    r"""Show each rule, its meaning, and the tests that prove it.
-
-    \b
-    Examples:
-      waystation rules              all rules, with the number of their tests
-      waystation rules RE-6 MC-4    these rules, with the names of their tests
-      waystation rules --json       for programs
-    """
+    """Print the rules that were asked for."""
     chosen = all_rules()
     if ids:
         chosen = [_find(chosen, id) for id in ids]
