@@ -6,17 +6,34 @@ Exit codes: 0 success, 2 wrong usage, 1 anything else; an error is one line on s
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Final
 
 import click
 
 from waystation import __version__
-from waystation.cli.journal import journal as journal_command
-from waystation.cli.router import router as router_command
-from waystation.cli.rules import rules as rules_command
 from waystation.errors import WaystationError
+
+COMMANDS: Final = ("journal", "router", "rules")
+"""Each is a module of this package with a command of the same name, loaded when it is called for:
+nobody who asks for a rule waits for a router to be imported."""
+
+
+class _Commands(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name)
+        return command
 
 
 @click.group(
+    cls=_Commands,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every option can also be given as the environment variable WAYSTATION_<OPTION>.",
@@ -27,11 +44,6 @@ def waystation(context: click.Context) -> None:
     """Messages that find their way, and a record of every step."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
-
-
-waystation.add_command(rules_command)
-waystation.add_command(journal_command)
-waystation.add_command(router_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

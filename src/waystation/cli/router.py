@@ -5,10 +5,8 @@ The journal is an extra (pyarrow): it is imported when it is asked for, not by t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import resource
-import signal
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +18,7 @@ from waystation.core.record import ChangeRecord
 from waystation.errors import LocalError
 from waystation.groups import Admission, GossipServer, Settings
 from waystation.groups.monitor import Monitor
-from waystation.node.runner import run
+from waystation.node.runner import run, stop_signals
 from waystation.transports.place import parse_place
 from waystation.transports.tls import Tls
 
@@ -197,16 +195,13 @@ def _allow_files(connections: int) -> None:
 
 
 async def _serve(server: GossipServer, options: Options) -> None:
-    loop = asyncio.get_running_loop()
-    told_to_end = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told_to_end.set)
-    await server.start(options.listen)
-    monitor = Monitor(server)
-    if options.metrics is not None:
-        await monitor.start(options.metrics)
-        click.echo(f"metrics on http://{monitor.place}/metrics")
-    click.echo(f"listening on {server.place}")
-    await told_to_end.wait()
-    await server.drain()
-    monitor.close()
+    with stop_signals() as told_to_end:
+        await server.start(options.listen)
+        monitor = Monitor(server)
+        if options.metrics is not None:
+            await monitor.start(options.metrics)
+            click.echo(f"metrics on http://{monitor.place}/metrics")
+        click.echo(f"listening on {server.place}")
+        await told_to_end.wait()
+        await server.drain()
+        monitor.close()

@@ -50,9 +50,7 @@ class Message(Struct, frozen=True, gc=False):
     ) -> Message:
         """A message from values that nobody has checked yet; the constructor takes what it gets."""
         if not isinstance(payload, bytes):
-            raise LocalError(
-                f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes"
-            )
+            raise no_bytes(payload)
         onward, back = Route.of(onward_route), Route.of(return_route)
         return cls(onward, back, payload, check_message_id(id), check_expiry(expiry, rule="AD-7"))
 
@@ -130,6 +128,11 @@ class Arrival(Struct, frozen=True, gc=False):
     message: Message
     received_at: int
     from_global: bool = False
+
+
+def no_bytes(payload: object) -> LocalError:
+    """What is wrong with a payload that is not bytes."""
+    return LocalError(f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes")
 
 
 def check_message_id(id: str) -> str:

@@ -17,6 +17,7 @@ from waystation.groups.outbox import Outbox
 from waystation.groups.patience import Patience
 from waystation.groups.reader import Reader
 from waystation.transports.place import place_of
+from waystation.transports.sockets import prepare
 from waystation.wire.jgroups import generation_of
 
 if TYPE_CHECKING:
@@ -296,12 +297,7 @@ class Client(asyncio.BufferedProtocol):
 
 
 def _prepare(found: socket.socket | None, dead: float) -> None:
-    """Small messages at once, and a sign of life from the peer's system when all is quiet."""
-    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(dead / 2)))
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(dead / 6)))
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))
+    """As every TCP socket; and who does not take what was sent for so long is gone as well."""
+    prepare(found, dead)
+    if found is not None and found.family in (socket.AF_INET, socket.AF_INET6):
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))

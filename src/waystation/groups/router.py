@@ -38,6 +38,7 @@ from waystation.groups.outbox import Outbox
 from waystation.groups.reader import Reader
 from waystation.groups.settings import Settings
 from waystation.transports.place import parse_place, place_of
+from waystation.transports.sockets import listening_at
 from waystation.transports.tls import Tls
 from waystation.wire.jgroups import Address
 
@@ -112,14 +113,15 @@ class GossipServer:
         host, port = parse_place(place)
         context = self._tls.for_listener() if self._tls else None
         self.loop = asyncio.get_running_loop()
-        self._server = await self.loop.create_server(
-            self._make_client,
-            host,
-            port,
-            backlog=self.settings.backlog,
-            ssl=context,
-            ssl_handshake_timeout=self.settings.silence if context else None,
-        )
+        with listening_at(place):
+            self._server = await self.loop.create_server(
+                self._make_client,
+                host,
+                port,
+                backlog=self.settings.backlog,
+                ssl=context,
+                ssl_handshake_timeout=self.settings.silence if context else None,
+            )
         self.place = place_of(self._server.sockets[0].getsockname())
         self._sweep()
 

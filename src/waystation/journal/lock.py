@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from waystation.errors import LocalError
+from waystation.journal.files import is_at
 
 
 class FileLock:
@@ -35,11 +36,7 @@ class FileLock:
 
     def in_place(self) -> bool:
         """Whether the file is still where it was; if not, somebody else could lock a new one."""
-        try:
-            there, held = self._path.stat(), os.fstat(self._descriptor)
-        except OSError:
-            return False
-        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+        return is_at(self._path, self._descriptor)
 
     def release(self) -> None:
         """Let go."""

@@ -6,7 +6,6 @@ What lies in it and how it is encoded is decided here, for sealed and for compac
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,10 +13,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from waystation.journal.files import sync, sync_directory
 from waystation.journal.layout import SEALING, Stem
 from waystation.journal.records import SCHEMAS
 from waystation.journal.sealed import LAST_SEQ, read_footer
-from waystation.journal.tail import UNREADABLE, TailContent, read_tail, sync_directory
+from waystation.journal.tail import UNREADABLE, TailContent, read_tail
 
 ROW_GROUP: Final = 131_072
 """Rows in a row group: some megabytes, which a reader can skip by the statistics of seq and at."""
@@ -40,7 +40,7 @@ def write_sealed(
     try:
         _write_parquet(temporary, SCHEMAS[table], batches)
         if fsync:
-            _sync(temporary)
+            sync(temporary)
         sealed = temporary.rename(directory / stem.sealed)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -115,11 +115,3 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         "store_schema": False,  # the types of Parquet say it all
         "write_page_checksum": True,
     }
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct
 
+from waystation.journal.files import is_at, sync_directory
 from waystation.journal.layout import Stem
 from waystation.journal.records import SCHEMAS
 
@@ -101,25 +102,11 @@ class Tail:
 
     def in_place(self) -> bool:
         """Whether the file still has its name; what is written to it is lost otherwise."""
-        try:
-            there, held = self.path.stat(), os.fstat(self._descriptor)
-        except OSError:
-            return False
-        return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+        return is_at(self.path, self._descriptor)
 
     def close(self) -> None:
         """Close the file; it stays where it is."""
         os.close(self._descriptor)
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the disk has the names in a table's directory, and the way to it."""
-    for path in (directory, directory.parent, directory.parent.parent):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 class TailContent(Struct):

@@ -89,9 +89,7 @@ class Connections:
     ) -> None:
         self.node = node
         self.limits = limits
-        self.heartbeat = limits.heartbeat
         self.patience = Wait(limits.stall)
-        self.greeting_time = limits.greeting
         self.table_time = 0.25  # to hear the types of a peer that may have none to tell
         self.dial_for_peers = dial_for_peers
         self.by_place: dict[Address, Session] = {}
@@ -135,13 +133,13 @@ class Connections:
         """Open a listener."""
         address = self.parse(text)
         transport = self._transports[address.type]
-        secret = token if token is not None else self._token
 
         def accept() -> Session | None:
-            if self.closing or len(self.sessions) >= self.limits.sessions:
-                self._tell_refused(address, "there are as many sessions as the limit allows")
+            if self._takes_no_more():
+                detail = "there are as many sessions as the limit allows"
+                self._tell(SessionKind.REFUSED, "", address, None, Reason.REFUSED, detail)
                 return None
-            return self._session(Address(address.type, b"?"), secret, opened_here=False)
+            return self._session(Address(address.type, b"?"), token, opened_here=False)
 
         listener = await transport.listen(address.data.decode(), accept)
         found = Address(address.type, listener.place.encode())
@@ -167,8 +165,7 @@ class Connections:
                 hint="give one or more places of one peer on one transport",
             )
         own = None if name is None else self.node.free_address(name)
-        secret = token if token is not None else self._token
-        session = self._session(addresses[0], secret, opened_here=True, own=own, kept=keep)
+        session = self._session(addresses[0], token, opened_here=True, own=own, kept=keep)
         session.places = len(addresses)
         self._register(session)
         self.by_place.setdefault(session.place, session)
@@ -190,11 +187,9 @@ class Connections:
             return session
         cooling = self._cooling.get(place)
         loop = asyncio.get_running_loop()
-        if self.closing or len(self.sessions) >= self.limits.sessions:
+        if self._takes_no_more() or (cooling is not None and loop.time() < cooling.until):
             return None
-        if cooling is not None and loop.time() < cooling.until:
-            return None
-        session = self._session(place, self._token, opened_here=True)
+        session = self._session(place, None, opened_here=True)
         self.by_place[place] = session
         self._hold(loop.create_task(self._reach(session), name=f"waystation dial {place}"))
         return session
@@ -205,7 +200,7 @@ class Connections:
         """Count a session whose link is there; says whether it may stay."""
         if not session.opened_here or session.places > 1:
             self._move(session, Address(session.place.type, link.place.encode()))
-        if self.closing or len(self.sessions) >= self.limits.sessions:
+        if self._takes_no_more():
             return session.address.data in self.sessions
         self.sessions[session.address.data] = session
         return True
@@ -215,7 +210,7 @@ class Connections:
         session.openings += 1
         self._cooling.pop(session.place, None)
         self._register(session)
-        self._tell(SessionKind.OPENED, session, session.peer, None, "")
+        self._tell(SessionKind.OPENED, session.name, session.place, session.peer, None, "")
         session.changed()
 
     def link_closed(
@@ -223,7 +218,7 @@ class Connections:
     ) -> None:
         """Note the end of a link; the session ends with it, unless it is kept."""
         kind = SessionKind.CLOSED if was_open else SessionKind.REFUSED
-        self._tell(kind, session, session.peer, reason, detail)
+        self._tell(kind, session.name, session.place, session.peer, reason, detail)
         session.failure = detail
         if not was_open and not session.kept and session.opened_here:
             self._cool_down(session.place)
@@ -286,6 +281,7 @@ class Connections:
         own: Address | None = None,
         kept: bool = False,
     ) -> Session:
+        token = self._token if token is None else token  # the node's, unless it has one of its own
         if own is None:
             kind = self.node.router.types.name(place.type)
             own = Address(LOCAL, f"{kind}-{secrets.token_hex(8)}".encode())
@@ -294,7 +290,7 @@ class Connections:
             hello = Hello(
                 self.node.name,
                 dict(self.node.router.types.numbers),
-                self.heartbeat,
+                self.limits.heartbeat,
                 "" if token is None else secrets.token_hex(16),
                 token is not None,
             )
@@ -357,7 +353,8 @@ class Connections:
             await self._transports[session.place.type].dial(places, session)
         except (OSError, ValueError) as error:  # the latter from names that no resolver takes
             session.failure = str(error) or type(error).__name__
-            self._tell(SessionKind.REFUSED, session, None, Reason.TRANSPORT_DOWN, session.failure)
+            reason, why = Reason.TRANSPORT_DOWN, session.failure
+            self._tell(SessionKind.REFUSED, session.name, session.place, None, reason, why)
             session.changed()
             return False
         return True
@@ -394,24 +391,19 @@ class Connections:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def _takes_no_more(self) -> bool:
+        return self.closing or len(self.sessions) >= self.limits.sessions
+
     def _tell(
         self,
         kind: SessionKind,
-        session: Session,
+        name: str,
+        place: Address,
         peer: str | None,
         reason: Reason | None,
         detail: str,
     ) -> None:
         node = self.node
-        if reason is not None:
-            _log.info("session %s with %s: %s, %s", session.name, session.place, reason, detail)
-        record = SessionRecord(
-            kind, session.name, str(session.place), peer, reason, detail, node.tick()
-        )
-        node.tell(record)
-
-    def _tell_refused(self, place: Address, detail: str) -> None:
-        record = SessionRecord(
-            SessionKind.REFUSED, "", str(place), None, Reason.REFUSED, detail, self.node.tick()
-        )
-        self.node.tell(record)
+        if name and reason is not None:
+            _log.info("session %s with %s: %s, %s", name, place, reason, detail)
+        node.tell(SessionRecord(kind, name, str(place), peer, reason, detail, node.tick()))

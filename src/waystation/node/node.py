@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.expiry import NEVER, Expiry, expiry_after
-from waystation.core.message import HOP_LIMIT, Arrival, Message
+from waystation.core.message import HOP_LIMIT, Arrival, Message, no_bytes
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
@@ -33,6 +32,7 @@ from waystation.node.connections import Connections, Limits, Listening
 from waystation.node.ids import new_ids
 from waystation.node.policy import WAIT, Policy, Queue, Wait, check_seconds
 from waystation.node.receiver import Receiver
+from waystation.node.runner import stop_signals
 from waystation.node.session import Session
 from waystation.node.worker import Handler, Worker
 from waystation.transports.tcp import Tcp
@@ -142,7 +142,6 @@ class Node:
     ) -> None:
         self.name = name
         self.router = Router(hop_limit=hop_limit)
-        self._hop_limit = hop_limit
         self._read_clock = clock
         self._latest = 0
         self.new_id = new_ids()
@@ -283,11 +282,7 @@ class Node:
                 rule="RE-11",
                 hint="stop it with stop_worker",
             )
-        at = self.tick()
-        change = self.router.table.remove(participant, at // 1000)
-        if change is not None:
-            self._tell_change(change, at)
-        return change
+        return self._remove_entry(participant)
 
     # Sending
 
@@ -304,7 +299,7 @@ class Node:
         if onward is None:
             onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise _no_bytes(payload)
+            raise no_bytes(payload)
         expiry = NEVER if ttl is None else self.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
         now = self._read_clock() // 1000  # as `tick` does, without a call
@@ -330,7 +325,7 @@ class Node:
         """
         onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise _no_bytes(payload)
+            raise no_bytes(payload)
         expiry = self.expiry_in(check_seconds(timeout))
         self._requests += 1
         name = f"request-{self._requests}"
@@ -382,16 +377,9 @@ class Node:
 
     async def serve(self, *, drain: float = 5.0) -> None:
         """Run until this process is told to stop (SIGTERM, SIGINT), then close."""
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        try:
-            await stop.wait()
+        with stop_signals() as told:
+            await told.wait()
             await self.close(drain=drain)
-        finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
 
     async def close(self, *, drain: float = 5.0) -> None:
         """Let the workers finish what they have, `drain` seconds at the most, then stop them.
@@ -446,16 +434,12 @@ class Node:
     def add_receiver(self, address: Address, receiver: Receiver, entry: RoutingEntry) -> None:
         """Send what is addressed to a local address to a receiver, and say so in the table."""
         self._receivers[address.data] = receiver
-        at = self.tick()
-        self._tell_change(self.router.table.put(entry, at // 1000), at)
+        self.put_route(entry)
 
     def remove_receiver(self, address: Address, name: str | None = None) -> None:
         """Undo it; `name` is that of the address, for whoever has it at hand."""
         del self._receivers[address.data]
-        at = self.tick()
-        change = self.router.table.remove(name or address.name, at // 1000)
-        if change is not None:
-            self._tell_change(change, at)
+        self._remove_entry(name or address.name)
 
     def arrival(self, message: Message) -> Arrival:
         """A message as it enters the node; `tick` was called for it or for those before it."""
@@ -533,7 +517,7 @@ class Node:
             if (
                 receiver is not None
                 and (message.expiry is NEVER or arrival.received_at < message.expiry * 1000)
-                and len(message.return_route.addresses) < self._hop_limit
+                and len(message.return_route.addresses) < self.router.hop_limit
                 and not self._closed
             ):
                 verdict = receiver.offer(arrival)
@@ -678,6 +662,13 @@ class Node:
         self.observe(journal.note)
         return journal
 
+    def _remove_entry(self, participant: str) -> RouteChange | None:
+        at = self.tick()
+        change = self.router.table.remove(participant, at // 1000)
+        if change is not None:
+            self._tell_change(change, at)
+        return change
+
     def _tell_change(self, change: RouteChange, at: int) -> None:
         if self.observers:
             self.tell(ChangeRecord(change, at))
@@ -687,7 +678,3 @@ def _secret(token: str | bytes | None) -> bytes | None:
     if token is None or isinstance(token, bytes):
         return token
     return token.encode()
-
-
-def _no_bytes(payload: object) -> LocalError:
-    return LocalError(f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes")

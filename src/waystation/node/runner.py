@@ -1,9 +1,11 @@
-"""Running a program on the fastest event loop there is."""
+"""Running a program: on the fastest event loop there is, until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import signal
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,3 +24,18 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+@contextmanager
+def stop_signals() -> Iterator[asyncio.Event]:
+    """An event that is set when this process is told to stop (SIGTERM, SIGINT)."""
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    for number in numbers:
+        loop.add_signal_handler(number, told.set)
+    try:
+        yield told
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)

@@ -17,7 +17,6 @@ from msgspec import structs
 
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
-from waystation.core.expiry import NEVER
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.errors import RemoteError
@@ -206,11 +205,11 @@ class Session:
         link.send_control(self._greeting.first())
         loop = asyncio.get_running_loop()
         if not self._greeting.admitted:
-            self._admission = loop.call_later(connections.greeting_time, self._refuse_silence)
+            self._admission = loop.call_later(connections.limits.greeting, self._refuse_silence)
         self._types = connections.peer_types(None, opened_here=self.opened_here)
-        if connections.heartbeat:
+        if connections.limits.heartbeat:
             self._missed = 0
-            self._beat = loop.call_later(connections.heartbeat, self._keep_alive)
+            self._beat = loop.call_later(connections.limits.heartbeat, self._keep_alive)
 
     def answered(self) -> None:
         """Let messages follow, if neither a token nor the peer's numbers have to be waited for."""
@@ -342,9 +341,8 @@ class Session:
 
     def _refuse_silence(self) -> None:
         self._admission = None
-        self._fail(
-            Reason.REFUSED, f"the peer proved nothing for {self._connections.greeting_time:g} s"
-        )
+        seconds = self._connections.limits.greeting
+        self._fail(Reason.REFUSED, f"the peer proved nothing for {seconds:g} s")
 
     def _fail(self, reason: Reason, detail: str) -> None:
         if self._failure is None:
@@ -358,7 +356,7 @@ class Session:
         peer = self._greeting.peer
         # A session that does not read hears nothing, and that is not the peer's fault.
         self._missed = 0 if self._heard or self._stalled else self._missed + 1
-        beat = connections.heartbeat
+        beat = connections.limits.heartbeat
         if (
             peer is not None
             and peer.beat > 0
@@ -433,7 +431,7 @@ class Session:
                 return
             (arrival, message), room = first
             node = self._connections.node
-            if message.expiry is not NEVER and node.tick() // 1000 >= message.expiry:
+            if message.expired(node.tick() // 1000):
                 room.set_result(node.end(arrival, Verdict.dropped(Reason.EXPIRED)))
             else:
                 room.set_result(self.carry(arrival, message))

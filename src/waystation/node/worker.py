@@ -133,7 +133,7 @@ class Worker:
                 message = arrival.message
                 addresses = message.onward_route.addresses
                 try:
-                    if message.expiry is not NEVER and node.tick() // 1000 >= message.expiry:
+                    if message.expiry is not NEVER and message.expired(node.tick() // 1000):
                         self._note_drop(arrival, Reason.EXPIRED)
                     elif passing or len(addresses) == 1:
                         result = handler(message, Context(node, addresses[0], message))

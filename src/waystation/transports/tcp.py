@@ -9,7 +9,6 @@ by its senders, through every socket between them, and by nobody else.
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -22,6 +21,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 from waystation.transports.place import parse_place, place_of
+from waystation.transports.sockets import listening_at, prepare, reason_of
 from waystation.transports.tls import Tls
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam import (
@@ -161,7 +161,8 @@ class TcpLink(asyncio.Protocol):
         """Greet the peer, whoever it is."""
         self._transport = cast("asyncio.Transport", transport)
         self.place = place_of(transport.get_extra_info("peername") or ("?", 0))
-        _prepare(transport.get_extra_info("socket"), self._limits.dead)
+        # No TCP_USER_TIMEOUT: it would also end connections whose peer lives and is slow to read.
+        prepare(transport.get_extra_info("socket"), self._limits.dead)
         unsent = self._limits.unsent
         self._transport.set_write_buffer_limits(high=unsent, low=unsent // 4)
         self._transport.write(PREFACE)
@@ -304,18 +305,6 @@ _REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
 """Why a message cannot be written, by the rule that it breaks."""
 
 
-def _prepare(found: socket.socket | None, dead: float) -> None:
-    """Small messages at once, and a sign of life from the peer's system when all is quiet."""
-    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(dead / 2)))
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(dead / 6)))
-    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
-    # No TCP_USER_TIMEOUT: it also ends connections whose peer lives and does not read for a while.
-
-
 class _Refused(asyncio.Protocol):
     """A connection that nobody wants."""
 
@@ -347,7 +336,6 @@ class Tcp:
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> TcpListener:
         """Listen; port 0 takes a free one."""
         host, port = parse_place(place)
-
         tls = self._tls
         loop = asyncio.get_running_loop()
 
@@ -360,14 +348,16 @@ class Tcp:
                 loop.call_later(self.limits.greeting + 1, made.give_up_on_handshake)
             return made
 
-        server = await loop.create_server(
-            link,
-            host,
-            port,
-            backlog=self.limits.backlog,
-            ssl=tls.for_listener() if tls else None,
-            ssl_handshake_timeout=self.limits.greeting if tls else None,
-        )
+        context = tls.for_listener() if tls else None
+        with listening_at(place):
+            server = await loop.create_server(
+                link,
+                host,
+                port,
+                backlog=self.limits.backlog,
+                ssl=context,
+                ssl_handshake_timeout=self.limits.greeting if tls else None,
+            )
         return TcpListener(server)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
@@ -450,8 +440,7 @@ async def _connect(
         await asyncio.get_running_loop().sock_connect(fresh, address)
     except OSError as error:
         fresh.close()
-        why = os.strerror(error.errno) if error.errno else str(error)
-        raise ConnectionError(f"{place_of(address)}: {why}") from error
+        raise ConnectionError(f"{place_of(address)}: {reason_of(error)}") from error
     except BaseException:
         fresh.close()
         raise

@@ -34,7 +34,7 @@ import msgspec
 
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.expiry import LAST_INSTANT, NEVER, Expiry, check_expiry
-from waystation.core.message import Message, check_message_id
+from waystation.core.message import Message, check_message_id, no_bytes
 from waystation.errors import DecodeError, LocalError, shown
 
 PREFACE: Final = b"\x01"
@@ -141,20 +141,20 @@ class _RouteItems(_Memory[Route, bytes]):
     BYTES: Final = 256
 
     def __missing__(self, route: Route) -> bytes:
-        item = _route_item(route)
+        item = self.write(route)
         if len(route.addresses) <= self.ADDRESSES and len(item) <= self.BYTES:
             self.remember(route, item)
         return item
+
+    def write(self, route: Route) -> bytes:
+        return _route_item(route)
 
 
 class _Departures(_RouteItems):
     """Routes with the bytes of what is left of them when their first address is done (WK-10)."""
 
-    def __missing__(self, route: Route) -> bytes:
-        item = _route_item(route.rest())
-        if len(route.addresses) <= self.ADDRESSES and len(item) <= self.BYTES:
-            self.remember(route, item)
-        return item
+    def write(self, route: Route) -> bytes:
+        return _route_item(route.rest())
 
 
 class _WaysBack(_Memory[Route, Route]):
@@ -470,7 +470,7 @@ def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     try:
         onward = _DEPARTURES[message.onward_route]
     except TypeError:  # as above
-        onward = _route_item(message.onward_route.rest())
+        onward = _DEPARTURES.write(message.onward_route)
     return _frame(onward, message, limit)
 
 
@@ -483,7 +483,7 @@ def encode_control(payload: bytes) -> bytes:
 def _frame(onward: bytes, message: Message, limit: int) -> bytes:
     payload = message.payload
     if type(payload) is not bytes:
-        raise LocalError(f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes")
+        raise no_bytes(payload)
     if onward == b"\x80":
         raise LocalError(
             f"message {message} has no onward route",
