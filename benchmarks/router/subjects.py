@@ -13,7 +13,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from benchmarks.router.load import RECEIVERS, SENDERS, Job, Shape, join, resident
+from benchmarks.harness import resident_bytes
+from benchmarks.router.load import RECEIVERS, SENDERS, Job, Shape, join
 from tests.peers.jgroups_peer import VERSIONS, free_port, real_router, wait_for_port
 
 WARM_UP = 4.0
@@ -169,7 +170,7 @@ def memory(subject: Subject) -> float:
         job = Job("receive", subject.generation, running.port, "one to one", 100)
         found = [join(job, number) for number in range(1, CONNECTIONS + 1)]
         time.sleep(1)
-        used = resident(running.pid) / 2**20
+        used = resident_bytes(running.pid) / 2**20
         for each in found:
             with suppress(OSError):
                 each.close()

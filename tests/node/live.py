@@ -10,7 +10,7 @@ import inspect
 import socket
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
 
@@ -23,7 +23,7 @@ from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.core.routing import RouteChange
 from waystation.node import Context, Limits, Node
-from waystation.transports.place import parse_place
+from waystation.transports.place import parse_place, place_of
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_frame
 
@@ -55,7 +55,7 @@ def watched(
 
     with asyncio.Runner(loop_factory=make_loop) as runner:
         runner.run(run())
-    assert complaints == []
+    assert not complaints, f"the event loop complained: {complaints}"
 
 
 def runs(scenario: Scenario) -> Callable[..., None]:
@@ -138,6 +138,20 @@ async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> N
 
 def _shown(condition: Callable[[], object]) -> str:
     return inspect.getsource(condition) if inspect.isfunction(condition) else repr(condition)
+
+
+@contextlib.contextmanager
+def full_listener() -> Iterator[str]:
+    """A place that neither accepts nor refuses: its queue of connections is full."""
+    with contextlib.ExitStack() as sockets:
+        full = sockets.enter_context(socket.socket())
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        for _ in range(4):
+            filler = sockets.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(full.getsockname())
+        yield place_of(full.getsockname())
 
 
 async def settle() -> None:

@@ -2,37 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from tests.node.live import Journal, runs, settle
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
-from waystation.core.record import ChangeRecord, MessageRecord, Record
-from waystation.core.routing import RouteChange, RoutingEntry
+from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError
 from waystation.node import FAIL, Context, Node, Queue, Wait
 
 
-class Journal:
-    """What an observer of a node heard."""
-
-    def __init__(self, node: Node) -> None:
-        self.records: list[MessageRecord] = []
-        self.routes: list[RouteChange] = []
-        node.observe(self.hear)
-
-    def hear(self, event: Record) -> None:
-        if isinstance(event, MessageRecord):
-            self.records.append(event)
-        elif isinstance(event, ChangeRecord) and isinstance(event.change, RouteChange):
-            self.routes.append(event.change)
-
-    def outcomes(self) -> list[tuple[bytes, str, str | None]]:
-        return [(r.arrival.message.payload, *_words(r.verdict)) for r in self.records]
+def outcomes(journal: Journal) -> list[tuple[bytes, str, str | None]]:
+    return [(r.arrival.message.payload, *_words(r.verdict)) for r in journal.messages]
 
 
 def _words(verdict: Any) -> tuple[str, str | None]:
@@ -43,21 +29,6 @@ def _words(verdict: Any) -> tuple[str, str | None]:
 async def a_node(**options: Any) -> AsyncIterator[tuple[Node, Journal]]:
     async with Node("garage", **options) as node:
         yield node, Journal(node)
-
-
-def runs(scenario: Callable[[], Awaitable[None]]) -> Callable[[], None]:
-    """A test written as a coroutine."""
-
-    def test() -> None:
-        asyncio.run(asyncio.wait_for(scenario(), 20))
-
-    test.__name__ = scenario.__name__
-    return test
-
-
-async def settle() -> None:
-    for _ in range(20):
-        await asyncio.sleep(0)
 
 
 def collector(node: Node, *names: str, **options: Any) -> list[tuple[str, bytes]]:
@@ -84,7 +55,7 @@ async def test_a_request_gets_its_answer() -> None:
         assert answer.payload == b"HELLO"
         assert str(answer.return_route) == "0#echo"
         await settle()
-        assert sorted(journal.outcomes()) == [
+        assert sorted(outcomes(journal)) == [
             (b"HELLO", "DELIVERED", None),
             (b"hello", "DELIVERED", None),
         ]
@@ -99,7 +70,7 @@ async def test_a_worker_is_told_which_of_its_addresses_was_used() -> None:
         await node.send("one", b"b")
         await settle()
         assert got == [("two", b"a"), ("one", b"b")]
-        assert [record.verdict.recipient for record in journal.records] == ["two", "one"]
+        assert [record.verdict.recipient for record in journal.messages] == ["two", "one"]
 
 
 @pytest.mark.rule("WK-4")
@@ -197,7 +168,7 @@ def test_a_worker_that_raises_loses_that_one_message_and_goes_on(
             for payload in (b"good", b"bad", b"fine"):
                 assert (await node.send("picky", payload)).outcome is Outcome.DELIVERED
             await settle()
-            assert journal.outcomes() == [
+            assert outcomes(journal) == [
                 (b"good", "DELIVERED", None),
                 (b"bad", "DROPPED", "FAILED"),
                 (b"fine", "DELIVERED", None),
@@ -244,7 +215,7 @@ async def test_a_full_inbox_fails_a_send_that_does_not_want_to_wait() -> None:
         verdict = await node.send("stuck", b"no", policy=FAIL)
         assert (verdict.outcome, verdict.reason) == (Outcome.DROPPED, Reason.QUEUE_FULL)
         assert node.post(Message(Route.parse("stuck"), Route(), b"either")) == verdict
-        assert journal.outcomes() == [
+        assert outcomes(journal) == [
             (b"no", "DROPPED", "QUEUE_FULL"),
             (b"either", "DROPPED", "QUEUE_FULL"),
         ]
@@ -259,7 +230,7 @@ async def test_a_full_inbox_makes_a_sender_wait_until_there_is_room() -> None:
         go.set()
         assert (await sending).outcome is Outcome.DELIVERED
         await settle()
-        assert [payload for payload, *_ in journal.outcomes()] == [
+        assert [payload for payload, *_ in outcomes(journal)] == [
             b"in hand",
             b"in box",
             b"patient",
@@ -271,7 +242,7 @@ async def test_a_sender_waits_no_longer_than_its_deadline() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
         verdict = await node.send("stuck", b"late", policy=Wait(0.01))
         assert verdict.reason is Reason.QUEUE_FULL
-        assert journal.outcomes() == [(b"late", "DROPPED", "QUEUE_FULL")]
+        assert outcomes(journal) == [(b"late", "DROPPED", "QUEUE_FULL")]
 
 
 @pytest.mark.rule("OB-1")
@@ -283,14 +254,14 @@ async def test_a_sender_that_is_cancelled_takes_its_message_along_and_that_is_he
         sending.cancel()
         await asyncio.wait([sending])
         assert sending.cancelled()
-        assert journal.outcomes() == [(b"withdrawn", "DROPPED", "QUEUE_FULL")]
+        assert outcomes(journal) == [(b"withdrawn", "DROPPED", "QUEUE_FULL")]
         accepted = asyncio.create_task(node.send("stuck", b"in already"))
         await settle()
         go.set()
         await settle()
         accepted.cancel()
         await settle()
-        assert [payload for payload, *_ in journal.outcomes()].count(b"in already") == 1
+        assert [payload for payload, *_ in outcomes(journal)].count(b"in already") == 1
 
 
 @runs
@@ -302,7 +273,7 @@ async def test_a_queued_message_goes_in_when_there_is_room_or_expires() -> None:
         await asyncio.sleep(0.03)
         go.set()
         await settle()
-        assert journal.outcomes() == [
+        assert outcomes(journal) == [
             (b"expires", "QUEUED", None),
             (b"waits", "QUEUED", None),
             (b"expires", "DROPPED", "EXPIRED"),
@@ -329,7 +300,7 @@ async def test_send_returns_the_outcome_and_every_drop_is_heard() -> None:
         for message, reason in cases:
             assert (await node.route(message)).reason == reason
             assert node.post(message).reason == reason
-        assert journal.outcomes() == [
+        assert outcomes(journal) == [
             (message.payload, "DROPPED", reason) for message, reason in cases for _ in "ab"
         ]
 
@@ -356,7 +327,7 @@ async def test_address_types_are_registered_at_run_time() -> None:
             (f"{number}#loft-3", b"ho"),
             (f"{number}#loft-3", b"storm"),
         ]
-        assert [words[1:] for words in journal.outcomes()] == [
+        assert [words[1:] for words in outcomes(journal)] == [
             ("FORWARDED", None),
             ("FORWARDED", None),
             ("DROPPED", "TRANSPORT_DOWN"),
@@ -373,7 +344,7 @@ async def test_time_never_goes_back_in_a_node() -> None:
         for _ in range(8):
             await node.send("here", b"")
         await settle()
-        received = [record.arrival.received_at for record in journal.records]
+        received = [record.arrival.received_at for record in journal.messages]
         assert received == sorted(set(received))
         assert received[-1] >= 1_008_000_000
 
@@ -412,7 +383,7 @@ async def test_a_second_answer_is_taken_and_changes_nothing() -> None:
 
         assert (await node.request("stutter", b"q")).payload == b"a"
         await settle()
-        assert sorted(journal.outcomes()) == [
+        assert sorted(outcomes(journal)) == [
             (b"a", "DELIVERED", None),
             (b"b", "DELIVERED", None),
             (b"q", "DELIVERED", None),
@@ -429,7 +400,7 @@ async def test_a_worker_is_a_routing_entry_for_as_long_as_it_runs() -> None:
         assert node.router.table.snapshot(now=0) == {}
         assert (await node.send("a", b"gone")).reason is Reason.NO_ROUTE
         assert got == []
-        assert journal.outcomes() == [
+        assert outcomes(journal) == [
             (b"unread", "DROPPED", "NO_ROUTE"),
             (b"gone", "DROPPED", "NO_ROUTE"),
         ]
@@ -451,7 +422,7 @@ async def test_closing_lets_workers_finish_and_refuses_what_is_new() -> None:
         await settle()
         await node.close()
         assert late == [Reason.REFUSED]
-        assert journal.outcomes() == [(b"new", "DROPPED", "REFUSED"), (b"old", "DELIVERED", None)]
+        assert outcomes(journal) == [(b"new", "DROPPED", "REFUSED"), (b"old", "DELIVERED", None)]
         assert node.router.table.snapshot(now=0) == {}
 
 
@@ -459,7 +430,7 @@ async def test_closing_lets_workers_finish_and_refuses_what_is_new() -> None:
 async def test_closing_drops_what_was_not_handled_in_time() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
         await node.close(drain=0.01)
-        assert journal.outcomes() == [
+        assert outcomes(journal) == [
             (b"in hand", "DROPPED", "FAILED"),
             (b"in box", "DROPPED", "TRANSPORT_DOWN"),
         ]

@@ -21,6 +21,7 @@ from tests.node.live import (
     RawPeer,
     collect,
     echo,
+    full_listener,
     nothing_is_left,
     place_address,
     raw_listener,
@@ -234,15 +235,7 @@ async def test_a_session_that_is_not_kept_ends_with_its_link() -> None:
 
 @runs_on_every_loop
 async def test_of_several_places_one_that_answers_is_taken() -> None:
-    full = socket.socket()  # its queue of connections is full: it neither accepts nor refuses
-    full.bind(("127.0.0.1", 0))
-    full.listen(0)
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(full.getsockname())
-    stuck = f"127.0.0.1:{full.getsockname()[1]}"
-    try:
+    with full_listener() as stuck:
         async with pair() as (client, _, _, _, place):
             session = await client.connect(
                 f"tcp://{dead_place()}", f"tcp://{stuck}", f"tcp://{place}", name="hub"
@@ -250,9 +243,6 @@ async def test_of_several_places_one_that_answers_is_taken() -> None:
             assert session.is_open
             assert (await client.request("hub => echo", b"x")).payload == b"x"
             assert len(client.sessions) == 1
-    finally:
-        for found in (full, *fillers):
-            found.close()
 
 
 @runs
@@ -730,6 +720,22 @@ async def test_a_slow_worker_does_not_cost_the_session() -> None:
         gate.free.set()
         await until(lambda: len(gate.got) == 10)
         assert there.told() == [("opened", None)]
+
+
+@runs
+async def test_a_session_that_says_goodbye_sends_neither_heartbeats_nor_messages() -> None:
+    tcp = TcpLimits(linger=0.5)
+    async with serving(limits=Limits(heartbeat=0.05), tcp=tcp) as (node, journal, place):
+        peer = await RawPeer.dial(place)  # which never says goodbye itself
+        await until(lambda: node.sessions and node.sessions[0].is_open)
+        session = node.sessions[0]
+        closing = asyncio.ensure_future(session.close())
+        await asyncio.sleep(0.1)
+        late = await node.send(session.name, b"late", policy=FAIL)
+        await closing
+        peer.close()
+        assert late.reason in (Reason.TRANSPORT_DOWN, Reason.NO_ROUTE)
+        assert journal.outcomes() == [(b"late", late.reason.value)]
 
 
 @pytest.mark.rule("WK-6")

@@ -2,16 +2,14 @@
 
 For the tests against them and for the benchmarks beside them; no test and no measurement stands
 here. The archives are fetched once, at the pinned versions (jgroups/versions.toml), and kept with
-our compiled programs below WAYSTATION_PEER_CACHE (by default ~/.cache/waystation/peers).
+our compiled programs as kept.py says.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
 import hashlib
-import os
 import shutil
 import socket
 import subprocess
@@ -24,6 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from tests.peers.kept import PeerMissing, called, kept, needed
+
 SOURCES = Path(__file__).parent / "jgroups"
 VERSIONS = tomllib.loads((SOURCES / "versions.toml").read_text("utf-8"))
 FETCH_SECONDS = 300
@@ -32,10 +32,6 @@ PATIENCE = 60.0
 """Seconds after which whatever a test waits for will not come any more."""
 
 Generation = Literal[2, 5]
-
-
-class PeerMissing(Exception):  # noqa: N818 - the peer is missing; nobody did anything wrong
-    """The peer cannot be had here: no Java, no registry, or no success in building it."""
 
 
 class PeerFailed(Exception):  # noqa: N818 - the peer has failed, and says why
@@ -50,18 +46,7 @@ def build() -> Path:
     """The directory with jgroups2.jar, jgroups5.jar and our classes; PeerMissing without them."""
     names = ("versions.toml", "Member2.java", "Member5.java")
     sources = {name: (SOURCES / name).read_bytes() for name in names}
-    cache = Path(
-        os.environ.get("WAYSTATION_PEER_CACHE") or Path.home() / ".cache" / "waystation" / "peers"
-    )
-    home = cache / f"jgroups-{hashlib.sha256(b'|'.join(sources.values())).hexdigest()[:16]}"
-    if home.is_dir():
-        return home
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / "jgroups.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not home.is_dir():
-            make(sources, home)
-    return home
+    return kept("jgroups", sources, make)
 
 
 def make(sources: dict[str, bytes], home: Path) -> None:
@@ -105,37 +90,15 @@ def check_sum(jar: Path, expected: str) -> None:
 
 
 def call(command: list[str], workshop: Path) -> None:
-    program = shutil.which(command[0])
-    if program is None:
-        raise PeerMissing(f"there is no {command[0]}")
-    try:
-        done = subprocess.run(
-            [program, *command[1:]],
-            cwd=workshop,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=FETCH_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PeerMissing(f"{command[0]} did not end within {FETCH_SECONDS} s") from None
+    done = called(command, workshop, FETCH_SECONDS)
     if done.returncode:
         reason = " ".join((done.stderr + done.stdout).split())
         raise PeerMissing(f"{command[0]} failed: {reason[-400:]}")
 
 
 def built() -> Path:
-    """The directory, for a test: without it the test is skipped, or fails where CI is set."""
-    import pytest  # noqa: PLC0415 - the benchmarks import this file, and do without
-
-    try:
-        return build()
-    except PeerMissing as missing:
-        reason = f"the Java peer `jgroups` is missing: {missing}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    """The directory, for a test."""
+    return needed("the Java peer `jgroups`", build)
 
 
 # --- Running --------------------------------------------------------------------------------------

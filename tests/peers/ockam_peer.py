@@ -2,25 +2,22 @@
 
 For the tests against it and for the benchmarks beside it; no test and no measurement stands here.
 
-The binary is kept outside of the checkout, below WAYSTATION_PEER_CACHE (by default
-~/.cache/waystation/peers), under a name made from all that goes into it. The first build compiles
-some 200 crates, for minutes: a test that may be the first has to have that time, by
-`pytest.mark.timeout(TEST_SECONDS)`.
+Where the binary is kept stands in kept.py. The first build compiles some 200 crates, for minutes: a
+test that may be the first has to have that time, by `pytest.mark.timeout(TEST_SECONDS)`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import functools
-import hashlib
-import os
 import select
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from tests.peers.kept import PeerMissing, called, kept, needed
 
 PROGRAM = Path(__file__).parent / "ockam"
 SOURCES = ("Cargo.toml", "Cargo.lock", "src/main.rs")
@@ -29,10 +26,6 @@ BUILD_SECONDS = 25 * 60
 TEST_SECONDS = BUILD_SECONDS + 120
 READY_SECONDS = 20
 RUN_SECONDS = 100
-
-
-class PeerMissing(Exception):  # noqa: N818 - the peer is missing; nobody did anything wrong
-    """The peer cannot be had here: no cargo, no registry, or no success in building it."""
 
 
 class PeerFailed(Exception):  # noqa: N818 - the peer has failed, and says why
@@ -46,19 +39,7 @@ class PeerFailed(Exception):  # noqa: N818 - the peer has failed, and says why
 def build() -> Path:
     """The program, built now if it was not before; without it, PeerMissing is raised."""
     sources = {name: (PROGRAM / name).read_bytes() for name in SOURCES}
-    cache = Path(
-        os.environ.get("WAYSTATION_PEER_CACHE") or Path.home() / ".cache" / "waystation" / "peers"
-    )
-    home = cache / f"ockam-{hashlib.sha256(b'|'.join(sources.values())).hexdigest()[:16]}"
-    if home.is_dir():
-        return home / BINARY
-    cache.mkdir(parents=True, exist_ok=True)
-    # One at a time: all builds leave the binary at the same place of the same target directory.
-    with (cache / "ockam.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not home.is_dir():
-            make(sources, home)
-    return home / BINARY
+    return kept("ockam", sources, make) / BINARY
 
 
 def make(sources: dict[str, bytes], home: Path) -> None:
@@ -77,22 +58,8 @@ def make(sources: dict[str, bytes], home: Path) -> None:
 
 
 def run_cargo(workshop: Path, *arguments: str) -> None:
-    cargo = shutil.which("cargo")
-    if cargo is None:
-        raise PeerMissing("there is no cargo")
     patience = {"CARGO_NET_RETRY": "1", "CARGO_HTTP_TIMEOUT": "30"}
-    try:
-        done = subprocess.run(
-            [cargo, *arguments],
-            cwd=workshop,
-            env=os.environ | patience,
-            capture_output=True,
-            text=True,
-            timeout=BUILD_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise PeerMissing(f"cargo did not end within {BUILD_SECONDS} s") from None
+    done = called(["cargo", *arguments], workshop, BUILD_SECONDS, **patience)
     if done.returncode:
         _, _, failure = f"\n{done.stderr}".partition("\nerror")  # before it stands what went well
         reason = " ".join(failure.lstrip(": ").split())
@@ -100,16 +67,8 @@ def run_cargo(workshop: Path, *arguments: str) -> None:
 
 
 def built() -> Path:
-    """The program, for a test: without it the test is skipped, or fails where CI is set."""
-    import pytest  # noqa: PLC0415 - the benchmarks import this file, and do without
-
-    try:
-        return build()
-    except PeerMissing as missing:
-        reason = f"the Rust peer `ockam` is missing: {missing}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+    """The program, for a test."""
+    return needed("the Rust peer `ockam`", build)
 
 
 # --- Running --------------------------------------------------------------------------------------

@@ -1,28 +1,24 @@
 """Our SMRF codec and joynr's own one in JavaScript (npm `smrf`): each reads what the other wrote.
 
-The package is installed once, outside of the checkout: below WAYSTATION_PEER_CACHE, by default
-~/.cache/waystation/peers. Without node, npm or a registry the tests are skipped; where CI is set,
-they fail.
+Where the package is kept stands in kept.py.
 """
 
 from __future__ import annotations
 
 import base64
-import contextlib
-import hashlib
 import json
-import os
 import random
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 from msgspec import structs
 
+from tests.peers.kept import PeerMissing, called, kept, needed, tool
 from waystation.core.expiry import NEVER
 from waystation.wire.smrf import LAST_TTL, SmrfMessage, decode, encode
 
@@ -35,55 +31,30 @@ VECTORS: list[dict[str, Any]] = json.loads(
 INSTALL_SECONDS = 90
 
 
-def give_up(reason: str) -> NoReturn:
-    """Without the peer there is nothing to test; where nothing may be left out, that fails."""
-    if os.environ.get("CI"):
-        pytest.fail(f"the npm peer `smrf` is missing: {reason}")
-    pytest.skip(f"the npm peer `smrf` is missing: {reason}")
+def build() -> Path:
+    """The directory with the pinned package."""
+    sources = {"package-lock.json": (PROGRAM / "package-lock.json").read_bytes()}
+    return kept("smrf", sources, make)
 
 
-def tool(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        give_up(f"there is no {name}")
-    return path
-
-
-def installed() -> Path:
-    """The directory with the pinned package: named after the lock file, filled once."""
-    lock = (PROGRAM / "package-lock.json").read_bytes()
-    cache = Path(
-        os.environ.get("WAYSTATION_PEER_CACHE") or Path.home() / ".cache" / "waystation" / "peers"
-    )
-    home = cache / f"smrf-{hashlib.sha256(lock).hexdigest()[:16]}"
-    if home.is_dir():
-        return home
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+def make(sources: dict[str, bytes], home: Path) -> None:
+    del sources  # the lock file names the directory; npm wants package.json beside it
+    with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
         workshop = Path(scratch) / "smrf"
         workshop.mkdir()
         for name in ("package.json", "package-lock.json"):
             shutil.copy(PROGRAM / name, workshop)
         options = ("--prefix", str(workshop), "--ignore-scripts", "--no-audit", "--no-fund")
         patience = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000")
-        try:
-            run = subprocess.run(
-                [tool("npm"), "ci", *options, *patience],
-                cwd=workshop,
-                capture_output=True,
-                text=True,
-                timeout=INSTALL_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            give_up(f"npm did not end within {INSTALL_SECONDS} s")
+        run = called(["npm", "ci", *options, *patience], workshop, INSTALL_SECONDS)
         if run.returncode:
             errors = [line for line in run.stderr.splitlines() if line.startswith("npm error")]
-            give_up(f"npm could not install it: {'; '.join(errors)[:300]}")
-        # A rename is seen whole or not at all; whoever comes second finds the work done.
-        with contextlib.suppress(OSError):
-            workshop.rename(home)
-    return home
+            raise PeerMissing(f"npm could not install it: {'; '.join(errors)[:300]}")
+        workshop.rename(home)  # seen whole or not at all
+
+
+def installed() -> Path:
+    return needed("the npm peer `smrf`", build)
 
 
 class Peer:
@@ -125,7 +96,7 @@ class Peer:
 
 @pytest.fixture(scope="module")
 def peer() -> Iterator[Peer]:
-    node = tool("node")
+    node = needed("the npm peer `smrf`", lambda: tool("node"))
     home = installed()
     process = subprocess.Popen(
         [node, str(PROGRAM / "peer.js"), str(home)],

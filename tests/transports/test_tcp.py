@@ -8,7 +8,15 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.node.live import RawPeer, raw_listener, runs, runs_on_every_loop, settle, until
+from tests.node.live import (
+    RawPeer,
+    full_listener,
+    raw_listener,
+    runs,
+    runs_on_every_loop,
+    settle,
+    until,
+)
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
@@ -218,21 +226,8 @@ async def test_every_attempt_that_failed_is_named() -> None:
 
 @runs
 async def test_a_dial_takes_no_longer_than_its_limit() -> None:
-    full = socket.socket()
-    full.bind(("127.0.0.1", 0))
-    full.listen(0)
-    fillers = [socket.socket() for _ in range(4)]
-    for filler in fillers:
-        filler.setblocking(False)
-        filler.connect_ex(full.getsockname())
-    try:
-        with pytest.raises(TimeoutError):
-            await Tcp(limits=TcpLimits(dial=0.2)).dial(
-                [f"127.0.0.1:{full.getsockname()[1]}"], Notes()
-            )
-    finally:
-        for found in (full, *fillers):
-            found.close()
+    with full_listener() as stuck, pytest.raises(TimeoutError):
+        await Tcp(limits=TcpLimits(dial=0.2)).dial([stuck], Notes())
 
 
 @pytest.mark.parametrize("place", ["nowhere", "127.0.0.1", "127.0.0.1:99999"])

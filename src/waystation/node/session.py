@@ -291,7 +291,15 @@ class Session:
             if at_once:
                 self._link.abort()
             else:
+                self._say_no_more()
                 self._link.close()
+
+    def _say_no_more(self) -> None:
+        """Give nothing to a link that says goodbye, not even a heartbeat."""
+        self._send = _no_longer
+        if self._beat is not None:
+            self._beat.cancel()
+            self._beat = None
 
     def pause_reading(self) -> None:
         """Take nothing more from the peer."""
@@ -435,6 +443,10 @@ class Session:
                 room.set_result(node.end(arrival, Verdict.dropped(Reason.EXPIRED)))
             else:
                 room.set_result(self.carry(arrival, message))
+
+
+def _no_longer(message: Message) -> Reason | None:  # noqa: ARG001
+    return Reason.TRANSPORT_DOWN
 
 
 def _send_nothing(message: Message) -> Reason | None:

@@ -157,6 +157,18 @@ def _collect(node: Node, name: str) -> list[Message]:
     return found
 
 
+def _observed(node: Node) -> list[MessageRecord]:
+    """What a node will tell of its messages."""
+    records: list[MessageRecord] = []
+
+    def hear(record: Record) -> None:
+        if isinstance(record, MessageRecord):
+            records.append(record)
+
+    node.observe(hear)
+    return records
+
+
 async def _delivers_both_ways(pair: _Pair) -> None:
     async with pair.nodes() as (left, right, listening):
         _echo(left)
@@ -288,13 +300,7 @@ async def _is_held_back_by_a_reader_that_never_reads(pair: _Pair) -> None:
 async def _loses_nothing_else_in_a_close_in_mid_message(pair: _Pair) -> None:
     async with pair.faulty() as (left, right, session, path):
         received = _collect(right, "sink")
-        records: list[MessageRecord] = []
-
-        def hear(record: Record) -> None:
-            if isinstance(record, MessageRecord):
-                records.append(record)
-
-        left.observe(hear)
+        records = _observed(left)
         await left.send("right => sink", b"whole")
         await pair.until(lambda: len(received) == 1, "a message arrives")
         old = right.sessions[0].name
@@ -343,18 +349,13 @@ async def _connects_again(pair: _Pair) -> None:
 async def _ends_in_order(pair: _Pair) -> None:
     async with pair.faulty() as (left, right, session, _):
         received = _collect(right, "sink")
-        outcomes: list[Outcome] = []
-
-        def hear(record: Record) -> None:
-            if isinstance(record, MessageRecord):
-                outcomes.append(record.verdict.outcome)
-
-        left.observe(hear)
+        records = _observed(left)
         for number in range(100):
             await left.send("right => sink", b"%d" % number)
         await session.close()
         await pair.until(lambda: len(received) == 100, "what was taken arrives before the end")
         await pair.until(lambda: not right.sessions, "the other side ends as well")
+        outcomes = [record.verdict.outcome for record in records]
         told = outcomes == [Outcome.FORWARDED] * 100
         _require(told, "what arrived is not told as FORWARDED [OB-1]")
         verdict = await left.send("right => sink", b"")

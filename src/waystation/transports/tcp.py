@@ -234,7 +234,7 @@ class TcpLink(asyncio.Protocol):
         frames = self._frames
         self._frames = []
         self._size = 0
-        if transport is None or transport.is_closing():
+        if transport is None or transport.is_closing() or self._in_order:
             return
         data = frames[0] if len(frames) == 1 else b"".join(frames)
         transport.write(data)
