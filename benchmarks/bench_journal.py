@@ -50,7 +50,7 @@ def traffic(count: int, rng: random.Random) -> list[MessageRecord]:
         verdict = no_route if rng.random() < 0.02 else forwarded[number]
         broadcast = rng.choice(broadcasts) if rng.random() < 0.1 else None
         took = rng.randrange(20, 200)
-        records.append(MessageRecord(Arrival(message, at), verdict, at + took, broadcast))
+        records.append(MessageRecord(Arrival(message, at, False, broadcast), verdict, at + took))
     return records
 
 

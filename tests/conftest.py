@@ -1,9 +1,11 @@
-"""What all tests share: the profiles of hypothesis."""
+"""What all tests share: the profiles of hypothesis, and which tests stay together."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 # `make test` looks briefly and the same every time; `make faults` looks long and anew. Neither
@@ -24,3 +26,12 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile(os.environ.get("WAYSTATION_HYPOTHESIS", "test"))
+
+_PIPELINE = Path(__file__).parent / "pipeline"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of the pipeline in one process: they share a Spark session."""
+    for item in items:
+        if _PIPELINE in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("spark"))

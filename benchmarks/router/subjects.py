@@ -20,7 +20,10 @@ from tests.peers.jgroups_peer import VERSIONS, free_port, real_router, wait_for_
 WARM_UP = 4.0
 """A JVM compiles what it runs often; before that it is several times slower."""
 
-WINDOW = 3.0
+SETTLED = 1.0
+"""What does not compile anything is as fast as it gets after this."""
+
+WINDOW = 2.0
 CONNECTIONS = 1000
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -38,6 +41,7 @@ class Subject(NamedTuple):
     name: str
     generation: Literal[2, 5]
     start: Callable[[], AbstractContextManager[Running]]
+    warm_up: float = WARM_UP
 
 
 class Rate(NamedTuple):
@@ -73,8 +77,8 @@ def theirs(generation: Literal[2, 5], *options: str) -> Iterator[Running]:
 
 
 NEW, OLD = (VERSIONS[f"jgroups{generation}"]["version"] for generation in (5, 2))
-OURS_5 = Subject("waystation", 5, ours)
-OURS_2 = Subject("waystation (2.12)", 2, ours)
+OURS_5 = Subject("waystation", 5, ours, SETTLED)
+OURS_2 = Subject("waystation (2.12)", 2, ours, SETTLED)
 NIO = Subject(f"JGroups {NEW} -nio true", 5, lambda: theirs(5, "-nio", "true"))
 BLOCKING = Subject(f"JGroups {NEW}", 5, lambda: theirs(5))
 JGROUPS_2 = Subject(f"JGroups {OLD}", 2, lambda: theirs(2))
@@ -126,7 +130,7 @@ def under_load(
                 assert sender.stdin
                 sender.stdin.write("\n")
                 sender.stdin.flush()
-                time.sleep(WARM_UP)
+                time.sleep(subject.warm_up)
                 yield running, receiver, sender
 
 

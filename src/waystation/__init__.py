@@ -15,6 +15,7 @@ from waystation.core.outcome import Outcome, Reason
 from waystation.errors import DecodeError, LocalError, RemoteError, WaystationError
 
 if TYPE_CHECKING:
+    from waystation.groups import Group
     from waystation.node import Node, run
 
 __version__ = "0.1.0"
@@ -23,6 +24,7 @@ __all__ = [
     "NEVER",
     "Address",
     "DecodeError",
+    "Group",
     "LocalError",
     "Message",
     "MulticastId",
@@ -43,4 +45,8 @@ def __getattr__(name: str) -> Any:
         from waystation import node  # noqa: PLC0415
 
         return getattr(node, name)
+    if name == "Group":
+        from waystation import groups  # noqa: PLC0415
+
+        return groups.Group
     raise AttributeError(f"module 'waystation' has no attribute {name!r}")

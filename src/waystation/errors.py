@@ -38,12 +38,17 @@ class LocalError(WaystationError, ValueError):
 
 
 class UndeliverableError(WaystationError):
-    """A request was dropped at this node, so there will be no answer; `reason` says why (OB-2)."""
+    """A request was dropped on its way, so there will be no answer; `reason` says why (OB-2).
 
-    def __init__(self, route: str, reason: str) -> None:
-        super().__init__(f"the request to {route} was dropped: {reason}")
+    `node` is the name of the node that dropped it, None for this one.
+    """
+
+    def __init__(self, route: str, reason: str, node: str | None = None) -> None:
+        where = "" if node is None else f" by node {shown(node)}"
+        super().__init__(f"the request to {route} was dropped{where}: {reason}")
         self.route = route
         self.reason = reason
+        self.node = node
 
 
 class NoAnswerError(WaystationError, TimeoutError):

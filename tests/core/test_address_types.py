@@ -621,3 +621,13 @@ def test_a_node_that_both_called_passes_on_by_name_what_it_does_not_know_itself(
     far = session(middle, last, opened_by_one=False)
     assert types_of(sent(route(0, *a), near, far)) == [0, *c]
     assert types_of(sent(route(0, *c), far[::-1], near[::-1])) == [0, *a]
+
+
+def test_usual_types_are_known_by_their_numbers_where_those_are_free() -> None:
+    types = AddressTypes()
+    types.register("mine", 7)
+    types.know_usual("ws#a:1 => mqtt#topic => gossip#group/member => ws#b:1")
+    assert types.numbers == {"local": 0, "mine": 7, "ws": 3, "gossip": 6}
+    assert (types.usual("ws"), types.usual("http"), types.usual("mqtt")) == (None, 8, None)
+    assert types.usual("other") is None
+    assert not types.routes(3)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from waystation.core.discovery import (
+    ALL_ANSWER,
     EVERYONE,
     FIRST_WAIT_MS,
     LONGEST_WAIT_MS,
@@ -1387,3 +1388,83 @@ class DiscoveryBesideItsOracle(RuleBasedStateMachine):
 TestDiscovery = DiscoveryBesideItsOracle.TestCase
 for proven in ("LA-5", "LA-6", "LA-7", "LA-8"):
     pytest.mark.rule(proven)(TestDiscovery)
+
+
+# What a live member needs beside
+
+
+@every_way
+@pytest.mark.rule("LA-6")
+def test_who_something_came_from_and_nobody_knows_is_asked_for(way: Way) -> None:
+    discovery = a_discovery(way)
+    assert discovery.ask_for(YOU.uuid) == who_has(way, YOU.uuid)
+    assert discovery.waiting == 0
+
+
+@every_way
+def test_a_member_can_be_reached_when_its_address_is_known_or_not_needed(way: Way) -> None:
+    discovery = a_discovery(way, YOU, mapping(4))
+    assert discovery.reachable(YOU.uuid)
+    assert discovery.reachable(ME.uuid)
+    assert discovery.reachable(SHE.uuid) == discovery.reachable(uuid(4)) == (way is Way.TUNNEL)
+
+
+@every_way
+@pytest.mark.parametrize(("jitter", "in_tunnel"), [(0.0, 1), (0.9, 0)])
+def test_in_a_large_tunnel_only_some_answer_since_the_router_tells_of_all(
+    way: Way, jitter: float, in_tunnel: int
+) -> None:
+    others = [mapping(number, place(number)) for number in range(10, 10 + 2 * ALL_ANSWER)]
+    discovery = a_discovery(way, *others, jitter=jitter)
+    answers = discovery.on_notice(DiscoveryRequest(YOU), now=0)
+    assert len(answers) == (in_tunnel if way is Way.TUNNEL else 1)
+    assert discovery.cache.lookup(YOU.uuid) == YOU  # learnt in any case
+
+
+@pytest.mark.rule("LA-9")
+@pytest.mark.parametrize("way", SHARED)
+def test_two_sides_of_a_partition_meet_again(way: Way) -> None:
+    net = started(way, 1, 2, 3, 4)
+    left, right = net.nodes[:2], net.nodes[2:]
+    for one in left:
+        for other in right:
+            net.cut |= {(one.uuid, other.uuid), (other.uuid, one.uuid)}
+    # While they are apart, one side moves, the other gets a new member, and each goes on.
+    net.move(left[0], place(1, net=5))
+    joiner = net.add(mapping(5, place(5)))
+    net.cut |= {(one.uuid, joiner.uuid) for one in left} | {(joiner.uuid, one.uuid) for one in left}
+    net.start(joiner)
+    assert not any(node.has_heard_of(joiner) for node in left)
+    assert not any(node.knows(left[0]) for node in right)
+    # They are together again: each says that it is there, as it does now and then.
+    net.cut.clear()
+    for node in net.nodes:
+        net.run(node, [Tell(IHave(node.own), EVERYONE)])
+    assert net.converged()
+    net.carried.clear()
+    assert_all_talk_directly(net)
+
+
+@pytest.mark.rule("LA-9")
+def test_a_partition_of_a_list_ends_with_the_next_look_at_the_list() -> None:
+    net = started(Way.HOSTS, 1, 2, 3)
+    net.isolate(net.nodes[2])
+    net.move(net.nodes[0], place(1), place(1, net=5))
+    assert not net.nodes[2].knows(net.nodes[0])
+    net.cut.clear()
+    net.run(net.nodes[2], net.nodes[2].discovery.start())
+    assert net.converged()
+
+
+def test_of_many_members_in_a_tunnel_a_joiner_gets_few_answers() -> None:
+    mappings = [mapping(number) for number in range(1, 201)]
+    chance = iter(range(200))
+    answers = 0
+    for own in mappings:
+        cache = AddressCache(own)
+        jitter = next(chance) / 200
+        member: Discovery[str] = Discovery(cache, Way.TUNNEL, jitter=lambda j=jitter: j)  # type: ignore[misc]
+        member.on_members(mappings, now=0)  # the router tells everybody of everybody
+        answers += len(member.on_notice(DiscoveryRequest(mapping(2_000)), now=0))
+        assert len(cache) == 201
+    assert answers == ALL_ANSWER

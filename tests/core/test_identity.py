@@ -754,3 +754,14 @@ class CacheBesideItsOracle(RuleBasedStateMachine):
 TestAddressCache = CacheBesideItsOracle.TestCase
 for proven in ("LA-3", "LA-5", "LA-8"):
     pytest.mark.rule(proven)(TestAddressCache)
+
+
+@pytest.mark.rule("LA-8")
+def test_who_said_goodbye_is_remembered_for_a_while() -> None:
+    cache = AddressCache(mapping(1, "10.0.0.1:1"), age_ms=100)
+    cache.learn(mapping(2, "10.0.0.2:1"))
+    assert not cache.said_goodbye(uuid(2))
+    cache.invalidate(uuid(2), now=0)
+    assert cache.said_goodbye(uuid(2))
+    cache.purge(now=100)
+    assert not cache.said_goodbye(uuid(2))

@@ -1,7 +1,7 @@
 """The programs in examples/ print, step by step, what the routing protocol's own examples show.
 
 The texts below are that document's, with its step numbers as its pictures have them; where it ends
-a line with a comma, and where not, means nothing.
+a line with a comma, and where not, means nothing. Only what a hub prints is no document's.
 """
 
 from __future__ import annotations
@@ -125,6 +125,20 @@ SERVER_SIDE_ROUTING = """
 }
 """
 
+HUB_AND_LEAVES = """
+hub: put truck-7
+truck: are you locked?
+phone: yes
+phone: it is at 48.1,11.6
+hub: remove truck-7
+phone: NO_ROUTE
+hub: QUEUED
+hub: put truck-7
+truck: drive safely!
+truck: welcome back!
+hub: remove truck-7
+"""
+
 
 def printed_by(example: str) -> list[str]:
     done = subprocess.run(
@@ -167,6 +181,12 @@ def test_a_device_reaches_a_phone_and_back_as_the_document_shows() -> None:
     assert printed_by("server_side_routing") == steps(SERVER_SIDE_ROUTING)
 
 
+@pytest.mark.rule("RE-12")
+@pytest.mark.rule("MC-10")
+def test_a_truck_is_found_behind_its_hub_and_found_again_when_it_comes_back() -> None:
+    assert printed_by("hub_and_leaves") == steps(HUB_AND_LEAVES)
+
+
 def test_two_nodes_talk_over_a_transport_that_came_with_the_program() -> None:
     assert printed_by("line_transport") == ["hello from 0#right => 0#echo"]
 
@@ -179,7 +199,9 @@ def test_a_transport_written_from_the_manual_passes_the_kit() -> None:
 def test_every_example_is_run_here() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == [
         "forwarding_and_replies",
+        "hub_and_leaves",
         "line_transport",
+        "pipeline_notebook",  # by tests/pipeline/test_notebook.py
         "server_side_routing",
         "session_establishment",
         "transports_and_nodes",

@@ -12,6 +12,7 @@ from tests.groups.clients import HERE, Client2, Client5, Raw, serving, uuid
 from tests.node.live import runs, runs_on_every_loop, until
 from waystation.errors import LocalError
 from waystation.groups import Admission, Door, GossipServer
+from waystation.groups.metrics import exposition
 from waystation.transports.tls import Tls
 from waystation.wire import jgroups2, jgroups5
 from waystation.wire.jgroups5 import GetMembers, Goodbye, Members, Message, PingData, Register
@@ -85,6 +86,34 @@ async def test_who_speaks_no_tls_or_brings_no_certificate_gets_nowhere(
         async with await Client5.open(server, ssl=certificates.client("truck-7")) as known:
             await known.join("g", 1)
         assert server.counts.opened == 1
+
+
+@runs_on_every_loop
+async def test_failed_handshakes_are_counted_and_logged_once(
+    certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tls=certificates.tls(mutual=True)) as (server, _):
+        for _ in range(3):
+            async with await Raw.open(server) as plain:
+                plain.send(jgroups5.encode(Register("g", uuid(1))))
+                await plain.ended()
+        await until(lambda: server.counts.refused["tls"] == 3)
+        try:
+            nameless = await Raw.open(server, ssl=certificates.client())
+            await nameless.ended()
+            nameless.writer.close()
+        except (ssl.SSLError, ConnectionError):
+            pass
+        await until(lambda: server.counts.refused["tls"] == 4)
+        async with await Raw.open(server):
+            pass  # a probe that says nothing has not failed
+        async with await Client5.open(server, ssl=certificates.client("truck-7")) as known:
+            await known.join("g", 1)
+        assert server.counts.refused == {"tls": 4}
+        assert 'refusals_total{cause="tls"} 4' in exposition(server.counts, {})
+    logged = [record.getMessage() for record in caplog.records if "tls" in record.getMessage()]
+    assert len(logged) == 1
+    assert logged[0].startswith("refused: tls: a client: ")
 
 
 @pytest.mark.rule("GR-6")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import pytest
 
 from tests.groups.clients import uuid
 from waystation.transports.place import parse_place
-from waystation.wire.jgroups5 import Goodbye, Heartbeat, Register, encode
+from waystation.wire.jgroups5 import Goodbye, Heartbeat, Message, Register, Value, encode
 
 WAYSTATION = (sys.executable, "-c", "from waystation.cli import main; main()")
 PATIENCE = 30
@@ -49,7 +50,8 @@ def test_a_router_serves_keeps_a_journal_and_ends_cleanly(
             place = process.stdout.readline().split()[-1]
             with socket.create_connection(parse_place(place), PATIENCE) as client:
                 client.settimeout(PATIENCE)
-                client.sendall(encode(Register("g", uuid(1), "A")) + encode(Heartbeat()))
+                said = Register("g", uuid(1), "A"), Message("g", uuid(2), None, b""), Heartbeat()
+                client.sendall(b"".join([encode(value) for value in said]))
                 assert client.recv(100) == encode(Heartbeat())
                 with urllib.request.urlopen(metrics, timeout=PATIENCE) as answer:  # noqa: S310
                     assert b'members{dialect="JGroups 5"} 1' in answer.read()
@@ -63,7 +65,39 @@ def test_a_router_serves_keeps_a_journal_and_ends_cleanly(
     assert [line.split()[3:5] for line in shown.splitlines()] == [
         ["nodes", "start"],
         ["members", "join"],
+        ["messages", "DROPPED"],
         ["nodes", "stop"],
+    ]
+
+
+@pytest.mark.rule("OB-4")
+def test_a_journal_has_all_messages_when_it_is_asked_to(tmp_path: Path) -> None:
+    journal = tmp_path / "J"
+    arguments = ("--listen", "127.0.0.1:0", "--journal", str(journal), "--journal-messages")
+    with subprocess.Popen(
+        [*WAYSTATION, "router", *arguments], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout
+            place = process.stdout.readline().split()[-1]
+            with socket.create_connection(parse_place(place), PATIENCE) as client:
+                client.settimeout(PATIENCE)
+                said: tuple[Value, ...] = (
+                    Register("g", uuid(1), "A"),
+                    Message("g", uuid(1), None, b"to myself"),
+                    Message("g", uuid(2), None, b"to nobody"),
+                )
+                client.sendall(b"".join([encode(value) for value in said]))
+                assert client.recv(100) == encode(said[1])
+                process.send_signal(signal.SIGTERM)
+                assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+    shown = run("journal", "cat", str(journal), "--table", "messages", "--json").stdout
+    rows = [json.loads(line) for line in shown.splitlines()]
+    assert [row["reason"] or row["outcome"] for row in rows] == [
+        "FORWARDED",
+        "NO_ROUTE",
     ]
 
 
@@ -71,6 +105,7 @@ def test_a_router_serves_keeps_a_journal_and_ends_cleanly(
     ("arguments", "code", "words"),
     [
         ((), 2, "--listen"),
+        (("--listen", "127.0.0.1:0", "--journal-messages"), 2, "needs --journal"),
         (("--listen", "nowhere"), 2, "host:port"),
         (("--listen", "127.0.0.1:0", "--queue", "0"), 2, "--queue"),
         (("--listen", "127.0.0.1:0", "--tls-key", __file__), 2, "--tls-certificate"),

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from tests.journal.traffic import (
     BEGIN,
@@ -55,7 +56,8 @@ def directory(tmp_path: Path) -> Path:
         subscribe = SubscriptionChange(SubscriptionKind.SUBSCRIBE, "p/door", "app", edge=True)
         journal.note(ChangeRecord(subscribe, BEGIN + 5))
         multicast = message_record(6)
-        journal.note(MessageRecord(multicast.arrival, FORWARDED, BEGIN + 6, "p/door"))
+        published = structs.replace(multicast.arrival, multicast_id="p/door")
+        journal.note(MessageRecord(published, FORWARDED, BEGIN + 6))
     Journal(tmp_path, "hall", incarnation=6, clock=lambda: BEGIN + 10).close()
     return tmp_path
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from msgspec import structs
 
 from tests.journal.traffic import (
     BEGIN,
@@ -46,7 +47,7 @@ CONTRACT = {
     "routes": "kind string, participant string, address string, local bool, visible bool, "
     "expiry timestamp, sticky bool, accepted bool",
     "subscriptions": "kind string, pattern string, receiver string",
-    "members": "kind string, grp string, uuid string, name string, physical array",
+    "members": "kind string, grp string, uuid string, name string, physical array, dialect string",
     "messages": "message_id string, kind string, onward array, return array, multicast_id string, "
     "outcome string, reason string, next_hop string, recipient string, bytes int32, "
     "expiry timestamp, from_global bool, received_at timestamp",
@@ -139,6 +140,7 @@ def test_each_kind_of_change_is_a_row(tmp_path: Path) -> None:
         "uuid": "00000000-0000-0000-0000-000000000007",
         "name": "truck-7",
         "physical": ["10.0.0.7:1", "10.0.0.7:2"],
+        "dialect": None,
     }
 
 
@@ -191,7 +193,8 @@ def test_the_next_hop_is_told_of_forwarded_and_the_recipient_of_delivered_messag
 
 def test_unicast_and_multicast_stand_side_by_side(tmp_path: Path) -> None:
     unicast = message_record(1)
-    multicast = MessageRecord(unicast.arrival, FORWARDED, BEGIN + 5, "garage/door")
+    published = structs.replace(unicast.arrival, multicast_id="garage/door")
+    multicast = MessageRecord(published, FORWARDED, BEGIN + 5)
     with Journal(tmp_path, "garage") as journal:
         for record in (unicast, multicast, unicast):
             journal.note(record)

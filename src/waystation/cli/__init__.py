@@ -14,7 +14,19 @@ import click
 from waystation import __version__
 from waystation.errors import WaystationError
 
-COMMANDS: Final = ("journal", "router", "rules")
+COMMANDS: Final = (
+    "broker",
+    "journal",
+    "listen",
+    "node",
+    "pipeline",
+    "router",
+    "rules",
+    "send",
+    "simulate",
+    "top",
+    "why",
+)
 """Each is a module of this package with a command of the same name, loaded when it is called for:
 nobody who asks for a rule waits for a router to be imported."""
 

@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 from msgspec import Struct, structs
 
-from waystation.core.record import ChangeRecord
 from waystation.errors import LocalError
 from waystation.groups import Admission, GossipServer, Settings
 from waystation.groups.monitor import Monitor
@@ -45,6 +44,7 @@ class Options(Struct, frozen=True, kw_only=True):
     listen: str
     metrics: str | None
     journal: Path | None
+    journal_messages: bool
     name: str
     tls_certificate: Path | None
     tls_key: Path | None
@@ -85,7 +85,12 @@ Examples:
     "--journal",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep a journal of all changes of membership here.",
+    help="Keep a journal of all changes of membership, and of messages that were dropped.",
+)
+@click.option(
+    "--journal-messages",
+    is_flag=True,
+    help="Also of messages that were passed on; the router is several times slower then.",
 )
 @click.option("--name", default="router", help="The router's name in the journal.")
 @click.option("--tls-certificate", metavar="FILE", type=_file, help="Turns TLS on.")
@@ -146,11 +151,16 @@ def router(**given: Any) -> None:
     )
     _allow_files(settings.connections)
     with ExitStack() as ends:
-        observe = None
-        if options.journal is not None:
-            observe = _journal(options, ends)
+        if options.journal_messages and options.journal is None:
+            raise click.UsageError("--journal-messages needs --journal")
+        note = None if options.journal is None else _journal(options, ends)
         server = GossipServer(
-            settings, tls=_tls(options), admission=_admission(options), observe=observe
+            settings,
+            tls=_tls(options),
+            admission=_admission(options),
+            observe=note,
+            observe_messages=note,
+            journal_messages=options.journal_messages,
         )
         run(_serve(server, options))
 
@@ -159,12 +169,7 @@ def _journal(options: Options, ends: ExitStack) -> Any:
     from waystation.journal import Journal  # noqa: PLC0415
 
     assert options.journal is not None
-    journal = ends.enter_context(Journal(options.journal, options.name))
-
-    def observe(record: ChangeRecord) -> None:
-        journal.note(record)
-
-    return observe
+    return ends.enter_context(Journal(options.journal, options.name)).note
 
 
 def _tls(options: Options) -> Tls | None:

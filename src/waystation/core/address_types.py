@@ -18,6 +18,9 @@ from waystation.errors import LocalError, shown
 MAX_LEARNT: Final = 64
 """So many types that only peers spoke of get a number here; the rest stay without a name."""
 
+USUAL_TYPES: Final[Mapping[str, int]] = {**STANDARD_TYPES, "gossip": 6, "mqtt": 7, "http": 8}
+"""The numbers that these types have in every node of ours that can give them those."""
+
 _RESERVED: Final = frozenset({*STANDARD_TYPES.values(), 4})  # 4 is Bluetooth for Ockam nodes
 
 
@@ -94,6 +97,23 @@ class AddressTypes:
             self._learnt += 1
             self._note(name, number)
         return number
+
+    def know_usual(self, text: str) -> None:
+        """Give the usual types that stand in a text their numbers, though only others route them.
+
+        >>> types = AddressTypes()
+        >>> types.know_usual("tcp#10.0.0.2:4000 => mqtt#hubs/east")
+        >>> types.numbers["mqtt"], types.routes(7)
+        (7, False)
+        """
+        for name, number in USUAL_TYPES.items():
+            if f"{name}#" in text and name not in self._numbers and number not in self._names:
+                self._note(name, number)
+
+    def usual(self, name: str) -> int | None:
+        """The number to register a type with: the usual one if it has one that is free."""
+        number = USUAL_TYPES.get(name)
+        return None if name in self._numbers or number in self._names else number
 
     def _assign(self, name: str, number: int | None) -> int:
         if not _is_name(name):

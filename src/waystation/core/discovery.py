@@ -35,6 +35,9 @@ FIRST_WAIT_MS: Final = 250
 LONGEST_WAIT_MS: Final = 8_000
 """How long an answer to WHO-HAS is awaited before it is asked again: doubling between these two."""
 
+ALL_ANSWER: Final = 32
+"""In the tunnel, of more members than these about so many answer a discovery request."""
+
 
 class Way(Enum):
     """How members find each other (LA-9)."""
@@ -221,7 +224,7 @@ class Discovery(Generic[Body]):
         check_expiry(expiry, rule="LA-6")
         if now >= expiry:
             return [Drop(body, uuid, Reason.EXPIRED)]
-        if self._reachable(uuid):
+        if self.reachable(uuid):
             return [self._transmit(uuid, body)]
         return self._wait(uuid, body, expiry, now)
 
@@ -243,6 +246,19 @@ class Discovery(Generic[Body]):
             effects += self.send(uuid, body, expiry=expiry, now=now)
         return effects if others else [Drop(body, None, Reason.NO_ROUTE)]
 
+    def reachable(self, uuid: Uuid) -> bool:
+        """Whether a message to this member can go out now."""
+        if self.way is Way.TUNNEL or uuid == self.cache.own.uuid:
+            return True
+        mapping = self.cache.lookup(uuid)
+        return mapping is not None and bool(mapping.physical)
+
+    def ask_for(self, uuid: Uuid) -> list[Effect[Body]]:
+        """Ask once where a member is, of whom something came and nothing is known."""
+        if self.way is Way.ROUTER:
+            return [AskRouter()]
+        return self._ask(WhoHas(uuid, self.cache.own))
+
     def failed(self, uuid: Uuid, physical: Physical) -> None:
         """A physical address stopped working; the next one chosen is another (LA-4)."""
         self.cache.failed(uuid, physical)
@@ -257,7 +273,7 @@ class Discovery(Generic[Body]):
         if isinstance(notice, IHave):
             return self._learn(notice.mapping, now, first_hand=not notice.hearsay)
         effects = self._learn(notice.mapping, now)
-        if isinstance(notice, DiscoveryRequest):
+        if isinstance(notice, DiscoveryRequest) and self._is_to_answer():
             effects += self._answer(DiscoveryResponse(self.cache.own), notice.mapping)
         return effects
 
@@ -322,12 +338,6 @@ class Discovery(Generic[Body]):
         quest = self._quests.get(uuid)
         return quest is None or not (number == quest.alarm or number in quest.waiting)
 
-    def _reachable(self, uuid: Uuid) -> bool:
-        if self.way is Way.TUNNEL or uuid == self.cache.own.uuid:
-            return True
-        mapping = self.cache.lookup(uuid)
-        return mapping is not None and bool(mapping.physical)
-
     def _transmit(self, uuid: Uuid, body: Body) -> Transmit[Body]:
         return Transmit(body, self._to(uuid), self.cache.changes_for(uuid))
 
@@ -361,9 +371,7 @@ class Discovery(Generic[Body]):
         quest.asked += 1
         self._number = quest.alarm = self._number + 1
         self._set_alarm(now + int(wait * (0.5 + 0.5 * self._jitter())), quest.alarm, uuid)
-        if self.way is Way.ROUTER:
-            return [AskRouter()]
-        return self._ask(WhoHas(uuid, self.cache.own))
+        return self.ask_for(uuid)
 
     def _ask(self, notice: Notice) -> list[Effect[Body]]:
         if self.way is Way.HOSTS:
@@ -381,10 +389,20 @@ class Discovery(Generic[Body]):
         # Somebody there may know us though we never heard of them.
         return members + [Tell(notice, ToPhysical(host)) for host in self.hosts if host not in told]
 
+    def _is_to_answer(self) -> bool:
+        """Whether a request gets an answer from here.
+
+        Through the tunnel every joiner is told of everybody by the router: in a large group a few
+        answers do, or a thousand members would send a million.
+        """
+        if self.way is not Way.TUNNEL or len(self.cache) <= ALL_ANSWER:
+            return True
+        return self._jitter() * len(self.cache) < ALL_ANSWER
+
     def _answer(self, notice: Notice, asker: Mapping) -> list[Effect[Body]]:
         """Answer who asked, unless that is ourselves or somebody who cannot be reached."""
         uuid = asker.uuid
-        if uuid == self.cache.own.uuid or not self._reachable(uuid):
+        if uuid == self.cache.own.uuid or not self.reachable(uuid):
             return []
         return [Tell(notice, self._to(uuid))]
 
@@ -396,7 +414,7 @@ class Discovery(Generic[Body]):
     ) -> list[Effect[Body]]:
         self.cache.learn(mapping, first_hand=first_hand)
         uuid = mapping.uuid
-        if uuid not in self._quests or not self._reachable(uuid):
+        if uuid not in self._quests or not self.reachable(uuid):
             return []
         return self._release(uuid, now)
 

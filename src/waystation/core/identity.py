@@ -315,6 +315,10 @@ class AddressCache:
             self._gone.popitem(last=False)
         return self._evict(uuid)
 
+    def said_goodbye(self, uuid: Uuid) -> bool:
+        """Whether a member is known to have closed, and will not come back (LA-8)."""
+        return uuid in self._gone
+
     def purge(self, now: Expiry) -> list[Uuid]:
         """Evict who left long enough ago, and the earliest leavers of too many; tells whom."""
         evicted = []

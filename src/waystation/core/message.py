@@ -122,12 +122,14 @@ class Arrival(Struct, frozen=True, gc=False):
     `from_global` is the transient flag of the document (AD-7, MC-11): set for what came from a
     global transport, and at a leaf also for what came from its parent, so that it does not go back
     there. It stands here and not in the message, so that no codec has anything to serialise.
-    `received_at` is in microseconds (see record.py).
+    `received_at` is in microseconds (see record.py). `multicast_id` is what it was published under;
+    None for a message to one participant.
     """
 
     message: Message
     received_at: int
     from_global: bool = False
+    multicast_id: str | None = None
 
 
 def no_bytes(payload: object) -> LocalError:

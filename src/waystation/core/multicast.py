@@ -20,6 +20,9 @@ from waystation.errors import LocalError, shown
 ONE: Final = "+"
 REST: Final = "*"
 
+ADDRESS_TYPE: Final = 255
+"""The address type of multicast ids, the same in every node: `255#garage/temperature`."""
+
 MAX_SEGMENTS: Final = 64
 """No id has more segments. A fleet's partitions have five or six; this bounds what is walked."""
 

@@ -26,7 +26,6 @@ class MessageRecord(Struct, frozen=True, gc=False):
     arrival: Arrival
     verdict: Verdict
     at: int
-    multicast_id: str | None = None  # None for a message to one participant
 
 
 class ChangeRecord(Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast
 
@@ -294,6 +295,25 @@ class Client(asyncio.BufferedProtocol):
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+
+
+def watch_handshakes(context: ssl.SSLContext, failed: Callable[[str], None]) -> None:
+    """Have a function called with the reason when a TLS handshake fails; nobody else is told.
+
+    A client that ends its connection before, or says nothing, has not failed.
+    """
+
+    class Watched(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                failed(error.reason or str(error))
+                raise
+
+    context.sslobject_class = Watched
 
 
 def _prepare(found: socket.socket | None, dead: float) -> None:

@@ -108,10 +108,10 @@ class Reader2(Reader):
         self._check_routes()
         for run in self._runs:
             head, _, _, count = run
-            targets = self._routes.get(head) or self._find(head, count)
+            targets = self._routes.get(head) or self._find(self._data, run)
             if targets:
                 self._work += count >> 6  # each gets a new head
-                self._forward(targets, forwarded(self._data, run), count)
+                self._forward(targets, forwarded(self._data, run), count, head)
             if self._work >= TURN:
                 return False
         return True
@@ -153,13 +153,17 @@ class Reader2(Reader):
 
     def _pass_on_unusual(self, message: Message) -> None:
         """Pass on a message with fields that nobody uses; without a payload there is nothing to."""
+        where = message.group, message.destination
+        targets, reason = self._targets(*where)
         if not message.payload:
-            self.server.counts.received += 1
-            self.server.counts.dropped[Reason.MALFORMED.value] += 1
+            reason = Reason.MALFORMED
+        if reason is None:
+            plain = encode(Message(None, message.destination, message.payload))
+            self._forward(targets, plain, 1, where)
             return
-        targets = self._targets(message.group, message.destination, 1)
-        if targets:
-            self._forward(targets, encode(Message(None, message.destination, message.payload)), 1)
+        self._count_dropped(reason, 1)
+        if self.server.outcomes is not None:
+            self._tell_dropped(where, [len(encode(message))], reason)
 
     def _connect(self, request: Connect) -> None:
         if request.group is None or request.address is None:
@@ -188,7 +192,7 @@ class Reader2(Reader):
         fields = read_head(head)
         return fields.group, fields.destination
 
-    def _size_at(self, piece: bytes, position: int) -> int:
+    def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return size_at(piece, position)
 
     def registered(self) -> bytes:

@@ -77,11 +77,12 @@ class Reader5(Reader):
         view = memoryview(data)
         self._check_routes()
         routes, forward = self._routes, self._forward
-        for head, first, last, count in self._runs:
+        for run in self._runs:
+            head, first, last, count = run
             if head:
-                targets = routes.get(head) or self._find(head, count)
+                targets = routes.get(head) or self._find(data, run)
                 if targets:
-                    forward(targets, view[first:last].tobytes(), count)
+                    forward(targets, view[first:last].tobytes(), count, head)
             else:
                 self._answer(data, first, last)
                 if self.ended:
@@ -157,7 +158,7 @@ class Reader5(Reader):
         fields = read_head(head)
         return fields.group, fields.destination
 
-    def _size_at(self, piece: bytes, position: int) -> int:
+    def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return 4 + int.from_bytes(piece[position : position + 4], "big")
 
     def registered(self) -> bytes:

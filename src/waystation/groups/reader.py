@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from waystation.core.gossip import Dialect
+from waystation.core.message import Arrival
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
 from waystation.groups.outbox import Outbox
@@ -30,6 +31,12 @@ ROUTES: Final = 1_024
 """So many routes are remembered for one connection."""
 
 Targets = tuple[Outbox, ...]
+
+Run = tuple[bytes, int, int, int]
+"""Neighbouring messages: their head, where the first begins, where the last ends, how many."""
+
+Where = bytes | tuple[str | None, Address | None]
+"""Where messages go: their head, or what stands in it (group and member)."""
 
 
 class Reader(ABC):
@@ -94,21 +101,27 @@ class Reader(ABC):
     def _fail(self, error: DecodeError) -> None:
         reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
         self.ended = True
+        if self.server.outcomes is not None:
+            self._tell_dropped((None, None), [len(self.held)], reason)
         self.client.fail(reason.lower(), str(error))
 
-    def _forward(self, targets: Targets, piece: bytes, count: int) -> None:
+    def _forward(self, targets: Targets, piece: bytes, count: int, where: Where) -> None:
         """Put messages into the outboxes of all that they are for."""
         server = self.server
         counts = server.counts
         counts.received += count
         size = len(piece)
         shed = 0
+        lost: list[int] = []  # by those that had no room, the last so many each
         for outbox in targets:
             if outbox.room < size:
                 if outbox.is_crowded:
                     outbox.patience.wait(self.client)
                 if not outbox.finds_room(size):
-                    shed += self._squeeze(outbox, piece, count)
+                    left = self._squeeze(outbox, piece, count)
+                    if left:
+                        shed += left
+                        lost.append(left)
                     continue
             if not outbox.pieces:
                 server.touched.append(outbox)
@@ -117,6 +130,9 @@ class Reader(ABC):
         copies = len(targets)
         counts.delivered += copies * count - shed
         self._work += copies + 1
+        outcomes = server.outcomes
+        if outcomes is not None and (lost or outcomes.tells_forwarded):
+            self._tell_outcomes(piece, where, copies, lost)
 
     def _squeeze(self, outbox: Outbox, piece: bytes, count: int) -> int:
         """Put in one message after the other, as long as they have room; how many had none."""
@@ -135,20 +151,27 @@ class Reader(ABC):
         return left
 
     @abstractmethod
-    def _size_at(self, piece: bytes, position: int) -> int:
-        """How long the message is that begins here, as it is passed on."""
+    def _size_at(self, piece: bytes | bytearray, position: int) -> int:
+        """How long the message is that begins here, as it came or as it is passed on."""
 
-    def _find(self, head: bytes, count: int) -> Targets:
-        """The outboxes for a head that is not remembered; when there are none, that is counted."""
-        group, destination = self._destination(head)
-        targets = self._targets(group, destination, count)
+    def _find(self, data: bytes | bytearray, run: Run) -> Targets:
+        """The outboxes for a head that is not remembered; when there are none, that is told."""
+        head, first, last, count = run
+        targets, reason = self._targets(*self._destination(head))
+        if reason is not None:
+            self._count_dropped(reason, count)
+            if self.server.outcomes is not None:
+                self._tell_dropped(head, self._sizes(data, first, last), reason)
         if targets and len(head) <= KnownHeads.LONGEST:
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
             self._routes[head] = targets
         return targets
 
-    def _targets(self, group: str | None, destination: Address | None, count: int) -> Targets:
+    def _targets(
+        self, group: str | None, destination: Address | None
+    ) -> tuple[Targets, Reason | None]:
+        """The outboxes for a destination, or why there are none."""
         server = self.server
         self._work += 1
         reason = Reason.NO_ROUTE
@@ -158,12 +181,55 @@ class Reader(ABC):
                     self.client, group, None if destination is None else destination.key
                 )
                 if targets:
-                    return targets
+                    return targets, None
             else:
                 reason = Reason.REFUSED
-        server.counts.received += count
-        server.counts.dropped[reason.value] += count
-        return ()
+        return (), reason
+
+    def _count_dropped(self, reason: Reason, count: int) -> None:
+        counts = self.server.counts
+        counts.received += count
+        counts.dropped[reason.value] += count
+
+    # For the journal
+
+    def _tell_outcomes(self, piece: bytes, where: Where, copies: int, lost: list[int]) -> None:
+        """Tell which messages of a piece were lost on the way to somebody, and which were not."""
+        outcomes = self.server.outcomes
+        assert outcomes is not None
+        arrivals = self._arrivals(where, self._sizes(piece, 0, len(piece)))
+        self._work += len(arrivals)
+        for left in lost:
+            outcomes.dropped(arrivals[-left:], Reason.QUEUE_FULL)
+        if outcomes.tells_forwarded:
+            nobody_got = min(lost) if len(lost) == copies else 0
+            outcomes.forwarded(arrivals[: len(arrivals) - nobody_got])
+
+    def _tell_dropped(self, where: Where, sizes: list[int], reason: Reason) -> None:
+        outcomes = self.server.outcomes
+        assert outcomes is not None
+        self._work += len(sizes)
+        outcomes.dropped(self._arrivals(where, sizes), reason)
+
+    def _arrivals(self, where: Where, sizes: list[int]) -> list[Arrival]:
+        group, destination = self._destination(where) if isinstance(where, bytes) else where
+        here = [uuid for joined, uuid in self.client.members if joined == group]
+        outcomes = self.server.outcomes
+        assert outcomes is not None
+        return outcomes.arrivals(
+            group,
+            None if destination is None else destination.key,
+            here[0] if len(here) == 1 else None,  # of several nobody can say who sent it
+            sizes,
+        )
+
+    def _sizes(self, data: bytes | bytearray, first: int, last: int) -> list[int]:
+        """How long each message is in a part of the data."""
+        sizes: list[int] = []
+        while first < last:
+            sizes.append(self._size_at(data, first))
+            first += sizes[-1]
+        return sizes
 
     def _check_routes(self) -> None:
         """Forget the routes when the membership has changed since."""

@@ -29,12 +29,13 @@ from waystation.core.gossip import (
 )
 from waystation.core.identity import LogicalAddress
 from waystation.core.outcome import Reason
-from waystation.core.record import ChangeRecord
+from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.errors import LocalError
 from waystation.groups.admission import Admission
-from waystation.groups.connection import FRONT, Client
+from waystation.groups.connection import FRONT, Client, watch_handshakes
 from waystation.groups.metrics import Counts, Sample
 from waystation.groups.outbox import Outbox
+from waystation.groups.outcomes import MemberRecord, Outcomes
 from waystation.groups.reader import Reader
 from waystation.groups.settings import Settings
 from waystation.transports.place import parse_place, place_of
@@ -52,6 +53,7 @@ BUFFER: Final = 256 * 1024
 _GOING: Final = frozenset({MemberKind.LEAVE, MemberKind.SUSPECT})
 
 Observer = Callable[[ChangeRecord], object]
+MessageObserver = Callable[[MessageRecord], object]
 
 
 class _Roster:
@@ -67,7 +69,9 @@ class _Roster:
 class GossipServer:
     """A router that listens, from `start` to `drain`.
 
-    `observe` is called with each change of membership (OB-4).
+    `observe` is called with each change of membership (OB-4), `observe_messages` with each message
+    that is dropped. With `journal_messages` it is called with those that are passed on as well,
+    which costs a look at each of them.
     """
 
     def __init__(
@@ -77,6 +81,8 @@ class GossipServer:
         tls: Tls | None = None,
         admission: Admission | None = None,
         observe: Observer | None = None,
+        observe_messages: MessageObserver | None = None,
+        journal_messages: bool = False,
     ) -> None:
         self.settings = settings or Settings()
         self.counts = Counts()
@@ -96,6 +102,9 @@ class GossipServer:
                 hint="give TLS with authorities, and make it mutual",
             )
         self._observe = observe
+        self.outcomes: Outcomes | None = None  # when somebody wants to hear them
+        if observe_messages is not None:
+            self.outcomes = Outcomes(observe_messages, forwarded=journal_messages)
         self._rules = GossipRouter(self.settings.of_members())
         self._clients: dict[int, Client] = {}
         self._rosters: dict[tuple[Dialect, str], _Roster] = {}
@@ -112,6 +121,8 @@ class GossipServer:
         """Listen; port 0 takes a free one, and `place` says which."""
         host, port = parse_place(place)
         context = self._tls.for_listener() if self._tls else None
+        if context is not None:
+            watch_handshakes(context, self._refuse_handshake)
         self.loop = asyncio.get_running_loop()
         with listening_at(place):
             self._server = await self.loop.create_server(
@@ -222,7 +233,7 @@ class GossipServer:
     def give_up(self, client: Client, cause: str, detail: str) -> None:
         """End a connection that is of no use any more."""
         self.counts.disconnected[cause] += 1
-        self._complain(f"disconnected: {cause}", client, detail)
+        self._complain(f"disconnected: {cause}", client.place, detail)
         client.abort()
         self._forget(client)
         self.flush()
@@ -238,7 +249,7 @@ class GossipServer:
         self.counts.dropped[Reason.QUEUE_FULL.value] += count
         client = self._clients.get(outbox.number)
         if client is not None:
-            self._complain("queue full", client, "it does not keep up, and loses messages")
+            self._complain("queue full", client.place, "it does not keep up, and loses messages")
             client.shed()
 
     # What readers ask for
@@ -353,7 +364,7 @@ class GossipServer:
                     client.members.discard((effect.group, effect.uuid))
                     client.tell(self._reader(client).unregistered())
                 case MemberChange():
-                    self._note(effect)
+                    self._note(effect, dialect)
                     if effect.kind in _GOING:
                         place = effect.group, effect.mapping.uuid
                         gone[place] = self._strike(dialect, *place)
@@ -378,12 +389,12 @@ class GossipServer:
             client.tell(reader.farewell())
             client.close()
 
-    def _note(self, change: MemberChange) -> None:
+    def _note(self, change: MemberChange, dialect: Dialect) -> None:
         self.generation += 1
         self.counts.members[change.kind.value] += 1
         _LOG.info("%s", change)
         if self._observe is not None:
-            self._observe(ChangeRecord(change, time.time_ns() // 1000))
+            self._observe(MemberRecord(change, time.time_ns() // 1000, dialect.value))
 
     def _strike(self, dialect: Dialect, group: str, uuid: bytes) -> Address:
         """Take a member off the list of its group."""
@@ -408,7 +419,7 @@ class GossipServer:
         client = self._clients[effect.connection]
         cause = "silent" if effect.why.startswith("silent") else "superseded"
         self.counts.disconnected[cause] += 1
-        self._complain(f"disconnected: {cause}", client, effect.why)
+        self._complain(f"disconnected: {cause}", client.place, effect.why)
         client.tell(self._reader(client).farewell())
         client.close()
 
@@ -435,9 +446,13 @@ class GossipServer:
 
     def _refuse(self, cause: str, client: Client, detail: str) -> None:
         self.counts.refused[cause] += 1
-        self._complain(f"refused: {cause}", client, detail)
+        self._complain(f"refused: {cause}", client.place, detail)
 
-    def _complain(self, sort: str, client: Client, detail: str) -> None:
+    def _refuse_handshake(self, detail: str) -> None:
+        self.counts.refused["tls"] += 1
+        self._complain("refused: tls", "a client", detail)
+
+    def _complain(self, sort: str, place: str, detail: str) -> None:
         """Log the first of its sort; of the others, within a while, only the number."""
         now = self.now()
         last, more = self._complaints.get(sort, (now - _QUIET, 0))
@@ -446,7 +461,7 @@ class GossipServer:
             return
         self._complaints[sort] = (now, 0)
         others = f" (and {more} more like it)" if more else ""
-        _LOG.warning("%s: %s: %s%s", sort, client.place, detail, others)
+        _LOG.warning("%s: %s: %s%s", sort, place, detail, others)
 
     def _now_ms(self) -> int:
         return int(self.loop.time() * 1000)

@@ -21,6 +21,7 @@ from waystation.core.address import Route
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import uuid_text
+from waystation.core.message import Arrival
 from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
@@ -162,7 +163,7 @@ class Converter:
         arrivals = [record.arrival for record in records]
         messages = [arrival.message for arrival in arrivals]
         sizes = [len(message.payload) for message in messages]
-        kind, multicast_id = self._broadcasts_of(records)
+        kind, multicast_id = self._broadcasts_of(arrivals)
         verdicts = self._verdicts.column([record.verdict for record in records])
         outcome, reason, next_hop, recipient = verdicts.flatten()
         columns = [
@@ -182,8 +183,8 @@ class Converter:
         ]
         return self._batch(MESSAGES, seqs, [record.at for record in records], columns)
 
-    def _broadcasts_of(self, records: Sequence[MessageRecord]) -> list[pa.Array]:
-        ids = [record.multicast_id for record in records]
+    def _broadcasts_of(self, arrivals: Sequence[Arrival]) -> list[pa.Array]:
+        ids = [arrival.multicast_id for arrival in arrivals]
         if ids.count(None) == len(ids):
             return [pa.repeat(_UNICAST, len(ids)), pa.nulls(len(ids), TEXT)]
         columns: list[pa.Array] = self._broadcasts.column(ids).flatten()
@@ -222,6 +223,7 @@ class Converter:
             pa.array([uuid_text(mapping.uuid) for mapping in mappings], TEXT),
             pa.array([mapping.member.name for mapping in mappings], TEXT),
             pa.array([list(mapping.physical) for mapping in mappings], TEXTS),
+            pa.array([getattr(row, "dialect", None) for row in rows], TEXT),  # a router knows it
         ]
         return self._batch(MEMBERS, seqs, [row.at for row in rows], columns)
 

@@ -24,7 +24,7 @@ from waystation.journal.layout import (
     files_in,
     table_directory,
 )
-from waystation.journal.records import NODES, SCHEMAS
+from waystation.journal.records import ADDED, NODES, SCHEMAS
 from waystation.journal.retention import removed_rows
 from waystation.journal.sealed import Footer, read_batches, read_footer, said
 from waystation.journal.tail import UNREADABLE, TailContent, read_tail
@@ -160,8 +160,11 @@ class _Node:
         wrong = [
             f"{field.name} should be {_type_name(field.type)}"
             for field in expected
-            if field.name not in schema.names
-            or _type_name(schema.field(field.name).type) != _type_name(field.type)
+            if not (field.name in ADDED and field.name not in schema.names)
+            and (
+                field.name not in schema.names
+                or _type_name(schema.field(field.name).type) != _type_name(field.type)
+            )
         ]
         if wrong:
             self._say("schema", path, ", ".join(wrong))

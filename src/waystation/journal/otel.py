@@ -93,7 +93,7 @@ def _attributes(record: MessageRecord) -> dict[str, str | int]:
         "waystation.onward": str(message.onward_route),
         "waystation.return": str(message.return_route),
         "waystation.bytes": len(message.payload),
-        "waystation.multicast_id": record.multicast_id,
+        "waystation.multicast_id": record.arrival.multicast_id,
         "waystation.reason": None if verdict.reason is None else str(verdict.reason),
         "waystation.next_hop": str(verdict.address) if _is_sent(record) else None,
         "waystation.recipient": verdict.recipient if _is_received(record) else None,

@@ -23,7 +23,14 @@ from waystation.journal.layout import (
     files_in,
     table_directory,
 )
-from waystation.journal.records import MEMBERS, MESSAGES, ROUTES, SCHEMAS, SUBSCRIPTIONS
+from waystation.journal.records import (
+    MEMBERS,
+    MESSAGES,
+    ROUTES,
+    SCHEMAS,
+    SUBSCRIPTIONS,
+    conforming,
+)
 from waystation.journal.sealed import read_batches, read_footer, said
 from waystation.journal.tail import UNREADABLE, read_tail
 
@@ -184,7 +191,7 @@ class TableReader:
 
     def _conforming(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The columns we know, in our order; raises one of UNREADABLE where one is missing."""
-        return batch.select(self._schema.names).cast(self._schema)
+        return conforming(batch, self._schema)
 
     def _complain(self, path: Path, problem: str) -> None:
         if path not in self._reported:

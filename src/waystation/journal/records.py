@@ -43,7 +43,15 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     ),
     SUBSCRIPTIONS: pa.schema({**_EVERY_TABLE, "kind": TEXT, "pattern": TEXT, "receiver": TEXT}),
     MEMBERS: pa.schema(
-        {**_EVERY_TABLE, "kind": TEXT, "grp": TEXT, "uuid": TEXT, "name": TEXT, "physical": TEXTS}
+        {
+            **_EVERY_TABLE,
+            "kind": TEXT,
+            "grp": TEXT,
+            "uuid": TEXT,
+            "name": TEXT,
+            "physical": TEXTS,
+            "dialect": TEXT,
+        }
     ),
     MESSAGES: pa.schema(
         {
@@ -65,6 +73,17 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     ),
 }
 """The schema of each table, by its name."""
+
+ADDED: Final = frozenset({"dialect"})
+"""Columns that files of older journals do not have; there they count as null."""
+
+
+def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of a schema, in its order; a KeyError where one is missing that never was."""
+    for name in ADDED.intersection(schema.names).difference(batch.schema.names):
+        field = schema.field(name)
+        batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
+    return batch.select(schema.names).cast(schema)
 
 
 class NodeKind(StrEnum):

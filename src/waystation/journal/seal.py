@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from waystation.journal.files import sync, sync_directory
 from waystation.journal.layout import SEALING, Stem
-from waystation.journal.records import SCHEMAS
+from waystation.journal.records import SCHEMAS, conforming
 from waystation.journal.sealed import LAST_SEQ, read_footer
 from waystation.journal.tail import UNREADABLE, TailContent, read_tail
 
@@ -88,7 +88,7 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        rest = batch.select(schema.names).cast(schema)
+        rest = conforming(batch, schema)
         while rows + rest.num_rows >= ROW_GROUP:
             yield pa.Table.from_batches([*held, rest[: ROW_GROUP - rows]], schema)
             rest = rest[ROW_GROUP - rows :]

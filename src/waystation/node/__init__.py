@@ -1,7 +1,10 @@
 """The live node: workers, routes, requests and sessions (asyncio)."""
 
+from waystation.core.access import Access
+from waystation.core.directory import Provider, Scope
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.node.connections import Limits, Listening
+from waystation.node.multicasts import Subscription
 from waystation.node.node import Carrier, Node, Observer
 from waystation.node.policy import FAIL, WAIT, Fail, Policy, Queue, Wait
 from waystation.node.runner import run
@@ -11,6 +14,7 @@ from waystation.node.worker import Context, Handler
 __all__ = [
     "FAIL",
     "WAIT",
+    "Access",
     "Carrier",
     "ChangeRecord",
     "Context",
@@ -22,10 +26,13 @@ __all__ = [
     "Node",
     "Observer",
     "Policy",
+    "Provider",
     "Queue",
     "Record",
+    "Scope",
     "Session",
     "SessionRecord",
+    "Subscription",
     "Wait",
     "run",
 ]

@@ -22,10 +22,10 @@ from waystation.core.outcome import Reason
 from waystation.core.record import SessionKind, SessionRecord
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, shown
-from waystation.node.backoff import Backoff
 from waystation.node.policy import Wait, check_seconds
 from waystation.node.session import Session
-from waystation.transports.transport import Link, Listener, Transport
+from waystation.transports.backoff import Backoff
+from waystation.transports.transport import Broadcaster, Link, Listener, Transport
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
@@ -41,13 +41,16 @@ class Limits(Struct, frozen=True, kw_only=True):
     it. A session that has nothing to say sends a heartbeat every `heartbeat` seconds (0: never),
     and ends when the peer promised the same and is not heard for three of them. What a peer sent
     waits for room here no longer than `stall` seconds, and the rest of what it sends behind it; nor
-    does a worker wait longer for whoever gets its answers.
+    does a worker wait longer for whoever gets its answers. What a peer sends to a name that nobody
+    has waits `appear` seconds for somebody to take it. No leaf announces more than `participants`.
     """
 
     sessions: int = 20_000
     greeting: float = 10.0
     heartbeat: float = 15.0
     stall: float = 30.0
+    appear: float = 0.0
+    participants: int = 100_000
 
 
 class _Cooling:
@@ -82,6 +85,7 @@ class Connections:
     """The transports, listeners and sessions of one node."""
 
     COOLING = 1_000  # so many unreachable places are remembered
+    NAMING = 1.0  # seconds that a parent has to say its name before one goes on without it
     CLOSING = 10.0  # seconds that a link has to end, once it was told to
 
     def __init__(
@@ -99,6 +103,8 @@ class Connections:
         self._listeners: list[Listening] = []
         self._cooling: dict[Address, _Cooling] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._broadcasters: list[Broadcaster] = []
+        self._unstarted: list[Broadcaster] = []
         self._known_types: dict[object, PeerTypes] = {}
         self.closing = False
 
@@ -106,9 +112,25 @@ class Connections:
 
     def use(self, transport: Transport) -> int:
         """Carry messages over a transport from now on."""
-        number = self.node.router.types.register(transport.type_name)
+        types, name = self.node.router.types, transport.type_name
+        number = types.register(name, types.usual(name))
         self._transports[number] = transport
+        if isinstance(transport, Broadcaster):
+            self.node.multicasts.use(transport)
+            self._broadcasters.append(transport)
+            self._unstarted.append(transport)
+            self.start_broadcasters()
         return number
+
+    def start_broadcasters(self) -> None:
+        """Let broadcasters connect, as soon as there is an event loop."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        waiting, self._unstarted = self._unstarted, []
+        for broadcaster in waiting:
+            self._hold(loop.create_task(broadcaster.start(), name="waystation broadcaster"))
 
     def transport(self, number: int) -> Transport | None:
         """The transport of an address type."""
@@ -129,7 +151,7 @@ class Connections:
             raise LocalError(f"{shown(text)} is no place", rule="AD-1", hint="write it as text")
         return address
 
-    async def listen(self, text: str, token: bytes | None) -> Listening:
+    async def listen(self, text: str, token: bytes | None, *, outside: bool) -> Listening:
         """Open a listener."""
         address = self.parse(text)
         transport = self._transports[address.type]
@@ -139,12 +161,15 @@ class Connections:
                 detail = "there are as many sessions as the limit allows"
                 self._tell(SessionKind.REFUSED, "", address, None, Reason.REFUSED, detail)
                 return None
-            return self._session(Address(address.type, b"?"), token, opened_here=False)
+            session = self._session(Address(address.type, b"?"), token, opened_here=False)
+            session.outside = outside
+            return session
 
         listener = await transport.listen(address.data.decode(), accept)
         found = Address(address.type, listener.place.encode())
         listening = Listening(listener, found, f"{transport.type_name}://{listener.place}")
         self._listeners.append(listening)
+        self.node.router.table.set_own_addresses(found.address for found in self._listeners)
         return listening
 
     async def connect(
@@ -155,6 +180,7 @@ class Connections:
         *,
         wait: float | None,
         keep: bool,
+        parent: bool,
     ) -> Session:
         """Open a session under a name of its own, and keep it open."""
         addresses = [self.parse(place) for place in places]
@@ -164,10 +190,12 @@ class Connections:
                 rule="WK-8",
                 hint="give one or more places of one peer on one transport",
             )
-        own = None if name is None else self.node.free_address(name)
+        own = None if name is None else self._free_name(name)
         session = self._session(addresses[0], token, opened_here=True, own=own, kept=keep)
         session.places = len(addresses)
         self._register(session)
+        if parent:
+            self.node.kin.adopt(session)
         self.by_place.setdefault(session.place, session)
         loop = asyncio.get_running_loop()
         keeper = loop.create_task(
@@ -194,6 +222,13 @@ class Connections:
         self._hold(loop.create_task(self._reach(session), name=f"waystation dial {place}"))
         return session
 
+    def own_address(self) -> str | None:
+        """Where the first listener of this node is reached, with the name of its type."""
+        for listening in self._listeners:
+            kind = self.node.router.types.name(listening.address.type)
+            return f"{kind}#{listening.place}"
+        return None
+
     # What sessions tell
 
     def link_made(self, session: Session, link: Link) -> bool:
@@ -211,6 +246,7 @@ class Connections:
         self._cooling.pop(session.place, None)
         self._register(session)
         self._tell(SessionKind.OPENED, session.name, session.place, session.peer, None, "")
+        self.node.kin.opened(session)
         session.changed()
 
     def link_closed(
@@ -220,6 +256,8 @@ class Connections:
         kind = SessionKind.CLOSED if was_open else SessionKind.REFUSED
         self._tell(kind, session.name, session.place, session.peer, reason, detail)
         session.failure = detail
+        if was_open:
+            self.node.kin.lost(session)
         if not was_open and not session.kept and session.opened_here:
             self._cool_down(session.place)
         if not session.kept or session.ended:
@@ -265,6 +303,7 @@ class Connections:
             await listening.close()
         sessions = {*self.sessions.values(), *self.by_place.values()}
         await asyncio.gather(*(self.close_session(session) for session in sessions))
+        await asyncio.gather(*(broadcaster.close() for broadcaster in self._broadcasters))
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -298,6 +337,18 @@ class Connections:
 
         return Session(self, own, place, greet, opened_here=opened_here, kept=kept)
 
+    def _free_name(self, name: str) -> Address:
+        """The address of a session that is to have this name, if no leaf announced it."""
+        address = self.node.free_address(name)
+        entry = self.node.router.table.lookup(address.name, self.node.tick() // 1000)
+        if entry is not None and entry.local:
+            raise LocalError(
+                f"a leaf has announced the name {shown(name)}",
+                rule="RE-6",
+                hint="choose another name for the session",
+            )
+        return address
+
     def _register(self, session: Session) -> None:
         """The session's name is a routing entry, which says where its peer is."""
         if not session.registered:
@@ -321,6 +372,7 @@ class Connections:
             del self.by_place[session.place]
         if session.registered:
             session.registered = False
+            self.node.kin.disown(session)
             self.node.remove_receiver(session.address)
         session.turn_away()
         if session.keeper is not None and session.keeper is not asyncio.current_task():
@@ -373,6 +425,15 @@ class Connections:
             self._abandon(session)
             detail = session.failure or f"no answer within {seconds:g} s"
             raise UnreachableError(str(session.place), detail)
+        if session.is_parent:
+            await self._wait_for_name(session)
+
+    async def _wait_for_name(self, session: Session) -> None:
+        """Give a parent a moment to say who it is: its first words may come one by one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.NAMING):
+                while session.peer is None and not session.ended:
+                    await asyncio.shield(session.change)
 
     def _abandon(self, session: Session) -> None:
         self._forget(session)

@@ -21,20 +21,38 @@ class WaitingLine(Generic[T]):
     Cancelling the future withdraws the item.
     """
 
-    __slots__ = ("line",)
+    __slots__ = ("_gone", "line")
 
     def __init__(self) -> None:
+        self._gone = 0  # at least so many in the line have given up
         self.line: deque[tuple[T, asyncio.Future[Verdict | None]]] = deque()
 
     def join(self, item: T, deadline: float | None) -> asyncio.Future[Verdict | None]:
         """Wait until `deadline`, a time of the running loop's clock, or as long as it takes."""
         loop = asyncio.get_running_loop()
         room: asyncio.Future[Verdict | None] = loop.create_future()
-        self.line.append((item, room))
+        self.rejoin(item, room)
         if deadline is not None:
             alarm = loop.call_at(deadline, _turn_away, room)
             room.add_done_callback(lambda _: alarm.cancel())
         return room
+
+    def rejoin(self, item: T, room: asyncio.Future[Verdict | None]) -> None:
+        """Wait on, with the future that there is."""
+        self.line.append((item, room))
+        room.add_done_callback(self._left)
+
+    def _left(self, room: asyncio.Future[Verdict | None]) -> None:
+        """Forget who gave up, as soon as that is every second one."""
+        if not room.cancelled() and room.result() is not None:
+            return
+        line = self.line
+        self._gone += 1
+        if 2 * self._gone > len(line):
+            self._gone = 0
+            waiting = [one for one in line if not one[1].done()]
+            line.clear()
+            line.extend(waiting)
 
     def next(self) -> tuple[T, asyncio.Future[Verdict | None]] | None:
         """Take out the first that still waits."""
@@ -97,8 +115,12 @@ class Inbox(Generic[T]):
     async def filled(self) -> None:
         """Return when there is something to take."""
         while not self.items:
-            self.reader = asyncio.get_running_loop().create_future()
-            await self.reader
+            await self.woken()
+
+    async def woken(self) -> None:
+        """Return when somebody wakes the reader."""
+        self.reader = asyncio.get_running_loop().create_future()
+        await self.reader
 
     def take(self) -> T:
         """Take the oldest item out, and let in who waits for its place."""

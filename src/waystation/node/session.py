@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import structs
 
@@ -27,18 +27,26 @@ from waystation.wire.hello import Greeting, Hello
 if TYPE_CHECKING:
     from waystation.node.connections import Connections
 
+Verdicts: TypeAlias = tuple[Verdict, ...]  # one for each who gets the message behind a session
+
 MISSED_BEATS: Final = 3
 """A peer that promised heartbeats and missed so many is gone."""
+
+
+MOST_UNREAD: Final = 1024 * 1024
+"""So many bytes of answers wait for a peer that does not read them."""
 
 
 class Session:
     """One peer, over one link at a time."""
 
     __slots__ = (
+        "__weakref__",
         "_admission",
         "_answered",
         "_backlog",
         "_beat",
+        "_by_name",
         "_by_place",
         "_connections",
         "_failure",
@@ -54,19 +62,26 @@ class Session:
         "_send",
         "_stalled",
         "_types",
+        "_unread",
         "_unsettled",
         "_waiting",
         "address",
         "change",
+        "checked_at",
+        "complaints",
         "ended",
         "failure",
+        "is_parent",
         "keeper",
         "kept",
         "opened_here",
         "openings",
+        "outside",
+        "participants",
         "place",
         "places",
         "registered",
+        "subscriptions",
         "verdict",
     )
 
@@ -87,6 +102,12 @@ class Session:
         self.registered = False  # its name is a routing entry
         self.keeper: asyncio.Task[None] | None = None  # dials again when the link is gone
         self.openings = 0
+        self.is_parent = False
+        self.outside = False  # its peer is reached over a global transport (RE-13, MC-11)
+        self.participants: set[str] = set()  # that its peer announced, or asked as from outside
+        self.checked_at = 0  # when it was last seen which of them are still there
+        self.subscriptions = 0  # of its participants
+        self.complaints: set[str] = set()  # about what its peer said
         self.places = 1  # where its peer may be
         self.failure = ""  # how the last link ended, or why there was none
         self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -100,12 +121,14 @@ class Session:
         self._opened = False
         self._paused = False
         self._types = PeerTypes()
-        self._waiting: WaitingLine[tuple[Arrival, Message]] = WaitingLine()
-        self._unsettled: list[Arrival] = []  # given to the link, and not yet out of our hands
+        self._waiting: WaitingLine[tuple[Arrival, Message, Verdicts]] = WaitingLine()
+        # Given to the link, and not yet out of our hands; with what is to be said of it then.
+        self._unsettled: list[tuple[Arrival, Verdicts]] = []
         self._backlog: deque[Message] = deque()  # received, behind one that nobody had room for
         self._stalled = False
         self._heard = self._said = False
         self._missed = 0
+        self._unread = 0  # bytes of answers, since the peer no longer keeps up
         self._beat: asyncio.TimerHandle | None = None
         self._admission: asyncio.TimerHandle | None = None
         self._failure: tuple[Reason, str] | None = None
@@ -115,7 +138,8 @@ class Session:
         """Say where the peer is."""
         self.place = place
         self.verdict = Verdict(Outcome.FORWARDED, None, self.name, place)
-        self._by_place = Verdict(Outcome.FORWARDED, None, None, place)
+        self._by_name = (self.verdict,)
+        self._by_place = (Verdict(Outcome.FORWARDED, None, None, place),)
 
     @property
     def name(self) -> str:
@@ -156,38 +180,62 @@ class Session:
 
     def offer(self, arrival: Arrival) -> Verdict | None:
         """Take a message that is addressed to it, if the link can have it now."""
-        return self.carry(arrival, arrival.message) if self._ready else None
+        if not self._ready:
+            return None
+        message = arrival.message
+        return self._carry(arrival, message, self._verdicts_on(message))
 
     def line_up(self, arrival: Arrival, deadline: float | None) -> asyncio.Future[Verdict | None]:
         """Take a message as soon as the link can have it."""
-        return self.line_up_for(arrival, arrival.message, deadline)
+        verdicts = self._verdicts_on(arrival.message)
+        return self.line_up_for(arrival, arrival.message, verdicts, deadline)
 
     def waiting(self) -> int:
         """How many messages are lined up."""
         return len(self._waiting.line)
 
-    def offer_for(self, arrival: Arrival, message: Message) -> Verdict | None:
-        """Like `offer`, with the routes that the message has on its way out."""
-        return self.carry(arrival, message) if self._ready else None
+    def offer_for(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict | None:
+        """Like `offer`, with the routes that the message has on its way out, and its verdicts."""
+        return self._carry(arrival, message, verdicts) if self._ready else None
 
     def line_up_for(
-        self, arrival: Arrival, message: Message, deadline: float | None
+        self, arrival: Arrival, message: Message, verdicts: Verdicts, deadline: float | None
     ) -> asyncio.Future[Verdict | None]:
         """Like `line_up`, with the routes that the message has on its way out."""
         self._ready = False
-        return self._waiting.join((arrival, message), deadline)
+        return self._waiting.join((arrival, message, verdicts), deadline)
 
-    def carry(self, arrival: Arrival, message: Message) -> Verdict:
+    def outbound(self, message: Message) -> Message:
+        """A message as it is given to this session for somebody behind it."""
+        return message.rerouted(message.onward_route.pushed(self.place), message.return_route)
+
+    def say(self, payload: bytes) -> None:
+        """Tell the peer's session something, in order with the messages."""
+        if self._link is not None and self._opened:
+            self._said = True
+            self._link.send_control(payload)
+
+    def answer(self, payload: bytes) -> None:
+        """Say something because the peer did; one that asks on and never reads is ended."""
+        self._unread = self._unread + len(payload) if self._paused else 0
+        if self._unread > MOST_UNREAD:
+            self._fail(Reason.QUEUE_FULL, "the peer asks, and does not read the answers")
+        self.say(payload)
+
+    def _carry(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict:
         """Give a message to the link."""
         if self._types.outward:
             message = message.rerouted(
                 self._types.to_peer(message.onward_route), self._types.to_peer(message.return_route)
             )
         reason = self._send(message)
-        if reason is not None:
-            return self._connections.node.end(arrival, Verdict.dropped(reason))
-        self._unsettled.append(arrival)
-        return self._verdict_on(arrival)
+        if reason is None:
+            self._unsettled.append((arrival, verdicts))
+            return verdicts[0]
+        node = self._connections.node
+        for verdict in verdicts[1:]:
+            node.end(arrival, Verdict.dropped(reason, verdict.recipient))
+        return node.end(arrival, Verdict.dropped(reason, verdicts[0].recipient))
 
     # The owner of a link
 
@@ -236,23 +284,23 @@ class Session:
     def sent(self, messages: int | None = None) -> None:
         """Note that so many more messages are out of our hands."""
         self._said = True
-        arrivals = self._unsettled
-        if messages is None or messages >= len(arrivals):
+        settled = self._unsettled
+        if messages is None or messages >= len(settled):
             self._unsettled = []
         else:
-            self._unsettled = arrivals[messages:]
-            arrivals = arrivals[:messages]
-        if arrivals:
-            self._connections.node.end_all(arrivals, self._verdict_on)
+            self._unsettled = settled[messages:]
+            settled = settled[:messages]
+        if settled:
+            self._connections.node.end_all(settled)
 
-    def _verdict_on(self, arrival: Arrival) -> Verdict:
+    def _verdicts_on(self, message: Message) -> Verdicts:
         """What the rules say of a message that goes here, by whatever name it was sent."""
-        first = arrival.message.onward_route.addresses[0]
+        first = message.onward_route.addresses[0]
         if first.type != LOCAL:
             return self._by_place
         if first.data == self.address.data:
-            return self.verdict
-        return Verdict(Outcome.FORWARDED, None, first.name, self.place)
+            return self._by_name
+        return (Verdict(Outcome.FORWARDED, None, first.name, self.place),)
 
     def pause(self) -> None:
         """Let senders wait."""
@@ -277,8 +325,8 @@ class Session:
             if alarm is not None:
                 alarm.cancel()
         self._beat = self._admission = None
-        arrivals, self._unsettled = self._unsettled, []
-        self._connections.node.lose_all(arrivals)
+        lost, self._unsettled = self._unsettled, []
+        self._connections.node.lose_all(lost)
         self._connections.link_closed(self, reason, detail, was_open=was_open)
 
     def turn_away(self) -> None:
@@ -312,6 +360,8 @@ class Session:
         if not payload:
             return
         greeting = self._greeting
+        if self._opened and self._connections.node.kin.hear(self, payload):
+            return
         knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
         try:
             answer = greeting.hear(payload)
@@ -329,6 +379,7 @@ class Session:
         self._types = self._connections.peer_types(peer.types, opened_here=self.opened_here)
         if self._greeting.admitted:
             self._open_up()
+        self.changed()
 
     def _open_up(self) -> None:
         """Let messages through: the peer is who it should be, and its numbers are known."""
@@ -383,6 +434,8 @@ class Session:
     def _hand_in(self, messages: deque[Message]) -> None:
         """Let messages find their receivers, up to the first that has no room."""
         node, types = self._connections.node, self._types
+        access, outside = node.access, self.outside
+        from_global = outside or self.is_parent
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
@@ -398,7 +451,12 @@ class Session:
                 message = message.rerouted(
                     types.from_peer(message.onward_route), types.from_peer(message.return_route)
                 )
-            stuck = node.arrive(message)
+            if access is not None and not node.allows(message, self.peer or ""):
+                node.end(node.arrival(message), Verdict.dropped(Reason.REFUSED))
+                continue
+            if outside:
+                node.remember_sender(message, self)
+            stuck = node.arrive(message, from_global)
             if stuck is not None:
                 self._stall(messages)
                 stuck.add_done_callback(self._go_on)
@@ -437,12 +495,14 @@ class Session:
             if first is None:
                 self._ready = self._opened
                 return
-            (arrival, message), room = first
+            (arrival, message, verdicts), room = first
             node = self._connections.node
             if message.expired(node.tick() // 1000):
-                room.set_result(node.end(arrival, Verdict.dropped(Reason.EXPIRED)))
+                for verdict in verdicts:
+                    node.end(arrival, Verdict.dropped(Reason.EXPIRED, verdict.recipient))
+                room.set_result(Verdict.dropped(Reason.EXPIRED, verdicts[0].recipient))
             else:
-                room.set_result(self.carry(arrival, message))
+                room.set_result(self._carry(arrival, message, verdicts))
 
 
 def _no_longer(message: Message) -> Reason | None:  # noqa: ARG001

@@ -2,6 +2,7 @@
 
 from waystation.testing.clock import ManualClock
 from waystation.testing.conformance import Conformance, NotConformingError, check_transport
+from waystation.testing.datagram_path import udp_path
 from waystation.testing.memory import MemoryNetwork, MemoryTransport
 from waystation.testing.path import FaultyPath, TcpPath, tcp_path
 
@@ -15,4 +16,5 @@ __all__ = [
     "TcpPath",
     "check_transport",
     "tcp_path",
+    "udp_path",
 ]

@@ -8,6 +8,10 @@
 
 Each check stands alone: two fresh nodes, a session between them over a path on which things can go
 wrong. Waits are bounded; `patience` stretches them on a slow machine.
+
+A transport of datagrams loses messages, and nobody holds its senders back. With `lossy=True` two
+checks ask for less, under names that say so (LOSSY_CHECKS). The others stay: on a quiet machine's
+own network nothing needs to get lost.
 """
 
 from __future__ import annotations
@@ -32,6 +36,9 @@ BEAT: Final = 0.2
 
 ORDERED: Final = 5_000
 """So many messages each way show that order is kept."""
+
+STUCK: Final = 1_000
+"""So many messages of a KiB are more than anybody should keep for a reader of datagrams."""
 
 FLOOD: Final = 200_000
 """A transport that takes more messages of a KiB than this for a peer that does not read is not
@@ -59,17 +66,19 @@ async def check_transport(
     largest: int = 1024 * 1024,
     too_large: int = 17 * 1024 * 1024,
     patience: float = 1.0,
+    lossy: bool = False,
 ) -> Conformance:
     """Check a transport; raises NotConformingError.
 
     `make` is called once for each node. `place` is where to listen: a free place each time, as port
     0 gives it. `path` makes a way to a listener on which faults can be injected; the default does
     for everything that runs over TCP. A payload of `largest` bytes must go through, one of
-    `too_large` must be refused without harm to others.
+    `too_large` must be refused without harm to others. `lossy` is for datagrams: what arrives must
+    be in order and whole, but need not be everything, and senders need not feel a slow reader.
     """
     failures: list[str] = []
     passed: list[str] = []
-    for name, check in CHECKS.items():
+    for name, check in (LOSSY_CHECKS if lossy else CHECKS).items():
         pair = _Pair(make, place, path, largest, too_large, patience)
         try:
             async with asyncio.timeout(60 * patience):
@@ -241,6 +250,23 @@ async def _keeps_order(pair: _Pair) -> None:
         _require([m.payload for m in here] == numbers, "messages come back out of order")
 
 
+async def _keeps_order_of_what_arrives(pair: _Pair) -> None:
+    async with pair.nodes() as (left, right, listening):
+        got = _collect(right, "sink")
+        route = f"{listening.address} => sink"
+        await left.send(route, b"0")
+        for number in range(1, ORDERED):
+            await left.send(route, b"%d" % number)
+        for number in range(ORDERED, ORDERED + 100):
+            if got and int(got[-1].payload) >= ORDERED - 1:
+                break
+            await asyncio.sleep(0.05 * pair.patience)
+            await left.send(route, b"%d" % number)
+        numbers = [int(message.payload) for message in got]
+        _require(bool(numbers) and numbers[-1] >= ORDERED - 1, "the last message never arrives")
+        _require(numbers == sorted(set(numbers)), "messages arrive out of order, or twice")
+
+
 async def _carries_every_size(pair: _Pair) -> None:
     sizes = [0, 1, 23, 24, 255, 256, 4096, 65535, 65536, pair.largest]
     async with pair.nodes() as (left, right, listening):
@@ -295,6 +321,33 @@ async def _is_held_back_by_a_reader_that_never_reads(pair: _Pair) -> None:
         _require([int(payload) for payload in got] == list(range(taken)), "and in order")
         await left.send(route, b"%-1024d" % taken)
         await pair.until(lambda: len(got) == taken + 1, "the session goes on")
+
+
+async def _hurts_nobody_else_with_a_reader_that_never_reads(pair: _Pair) -> None:
+    async with pair.nodes() as (left, right, listening), pair.node("other") as other:
+        _echo(right)
+        free = asyncio.Event()
+        got: list[bytes] = []
+
+        @right.worker("stuck", inbox=10)
+        async def stuck(message: Message, context: Context) -> None:  # noqa: ARG001
+            await free.wait()
+            got.append(message.payload)
+
+        route = f"{listening.address} => stuck"
+        for number in range(STUCK):
+            await left.send(route, b"%-1024d" % number)
+        answer = await other.request(f"{listening.address} => echo", b"hurt?", timeout=10)
+        _require(answer.payload == b"hurt?", "another session suffers from it")
+        free.set()
+        for number in range(STUCK, STUCK + 100):
+            if got and int(got[-1]) >= STUCK:
+                break
+            await left.send(route, b"%-1024d" % number)
+            await asyncio.sleep(0.05 * pair.patience)
+        numbers = [int(payload) for payload in got]
+        _require(bool(numbers) and numbers[-1] >= STUCK, "the session does not go on")
+        _require(numbers == sorted(set(numbers)), "messages arrive out of order, or twice")
 
 
 async def _loses_nothing_else_in_a_close_in_mid_message(pair: _Pair) -> None:
@@ -387,3 +440,16 @@ CHECKS: Final[dict[str, Check]] = {
     "says when nobody is there": _says_when_nobody_is_there,
 }
 """Every check by its name."""
+
+_INSTEAD: Final[dict[str, tuple[str, Check]]] = {
+    "keeps order": ("keeps order of what arrives", _keeps_order_of_what_arrives),
+    "is held back by a reader that never reads": (
+        "hurts nobody else with a reader that never reads",
+        _hurts_nobody_else_with_a_reader_that_never_reads,
+    ),
+}
+
+LOSSY_CHECKS: Final[dict[str, Check]] = dict(
+    _INSTEAD.get(name, (name, check)) for name, check in CHECKS.items()
+)
+"""The same for a transport that may lose messages: two checks ask for less."""

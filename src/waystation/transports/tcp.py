@@ -9,6 +9,7 @@ by its senders, through every socket between them, and by nobody else.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -97,7 +98,12 @@ class TcpLink(asyncio.Protocol):
         try:
             frame = encode_departure(message, limit=self._limits.frame)
         except LocalError as error:
-            return _REASONS.get(error.rule, Reason.MALFORMED)
+            return REASONS.get(error.rule, Reason.MALFORMED)
+        self._give(frame)
+        return None
+
+    def _give(self, frame: bytes) -> None:
+        """Put the bytes of a message with the others of this turn."""
         self._frames.append(frame)
         self._size += len(frame)
         self._given += 1
@@ -112,7 +118,6 @@ class TcpLink(asyncio.Protocol):
                 self._write()
         elif self._size >= BATCH:
             self._write()
-        return None
 
     def send_control(self, payload: bytes) -> None:
         """Put a payload for the peer's session with the messages of this turn."""
@@ -143,7 +148,8 @@ class TcpLink(asyncio.Protocol):
         if transport.can_write_eof():
             # Closed with unread bytes in it, the system would tell the peer to throw away what it
             # has of ours. So say goodbye, and pass over what still comes until the peer does too.
-            transport.write_eof()
+            with contextlib.suppress(OSError):  # the peer has reset it, and we shall hear of that
+                transport.write_eof()
             if not transport.is_reading():
                 transport.resume_reading()
         else:
@@ -301,14 +307,15 @@ class TcpLink(asyncio.Protocol):
             self._alarm = None
 
 
-_REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
+REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
 """Why a message cannot be written, by the rule that it breaks."""
 
 
-class _Refused(asyncio.Protocol):
+class Refused(asyncio.Protocol):
     """A connection that nobody wants."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """End it."""
         cast("asyncio.Transport", transport).abort()
 
 
@@ -342,7 +349,7 @@ class Tcp:
         def link() -> asyncio.Protocol:
             owner = accept()
             if owner is None:
-                return _Refused()
+                return Refused()
             made = TcpLink(owner, self.limits)
             if tls is not None:  # nobody tells when a handshake fails
                 loop.call_later(self.limits.greeting + 1, made.give_up_on_handshake)
@@ -363,8 +370,8 @@ class Tcp:
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Connect to the first of these places that answers."""
         tls = self._tls
-        async with _within(self.limits.dial, places):
-            found, host = await _race([parse_place(place) for place in places])
+        async with within(self.limits.dial, places):
+            found, host = await race([parse_place(place) for place in places])
             try:
                 _, link = await asyncio.get_running_loop().create_connection(
                     lambda: TcpLink(owner, self.limits),
@@ -380,7 +387,8 @@ class Tcp:
 
 
 @asynccontextmanager
-async def _within(seconds: float, places: Sequence[str]) -> AsyncIterator[None]:
+async def within(seconds: float, places: Sequence[str]) -> AsyncIterator[None]:
+    """Give up on these places after so many seconds."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -389,7 +397,7 @@ async def _within(seconds: float, places: Sequence[str]) -> AsyncIterator[None]:
         raise TimeoutError(f"{where}: no answer within {seconds:g} s") from None
 
 
-async def _race(places: Sequence[tuple[str, int]]) -> tuple[socket.socket, str]:
+async def race(places: Sequence[tuple[str, int]]) -> tuple[socket.socket, str]:
     """The first socket that connects, and the host it leads to; later ones start a little later."""
     loop = asyncio.get_running_loop()
     attempts: list[asyncio.Task[tuple[socket.socket, str]]] = []

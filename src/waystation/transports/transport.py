@@ -13,7 +13,7 @@ without any onward route is for the session itself and is handed in as it is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from waystation.core.address import Address
 from waystation.core.message import Message
@@ -122,4 +122,37 @@ class Transport(Protocol):
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a link to the first place of a peer that answers; an OSError says why not."""
+        ...
+
+
+@runtime_checkable
+class Broadcaster(Protocol):
+    """A transport that also reaches whoever subscribed, as a broker does (MC-10 .. MC-12).
+
+    The node calls `subscribe` for the first receiver of a pattern and `unsubscribe` after the last.
+    What was subscribed stays so over a reconnect; what this node publishes does not come back.
+    """
+
+    def attach(self, received: Callable[[str, Message], None]) -> None:
+        """Have a function called with the id and the message of each broadcast that arrives."""
+        ...
+
+    async def start(self) -> None:
+        """Begin to connect; what is published until then waits, or is refused."""
+        ...
+
+    async def close(self) -> None:
+        """Write what was taken and leave the broker."""
+        ...
+
+    def publish(self, multicast_id: str, message: Message) -> Reason | None:
+        """Take a broadcast to everybody; says why not, if that cannot be now. Never waits."""
+        ...
+
+    def subscribe(self, pattern: str) -> None:
+        """Let what matches arrive."""
+        ...
+
+    def unsubscribe(self, pattern: str) -> None:
+        """Let it no longer arrive."""
         ...

@@ -1,0 +1,1 @@
+"""The subjects of bench_websocket.py."""

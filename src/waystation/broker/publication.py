@@ -1,0 +1,102 @@
+"""A message at the broker, and the bytes of it: written once for all that get the same."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from mqtt5 import PublishPacket, QoS, Will
+
+_QOS: Final = (QoS.AT_MOST_ONCE, QoS.AT_LEAST_ONCE)
+_FORMS: Final = 4  # so many ways of writing one message are kept
+_NO_IDS: Final[tuple[int, ...]] = ()
+
+
+class Publication:
+    """Something that was published, by a client or as a last will.
+
+    `expires` is an instant of the event loop's clock; None is never.
+    """
+
+    __slots__ = ("_packet", "_written", "expires", "payload", "qos", "retain", "size", "topic")
+
+    def __init__(
+        self, packet: PublishPacket | Will, topic: str, payload: bytes, expires: float | None
+    ) -> None:
+        self.topic = topic
+        self.payload = payload
+        self.qos: int = int(packet.qos)
+        self.retain: bool = packet.retain
+        self.expires = expires
+        self.size = len(payload) + len(topic) + 64  # of memory, about
+        self._packet = packet
+        self._written: dict[tuple[int, bool, int | None, tuple[int, ...]], _Written] = {}
+
+    @classmethod
+    def received(cls, packet: PublishPacket, topic: str, now: float) -> Publication:
+        """What a client published."""
+        return cls(packet, topic, packet.payload, _expiry(packet.message_expiry_interval, now))
+
+    @classmethod
+    def will(cls, will: Will, now: float) -> Publication:
+        """The last will of a client that is gone."""
+        return cls(
+            will, will.topic, will.payload or b"", _expiry(will.message_expiry_interval, now)
+        )
+
+    def expired(self, now: float) -> bool:
+        """Whether its time is over."""
+        return self.expires is not None and now >= self.expires
+
+    def written(self, qos: int, now: float, *, retain: bool, ids: tuple[int, ...]) -> _Written:
+        """The bytes before and behind the packet id, for a subscriber who gets it so."""
+        left = None if self.expires is None else max(1, round(self.expires - now))
+        key = (qos, retain, left, ids)
+        found = self._written.get(key)
+        if found is None:
+            if len(self._written) >= _FORMS:
+                self._written.clear()
+            found = self._written[key] = self._write(*key)
+        return found
+
+    def _write(self, qos: int, retain: bool, left: int | None, ids: tuple[int, ...]) -> _Written:
+        packet = self._packet
+        data = PublishPacket(
+            self.topic,
+            self.payload,
+            qos=_QOS[qos],
+            retain=retain,
+            packet_id=1 if qos else None,
+            payload_format_indicator=packet.payload_format_indicator,
+            message_expiry_interval=left,
+            content_type=packet.content_type,
+            response_topic=packet.response_topic,
+            correlation_data=packet.correlation_data,
+            subscription_ids=list(ids),
+            user_properties=packet.user_properties,
+        ).write()
+        if not qos:
+            return _Written(data, b"", len(data))
+        start = 2  # behind the length of what follows
+        while data[start - 1] >= 0x80:
+            start += 1
+        at = start + 2 + int.from_bytes(data[start : start + 2], "big")
+        return _Written(data[:at], data[at + 2 :], len(data))
+
+
+class _Written(NamedTuple):
+    head: bytes
+    tail: bytes
+    size: int
+
+
+class Delivery(NamedTuple):
+    """One message for one client: with which quality, marked as retained or not, and why."""
+
+    publication: Publication
+    qos: int
+    retain: bool
+    ids: tuple[int, ...] = _NO_IDS
+
+
+def _expiry(seconds: int | None, now: float) -> float | None:
+    return None if seconds is None else now + seconds

@@ -1,0 +1,159 @@
+"""`waystation broker`: a small MQTT 5 broker, until it is told to end.
+
+MQTT is an extra (mqtt5): without it, this module says so.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from msgspec import Struct, structs
+
+from waystation.broker import Broker, Passwords, Settings
+from waystation.errors import LocalError
+from waystation.node.runner import run, stop_signals
+from waystation.transports.place import parse_place
+from waystation.transports.tls import Tls
+
+_DEFAULT: Final = Settings()
+_SPARE_FILES: Final = 64
+
+_number = click.IntRange(min=1)
+_file = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+def _check_place(_: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        parse_place(value)
+    except LocalError as error:
+        raise click.BadParameter(str(error), param=parameter) from error
+    return value
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What the command line says beside the settings."""
+
+    listen: str
+    passwords: Path | None
+    tls_certificate: Path | None
+    tls_key: Path | None
+    tls_authorities: Path | None
+    verbose: bool
+
+
+_HELP: Final = """Run a small MQTT 5 broker, for trials and small fleets.
+
+It knows QoS 0 and 1, keeps everything in memory, and ends on SIGTERM or SIGINT, after writing what
+still waits; then it prints what it has counted. In production use Mosquitto, EMQX or HiveMQ.
+
+\b
+Examples:
+  waystation broker --listen 127.0.0.1:1883
+  waystation broker --listen 0.0.0.0:8883 --tls-certificate B.pem --tls-key B.key --passwords P
+"""
+
+
+@click.command(
+    help=_HELP,
+    context_settings={"auto_envvar_prefix": "WAYSTATION", "show_default": True},
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    required=True,
+    callback=_check_place,
+    help="Where clients connect; MQTT's own port is 1883, with TLS 8883.",
+)
+@click.option("--passwords", metavar="FILE", type=_file, help="Who may connect (Mosquitto's file).")
+@click.option("--tls-certificate", metavar="FILE", type=_file, help="Turns TLS on.")
+@click.option("--tls-key", metavar="FILE", type=_file, help="The key of the certificate.")
+@click.option(
+    "--tls-authorities",
+    metavar="FILE",
+    type=_file,
+    help="Clients must bring a certificate that one of these signed.",
+)
+@click.option("--max-connections", "connections", type=_number, default=_DEFAULT.connections)
+@click.option(
+    "--max-sessions",
+    "sessions",
+    type=_number,
+    default=_DEFAULT.sessions,
+    help="Those of clients that are away included.",
+)
+@click.option("--max-packet", "packet", type=_number, default=_DEFAULT.packet, help="In bytes.")
+@click.option(
+    "--max-subscriptions",
+    "subscriptions",
+    type=_number,
+    default=_DEFAULT.subscriptions,
+    help="Per client.",
+)
+@click.option(
+    "--queue", type=_number, default=_DEFAULT.queue, help="So many messages may wait for a client."
+)
+@click.option(
+    "--queue-bytes", type=_number, default=_DEFAULT.queue_bytes, help="And so many bytes."
+)
+@click.option(
+    "--max-retained", "retained", type=_number, default=_DEFAULT.retained, help="Messages."
+)
+@click.option(
+    "--session-expiry",
+    type=_number,
+    default=_DEFAULT.session_expiry,
+    help="No session outlives its client by more seconds.",
+)
+@click.option("--verbose", is_flag=True, help="Log more, to stderr.")
+def broker(**given: Any) -> None:
+    """Run a broker."""
+    settings = Settings(
+        **{name: given.pop(name) for name in structs.asdict(_DEFAULT) if name in given}
+    )
+    options = Options(**given)
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    _allow_files(settings.connections)
+    users = None if options.passwords is None else Passwords.load(options.passwords)
+    server = Broker(
+        settings, tls=_tls(options), authenticate=None if users is None else users.allows
+    )
+    run(_serve(server, options))
+
+
+def _tls(options: Options) -> Tls | None:
+    if options.tls_certificate is None:
+        if options.tls_key or options.tls_authorities:
+            raise click.UsageError("TLS needs --tls-certificate")
+        return None
+    return Tls(
+        certificate=options.tls_certificate,
+        key=options.tls_key,
+        authorities=options.tls_authorities,
+        mutual=options.tls_authorities is not None,
+    )
+
+
+def _allow_files(connections: int) -> None:
+    """Each connection is an open file; ask for as many as the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + _SPARE_FILES
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+async def _serve(server: Broker, options: Options) -> None:
+    with stop_signals() as told_to_end:
+        await server.start(options.listen)
+        click.echo(f"listening on {server.place}")
+        await told_to_end.wait()
+        await server.drain()
+        click.echo(f"counted {server.counts.as_json().decode()}")

@@ -1,0 +1,92 @@
+"""`waystation node`: the node that a file describes, until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+import msgspec
+
+from waystation.cli.peer import SETTINGS, json_option
+from waystation.cli.process import allow_files, log_to_stderr
+from waystation.config import Plan, Problem, check_file, running
+from waystation.node.runner import run, stop_signals
+
+_HELP: Final = """Run a node: its listeners, parents, workers, limits, TLS, journal and access rules
+are in a TOML file.
+
+It ends on SIGTERM or SIGINT, after its workers have finished what they have.
+
+\b
+Examples:
+  waystation node --config node.toml
+  waystation node --config node.toml --check
+"""
+
+
+@click.command(help=_HELP, context_settings=SETTINGS)
+@click.option(
+    "--config",
+    metavar="FILE",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The file that describes the node.",
+)
+@click.option("--check", is_flag=True, help="Only look for mistakes in the file.")
+@click.option("--verbose", is_flag=True, help="Log who comes and goes, to stderr.")
+@json_option
+def node(config: Path, *, check: bool, verbose: bool, as_json: bool) -> int:
+    """Run a node, or check its file."""
+    log_to_stderr(verbose=verbose)
+    plan, problems = check_file(config)
+    if plan is None:
+        return _refuse(config, problems, as_json=as_json)
+    if check:
+        click.echo("[]" if as_json else f"{config}: no mistakes")
+        return 0
+    allow_files(plan.limits.sessions)
+    run(_serve(plan, as_json=as_json))
+    return 0
+
+
+def _refuse(config: Path, problems: list[Problem], *, as_json: bool) -> int:
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(problems), indent=1))
+        return 1
+    if len(problems) == 1:
+        raise click.ClickException(str(problems[0]))
+    for problem in problems:
+        click.echo(str(problem), err=True)
+    raise click.ClickException(f"{config} has {len(problems)} mistakes")
+
+
+async def _serve(plan: Plan, *, as_json: bool) -> None:
+    with stop_signals() as told_to_end:
+        async with AsyncExitStack() as ends:
+            starting = asyncio.create_task(ends.enter_async_context(running(plan)))
+            told = asyncio.create_task(told_to_end.wait())
+            await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():  # it waits for a peer, and nobody wants it any more
+                starting.cancel()
+                await asyncio.wait({starting})
+                return
+            try:
+                live = starting.result()
+            finally:
+                if starting.exception():
+                    told.cancel()
+            _announce(plan, [listening.url for listening in live.listening], as_json=as_json)
+            await told
+
+
+def _announce(plan: Plan, urls: list[str], *, as_json: bool) -> None:
+    name = plan.settings.node.name
+    if as_json:
+        click.echo(msgspec.json.encode({"node": name, "listening": urls}).decode())
+        return
+    for url in urls:
+        click.echo(f"listening on {url}")
+    click.echo(f"node {name} is ready")

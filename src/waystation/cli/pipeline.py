@@ -1,0 +1,222 @@
+"""`waystation pipeline`: the tables of the past, from a journal, by Spark.
+
+Spark is an extra: it is imported when a command runs, not by this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+import msgspec
+
+from waystation.cli.journal import Instant
+from waystation.cli.spark import drawn, spark_session
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Display
+    from rich.progress import TaskID
+
+    from waystation.pipeline import Progress, Summary
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_ENVIRONMENT: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+@click.group()
+def pipeline() -> None:
+    """Build the tables of the past from a journal, or look at one."""
+
+
+_journal = click.option(
+    "--journal",
+    metavar="DIR",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The journal to read; nothing in it is changed.",
+)
+_master = click.option(
+    "--master", metavar="URL", default="local[*]", help="The Spark to run on, as spark://host:7077."
+)
+_json = click.option(
+    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
+)
+
+_BUILD: Final = """Read a journal and write all tables, each whole or not at all.
+
+\b
+Examples:
+  waystation pipeline build --journal J --out T
+  waystation pipeline build --journal J --out T --since 2026-05-01T00:00:00 --node hub-0001
+  waystation pipeline build --journal J --out T --master spark://10.0.0.5:7077 --json
+"""
+
+
+@pipeline.command(help=_BUILD, context_settings=_ENVIRONMENT)
+@_journal
+@click.option(
+    "--out",
+    metavar="DIR",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the tables go; those that are there are replaced.",
+)
+@_master
+@click.option("--since", type=Instant(), help="Only messages from this time on; 2h: so long ago.")
+@click.option("--until", type=Instant(), help="Only what happened before this time.")
+@click.option("--node", multiple=True, help="Only this node (repeatable).")
+@_json
+def build(
+    *,
+    journal: Path,
+    out: Path,
+    master: str,
+    since: int | None,
+    until: int | None,
+    node: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Build all tables."""
+    with spark_session(master) as spark:
+        from waystation.pipeline import build as build_tables  # noqa: PLC0415
+
+        with drawn() as display:
+            summary = build_tables(
+                journal,
+                out,
+                spark=spark,
+                nodes=node or None,
+                since=_moment(since),
+                until=_moment(until),
+                progress=_Stages(display),
+            )
+    if as_json:
+        click.echo(msgspec.json.encode(summary).decode())
+    else:
+        for line in _summary_lines(summary):
+            click.echo(line)
+
+
+class _Stages:
+    """Draws the stages of a build: one line for each table, with its rows."""
+
+    def __init__(self, display: Display) -> None:
+        self._display = display
+        self._lines: dict[str, TaskID] = {}
+
+    def __call__(self, told: Progress) -> None:
+        line = self._lines.get(told.table)
+        if line is None:
+            stage = f"{told.number}/{told.of} {told.table}"
+            line = self._lines[told.table] = self._display.add_task(stage, total=None, done="")
+        done = f"{told.rows:,} rows" if told.rows else ""
+        if told.state == "done":
+            self._display.update(line, completed=1, total=1, done=done)
+        else:
+            self._display.update(line, done=done)
+
+
+def _summary_lines(summary: Summary) -> list[str]:
+    read = [f"{rows:,} {table}" for table, rows in summary.rows_in.items() if rows]
+    lines = [f"read {', '.join(read) or 'an empty journal'}"]
+    built = [
+        (name, f"{table.rows:,} rows", f"{table.bytes / 1e6:,.1f} MB", f"{table.seconds:.1f} s")
+        for name, table in summary.tables.items()
+    ]
+    lines += [f"  {line}" for line in _aligned(built)]
+    if summary.rejected:
+        lines.append(f"{summary.rejected:,} rows or files were rejected; see {summary.out}/rejects")
+    lines.append(f"wrote {summary.out} in {summary.seconds:.1f} s")
+    return lines
+
+
+_TABLE: Final = """Print the routing tables as they were at one moment.
+
+\b
+Examples:
+  waystation pipeline table --journal J --at 2026-05-01T12:00:00
+  waystation pipeline table --journal J --at 15m --node hub-0001 --json
+"""
+
+_ENTRY: Final = ("node", "participant", "address", "local", "visible", "sticky")
+_INSTANTS: Final = ("expiry", "valid_from")
+
+
+@pipeline.command(help=_TABLE, context_settings=_ENVIRONMENT)
+@_journal
+@click.option("--at", required=True, type=Instant(), help="The moment; 15m: so long ago.")
+@click.option("--node", help="Only this node.")
+@_master
+@_json
+def table(*, journal: Path, at: int, node: str | None, master: str, as_json: bool) -> None:
+    """Print the routing tables at one moment."""
+    with spark_session(master) as spark:
+        entries = _entries(spark, journal, at, node)
+    if as_json:
+        rows = ",\n ".join(msgspec.json.encode(entry).decode() for entry in entries)
+        click.echo(f"[{rows}]")
+        return
+    for line in _table_lines(entries, at):
+        click.echo(line)
+
+
+def _entries(spark: Any, journal: Path, at: int, node: str | None) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    from waystation.pipeline import read_journal, route_history, routing_table  # noqa: PLC0415
+
+    read = read_journal(spark, journal, nodes=None if node is None else [node])
+    moment = _moment(at)
+    assert moment is not None
+    held = routing_table(route_history(read.routes), moment)
+    shown = held.select(
+        *_ENTRY, "incarnation", *(f.unix_micros(name).alias(name) for name in _INSTANTS)
+    )
+    entries = [row.asDict() for row in shown.collect()]
+    for entry in entries:
+        entry.update({name: _text(entry[name]) for name in _INSTANTS})
+    return sorted(entries, key=lambda entry: (entry["node"], entry["participant"]))
+
+
+def _table_lines(entries: list[dict[str, Any]], at: int) -> list[str]:
+    lines = []
+    for node in dict.fromkeys(entry["node"] for entry in entries):
+        own = [entry for entry in entries if entry["node"] == node]
+        lines.append(f"{node}: {len(own):,} entries at {_text(at)}")
+        lines += [f"  {line}" for line in _aligned([_entry_words(entry) for entry in own])]
+    return lines or [f"no entries at {_text(at)}"]
+
+
+def _entry_words(entry: dict[str, Any]) -> tuple[str, ...]:
+    marks = [name for name in ("visible", "sticky") if entry[name]]
+    return (
+        entry["participant"],
+        entry["address"],
+        "local" if entry["local"] else "remote",
+        f"since {entry['valid_from']}",
+        f"expires {entry['expiry']}" if entry["expiry"] else "never expires",
+        " ".join(marks),
+    )
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Lines with their words one below the other."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _moment(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else _EPOCH + timedelta(microseconds=microseconds)
+
+
+def _text(microseconds: int | None) -> str | None:
+    moment = _moment(microseconds)
+    return None if moment is None else moment.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,398 @@
+"""From settings to everything that a node is made of, as far as that goes without running it.
+
+Whatever can be found wrong before a node runs is found here, all of it at once: places, files,
+imports, secrets, rules. Nothing is opened for others, and no worker is made.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, structs
+
+from waystation.config.lines import KeyPath
+from waystation.config.problem import RULE, Problem, Problems
+from waystation.config.reader import convert_table, read_settings
+from waystation.config.schemes import GOSSIP, MQTT, SCHEMES, SERVICES, by_place, split_url
+from waystation.config.settings import (
+    AccessTable,
+    ConnectTable,
+    ListenTable,
+    MqttTable,
+    Secretive,
+    Settings,
+    Texts,
+    TlsTable,
+)
+from waystation.config.workers import check_options, find_handler
+from waystation.core.access import Access, AccessRule
+from waystation.core.address import Address
+from waystation.core.router import Router
+from waystation.errors import LocalError, shown
+from waystation.node import Limits
+from waystation.transports.tls import Tls
+from waystation.transports.transport import Transport
+
+
+class Door(Struct, frozen=True):
+    """A listener or a connection to be, with its secret found."""
+
+    path: KeyPath
+    token: str | None
+    urls: tuple[str, ...]
+    table: ListenTable | ConnectTable
+
+
+class PlannedWorker(Struct, frozen=True):
+    """A worker to be."""
+
+    path: KeyPath
+    names: tuple[str, ...]
+    handler: Callable[..., Any]
+    options: dict[str, Any]
+    inbox: int
+    visible: bool
+    passing: bool
+
+
+class Plan(Struct, frozen=True):
+    """A node to be, checked; `running` makes it run."""
+
+    settings: Settings
+    problems: Problems
+    token: str | None
+    limits: Limits
+    transports: tuple[Transport, ...]
+    listeners: tuple[Door, ...]
+    connections: tuple[Door, ...]
+    parents: tuple[Door, ...]
+    workers: tuple[PlannedWorker, ...]
+    access: Access | None
+    journal: dict[str, Any] | None
+
+
+def check_file(file: Path) -> tuple[Plan | None, list[Problem]]:
+    """The plan of a file, or what is wrong with it, in the order of its lines."""
+    settings, problems = read_settings(file)
+    plan = None if settings is None else _Planner(settings, problems).plan()
+    return (None if problems.found else plan), problems.in_order()
+
+
+def plan_from(file: Path) -> Plan:
+    """The plan of a file; raises a LocalError that tells everything that is wrong with it."""
+    plan, problems = check_file(file)
+    if plan is None:
+        raise LocalError(
+            " | ".join(map(str, problems)), rule=RULE, hint="mend the file, and check it again"
+        )
+    return plan
+
+
+class _Planner:
+    """One file on its way to a plan; mistakes go to `problems`, and it goes on."""
+
+    def __init__(self, settings: Settings, problems: Problems) -> None:
+        self._settings = settings
+        self._problems = problems
+        self._directory = problems.file.parent
+        self._special: dict[str, dict[str, Transport]] = {}  # by scheme and place
+        self._schemes = {"tcp"}
+        self._transport_limits: dict[str, Any] = {}
+
+    def plan(self) -> Plan:
+        settings = self._settings
+        wanted = [str(self._file(place)) for place in _several(settings.node.path)]
+        sys.path += [place for place in wanted if place not in sys.path]
+        listeners = self._doors("listen", settings.listen)
+        connections = self._doors("connect", settings.connect)
+        parents = self._doors("parent", settings.parent)
+        workers = self._workers()
+        self._check_names(connections + parents, workers)
+        self._check_directory()
+        transports = self._transports()
+        return Plan(
+            settings=settings,
+            problems=self._problems,
+            token=self._secret(settings.node, ("node",), "token"),
+            limits=self._limits(),
+            transports=transports,
+            listeners=listeners,
+            connections=connections,
+            parents=parents,
+            workers=workers,
+            access=self._access(transports),
+            journal=self._journal(),
+        )
+
+    # Places
+
+    def _doors(self, kind: str, tables: Sequence[ListenTable | ConnectTable]) -> tuple[Door, ...]:
+        doors = []
+        for position, table in enumerate(tables):
+            path = (kind, position)
+            urls = _several(table.url)
+            token = self._secret(table, path, "token")
+            with self._problems.noting((*path, "url")):
+                self._use(urls, table, path)
+                doors.append(Door(path, token, urls, table))
+        return tuple(doors)
+
+    def _use(self, urls: Sequence[str], table: ListenTable | ConnectTable, path: KeyPath) -> None:
+        """See that a transport goes there, with the right certificates."""
+        services = {url.partition("://")[0] for url in urls} & SERVICES.keys()
+        if services:
+            self._check_services(services, table)
+            return
+        places = [split_url(url) for url in urls]
+        schemes = {scheme for scheme, _ in places}
+        if len(schemes) > 1:
+            raise LocalError(
+                f"{shown(urls)} are of several kinds", rule="WK-8", hint="give places of one kind"
+            )
+        [scheme] = schemes
+        tls = self._tls_of(table.tls, scheme)
+        transport = self._transport(scheme, tls)
+        self._schemes.add(scheme)
+        with self._problems.noting((*path, "tls") if table.tls else ("tls",)):
+            if tls is not None:
+                (tls.for_listener if isinstance(table, ListenTable) else tls.for_dialler)()
+        if table.tls is not None:
+            special = self._special.setdefault(scheme, {})
+            for _, place in places:
+                if place in special:
+                    raise LocalError(
+                        f"there are two TLS settings for {place}", rule="WK-8", hint="keep one"
+                    )
+                special[place] = transport
+
+    def _check_services(self, services: Iterable[str], table: ListenTable | ConnectTable) -> None:
+        """See that the table is there which says how to get to such places."""
+        for service in services:
+            name = SERVICES[service]
+            if getattr(self._settings, name) is None:
+                raise LocalError(
+                    f"{service}:// needs a table [{name}]", rule="AD-2", hint="write it"
+                )
+            if table.tls is not None:
+                raise LocalError(
+                    f"the TLS of {service}:// is that of [{name}]",
+                    rule="WK-8",
+                    hint="write it there",
+                )
+
+    def _tls_of(self, own: TlsTable | bool | None, scheme: str) -> Tls | None:
+        if own is False:
+            return None
+        table = own if isinstance(own, TlsTable) else self._settings.tls
+        if table is None:
+            if own is True:
+                raise LocalError("tls is true, and there is no [tls]", rule="WK-8", hint="write it")
+            return None
+        if not SCHEMES[scheme].has_tls:
+            raise LocalError(
+                f"{scheme} cannot be encrypted",
+                rule="WK-8",
+                hint="write tls = false if you mean it",
+            )
+        return self._tls(table)
+
+    def _tls(self, table: TlsTable) -> Tls:
+        names = ("certificate", "key", "authorities")
+        files = {name: getattr(table, name) for name in names}
+        found = {name: file and self._file(file) for name, file in files.items()}
+        return Tls(**found, mutual=table.mutual, name=table.name)
+
+    def _transport(self, scheme: str, tls: Tls | None) -> Transport:
+        kind = SCHEMES[scheme]
+        options: dict[str, Any] = {"tls": tls} if kind.has_tls else {}
+        limits = self._limits_of(scheme)
+        if limits is not None:
+            options["limits"] = limits
+        made: Transport = kind.load_transport()(**options)
+        return made
+
+    def _limits_of(self, scheme: str) -> Any:
+        given = getattr(self._settings.limits, scheme)
+        if given and scheme not in self._transport_limits:
+            kind = SCHEMES[scheme].load_limits()
+            limits = convert_table(kind, given, ("limits", scheme), self._problems)
+            self._transport_limits[scheme] = limits
+        return self._transport_limits.get(scheme)
+
+    def _transports(self) -> tuple[Transport, ...]:
+        made = []
+        for scheme in sorted(self._schemes):
+            with self._problems.noting(("limits", scheme)):
+                tls = self._tls_of(None, scheme) if SCHEMES[scheme].has_tls else None
+                usual = self._transport(scheme, tls)
+                made.append(by_place(usual, self._special.get(scheme, {})))
+        for scheme in SCHEMES:  # limits of what nobody uses are checked all the same
+            with self._problems.noting(("limits", scheme)):
+                self._limits_of(scheme)
+        for path, make in ((("mqtt",), self._mqtt), (("groups",), self._gossip)):
+            with self._problems.noting(path):
+                made.extend(make())
+        return tuple(made)
+
+    def _mqtt(self) -> list[Transport]:
+        table = self._settings.mqtt
+        if table is None:
+            return []
+        own = False if table.tls is None and not table.url.startswith("mqtts://") else table.tls
+        transport = MQTT.load_transport()(
+            table.url,
+            topic=table.topic,
+            qos=table.qos,
+            prefix=table.prefix,
+            format=table.format,
+            client_id=table.client_id,
+            away=table.away,
+            username=table.username,
+            password=self._secret(table, ("mqtt",), "password"),
+            tls=self._tls_of(own, "tcp"),
+        )
+        return [transport]
+
+    def _gossip(self) -> list[Transport]:
+        table = self._settings.groups
+        if table is None:
+            return []
+        token = self._secret(table, ("groups",), "token")
+        own = False if table.tls is None else table.tls
+        transport = GOSSIP.load_transport()(
+            _several(table.via),
+            name=table.name or self._settings.node.name,
+            dialect=table.dialect,
+            tls=self._tls_of(own, "tcp"),
+            **({} if token is None else {"token": token}),
+        )
+        return [transport]
+
+    # Everything else
+
+    def _limits(self) -> Limits:
+        given = structs.asdict(self._settings.limits)
+        return Limits(**{name: value for name, value in given.items() if name not in SCHEMES})
+
+    def _workers(self) -> tuple[PlannedWorker, ...]:
+        found = []
+        for position, table in enumerate(self._settings.worker):
+            path = ("worker", position)
+            with self._problems.noting((*path, "handler")):
+                handler = find_handler(table.handler)
+                with self._problems.noting((*path, "options")):
+                    check_options(handler, table.options)
+                found.append(
+                    PlannedWorker(
+                        path,
+                        _several(table.names),
+                        handler,
+                        table.options,
+                        table.inbox,
+                        table.visible,
+                        table.passing,
+                    )
+                )
+        return tuple(found)
+
+    def _check_names(self, doors: Sequence[Door], workers: Sequence[PlannedWorker]) -> None:
+        """No two workers or sessions of a node have one name."""
+        taken: dict[str, KeyPath] = {}
+        named = [((*worker.path, "names"), name) for worker in workers for name in worker.names]
+        named += [
+            ((*door.path, "name"), door.table.name)
+            for door in doors
+            if isinstance(door.table, ConnectTable) and door.table.name
+        ]
+        for path, name in named:
+            with self._problems.noting(path):
+                Address.parse(name)
+            if name in taken:
+                self._problems.add(path, f"{shown(name)} is there already", "choose another name")
+            taken[name] = path
+
+    def _check_directory(self) -> None:
+        table = self._settings.directory
+        if table.host and table.ask:
+            self._problems.add(
+                ("directory", "ask"), "this node keeps the directory itself", "ask, or host"
+            )
+
+    def _access(self, transports: Sequence[Transport]) -> Access | None:
+        rules = [
+            rule
+            for position, table in enumerate(self._settings.access)
+            if (rule := self._rule(table, ("access", position)))
+        ]
+        types = Router().types
+        for transport in transports:
+            types.register(transport.type_name)  # in the node's order: the same numbers
+        return Access(rules, types.numbers) if rules else None
+
+    def _rule(self, table: AccessTable, path: KeyPath) -> AccessRule | None:
+        senders = table.deny if table.allow is None else table.allow
+        if senders is None or (table.allow is not None and table.deny is not None):
+            self._problems.add(path, "it must either allow or deny", "write one of the two")
+            return None
+        return AccessRule(table.allow is not None, _several(senders), _several(table.to))
+
+    def _journal(self) -> dict[str, Any] | None:
+        table = self._settings.journal
+        if table is None:
+            return None
+        with self._problems.noting(("journal",)):
+            from waystation.journal.layout import check_node  # noqa: PLC0415 - an extra
+
+            with self._problems.noting(("node", "name")):
+                check_node(self._settings.node.name)
+        options = structs.asdict(table)
+        options["directory"] = self._file(table.directory)
+        return options
+
+    def _secret(self, table: Secretive | MqttTable, path: KeyPath, name: str) -> str | None:
+        given = {
+            kind: value
+            for kind in ("", "_file", "_env")
+            if (value := getattr(table, f"{name}{kind}")) is not None
+        }
+        if len(given) > 1:
+            keys = " and ".join(f"{name}{kind}" for kind in given)
+            self._problems.add(path, f"it has {keys}", "write one of them")
+            return None
+        for kind, value in given.items():
+            with self._problems.noting((*path, f"{name}{kind}")):
+                return self._secret_from(kind, value)
+        return None
+
+    def _secret_from(self, kind: str, value: str) -> str:
+        if kind == "_file":
+            secret, where = self._first_line(value), f"the first line of {value}"
+        elif kind == "_env":
+            secret, where = os.environ.get(value, ""), f"the environment variable {value}"
+        else:
+            return value
+        if not secret:
+            raise LocalError(f"{where} is empty", rule="WK-8", hint="put the secret there")
+        return secret
+
+    def _first_line(self, name: str) -> str:
+        try:
+            lines = self._file(name).read_text("utf-8").splitlines()
+        except ValueError as error:  # no UTF-8, or a name that no file can have
+            raise LocalError(
+                f"{shown(name)} cannot be read ({error})", rule="WK-8", hint="give a text file"
+            ) from error
+        return lines[0].strip() if lines else ""
+
+    def _file(self, name: str) -> Path:
+        return self._directory / Path(name).expanduser()
+
+
+def _several(texts: Texts | None) -> tuple[str, ...]:
+    if texts is None:
+        return ()
+    return (texts,) if isinstance(texts, str) else texts

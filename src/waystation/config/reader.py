@@ -1,0 +1,157 @@
+"""From a TOML file to settings, or to everything that is wrong with it at once.
+
+Only reading and types here: whether a place can be listened at, or a worker be imported, is a
+question for plan.py.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any, Final, TypeVar, get_args, get_origin
+
+import msgspec
+from msgspec import Struct, structs
+
+from waystation.config.lines import KeyPath, lines_of
+from waystation.config.problem import Problem, Problems
+from waystation.config.settings import Settings
+from waystation.config.words import description, expected
+from waystation.errors import shown
+
+T = TypeVar("T", bound=Struct)
+
+_fields: Final = cache(structs.fields)
+
+_SECRETS: Final = ("token", "password")
+_at_line: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$").search
+_msgspec_path: Final = re.compile(r" - at `\$((?:\[\d+\])*)[^`]*`$").search
+
+
+def read_settings(file: Path) -> tuple[Settings | None, Problems]:
+    """The settings of a file, and what is wrong with it; without settings there are problems."""
+    problems = Problems(file, {})
+    try:
+        text = file.read_text("utf-8")
+        found = tomllib.loads(text)
+    except OSError as error:
+        problems.add((), error.strerror or str(error), "give a file that can be read")
+        return None, problems
+    except UnicodeDecodeError:
+        problems.add((), "it is not written in UTF-8", "save it as UTF-8")
+        return None, problems
+    except tomllib.TOMLDecodeError as error:
+        problems.found.append(_no_toml(file, text, str(error)))
+        return None, problems
+    problems.lines = lines_of(text)
+    settings = convert_table(Settings, found, (), problems)
+    return settings, problems
+
+
+def _no_toml(file: Path, text: str, said: str) -> Problem:
+    where = _at_line(said)
+    end = text.count("\n") + 1
+    line = int(where[1] or end) if where else 0
+    what = said[: where.start()] if where else said
+    return Problem(str(file), line, "", f"no TOML: {what}", "see toml.io for how it is written")
+
+
+def convert_table(kind: type[T], found: Any, path: KeyPath, problems: Problems) -> T | None:
+    """A table as what it describes; None after a problem."""
+    if not isinstance(found, dict):
+        problems.add(path, f"expected a table, found {_named(found)}", _write_table(path))
+        return None
+    before = len(problems.found)
+    known = {field.name: field for field in _fields(kind)}
+    for key in found:
+        if key not in known:
+            _unknown(key, (*path, key), list(known), problems)
+    values = {}
+    for name, field in known.items():
+        if name in found:
+            values[name] = _value(field.type, found[name], (*path, name), problems)
+        elif field.required:
+            problems.add((*path, name), "it is missing", f"write {_example(name, field.type)}")
+    return kind(**values) if len(problems.found) == before else None
+
+
+def _unknown(key: str, path: KeyPath, known: list[str], problems: Problems) -> None:
+    near = get_close_matches(key, known, n=1, cutoff=0.6)
+    hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
+    problems.add(path, "there is no such key", hint)
+
+
+def _value(kind: Any, found: Any, path: KeyPath, problems: Problems) -> Any:
+    """One value of whatever type; None after a problem, which nobody will see."""
+    table = _table_in(kind)
+    if get_origin(kind) is tuple and table is not None:
+        return _tables(table, found, path, problems)
+    if table is not None and (isinstance(found, dict) or kind is table or bool not in _types(kind)):
+        return convert_table(table, found, path, problems)
+    try:
+        return msgspec.convert(found, kind)
+    except msgspec.ValidationError as error:
+        _wrong(kind, found, str(error), path, problems)
+        return None
+
+
+def _tables(
+    kind: type[Struct], found: Any, path: KeyPath, problems: Problems
+) -> tuple[Struct | None, ...]:
+    if not isinstance(found, list):
+        problems.add(
+            path,
+            f"expected a list of tables, found {_named(found)}",
+            f"write [[{path[-1]}]], once for each",
+        )
+        return ()
+    return tuple(
+        convert_table(kind, inner, (*path, position), problems)
+        for position, inner in enumerate(found)
+    )
+
+
+def _wrong(kind: Any, found: Any, said: str, path: KeyPath, problems: Problems) -> None:
+    where = _msgspec_path(said)
+    inside = tuple(int(step) for step in re.findall(r"\d+", where[1])) if where else ()
+    secret = path[-1] in _SECRETS
+    what = f"expected {expected(kind)}, found {'something else' if secret else _shown(found)}"
+    meaning = description(kind)
+    problems.add((*path, *inside), what, f"it is: {meaning}" if meaning else "change the value")
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else shown(value)
+
+
+def _named(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a table"
+    return "a list" if isinstance(value, list) else _shown(value)
+
+
+def _types(kind: Any) -> tuple[Any, ...]:
+    """The types that stand in a type, without what describes them."""
+    if hasattr(kind, "__metadata__"):
+        return _types(get_args(kind)[0])
+    arguments = get_args(kind)
+    return tuple(inner for part in arguments for inner in _types(part)) if arguments else (kind,)
+
+
+def _table_in(kind: Any) -> type[Struct] | None:
+    for inner in _types(kind):
+        if isinstance(inner, type) and issubclass(inner, Struct):
+            return inner
+    return None
+
+
+def _write_table(path: KeyPath) -> str:
+    names = ".".join(step for step in path if isinstance(step, str))
+    return f"write [{names}] and its keys below it"
+
+
+def _example(name: str, kind: Any) -> str:
+    return f"[{name}]" if _table_in(kind) else f'{name} = "…"'

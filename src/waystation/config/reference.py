@@ -1,0 +1,83 @@
+"""docs/reference/config.md, written from the settings themselves.
+
+`python -m waystation.config.reference > docs/reference/config.md` after a change; a test compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from msgspec import NODEFAULT, Struct, structs
+
+from waystation.config import settings
+from waystation.config.schemes import SCHEMES
+from waystation.config.words import description, expected
+
+_TABLES: Final[tuple[tuple[str, type[Struct]], ...]] = (
+    ("[node]", settings.NodeTable),
+    ("[[listen]]", settings.ListenTable),
+    ("[[connect]] and [[parent]]", settings.ConnectTable),
+    ("[[worker]]", settings.WorkerTable),
+    ("[[access]]", settings.AccessTable),
+    ("[limits]", settings.LimitsTable),
+    ("[tls]", settings.TlsTable),
+    ("[journal]", settings.JournalTable),
+    ("[mqtt]", settings.MqttTable),
+    ("[groups]", settings.GroupsTable),
+    ("[directory]", settings.DirectoryTable),
+    ("[status]", settings.StatusTable),
+)
+_SECRETS: Final = ("token", "password")  # they come last, being alike everywhere
+_HEAD: Final = """\
+# The configuration file
+
+For `waystation node --config FILE`; [how to write one](../how-to/configure-a-node.md). TOML, in
+UTF-8. File names are relative to the directory of the file. An unknown key is a mistake. `[[…]]`
+may come several times, `[…]` once. `python -m waystation.config.reference` writes this page.
+"""
+
+
+def reference() -> str:
+    """The page."""
+    return "\n".join([_HEAD, *_sections()])
+
+
+def _sections() -> Iterator[str]:
+    for title, table in _TABLES:
+        yield f"## {title}\n\n{table.__doc__}\n"
+        yield from _rows(table)
+        yield ""
+    for name, scheme in SCHEMES.items():
+        limits = scheme.load_limits()
+        first, *rest = (limits.__doc__ or "").strip().split("\n\n")
+        text = " ".join(" ".join(rest).split())
+        yield f"## [limits.{name}]\n\n{first}\n\n{text}\n"
+        yield from _rows(limits)
+        yield ""
+
+
+def _rows(table: type[Struct]) -> Iterator[str]:
+    fields = sorted(structs.fields(table), key=lambda field: field.name.startswith(_SECRETS))
+    meanings = [description(field.type) for field in fields]
+    yield f"| key | takes | default |{' meaning |' if any(meanings) else ''}"
+    yield f"|---|---|---|{'---|' if any(meanings) else ''}"
+    for field, meaning in zip(fields, meanings, strict=True):
+        cells = [f"`{field.name}`", expected(field.type), _default(field)]
+        yield f"| {' | '.join([*cells, meaning] if meaning else cells)} |"
+
+
+def _default(field: structs.FieldInfo) -> str:
+    if field.required:
+        return "*required*"
+    value: Any = field.default
+    if value is NODEFAULT:
+        value = field.default_factory()
+    if value is None or value == {}:
+        return ""
+    return f"`{msgspec.json.encode(value).decode()}`"
+
+
+if __name__ == "__main__":
+    print(reference(), end="")  # noqa: T201

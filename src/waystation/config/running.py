@@ -1,0 +1,130 @@
+"""From a plan to a running node, and to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+
+from waystation.config.plan import Door, Plan
+from waystation.config.settings import ConnectTable, ListenTable
+from waystation.config.workers import make_handler
+from waystation.node import Listening, Node
+from waystation.node.status import Status
+
+if TYPE_CHECKING:
+    from waystation.journal import Journal
+
+
+class Running(Struct, frozen=True):
+    """A node as its file describes it."""
+
+    node: Node
+    listening: list[Listening]
+
+
+@asynccontextmanager
+async def running(plan: Plan) -> AsyncIterator[Running]:
+    """Run the node of a plan; it is closed at the end, and then its journal.
+
+    What cannot be done (a port in use, a peer that does not answer in time) is a LocalError that
+    names the file, the line and the key.
+    """
+    journal = _open_journal(plan)
+    try:
+        async with _node(plan) as node:
+            if journal is not None:
+                node.observe(journal.note)
+            with _status(node, plan, journal):
+                yield Running(node, await _start(node, plan))
+                await node.close(drain=plan.settings.node.drain)
+    finally:
+        if journal is not None:
+            await asyncio.to_thread(journal.close)
+
+
+@contextmanager
+def _status(node: Node, plan: Plan, journal: Journal | None) -> Iterator[None]:
+    if not plan.settings.status.enabled:
+        yield
+        return
+    status = Status(node, journal)
+    status.start()
+    try:
+        yield
+    finally:
+        status.stop()
+
+
+def _open_journal(plan: Plan) -> Journal | None:
+    if plan.journal is None:
+        return None
+    from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
+
+    with plan.problems.blaming(("journal", "directory")):
+        return Journal(node=plan.settings.node.name, **plan.journal)
+
+
+def _node(plan: Plan) -> Node:
+    table = plan.settings.node
+    with plan.problems.blaming(("node",)):
+        return Node(
+            table.name,
+            transports=plan.transports,
+            token=plan.token,
+            limits=plan.limits,
+            hop_limit=table.hop_limit,
+            dial_for_peers=table.dial_for_peers,
+            hub=table.hub,
+            access=plan.access,
+        )
+
+
+async def _start(node: Node, plan: Plan) -> list[Listening]:
+    for worker in plan.workers:
+        with plan.problems.blaming(worker.path):
+            node.start_worker(
+                worker.names,
+                make_handler(worker.handler, worker.options),
+                inbox=worker.inbox,
+                visible=worker.visible,
+                passing=worker.passing,
+            )
+    listening = [await _listen(node, plan, door) for door in plan.listeners]
+    mqtt = plan.settings.mqtt
+    if mqtt is not None and mqtt.listen:
+        with plan.problems.blaming(("mqtt", "url")):
+            listening.append(await node.listen(f"mqtt://{mqtt.topic}", outside=True))
+    for door in plan.connections:
+        await _connect(node, plan, door)
+    for door in plan.parents:
+        await _connect(node, plan, door, parent=True)
+    _find_directory(node, plan)
+    return listening
+
+
+async def _listen(node: Node, plan: Plan, door: Door) -> Listening:
+    assert isinstance(door.table, ListenTable)
+    with plan.problems.blaming((*door.path, "url")):
+        return await node.listen(door.urls[0], token=door.token, outside=door.table.outside)
+
+
+async def _connect(node: Node, plan: Plan, door: Door, **options: Any) -> None:
+    table = door.table
+    assert isinstance(table, ConnectTable)
+    with plan.problems.blaming((*door.path, "url")):
+        await node.connect(
+            *door.urls, name=table.name, token=door.token, wait=table.wait, **options
+        )
+
+
+def _find_directory(node: Node, plan: Plan) -> None:
+    directory = plan.settings.directory
+    with plan.problems.blaming(("directory",)):
+        if directory.host:
+            node.host_directory()
+        elif directory.ask:
+            node.ask_directory(directory.ask)

@@ -1,0 +1,98 @@
+"""Which transport carries which kind of URL; each is loaded when a file names it, not before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, ClassVar, Final
+
+from msgspec import Struct
+
+from waystation.errors import LocalError, shown
+from waystation.transports.place import parse_place
+from waystation.transports.transport import Link, LinkOwner, Listener, Transport
+
+
+class Scheme(Struct, frozen=True):
+    """Where the transport of a kind of URL is, and what has to be installed for it."""
+
+    module: str
+    transport: str
+    limits: str = ""
+    extra: str = ""
+    has_tls: bool = True
+
+    def load_transport(self) -> Any:
+        """The class of the transport."""
+        return self._load(self.transport)
+
+    def load_limits(self) -> Any:
+        """The class of its limits."""
+        return self._load(self.limits)
+
+    def _load(self, name: str) -> Any:
+        try:
+            return getattr(import_module(self.module), name)
+        except ImportError as error:
+            if not self.extra:
+                raise
+            raise LocalError(
+                f"{self.module} cannot be loaded ({error})",
+                rule="AD-2",
+                hint=f"pip install 'waystation[{self.extra}]'",
+            ) from error
+
+
+SCHEMES: Final[Mapping[str, Scheme]] = {
+    "tcp": Scheme("waystation.transports.tcp", "Tcp", "TcpLimits"),
+    "ws": Scheme("waystation.transports.websocket", "WebSocket", "WebSocketLimits", "ws"),
+    "udp": Scheme("waystation.transports.udp", "Udp", "UdpLimits", has_tls=False),
+    "http": Scheme("waystation.transports.http", "Http", "HttpLimits", "http"),
+}
+
+MQTT: Final = Scheme("waystation.transports.mqtt", "Mqtt", extra="mqtt")
+GOSSIP: Final = Scheme("waystation.groups.transport", "Gossip")
+SERVICES: Final = {"mqtt": "mqtt", "gossip": "groups"}
+"""Kinds of places that are reached through somebody else, and the tables that say through whom."""
+
+
+def split_url(url: str) -> tuple[str, str]:
+    """The scheme and the place of a URL that some transport here can use.
+
+    >>> split_url("tcp://127.0.0.1:4000")
+    ('tcp', '127.0.0.1:4000')
+    >>> split_url("wss://hub")
+    Traceback (most recent call last):
+    waystation.errors.LocalError: 'wss://hub' is no URL ...; write ws:// and ...
+    """
+    scheme, mark, place = url.partition("://")
+    if not mark or scheme not in SCHEMES:
+        secure = {"wss": "ws", "https": "http", "tls": "tcp"}.get(scheme)
+        raise LocalError(
+            f"{shown(url)} is no URL that a transport can use",
+            rule="AD-2",
+            hint=f"write {secure}:// and set up TLS"
+            if secure
+            else f"begin with {', '.join(f'{known}://' for known in SCHEMES)}",
+        )
+    parse_place(place.partition("/")[0])
+    return scheme, place
+
+
+def by_place(usual: Transport, others: Mapping[str, Transport]) -> Transport:
+    """A transport that goes to some places by another one of its type, as with other TLS."""
+
+    class ByPlace:
+        """One type of address, several ways to use it."""
+
+        type_name: ClassVar[str] = usual.type_name
+
+        async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
+            """Listen as is right for this place."""
+            return await others.get(place, usual).listen(place, accept)
+
+        async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
+            """Dial as is right for these places, which are all of one peer."""
+            return await others.get(places[0], usual).dial(places, owner)
+
+    return ByPlace() if others else usual

@@ -1,0 +1,151 @@
+"""Who may send to which address: a short list of rules, the first that fits decides (OB-2).
+
+Only the decision lives here. Who a sender is, and what becomes of a refused message (REFUSED), is
+the node's business. Patterns have one wildcard: `*` stands for any characters, also for none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct
+
+from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
+from waystation.errors import LocalError, shown
+
+ANSWERS: Final = "request-"
+"""The names under which a node waits for answers to its own requests."""
+
+_REMEMBERED: Final = 4_096  # answers; then they are all forgotten
+_USUAL_LENGTH: Final = 1_024  # characters or bytes; longer questions are not remembered
+
+
+class AccessRule(Struct, frozen=True):
+    """Whether these senders may send to these addresses; both are patterns."""
+
+    allow: bool
+    senders: tuple[str, ...]
+    to: tuple[str, ...]
+
+
+class Access:
+    """Rules in order. What no rule speaks of is refused, but for answers to a node's own requests.
+
+    >>> access = Access([
+    ...     AccessRule(False, ("*",), ("admin",)),
+    ...     AccessRule(True, ("truck-*",), ("telemetry", "fleet/*")),
+    ... ])
+    >>> access.allows("truck-7", "telemetry"), access.allows("truck-7", "admin")
+    (True, False)
+    >>> access.allows("car-1", "telemetry"), access.allows("car-1", "request-3")
+    (False, True)
+
+    An address of another type than 0 is written with the name or number of its type: `tcp#10.*`;
+    but a publication by its multicast id alone: `fleet/temperature/eu`.
+    """
+
+    __slots__ = ("_addresses", "_routes", "_rules")
+
+    def __init__(
+        self, rules: Iterable[AccessRule], types: Mapping[str, int] = STANDARD_TYPES
+    ) -> None:
+        self._rules = tuple(_compiled(rule, types) for rule in rules)
+        self._addresses: dict[tuple[str, str], bool] = {}
+        self._routes: dict[tuple[str, bytes | Route], bool] = {}
+
+    def allows(self, sender: str, address: str) -> bool:
+        """Whether a sender may send to an address: `echo`, `1#host:port`, `255#fleet/position`."""
+        question = (sender, address)
+        answer = self._addresses.get(question)
+        if answer is None:
+            answer = self._decide(sender, address)
+            if len(sender) + len(address) <= _USUAL_LENGTH:
+                if len(self._addresses) >= _REMEMBERED:
+                    self._addresses.clear()
+                self._addresses[question] = answer
+        return answer
+
+    def admits(self, sender: str, route: Route) -> bool:
+        """Whether a sender may send along a route: to every single address in it.
+
+        Only the first would not do, since a worker in between sends on what it gets.
+
+        >>> access = Access([AccessRule(True, ("*",), ("hop", "echo"))])
+        >>> [access.admits("a", Route.parse(text)) for text in ("hop => echo", "hop => admin")]
+        [True, False]
+        """
+        addresses = route.addresses
+        # A single local name is what most messages have, and is found sooner than a whole route.
+        is_name = len(addresses) == 1 and addresses[0].type == LOCAL
+        question = (sender, addresses[0].data if is_name else route)
+        answer = self._routes.get(question)
+        if answer is None:
+            answer = all(self.allows(sender, _text(address)) for address in addresses)
+            length = len(sender) + sum(len(address.data) for address in addresses)
+            if length <= _USUAL_LENGTH:
+                if len(self._routes) >= _REMEMBERED:
+                    self._routes.clear()
+                self._routes[question] = answer
+        return answer
+
+    def _decide(self, sender: str, address: str) -> bool:
+        address = address.removeprefix(f"{MULTICAST!s}#")
+        for rule in self._rules:
+            if _any_matches(rule.senders, sender) and _any_matches(rule.to, address):
+                return rule.allow
+        return address.startswith(ANSWERS)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether a pattern fits a whole text; never tries a second place for any of its parts.
+
+    >>> matches("truck-*", "truck-7"), matches("*-7", "truck-7"), matches("truck", "truck-7")
+    (True, True, False)
+    """
+    first, *others = pattern.split("*")
+    if not others:
+        return pattern == text
+    last = others.pop()
+    if len(text) < len(first) + len(last):
+        return False
+    if not (text.startswith(first) and text.endswith(last)):
+        return False
+    position, end = len(first), len(text) - len(last)
+    for part in others:  # the earliest place leaves most room for the rest
+        found = text.find(part, position, end)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return True
+
+
+def _any_matches(patterns: tuple[str, ...], text: str) -> bool:
+    return any(matches(pattern, text) for pattern in patterns)
+
+
+def _text(address: Address) -> str:
+    name = address.name
+    return name if address.type == LOCAL and "#" not in name else str(address)
+
+
+def _compiled(rule: AccessRule, types: Mapping[str, int]) -> AccessRule:
+    for patterns in (rule.senders, rule.to):
+        if not patterns or not all(isinstance(text, str) and text for text in patterns):
+            raise LocalError(
+                f"an access rule for {shown(patterns)}",
+                rule="OB-2",
+                hint="give one or more names; * stands for any characters",
+            )
+    return AccessRule(rule.allow, rule.senders, tuple(_numbered(to, types) for to in rule.to))
+
+
+def _numbered(pattern: str, types: Mapping[str, int]) -> str:
+    """A pattern as addresses are written: types by number, and none for local names."""
+    kind, mark, data = pattern.partition("#")
+    if not mark:
+        return pattern
+    number = str(types.get(kind, kind))
+    plain = number == str(MULTICAST) or (number == str(LOCAL) and "#" not in data)
+    return data if plain else f"{number}#{data}"

@@ -1,0 +1,116 @@
+"""A directory of providers: who offers what, by domain and name, and where it is reached.
+
+Pure: whoever hosts it brings the clock. An entry without an address is known here only; one with an
+address was registered for everybody, and is reached there.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+from waystation.core.address import is_plain
+from waystation.core.expiry import NEVER, Deadlines, Expiry, check_expiry
+from waystation.errors import LocalError, shown
+
+
+class Scope(StrEnum):
+    """Where to look for providers."""
+
+    LOCAL_ONLY = "LOCAL_ONLY"
+    LOCAL_THEN_GLOBAL = "LOCAL_THEN_GLOBAL"  # elsewhere only if there is none here
+    LOCAL_AND_GLOBAL = "LOCAL_AND_GLOBAL"
+    GLOBAL_ONLY = "GLOBAL_ONLY"
+
+
+class Provider(Struct, frozen=True, gc=False):
+    """Somebody who offers something.
+
+    >>> Provider("truck-7", "fleet", "position").participant
+    'truck-7'
+    """
+
+    participant: str
+    domain: str
+    name: str
+    address: str | None = None  # of the node behind which it is reached; None for here
+    expiry: int | None = None  # milliseconds; None for never
+
+    def ends(self) -> Expiry:
+        """When it is no longer there unless it registers again."""
+        return NEVER if self.expiry is None else self.expiry
+
+
+class Directory:
+    """Providers by participant, found by domain and name.
+
+    >>> directory = Directory()
+    >>> directory.register(Provider("truck-7", "fleet", "position", expiry=5_000))
+    >>> [found.participant for found in directory.lookup("fleet", "position", now=4_999)]
+    ['truck-7']
+    >>> directory.lookup("fleet", "position", now=5_000)
+    []
+
+    A participant is listed once: registering it again replaces what was known of it.
+    """
+
+    def __init__(self) -> None:
+        self._providers: dict[str, Provider] = {}
+        self._offers: dict[tuple[str, str], dict[str, None]] = {}
+        self._deadlines: Deadlines[str] = Deadlines()
+
+    def __len__(self) -> int:
+        """How many are listed, dead ones that `purge` has not freed included."""
+        return len(self._providers)
+
+    def register(self, provider: Provider) -> None:
+        """List a provider."""
+        _check(provider)
+        self.leave(provider.participant)
+        self._providers[provider.participant] = provider
+        self._offers.setdefault((provider.domain, provider.name), {})[provider.participant] = None
+        if provider.expiry is not None:
+            self._deadlines.file(provider.participant, provider.expiry)
+
+    def leave(self, participant: str) -> Provider | None:
+        """Take a provider off the list; None when it was not there."""
+        provider = self._providers.pop(participant, None)
+        if provider is not None:
+            offered = self._offers[provider.domain, provider.name]
+            del offered[participant]
+            if not offered:
+                del self._offers[provider.domain, provider.name]
+        return provider
+
+    def find(self, participant: str, now: Expiry) -> Provider | None:
+        """What is known of one participant."""
+        provider = self._providers.get(participant)
+        return provider if provider is not None and now < provider.ends() else None
+
+    def lookup(self, domain: str, name: str, now: Expiry) -> list[Provider]:
+        """Who offers this, the longest listed first."""
+        offered = self._offers.get((domain, name), {})
+        providers = (self._providers[participant] for participant in offered)
+        return [provider for provider in providers if now < provider.ends()]
+
+    def purge(self, now: Expiry) -> list[str]:
+        """Free the memory of providers whose time is over; tells whose."""
+        freed = []
+        for participant in self._deadlines.take_due(now):
+            provider = self._providers.get(participant)
+            if provider is not None and now >= provider.ends():  # not registered anew meanwhile
+                self.leave(participant)
+                freed.append(participant)
+        return freed
+
+
+def _check(provider: Provider) -> None:
+    check_expiry(provider.ends(), rule="RE-14")
+    for text in (provider.participant, provider.domain, provider.name):
+        if not text or not is_plain(text):
+            raise LocalError(
+                f"{shown(text)} names no participant, domain or offer",
+                rule="RE-14",
+                hint="give a text without white space, =>, or 0x in front",
+            )

@@ -1,0 +1,52 @@
+"""The pipeline: where did my message go, and why? For a whole fleet, at any moment in the past.
+
+It reads the journals that nodes write and builds tables of them with Spark. Each step is one
+function from frames to a frame; `build` does all of them and writes the tables. It needs PySpark:
+`pip install 'waystation[spark]'`.
+"""
+
+from importlib.util import find_spec
+
+from waystation.errors import LocalError
+
+if not all(map(find_spec, ("pyspark", "pyarrow", "pandas"))):
+    raise LocalError(
+        "the pipeline needs PySpark, pyarrow and pandas, and not all of them are installed",
+        rule="SP-4",
+        hint="pip install 'waystation[spark]'",
+    )
+
+from waystation.pipeline.building import TABLES, Progress, Summary, TableSummary, build
+from waystation.pipeline.journal import Journal, read_journal
+from waystation.pipeline.session import session
+from waystation.pipeline.steps import (
+    audit,
+    expected,
+    expected_deliveries,
+    health,
+    rejects,
+    route_history,
+    routing_table,
+    subscription_history,
+    traces,
+)
+
+__all__ = [
+    "TABLES",
+    "Journal",
+    "Progress",
+    "Summary",
+    "TableSummary",
+    "audit",
+    "build",
+    "expected",
+    "expected_deliveries",
+    "health",
+    "read_journal",
+    "rejects",
+    "route_history",
+    "routing_table",
+    "session",
+    "subscription_history",
+    "traces",
+]

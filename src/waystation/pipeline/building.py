@@ -1,0 +1,177 @@
+"""All steps at once: a journal in, the tables on the disk out, with progress and a summary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+
+from waystation.errors import LocalError, shown
+from waystation.pipeline.journal import Journal, read_journal
+from waystation.pipeline.node_data import FileData
+from waystation.pipeline.output import Place, prepared_directory
+from waystation.pipeline.schema import JOURNAL, TEXT
+from waystation.pipeline.session import session
+from waystation.pipeline.steps import (
+    audit,
+    expected,
+    health,
+    rejects,
+    route_history,
+    subscription_history,
+    traces,
+)
+
+TABLES: Final = (
+    "route_history",
+    "subscription_history",
+    "expected",
+    "traces",
+    "audit",
+    "health",
+    "rejects",
+)
+"""The tables, in the order in which they are built."""
+
+
+class Progress(Struct, frozen=True):
+    """How far a build is: the table at hand, its number of how many, and what is known of it."""
+
+    table: str
+    number: int
+    of: int
+    state: Literal["started", "running", "done"]
+    rows: int
+    seconds: float
+
+
+class TableSummary(Struct, frozen=True):
+    """What became of one table."""
+
+    rows: int
+    bytes: int
+    seconds: float
+
+
+class Summary(Struct, frozen=True):
+    """What a build did."""
+
+    tables: dict[str, TableSummary]
+    rows_in: dict[str, int]  # of the journal, by table, bad rows included
+    rejected: int
+    seconds: float
+    out: str
+
+
+def build(
+    journal: str | Path | Journal,
+    out: str | Path,
+    *,
+    spark: SparkSession | None = None,
+    nodes: Iterable[str] | None = None,
+    since: str | datetime | None = None,
+    until: str | datetime | None = None,
+    tables: Iterable[str] = TABLES,
+    progress: Callable[[Progress], None] | None = None,
+) -> Summary:
+    """Build the tables of a journal and write them to `out`, each replaced whole.
+
+    All tables are of the same moment: the files that are there when the build begins. `progress`
+    hears when each table begins and when it is there.
+
+    ```text
+    summary = pipeline.build("journal/", "tables/", progress=print)
+    print(summary.rejected, "rows or files could not be read")
+    ```
+    """
+    asked = _checked(tables)
+    directory = prepared_directory(Path(out))
+    if not isinstance(journal, Journal):
+        found = spark if spark is not None else session()
+        journal = read_journal(found, journal, nodes=nodes, since=since, until=until)
+    tell = progress if progress is not None else _tell_nobody
+    began = time.monotonic()
+    frames = _frames(journal)
+    written = {}
+    for number, table in enumerate(asked, 1):
+        started = time.monotonic()
+        tell(Progress(table, number, len(asked), "started", 0, 0.0))
+        rows, size = _write(frames[table](), Place(directory, table))
+        seconds = time.monotonic() - started
+        written[table] = TableSummary(rows, size, seconds)
+        tell(Progress(table, number, len(asked), "done", rows, seconds))
+    rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
+    taken = time.monotonic() - began
+    return Summary(written, rows_in(journal), rejected, taken, str(directory))
+
+
+def rows_in(journal: Journal) -> dict[str, int]:
+    """How many rows the files of each table have, as their footers tell."""
+
+    def count(data: FileData) -> Iterator[pa.Table]:
+        counted = {table: data.rows(table) for table in JOURNAL}
+        yield pa.table({"table": list(counted), "rows": list(counted.values())}, schema=schema)
+
+    schema = pa.schema({"table": TEXT, "rows": pa.int64()})
+    found = (
+        journal.work(tuple(JOURNAL), count, schema, split=False)
+        .groupBy("table")
+        .sum("rows")
+        .collect()
+    )
+    totals = {row[0]: row[1] for row in found}
+    return {table: totals.get(table, 0) for table in JOURNAL}
+
+
+def _frames(journal: Journal) -> dict[str, Callable[[], DataFrame]]:
+    """How each table is made; a step makes anew what it needs, which costs less than to keep it."""
+
+    def routes() -> DataFrame:
+        return route_history(journal.routes)
+
+    def subscriptions() -> DataFrame:
+        return subscription_history(journal.subscriptions)
+
+    def ruled() -> DataFrame:
+        return expected(journal.messages, routes(), subscriptions())
+
+    return {
+        "route_history": routes,
+        "subscription_history": subscriptions,
+        "expected": ruled,
+        "traces": lambda: traces(journal.messages),
+        "audit": lambda: audit(ruled(), journal.messages),
+        "health": lambda: health(journal.messages),
+        "rejects": lambda: rejects(journal),
+    }
+
+
+def _write(frame: DataFrame, place: Place) -> tuple[int, int]:
+    """Write one table; how many rows it has, and how many bytes it takes."""
+    frame.write.option("compression", "zstd").parquet(place.prepare())
+    rows = sum(pq.read_metadata(file).num_rows for file in place.hidden.glob("*.parquet"))
+    place.replace()
+    return rows, place.size()
+
+
+def _checked(tables: Iterable[str]) -> list[str]:
+    asked = list(tables)
+    for table in asked:
+        if table not in TABLES:
+            raise LocalError(
+                f"the pipeline builds no table {shown(table)}",
+                rule="SP-1",
+                hint=f"name some of {', '.join(TABLES)}",
+            )
+    return [table for table in TABLES if table in asked]
+
+
+def _tell_nobody(progress: Progress) -> None:
+    del progress

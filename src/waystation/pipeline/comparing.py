@@ -1,0 +1,304 @@
+"""What must have happened to messages against what did: CONTRACT's `audit`, for one node.
+
+How rows are paired is written in docs/reference/tables.md. Arrow in, Arrow out; no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set  # noqa: PYI025 - any kind of set
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from waystation.core.outcome import Outcome
+from waystation.pipeline.columns import (
+    Flags,
+    Longs,
+    codes,
+    column,
+    flags,
+    longs,
+    picked,
+    ranks,
+    repeated,
+    taken,
+)
+from waystation.pipeline.folding import decided_otherwise
+from waystation.pipeline.schema import BUILT, TEXT
+
+_NONE: Final = -1
+_VERDICTS: Final = pa.array(["ok", "missing", "unexpected", "different"], TEXT)
+_OK, _MISSING, _UNEXPECTED, _DIFFERENT = range(4)
+_OUTCOMES: Final = pa.array([str(outcome) for outcome in Outcome], TEXT)
+_DELIVERED, _FORWARDED, _QUEUED, _DROPPED = range(4)
+
+
+def compare(
+    node: str, expected: pa.Table, messages: pa.Table, entered_later: Set[str] = frozenset()
+) -> pa.Table:
+    """The rows of `audit` for these messages; `expected` is what the rules say of them.
+
+    `entered_later` are the ids of messages that entered the node again after all of these.
+    """
+    expected, messages = _without_superseded(expected, messages, entered_later)
+    pairing = _Pairing(expected, messages)
+    answers = np.append(pairing.theirs, _NONE)[pairing.mine]
+    surplus = pairing.theirs[pairing.unclaimed]
+    told = np.append(answers, surplus)
+    alone = pa.array(answers < 0)
+    reason = taken(messages, "reason", answers)
+    columns = [
+        _both(expected, "message_id", messages, surplus),
+        repeated(node, len(told)),
+        _both(expected, "recipient", messages, surplus),
+        pa.concat_arrays([column(expected, "outcome"), repeated(None, len(surplus))]),
+        taken(messages, "outcome", told),
+        picked(_VERDICTS, np.append(pairing.verdict, np.full(len(surplus), _UNEXPECTED))),
+        pa.concat_arrays(
+            [
+                pc.if_else(alone, column(expected, "reason"), reason),
+                taken(messages, "reason", surplus),
+            ]
+        ),
+    ]
+    return pa.Table.from_arrays(columns, schema=BUILT["audit"])
+
+
+def waiting_ids(messages: pa.Table) -> set[str]:
+    """The ids of messages of which it is only told that they were queued."""
+    queued = pc.equal(messages.column("outcome"), "QUEUED")
+    if not pc.any(queued).as_py():
+        return set()
+    return set(messages.filter(queued).column("message_id").to_pylist())
+
+
+def _without_superseded(
+    expected: pa.Table, messages: pa.Table, entered_later: Set[str]
+) -> tuple[pa.Table, pa.Table]:
+    """Leave out entries that only queued a message which entered the node anew after that.
+
+    What was kept for somebody absent enters again when it is let go; that entry tells the end.
+    """
+    candidates = waiting_ids(messages)
+    if not candidates:
+        return expected, messages
+    doubtful = messages.filter(pc.is_in(messages.column("message_id"), pa.array(list(candidates))))
+    latest: dict[str, int] = {}
+    told: dict[tuple[str, int], bool] = {}  # by entry: whether anything but QUEUED
+    ids, received = doubtful.column("message_id").to_pylist(), longs(doubtful, "received_at")
+    outcomes = doubtful.column("outcome").to_pylist()
+    for id, at, outcome in zip(ids, received.tolist(), outcomes, strict=True):
+        latest[id] = max(at, latest.get(id, at))
+        told[id, at] = told.get((id, at), False) or outcome != "QUEUED"
+    gone = {
+        (id, at)
+        for (id, at), ended in told.items()
+        if not ended and (at < latest[id] or id in entered_later)
+    }
+    return _left_out(expected, "at", gone), _left_out(messages, "received_at", gone)
+
+
+def _left_out(table: pa.Table, instant: str, entries: set[tuple[str, int]]) -> pa.Table:
+    """The rows that belong to none of these entries."""
+    if not entries:
+        return table
+    named = pc.is_in(column(table, "message_id"), pa.array([id for id, _ in entries]))
+    rows = np.flatnonzero(np.asarray(named))
+    ids = column(table, "message_id").take(pa.array(rows)).to_pylist()
+    ats = longs(table, instant)[rows].tolist()
+    gone = [pair in entries for pair in zip(ids, ats, strict=True)]
+    kept = np.ones(table.num_rows, np.bool_)
+    kept[rows[np.array(gone, np.bool_)]] = False
+    return table.filter(pa.array(kept))
+
+
+def _both(expected: pa.Table, name: str, messages: pa.Table, surplus: Longs) -> pa.Array:
+    return pa.concat_arrays([column(expected, name), taken(messages, name, surplus)])
+
+
+def route_differences(node: str, routes: pa.Table) -> pa.Table:
+    """The rows of `audit` for puts that the live node took otherwise than the rules say."""
+    rows = decided_otherwise(routes)
+    accepted = flags(routes, "accepted")[rows]
+    told = pa.array(["refused", "accepted"], TEXT)
+    columns = [
+        repeated(None, len(rows)),
+        repeated(node, len(rows)),
+        taken(routes, "participant", rows),
+        told.take(pa.array((~accepted).astype(np.int64))),
+        told.take(pa.array(accepted.astype(np.int64))),
+        repeated("different", len(rows)),
+        repeated(None, len(rows)),
+    ]
+    return pa.Table.from_arrays(columns, schema=BUILT["audit"])
+
+
+class _Pairing:
+    """Which row of the messages answers which expected row.
+
+    `theirs` are the rows of the messages that count, in the order of seq; `mine` holds, for each
+    expected row, the place in `theirs` of its answer or -1; `unclaimed` says which of them nobody
+    expected.
+    """
+
+    def __init__(self, expected: pa.Table, messages: pa.Table) -> None:
+        self._number_entries(expected, messages)
+        self._expected, self._messages = expected, messages
+        self._their_outcome = _outcome_codes(messages)
+        self.theirs = self._counting_rows()
+        self._theirs_of = self._entry_of_message[self.theirs]
+        self._theirs_did = self._their_outcome[self.theirs]
+        self._mine_do = _outcome_codes(expected)
+        self.mine: Longs = np.full(expected.num_rows, _NONE)
+        self.unclaimed: Flags = np.ones(len(self.theirs), np.bool_)
+        self.verdict: Longs = np.full(expected.num_rows, _MISSING)
+        self._pair_alike()
+        self._pass_over_copies_upward()
+        self._pair_the_rest()
+
+    def _number_entries(self, expected: pa.Table, messages: pa.Table) -> None:
+        """Number each (message id, received at), the same way on both sides."""
+        ids = pa.concat_arrays([column(expected, "message_id"), column(messages, "message_id")])
+        at = np.append(longs(expected, "at"), longs(messages, "received_at"))
+        _, instant = np.unique(at, return_inverse=True)
+        id = codes(ids)
+        _, entry = np.unique(instant * (int(id.max(initial=0)) + 1) + id, return_inverse=True)
+        self._entry_of_expected = entry[: expected.num_rows]
+        self._entry_of_message = entry[expected.num_rows :]
+        self._entries = int(entry.max(initial=-1)) + 1
+
+    def _counting_rows(self) -> Longs:
+        """The rows that tell how an entry ended: QUEUED ones only where there is no other."""
+        queued = self._their_outcome == _QUEUED
+        order = np.argsort(longs(self._messages, "seq"), kind="stable")
+        if not queued.any():
+            return np.asarray(order)
+        entry = self._entry_of_message
+        ended = np.zeros(self._entries, np.bool_)
+        ended[entry[~queued]] = True
+        first = np.zeros(len(queued), np.bool_)
+        waiting = order[queued[order]]
+        first[waiting[ranks(entry[waiting]) == 0]] = True
+        counts = ~queued | (first & ~ended[entry])
+        return np.asarray(order[counts[order]])
+
+    def _pair_alike(self) -> None:
+        """Pair what was done as expected: to whom, where to, or why not."""
+        of_expected = self._key(self._expected, self._mine_do, "recipient", "address", "reason")
+        of_actual = self._key(
+            self._messages, self._their_outcome, "recipient", "next_hop", "reason"
+        )
+        texts = pa.concat_arrays([of_expected, of_actual.take(pa.array(self.theirs))])
+        text = codes(texts)
+        width = int(text.max(initial=0)) + 2
+        count = len(self._mine_do)
+        entry = np.append(self._entry_of_expected, self._theirs_of)
+        did = np.append(self._mine_do, self._theirs_did)
+        keys = (entry * 4 + did) * width + text + 1
+        mine, theirs = keys[:count], keys[count:]
+        self._answer_copies(np.flatnonzero(self._mine_do == _FORWARDED), mine, theirs)
+        rows = np.flatnonzero(self._mine_do == _DELIVERED)
+        others = np.flatnonzero(self._theirs_did == _DELIVERED)
+        self._answer(rows, others, mine[rows], theirs[others], _OK)
+        rows, others = self._left(_DROPPED)
+        self._answer_by_name(rows, others, mine[rows], theirs[others], _OK)
+        rows, others = self._left(_DROPPED)
+        self._answer(rows, others, mine[rows], theirs[others], _OK)
+        self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
+        """What is only told to be queued is the answer to all that was expected of it."""
+        queued = np.flatnonzero(self._theirs_did == _QUEUED)
+        if len(queued):
+            waiting = np.full(self._entries, _NONE)
+            waiting[self._theirs_of[queued]] = queued
+            self.mine = np.where(self.mine < 0, waiting[self._entry_of_expected], self.mine)
+            self.unclaimed[queued] = False
+
+    def _answer_copies(self, rows: Longs, mine: Longs, theirs: Longs) -> None:
+        """One copy answers all who are behind its address (MC-9)."""
+        sent = np.flatnonzero(self._theirs_did == _FORWARDED)
+        if not len(rows) or not len(sent):
+            return
+        keys, counts = np.unique(mine[rows], return_counts=True)
+        place = np.minimum(np.searchsorted(keys, theirs[sent]), len(keys) - 1)
+        allowed = (keys[place] == theirs[sent]) & (ranks(theirs[sent]) < counts[place])
+        self.unclaimed[sent[allowed]] = False
+        copies, which = np.unique(theirs[sent], return_index=True)
+        found = np.minimum(np.searchsorted(copies, mine[rows]), len(copies) - 1)
+        hit = copies[found] == mine[rows]
+        self.mine[rows[hit]] = sent[which[found[hit]]]
+        self.verdict[rows[hit]] = _OK
+
+    def _pass_over_copies_upward(self) -> None:
+        """A multicast may also have gone to a parent or broker, which no table tells (MC-10)."""
+        multicast = np.asarray(pc.equal(column(self._messages, "kind"), "multicast"))[self.theirs]
+        self.unclaimed &= ~(multicast & (self._theirs_did == _FORWARDED))
+
+    def _pair_the_rest(self) -> None:
+        """Pair what else happened in the same entry: first by whom it was for, then in order."""
+        rows, others = self._left()
+        mine, theirs = self._entry_of_expected[rows], self._theirs_of[others]
+        self._answer_by_name(rows, others, mine, theirs, _DIFFERENT)
+        rows, others = self._left()
+        mine, theirs = self._entry_of_expected[rows], self._theirs_of[others]
+        self._answer(rows, others, mine, theirs, _DIFFERENT)
+
+    def _left(self, outcome: int | None = None) -> tuple[Longs, Longs]:
+        """What nothing was paired with yet; expected rows in the order of their recipients."""
+        open_ones, unclaimed = self.mine < 0, self.unclaimed
+        if outcome is not None:
+            open_ones = open_ones & (self._mine_do == outcome)
+            unclaimed = unclaimed & (self._theirs_did == outcome)
+        rows, others = np.flatnonzero(open_ones), np.flatnonzero(unclaimed)
+        if not len(rows) or not len(others):
+            return rows[:0], others[:0]
+        names = taken(self._expected, "recipient", rows)
+        order = pc.array_sort_indices(names, null_placement="at_start")
+        return rows[np.asarray(order).astype(np.int64)], others
+
+    def _answer_by_name(
+        self, rows: Longs, others: Longs, mine: Longs, theirs: Longs, verdict: int
+    ) -> None:
+        """Pair rows of the same key that name the same recipient."""
+        told = np.asarray(column(self._messages, "recipient").is_valid())[self.theirs[others]]
+        others, theirs = others[told], theirs[told]
+        if not len(rows) or not len(others):
+            return
+        expected = taken(self._expected, "recipient", rows)
+        actual = taken(self._messages, "recipient", self.theirs[others])
+        name = codes(pa.concat_arrays([expected, actual]))
+        keys = np.append(mine, theirs) * (int(name.max(initial=0)) + 1) + name
+        keys[name < 0] = -1 - np.flatnonzero(name < 0)  # nobody is like no one else
+        self._answer(rows, others, keys[: len(rows)], keys[len(rows) :], verdict)
+
+    def _answer(self, rows: Longs, others: Longs, mine: Longs, theirs: Longs, verdict: int) -> None:
+        """Pair the first of each key with the first, the second with the second, and so on."""
+        if not len(rows) or not len(others):
+            return
+        _, key = np.unique(np.append(mine, theirs), return_inverse=True)
+        first, second = key[: len(rows)], key[len(rows) :]
+        rank, other_rank = ranks(first), ranks(second)
+        width = int(max(rank.max(), other_rank.max())) + 1
+        numbered, others_numbered = first * width + rank, second * width + other_rank
+        order = np.argsort(others_numbered)
+        ordered = others_numbered[order]
+        place = np.minimum(np.searchsorted(ordered, numbered), len(ordered) - 1)
+        hit = ordered[place] == numbered
+        answers = others[order[place[hit]]]
+        self.mine[rows[hit]] = answers
+        self.unclaimed[answers] = False
+        self.verdict[rows[hit]] = verdict
+
+    @staticmethod
+    def _key(table: pa.Table, did: Longs, recipient: str, address: str, reason: str) -> pa.Array:
+        chosen = column(table, reason)
+        chosen = pc.if_else(pa.array(did == _DELIVERED), column(table, recipient), chosen)
+        return pc.if_else(pa.array(did == _FORWARDED), column(table, address), chosen)
+
+
+def _outcome_codes(table: pa.Table) -> Longs:
+    found = pc.index_in(column(table, "outcome"), value_set=_OUTCOMES)
+    return np.asarray(found).astype(np.int64)

@@ -1,0 +1,166 @@
+"""A journal as Spark sees it: its tables as frames, and what of it is asked for.
+
+Frames made here remember the files they stand for, so that the steps can work node by node. A frame
+that is filtered or changed is a new frame and remembers nothing; steps take it as well, and bring
+its rows together by node first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from msgspec import Struct
+from pyspark.sql import DataFrame, SparkSession
+
+from waystation.errors import LocalError, shown
+from waystation.pipeline.columns import repeated
+from waystation.pipeline.listing import Listing, Wanted, list_journal
+from waystation.pipeline.node_data import FileData
+from waystation.pipeline.schema import (
+    MEMBERS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    journal_schema,
+)
+from waystation.pipeline.work import FromFiles, from_files
+
+_ORIGIN: Final = "_waystation_origin"
+
+
+class Journal:
+    """The tables of a journal as frames, bad rows left out; `rejects(journal)` has those.
+
+    Every frame has the columns of CONTRACT, `node` first. Nothing is read until a frame is used.
+    """
+
+    def __init__(self, spark: SparkSession, listing: Listing, wanted: Wanted) -> None:
+        self.spark = spark
+        self.listing = listing
+        self.wanted = wanted
+
+    @property
+    def path(self) -> str:
+        """Where it lies."""
+        return self.listing.root
+
+    @property
+    def files(self) -> list[str]:
+        """The files that may be read, from the journal's directory on."""
+        return self.listing.files()
+
+    @cached_property
+    def nodes(self) -> DataFrame:
+        """When each node started, stopped, and lost records."""
+        return self._table(NODES)
+
+    @cached_property
+    def routes(self) -> DataFrame:
+        """Every put and remove of a routing entry."""
+        return self._table(ROUTES)
+
+    @cached_property
+    def subscriptions(self) -> DataFrame:
+        """Every subscription that came or went."""
+        return self._table(SUBSCRIPTIONS)
+
+    @cached_property
+    def members(self) -> DataFrame:
+        """What happened to the members of groups."""
+        return self._table(MEMBERS)
+
+    @cached_property
+    def messages(self) -> DataFrame:
+        """Every outcome of every message at every node."""
+        return self._table(MESSAGES)
+
+    def work(
+        self, tables: tuple[str, ...], work: FromFiles, schema: pa.Schema, *, split: bool = True
+    ) -> DataFrame:
+        """A frame of what `work` makes of each node that has one of these tables (see work.py)."""
+        return from_files(self.spark, self.listing, self.wanted, tables, work, schema, split=split)
+
+    def _table(self, table: str) -> DataFrame:
+        def read(data: FileData) -> Iterator[pa.Table]:
+            for rows in data.batches(table):
+                yield rows.add_column(0, "node", repeated(data.node, rows.num_rows))
+
+        # Spans of messages are read apart from each other; other tables are small.
+        frame = self.work((table,), read, journal_schema(table), split=table == MESSAGES)
+        return marked(frame, Origin(self, table))
+
+
+class Origin(Struct, frozen=True):
+    """What a frame stands for: a table of a journal, or one that a step builds of it."""
+
+    journal: Journal
+    table: str
+    hop_limit: int = 0  # that `expected` was asked for
+
+
+def marked(frame: DataFrame, origin: Origin) -> DataFrame:
+    """The frame, which now remembers what it stands for."""
+    setattr(frame, _ORIGIN, origin)
+    return frame
+
+
+def origin_of(frame: DataFrame, table: str) -> Origin | None:
+    """What a frame stands for, if it is this table of a journal as it was made."""
+    origin = frame.__dict__.get(_ORIGIN)
+    return origin if isinstance(origin, Origin) and origin.table == table else None
+
+
+def read_journal(
+    spark: SparkSession,
+    path: str | Path,
+    *,
+    nodes: Iterable[str] | None = None,
+    since: str | datetime | None = None,
+    until: str | datetime | None = None,
+) -> Journal:
+    """The journal in a directory, as it is now: files that are sealed later are not seen.
+
+    `nodes` limits it to some; `until` to what was known before that instant; `since` to the
+    messages from that instant on, with all that is needed to decide them. What lies outside is not
+    read at all: file names tell the incarnation, footers the instants.
+
+    ```text
+    journal = pipeline.read_journal(spark, "journal/", since="2026-11-15T12:00:00Z")
+    journal.messages.where("outcome = 'DROPPED'").groupBy("node", "reason").count().show()
+    ```
+    """
+    names = None if nodes is None else frozenset([nodes] if isinstance(nodes, str) else nodes)
+    wanted = Wanted(
+        names,
+        None if since is None else instant(since),
+        None if until is None else instant(until),
+    )
+    return Journal(spark, list_journal(str(path), wanted), wanted)
+
+
+def instant(value: str | datetime) -> int:
+    """An instant in microseconds since the epoch; without a zone it is UTC.
+
+    >>> instant("1970-01-01T00:00:01Z"), instant("1970-01-01 01:00:00.000001+01:00")
+    (1000000, 1)
+    """
+    found = value
+    if isinstance(found, str):
+        try:
+            found = datetime.fromisoformat(found.strip())
+        except ValueError:
+            raise LocalError(
+                f"{shown(value)} is no instant",
+                rule="SP-1",
+                hint="write it as 2026-11-15T12:00:00Z",
+            ) from None
+    if found.tzinfo is None:
+        found = found.replace(tzinfo=UTC)
+    past = found - datetime(1970, 1, 1, tzinfo=UTC)
+    return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds

@@ -1,0 +1,104 @@
+"""When the incarnations of a node began and ended (CONTRACT): a fold is cut at the end of its own.
+
+Only that; no files and no Spark.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from waystation.pipeline.columns import numbered
+
+_NEVER: Final = np.iinfo(np.int64).max
+
+
+class Lifetimes:
+    """The beginnings and stops of one node's incarnations, gathered piece by piece.
+
+    >>> lives = Lifetimes()
+    >>> lives.begin(1, seq=0, at=100)
+    >>> lives.begin(2, seq=0, at=500)
+    >>> lives.ends()
+    {1: (500, False)}
+    """
+
+    def __init__(self) -> None:
+        self._started: dict[int, tuple[int, int]] = {}  # incarnation: seq and at of its start row
+        self._first: dict[int, tuple[int, int]] = {}  # of its first record of any kind
+        self._stopped: dict[int, tuple[int, int]] = {}
+
+    def begin(self, incarnation: int, seq: int, at: int) -> None:
+        """Note a record of an incarnation; the one with the lowest seq counts."""
+        _keep_least(self._first, incarnation, (seq, at))
+
+    def add(self, nodes: pa.Table) -> None:
+        """Note rows of the table `nodes`."""
+        kinds = nodes.column("kind").to_pylist()
+        ats = nodes.column("at").cast(pa.int64()).to_pylist()
+        rows = zip(
+            nodes.column("incarnation").to_pylist(),
+            nodes.column("seq").to_pylist(),
+            ats,
+            strict=True,
+        )
+        for kind, (incarnation, seq, at) in zip(kinds, rows, strict=True):
+            self.begin(incarnation, seq, at)
+            if kind == "start":
+                _keep_least(self._started, incarnation, (seq, at))
+            elif kind == "stop":
+                _keep_least(self._stopped, incarnation, (seq, at))
+
+    def add_firsts(self, events: pa.Table) -> None:
+        """Note the first record of each incarnation among these rows."""
+        if not events.num_rows:
+            return
+        keys = pa.table(
+            {
+                "incarnation": events.column("incarnation"),
+                "seq": events.column("seq"),
+                "at": events.column("at").cast(pa.int64()),
+            }
+        )
+        least = keys.group_by("incarnation").aggregate([("seq", "min")])
+        for row in keys.join(least, ["incarnation", "seq"], ["incarnation", "seq_min"]).to_pylist():
+            self.begin(row["incarnation"], row["seq"], row["at"])
+
+    def first_seq(self, incarnation: int) -> int | None:
+        """The lowest seq that is known of an incarnation."""
+        found = self._first.get(incarnation)
+        return None if found is None else found[0]
+
+    def started(self, incarnation: int) -> bool:
+        """Whether the start row of an incarnation is known."""
+        return incarnation in self._started
+
+    def ends(self) -> dict[int, tuple[int, bool]]:
+        """When each incarnation ended, if it did, and whether by a stop."""
+        begun = sorted({**self._first, **self._started}.items())
+        found = {}
+        for (incarnation, _), (_, (_, at)) in pairwise(begun):
+            found[incarnation] = (at, False)
+        for incarnation, (_, at) in self._stopped.items():
+            found[incarnation] = (at, True)
+        return found
+
+    def ends_of(
+        self, incarnations: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """For each row: when its incarnation ended, or the highest number; and if by a stop."""
+        numbers, rows = numbered(incarnations)
+        ends = self.ends()
+        found = [ends.get(number, (_NEVER, False)) for number in numbers.tolist()]
+        instants = np.array([at for at, _ in found], np.int64)
+        stops = np.array([stopped for _, stopped in found], np.bool_)
+        return instants[rows], stops[rows]
+
+
+def _keep_least(kept: dict[int, tuple[int, int]], incarnation: int, found: tuple[int, int]) -> None:
+    if incarnation not in kept or found < kept[incarnation]:
+        kept[incarnation] = found

@@ -1,0 +1,167 @@
+"""Which files a journal has, whose they are, and which need not be read at all.
+
+Names only: nothing here opens a file. The journal may lie wherever Arrow can read (a directory, or
+a URI such as hdfs:// or s3://); the driver lists it once, and all steps work on that list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+
+from waystation.errors import LocalError, shown
+from waystation.pipeline.schema import JOURNAL, MEMBERS, MESSAGES
+
+_NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})\.parquet")
+_HEX: Final = re.compile("%([0-9A-Fa-f]{2})")
+
+
+class File(Struct, frozen=True):
+    """A file of the journal; incarnation and first seq as its name tells them, else -1."""
+
+    path: str  # from the journal's directory on
+    size: int
+    incarnation: int = -1
+    first: int = -1
+
+
+class Stray(Struct, frozen=True):
+    """A file that belongs to no node."""
+
+    table: str
+    path: str
+
+
+class Wanted(Struct, frozen=True):
+    """What of a journal is asked for; instants in microseconds, `until` exclusive.
+
+    Rows at or after `until` count for nothing. Messages and members before `since` are left out;
+    the other tables are kept from the beginning of what was running then, or there would be nothing
+    to rebuild the routing table from.
+    """
+
+    nodes: frozenset[str] | None = None
+    since: int | None = None
+    until: int | None = None
+
+    def spans(self, table: str) -> tuple[int | None, int | None]:
+        """Since and until for the rows of one table."""
+        return (self.since if table in (MESSAGES, MEMBERS) else None), self.until
+
+
+class Listing(Struct, frozen=True):
+    """All files that will be read: those of each table of each node, in the order of their rows."""
+
+    root: str
+    nodes: dict[str, dict[str, list[File]]]
+    strays: list[Stray]
+
+    def files(self) -> list[str]:
+        """Every path, from the journal's directory on."""
+        return sorted(
+            file.path
+            for tables in self.nodes.values()
+            for files in tables.values()
+            for file in files
+        )
+
+    def of(self, tables: Iterable[str]) -> dict[str, dict[str, list[File]]]:
+        """The nodes that have a file of one of these tables."""
+        names = set(tables)
+        return {node: has for node, has in self.nodes.items() if not names.isdisjoint(has)}
+
+
+def locate(root: str) -> tuple[Any, str]:
+    """The file system of a journal, and its path there."""
+    if "://" in root:
+        found: tuple[Any, str] = FileSystem.from_uri(root)
+        return found
+    return LocalFileSystem(), str(Path(root).absolute())
+
+
+def list_journal(root: str, wanted: Wanted) -> Listing:
+    """List a journal; the LocalError says so when there is none."""
+    system, path = locate(root)
+    if system.get_file_info(path).type is not FileType.Directory:
+        raise LocalError(
+            f"there is no journal {shown(root)}",
+            rule="SP-1",
+            hint="give the directory that nodes write their journal to",
+        )
+    nodes: dict[str, dict[str, list[File]]] = {}
+    strays: list[Stray] = []
+    for table in JOURNAL:
+        for below, size in _visible_files(system, f"{path}/{table}"):
+            file = _file(f"{table}/{below}", size)
+            node = _node_of(below)
+            if node is None:
+                strays.append(Stray(table, file.path))
+            elif wanted.nodes is None or node in wanted.nodes:
+                nodes.setdefault(node, {}).setdefault(table, []).append(file)
+    for tables in nodes.values():
+        for files in tables.values():
+            files.sort(key=_order)
+    needed = {node: _needed(tables, wanted) for node, tables in sorted(nodes.items())}
+    return Listing(root, {node: has for node, has in needed.items() if has}, strays)
+
+
+def _visible_files(system: Any, directory: str) -> Iterator[tuple[str, int]]:
+    """What Spark would see as well: nothing that starts with a dot or an underscore."""
+    selector = FileSelector(directory, allow_not_found=True, recursive=True)
+    for info in system.get_file_info(selector):
+        below = info.path[len(directory) + 1 :]
+        if info.type is FileType.File and not any(
+            part.startswith((".", "_")) for part in below.split("/")
+        ):
+            yield below, info.size or 0
+
+
+def _file(path: str, size: int) -> File:
+    named = _NAME.fullmatch(path.rpartition("/")[2])
+    return File(path, size, int(named[1]), int(named[2])) if named else File(path, size)
+
+
+def _order(file: File) -> tuple[int, int, str]:
+    return file.incarnation, file.first, file.path
+
+
+def _node_of(path: str) -> str | None:
+    """The node that a file belongs to, its name read as Spark and Hive write it in a path."""
+    directory, _, rest = path.partition("/")
+    if not directory.startswith("node=") or not rest or "/" in rest:
+        return None
+    return _HEX.sub(lambda found: chr(int(found[1], 16)), directory[5:])
+
+
+def _needed(tables: dict[str, list[File]], wanted: Wanted) -> dict[str, list[File]]:
+    """The files of a node without those that, by their names alone, hold nothing that is wanted.
+
+    An incarnation is the instant at which its process began, in milliseconds, and it was over when
+    the next one began.
+    """
+    numbers = sorted({file.incarnation for files in tables.values() for file in files} - {-1})
+    over = [number for number in numbers[1:] if _at_or_before(number, wanted.since)]
+    earliest = max(over, default=0)  # those before it had ended by then
+    kept = {
+        table: [
+            file
+            for file in files
+            if file.incarnation == -1
+            or (file.incarnation >= earliest and not _at_or_after(file.incarnation, wanted.until))
+        ]
+        for table, files in tables.items()
+    }
+    return {table: files for table, files in kept.items() if files}
+
+
+def _at_or_before(incarnation: int, instant: int | None) -> bool:
+    return instant is not None and incarnation * 1_000 <= instant
+
+
+def _at_or_after(incarnation: int, instant: int | None) -> bool:
+    return instant is not None and incarnation * 1_000 >= instant

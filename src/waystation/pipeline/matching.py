@@ -1,0 +1,94 @@
+"""Which patterns match which multicast ids, for many of both (MC-3, MC-4): by shape, not by pairs.
+
+There are few shapes of patterns: how deep, where the `+` stand, whether a `*` ends it. For each,
+an id is rewritten to what a pattern of that shape would have to be, and looked up. So the cost
+follows ids and shapes, not patterns (MC-16), and there is no regular expression per pattern.
+Arrow in, numbers out; no Spark.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from waystation.core.multicast import ONE, REST
+from waystation.pipeline.columns import Longs
+
+_NAMED: Final = "x"  # stands for a segment without a wildcard in the shape of a pattern
+
+
+def match(ids: pa.Array, patterns: pa.Array) -> tuple[Longs, Longs]:
+    """All pairs of an id and a pattern that matches it, by their numbers, sorted by id.
+
+    Both are distinct texts: ids that can be published, patterns that can be subscribed to.
+
+    >>> published, subscribed = pa.array(["p/b/x", "p/c"]), pa.array(["p/b/*", "p/+", "p/c"])
+    >>> [found.tolist() for found in match(published, subscribed)]
+    [[0, 1, 1], [0, 1, 2]]
+    """
+    pairs = [_looked_up(ids, np.arange(len(ids)), patterns, np.arange(len(patterns)))]
+    wild = np.flatnonzero(np.asarray(pc.match_substring_regex(patterns, r"[+*]")))
+    if len(wild):
+        pairs += _match_wildcards(ids, patterns.take(pa.array(wild)), wild)
+    found_ids = np.concatenate([pair[0] for pair in pairs])
+    found_patterns = np.concatenate([pair[1] for pair in pairs])
+    order = np.lexsort((found_patterns, found_ids))
+    return found_ids[order], found_patterns[order]
+
+
+def _match_wildcards(ids: pa.Array, patterns: pa.Array, numbers: Longs) -> list[Any]:
+    shapes = pc.replace_substring_regex(patterns, r"[^/+*]+", _NAMED).dictionary_encode()
+    shape_of = np.asarray(shapes.indices)
+    segments = _Segments(ids)
+    pairs = []
+    for code, shape in enumerate(shapes.dictionary.to_pylist()):
+        members = np.flatnonzero(shape_of == code)
+        of_shape = patterns.take(pa.array(members))
+        for rows, masked in segments.masked(shape.split("/")):
+            pairs.append(_looked_up(masked, rows, of_shape, numbers[members]))
+    return pairs
+
+
+def _looked_up(
+    texts: pa.Array, rows: Longs, patterns: pa.Array, numbers: Longs
+) -> tuple[Longs, Longs]:
+    """Where a text is one of the patterns: its row, and the number of the pattern."""
+    found = pc.index_in(texts, value_set=patterns)
+    hits = np.asarray(found.is_valid())
+    return rows[hits], numbers[np.asarray(found.drop_null()).astype(np.int64)]
+
+
+class _Segments:
+    """The segments of ids, those of equal depth together."""
+
+    def __init__(self, ids: pa.Array) -> None:
+        split = pc.split_pattern(ids, "/")
+        depths = np.asarray(pc.list_value_length(split)).astype(np.int64)
+        starts = np.asarray(split.offsets)[:-1].astype(np.int64)
+        self._values = split.values
+        self._by_depth = [
+            (int(depth), rows, starts[rows])
+            for depth in np.unique(depths)
+            for rows in [np.flatnonzero(depths == depth)]
+        ]
+
+    def masked(self, shape: list[str]) -> list[tuple[Longs, pa.Array]]:
+        """The ids that a pattern of this shape could match, and how it would have to read."""
+        rest = shape[-1] == REST
+        named = shape[:-1] if rest else shape
+        found = []
+        for depth, rows, starts in self._by_depth:
+            if depth == len(named) or (rest and depth > len(named)):
+                parts = [
+                    self._values.take(pa.array(starts + place))
+                    if kind == _NAMED
+                    else pa.repeat(pa.scalar(ONE), len(rows))
+                    for place, kind in enumerate(named)
+                ]
+                if rest:
+                    parts.append(pa.repeat(pa.scalar(REST), len(rows)))
+                found.append((rows, pc.binary_join_element_wise(*parts, "/")))
+        return found

@@ -1,0 +1,502 @@
+"""What a step gets to see of one node, whether it comes from files or from frames.
+
+This runs in the executors. Everything is read through here: files are opened, brought to the
+columns of today and checked, and what does not pass is noted as a reject (SP-5). Nothing here
+raises for what a file holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any, Final, Protocol
+from zlib import crc32
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from waystation.pipeline.checks import problems_of
+from waystation.pipeline.columns import Flags, codes, column, longs
+from waystation.pipeline.folding import fold_routes, fold_subscriptions
+from waystation.pipeline.lifetimes import Lifetimes
+from waystation.pipeline.listing import File, Wanted, locate
+from waystation.pipeline.normal import UnfitError, check_columns, normal
+from waystation.pipeline.schema import (
+    BUILT,
+    JOURNAL,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    journal_schema,
+)
+
+UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
+"""What reading a file raises that is not what it should be."""
+
+FOLDED_AT_ONCE: Final = 500_000
+"""So many events of a node are folded together at the most, as far as their participants allow."""
+
+_NOT_THE_FILE: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+Reject = tuple[str, str, str | None, str | None, str]
+"""Table, node, file, row as JSON, problem: a row of `rejects`."""
+
+
+class NodeData(Protocol):
+    """One node's part of a journal."""
+
+    @property
+    def node(self) -> str:
+        """Its name."""
+
+    def events(self, table: str) -> pa.Table:
+        """The sound rows of a table of the journal, without the column `node`."""
+
+    def lifetimes(self) -> Lifetimes:
+        """When its incarnations began and ended."""
+
+    @property
+    def route_history(self) -> pa.Table:
+        """Who was reached how."""
+
+    @property
+    def subscription_history(self) -> pa.Table:
+        """Who listened to what."""
+
+
+class Share(Struct, frozen=True):
+    """The work of one task for one node: all of it, or a part.
+
+    Part `part` of `parts` has the participants (or the pairs of pattern and receiver) of its own
+    hash. `received` limits messages to those received in a span, [from, to), in microseconds.
+    """
+
+    node: str
+    files: dict[str, list[File]]
+    part: int = 0
+    parts: int = 1
+    received: tuple[int, int] | None = None
+
+
+class FileData:
+    """A node's part of a journal, from its files."""
+
+    def __init__(self, root: str, share: Share, wanted: Wanted) -> None:
+        self._root = root
+        self._system, self._directory = locate(root)
+        self._share = share
+        self._wanted = wanted
+        self.rejects: list[Reject] = []
+
+    @property
+    def node(self) -> str:
+        """Its name."""
+        return self._share.node
+
+    @property
+    def is_first_share(self) -> bool:
+        """Whether this share is to do what must be done once for the node."""
+        received = self._share.received
+        return self._share.part == 0 and (received is None or received[0] == -(2**63))
+
+    def events(self, table: str) -> pa.Table:
+        """The sound rows of a table, each once."""
+        whole = self._share.parts == 1
+        pieces = (rows if whole else self._own_part(table, rows) for rows in self.batches(table))
+        return pa.concat_tables([journal_schema(table).remove(0).empty_table(), *pieces])
+
+    def batches(self, table: str) -> Iterator[pa.Table]:
+        """The same, piece by piece, as they stand in the files."""
+        readable = list(self._readable(table))
+        repeats = _Repeats([footer for _, footer, _ in readable])
+        for number, (file, footer, names) in enumerate(readable):
+            for found in self._row_groups(table, file, footer, names):
+                rows = self._wanted_rows(table, repeats.without(number, found))
+                yield self._sound(table, file, rows)
+
+    def lifetimes(self) -> Lifetimes:
+        """When its incarnations began and ended, from all of its tables."""
+        return self._lifetimes
+
+    @cached_property
+    def _lifetimes(self) -> Lifetimes:
+        """The same, found out once.
+
+        The start rows tell nearly all of it; only where there is none, first records are looked at.
+        """
+        lives = Lifetimes()
+        if NODES in self._share.files:
+            lives.add(self.events(NODES))
+        unstarted: dict[int, list[tuple[int, str, File]]] = {}
+        for table, files in self._share.files.items():
+            for file in files:
+                if file.incarnation < 0 or not lives.started(file.incarnation):
+                    unstarted.setdefault(file.incarnation, []).append((file.first, table, file))
+        for incarnation, files_of in unstarted.items():
+            for first, table, file in sorted(files_of, key=lambda found: found[0]):
+                seq = lives.first_seq(incarnation)
+                if incarnation < 0 or seq is None or first < seq:
+                    lives.add_firsts(self._instants_of(table, file))
+        return lives
+
+    @cached_property
+    def route_history(self) -> pa.Table:
+        """Who was reached how."""
+        parts = [
+            fold_routes(self.node, part.events(ROUTES), self.lifetimes())
+            for part in self.parts(ROUTES)
+        ]
+        return pa.concat_tables(parts)
+
+    @cached_property
+    def subscription_history(self) -> pa.Table:
+        """Who listened to what."""
+        parts = [
+            fold_subscriptions(self.node, part.events(SUBSCRIPTIONS), self.lifetimes())
+            for part in self.parts(SUBSCRIPTIONS)
+        ]
+        return pa.concat_tables(parts)
+
+    def parts(self, table: str) -> list[FileData]:
+        """This data, or so many parts of it by participant that none takes much memory to fold.
+
+        The files are read once for each part.
+        """
+        share = self._share
+        parts = -(-self.rows(table) // FOLDED_AT_ONCE)
+        if share.parts > 1 or parts < 2:
+            return [self]
+        shares = [Share(share.node, share.files, part, parts) for part in range(parts)]
+        return [FileData(self._root, part, self._wanted) for part in shares]
+
+    def later_entries(self, ids: set[str]) -> set[str]:
+        """Which of these messages entered the node again after the span of this share."""
+        received = self._share.received
+        if not ids or received is None:
+            return set()
+        later = Share(self.node, self._share.files, received=(received[1], 2**63 - 1))
+        found: set[str] = set()
+        for rows in FileData(self._root, later, self._wanted).batches(MESSAGES):
+            found |= ids & set(rows.column("message_id").to_pylist())
+        return found
+
+    def rows(self, table: str) -> int:
+        """How many rows the files of a table have, bad ones and repeated ones included."""
+        return sum(footer.num_rows for _, footer, _ in self._readable(table))
+
+    def all_rejects(self) -> list[Reject]:
+        """What is wrong in any table."""
+        self.rejects.clear()
+        for table in self._share.files:
+            for _ in self.batches(table):
+                pass
+        return self.rejects
+
+    def _readable(self, table: str) -> Iterator[tuple[File, Any, list[str]]]:
+        """The files of a table that are what they should be: footers, and the columns to read.
+
+        Each is closed again at once, since a node may have more files than can be open.
+        """
+        for file in self._share.files.get(table, ()):
+            try:
+                with self._system.open_input_file(f"{self._directory}/{file.path}") as stream:
+                    source = pq.ParquetFile(stream)
+                    names = check_columns(table, source.schema_arrow)
+            except UNREADABLE as error:
+                _blame_the_file(error)
+                self._reject(table, file, None, _said(error))
+            else:
+                yield file, source.metadata, names
+
+    def _row_groups(
+        self, table: str, file: File, footer: Any, names: list[str]
+    ) -> Iterator[pa.Table]:
+        """The row groups of a file that may hold what is wanted, in the columns of today."""
+        groups = [
+            number
+            for number in range(footer.num_row_groups)
+            if self._may_hold_wanted(table, footer.row_group(number))
+        ]
+        if not groups:
+            return
+        try:
+            stream = self._system.open_input_file(f"{self._directory}/{file.path}")
+        except UNREADABLE as error:
+            _blame_the_file(error)
+            self._reject(table, file, None, _said(error))
+            return
+        with stream:
+            source = pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True)
+            for group in groups:
+                try:
+                    rows = source.read_row_group(group, names, use_threads=False)  # Spark has some
+                    found = normal(table, rows)
+                    found.validate(full=True)
+                except UNREADABLE as error:
+                    _blame_the_file(error)
+                    self._reject(table, file, None, f"row group {group}: {_said(error)}")
+                else:
+                    yield found
+
+    def _may_hold_wanted(self, table: str, group: Any) -> bool:
+        since, until = self._wanted.spans(table)
+        if not _overlaps(group, "at", since, until):
+            return False
+        received = self._share.received if "received_at" in JOURNAL[table] else None
+        return received is None or _overlaps(group, "received_at", *received)
+
+    def _wanted_rows(self, table: str, rows: pa.Table) -> pa.Table:
+        since, until = self._wanted.spans(table)
+        if since is not None or until is not None:
+            rows = rows.filter(_within(rows, "at", since, until))
+        received = self._share.received
+        if received is not None and "received_at" in JOURNAL[table]:
+            rows = rows.filter(_within(rows, "received_at", *received))
+        return rows
+
+    def _sound(self, table: str, file: File, rows: pa.Table) -> pa.Table:
+        problems = problems_of(table, rows)
+        if not problems:
+            return rows
+        numbers = list(problems)
+        bad = _as_json(rows.take(pa.array(numbers, pa.int64())))
+        for number, row in zip(numbers, bad, strict=True):
+            self._reject(table, file, row, problems[number])
+        return _without(rows, numbers)
+
+    def _own_part(self, table: str, rows: pa.Table) -> pa.Table:
+        """The rows of the participants, or subscriptions, that are this part's share."""
+        names = {ROUTES: ["participant"], SUBSCRIPTIONS: ["pattern", "receiver"]}.get(table)
+        if names is None or not rows.num_rows:
+            return rows
+        hashes = np.zeros(rows.num_rows, np.int64)
+        for name in names:
+            encoded = column(rows, name).dictionary_encode()
+            distinct = [crc32(text.encode()) for text in encoded.dictionary.to_pylist()]
+            hashes = hashes * 31 + np.array(distinct, np.int64)[codes(encoded)]
+        return rows.filter(pa.array(hashes % self._share.parts == self._share.part))
+
+    def _instants_of(self, table: str, file: File) -> pa.Table:
+        """Incarnation, seq and at of the rows of one file that have them."""
+        names = ["incarnation", "seq", "at"]
+        try:
+            with self._system.open_input_file(f"{self._directory}/{file.path}") as stream:
+                source = pq.ParquetFile(stream)
+                check_columns(table, source.schema_arrow)
+                rows = source.read(names)
+        except UNREADABLE as error:
+            _blame_the_file(error)
+            return journal_schema(table).remove(0).empty_table()  # told as a reject by who reads it
+        rows = normal(NODES, rows.append_column("kind", pa.nulls(rows.num_rows, pa.string())))
+        known = [pc.is_valid(rows.column(name)) for name in names]
+        rows = rows.filter(pc.and_(pc.and_(known[0], known[1]), known[2]))
+        return rows.filter(_within(rows, "at", 0, self._wanted.until))
+
+    def _reject(self, table: str, file: File, row: str | None, problem: str) -> None:
+        self.rejects.append((table, self.node, file.path, row, problem))
+
+
+class FrameData:
+    """A node's part of frames that somebody read or changed, already gathered."""
+
+    def __init__(self, node: str, tables: dict[str, pa.Table]) -> None:
+        self.node = node
+        self._tables = tables
+
+    def events(self, table: str) -> pa.Table:
+        """The sound rows of a table."""
+        if table not in self._tables:
+            return journal_schema(table).remove(0).empty_table()
+        return sound_rows(table, normal(table, self._tables[table]))
+
+    def lifetimes(self) -> Lifetimes:
+        """When its incarnations began and ended, as far as these tables tell."""
+        lives = Lifetimes()
+        for table in JOURNAL:
+            rows = self.events(table)
+            if table == NODES:
+                lives.add(rows)
+            else:
+                lives.add_firsts(rows)
+        return lives
+
+    @cached_property
+    def route_history(self) -> pa.Table:
+        """Who was reached how, as given."""
+        return self.given("route_history")
+
+    @cached_property
+    def subscription_history(self) -> pa.Table:
+        """Who listened to what, as given."""
+        return self.given("subscription_history")
+
+    def given(self, name: str) -> pa.Table:
+        """A table that a step before has built."""
+        return self._tables.get(name, BUILT[name].empty_table())
+
+
+def sound_rows(table: str, rows: pa.Table) -> pa.Table:
+    """The rows of a table that have no problem."""
+    return _without(rows, list(problems_of(table, rows)))
+
+
+def _without(rows: pa.Table, numbers: list[int]) -> pa.Table:
+    if not numbers:
+        return rows
+    kept = np.ones(rows.num_rows, np.bool_)
+    kept[numbers] = False
+    return rows.filter(pa.array(kept))
+
+
+class _Repeats:
+    """Finds rows that stand in several files, as after a compaction that was cut short.
+
+    The first file in the order of their names counts. Only files whose spans of seq overlap are
+    looked at row by row.
+    """
+
+    def __init__(self, footers: Iterable[Any]) -> None:
+        spans = [_seq_span(footer) for footer in footers]
+        self._seen: dict[int, Any] = {}
+        self._overlapping = _overlapping(spans)
+
+    def without(self, number: int, rows: pa.Table) -> pa.Table:
+        """These rows of a file, without those that came before."""
+        if number not in self._overlapping:
+            return rows
+        keep = np.ones(rows.num_rows, np.bool_)
+        pairs = zip(longs(rows, "incarnation").tolist(), longs(rows, "seq").tolist(), strict=True)
+        for row, (incarnation, seq) in enumerate(pairs):
+            seen = self._seen.setdefault(incarnation, set())
+            keep[row] = seq not in seen
+            seen.add(seq)
+        return rows if keep.all() else rows.filter(pa.array(keep))
+
+
+def _overlapping(spans: list[tuple[int, int, int] | None]) -> set[int]:
+    """The numbers of the files that may share rows with another one."""
+    if len(spans) < 2:
+        return set()
+    unknown = {number for number, span in enumerate(spans) if span is None}
+    if unknown:
+        return set(range(len(spans)))
+    known = sorted((span, number) for number, span in enumerate(spans) if span is not None)
+    found: set[int] = set()
+    (incarnation, _, end), last = known[0]
+    for (number, low, high), file in known[1:]:
+        if number == incarnation and low <= end:
+            found |= {last, file}
+        if number != incarnation or high > end:
+            incarnation, end, last = number, high, file
+    return found
+
+
+def _seq_span(metadata: Any) -> tuple[int, int, int] | None:
+    """The incarnation, the lowest and the highest seq of a file of one incarnation, if it tells."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    incarnations = [_statistics(group, "incarnation") for group in groups]
+    seqs = [_statistics(group, "seq") for group in groups]
+    if not groups:
+        return (0, 0, -1)
+    if None in incarnations or None in seqs:
+        return None
+    lows = {low for found in incarnations if found for low in found}
+    if len(lows) != 1:
+        return None
+    numbers = [number for found in seqs if found for number in found]
+    return lows.pop(), min(numbers), max(numbers)
+
+
+def _statistics(group: Any, name: str) -> tuple[Any, Any] | None:
+    """The least and the greatest value of a column in a row group, where the footer tells."""
+    found = _column_of(group, name)
+    statistics = None if found is None else found.statistics
+    if statistics is None or not statistics.has_min_max or statistics.null_count:
+        return None
+    return statistics.min_raw, statistics.max_raw
+
+
+def _overlaps(group: Any, name: str, since: int | None, until: int | None) -> bool:
+    """Whether a row group may hold an instant of a span, [since, until)."""
+    if since is None and until is None:
+        return True
+    low, high = instant_bounds(group, name)
+    if low is None or high is None:
+        return True
+    return (until is None or low < until) and (since is None or high >= since)
+
+
+def instant_bounds(group: Any, name: str) -> tuple[int | None, int | None]:
+    """The first and the last instant of a column in a row group, in microseconds, if it tells."""
+    found = _column_of(group, name)
+    statistics = None if found is None else found.statistics
+    if statistics is None or not statistics.has_min_max or statistics.null_count:
+        return None, None
+    kind = statistics.logical_type
+    if kind.type != "TIMESTAMP":
+        return None, None
+    scale = {"milliseconds": 1_000, "microseconds": 1}.get(json.loads(kind.to_json())["timeUnit"])
+    if scale is None:
+        return None, None
+    return statistics.min_raw * scale, statistics.max_raw * scale
+
+
+def _column_of(group: Any, name: str) -> Any:
+    for number in range(group.num_columns):
+        found = group.column(number)
+        if found.path_in_schema == name:
+            return found
+    return None
+
+
+def _within(rows: pa.Table, name: str, since: int | None, until: int | None) -> pa.Array:
+    """Which rows lie in a span; a row without an instant passes, to be rejected by name."""
+    values = longs(rows, name, -1)
+    inside: Flags = np.ones(len(values), np.bool_)
+    if since is not None:
+        inside &= values >= since
+    if until is not None:
+        inside &= values < until
+    return pa.array(inside | (values == -1))
+
+
+def _as_json(rows: pa.Table) -> list[str]:
+    """Each row as a JSON object; an instant that no calendar has is its number of microseconds."""
+    columns = {}
+    for name in rows.column_names:
+        values = rows.column(name)
+        if pa.types.is_timestamp(values.type):
+            columns[name] = [_instant_text(value) for value in values.cast(pa.int64()).to_pylist()]
+        else:
+            columns[name] = values.to_pylist()
+    fields = zip(*columns.values(), strict=True)
+    return [json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False) for row in fields]
+
+
+def _instant_text(microseconds: int | None) -> str | int | None:
+    if microseconds is None:
+        return None
+    try:
+        return str(_EPOCH + timedelta(microseconds=microseconds))
+    except OverflowError:
+        return microseconds
+
+
+def _blame_the_file(error: Exception) -> None:
+    """Raise on what is the fault of this machine and moment: then the task is to be repeated."""
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _NOT_THE_FILE:
+        raise error
+
+
+def _said(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

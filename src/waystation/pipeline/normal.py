@@ -1,0 +1,94 @@
+"""Files of the journal, of any age, brought to the columns of today (docs: schema-evolution).
+
+A column that is not there gets its default, one that is not known is not read, one of a kindred
+type is converted; anything else makes the file a reject. No files are opened here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from waystation.pipeline.schema import BUILT, JOURNAL, Column
+
+
+class UnfitError(Exception):
+    """A file or frame does not have the columns of its table."""
+
+
+def check_columns(table: str, schema: pa.Schema, *, node: bool = False) -> list[str]:
+    """The columns to read, or the UnfitError that says why these are not of this table.
+
+    A frame must have the column `node` as well, which files have in their path.
+    """
+    if node and "node" not in schema.names:
+        raise UnfitError("it has no column node")
+    for name, column in JOURNAL[table].items():
+        if schema.names.count(name) > 1:
+            raise UnfitError(f"it has the column {name} twice")
+        if name not in schema.names:
+            if column.required:
+                raise UnfitError(f"it has no column {name}")
+        elif not _kindred(schema.field(name).type, column.type):
+            raise UnfitError(f"its column {name} is {schema.field(name).type}, not {column.type}")
+    return [name for name in JOURNAL[table] if name in schema.names]
+
+
+def check_built(table: str, schema: pa.Schema) -> None:
+    """Raise the UnfitError that says why these are not the columns of a table that was built."""
+    for field in BUILT[table]:
+        if field.name not in schema.names:
+            raise UnfitError(f"it has no column {field.name}")
+        if not _kindred(schema.field(field.name).type, field.type):
+            raise UnfitError(f"its column {field.name} is {schema.field(field.name).type}")
+
+
+def normal(table: str, rows: pa.Table) -> pa.Table:
+    """The rows with the columns of today; raises what Arrow raises for values that do not fit."""
+    columns: dict[str, Any] = {}
+    for name, column in JOURNAL[table].items():
+        if name in rows.column_names:
+            columns[name] = _converted(rows.column(name), column.type)
+        elif column.same_as is not None:
+            columns[name] = columns[column.same_as]
+        else:
+            columns[name] = _defaults(column, rows.num_rows)
+    return pa.table(columns)
+
+
+def _defaults(column: Column, count: int) -> Any:
+    if column.default is None:
+        return pa.nulls(count, column.type)
+    return pa.repeat(pa.scalar(column.default, column.type), count)
+
+
+def _kindred(found: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether every sound value of one type has a place in the other."""
+    types = pa.types
+    if types.is_dictionary(found):
+        found = found.value_type
+    if types.is_null(found):
+        return True
+    if types.is_integer(wanted):
+        return bool(types.is_integer(found))
+    if types.is_string(wanted):
+        return bool(types.is_string(found) or types.is_large_string(found))
+    if types.is_timestamp(wanted):
+        return bool(types.is_timestamp(found))
+    if types.is_list(wanted):
+        listed = types.is_list(found) or types.is_large_list(found)
+        return bool(listed and _kindred(found.value_type, wanted.value_type))
+    return bool(found == wanted)
+
+
+def _converted(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    if values.type == wanted:
+        return values
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(values.type):
+        if values.type.unit == "ns":  # of an instant between two microseconds, the one before
+            values = pc.floor_temporal(values, unit="microsecond")
+        naive = values.cast(pa.timestamp("us", values.type.tz))
+        return naive.cast(wanted) if values.type.tz else pc.assume_timezone(naive, "UTC")
+    return values.cast(wanted)

@@ -1,0 +1,215 @@
+"""`simulate`: the journal of a fleet that never was, written by Spark, and the truth about it.
+
+Spark hands out cells of the fleet; each task writes the journal of its nodes as live nodes would
+have (fleet_journal.py). Beside it lies what a journal cannot know: why each lost message was lost.
+`score` holds the pipeline's findings against that.
+
+    JOURNAL/_truth/fleet.json              what was asked for, and what came of it
+    JOURNAL/_truth/losses/<cell>.parquet   message_id, node, at, reason, detail
+
+What starts with `_` is invisible to whoever reads the journal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+
+from waystation.errors import LocalError, shown
+from waystation.journal.records import SCHEMAS
+from waystation.pipeline.fleet import Fleet
+from waystation.pipeline.fleet_journal import TRUTH, CellWriter, losses_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+MAX_TASKS: Final = 4_096
+_LOOK_SECONDS: Final = 0.2
+
+
+class Simulated(Struct, frozen=True):
+    """What a simulation wrote: the rows of each table of the journal, and how many losses."""
+
+    journal: str
+    nodes: int
+    rows: dict[str, int]
+    losses: int
+
+
+def simulate(
+    spark: SparkSession,
+    out: str | Path,
+    *,
+    nodes: int,
+    participants: int,
+    messages: int,
+    seed: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Simulated:
+    """Write the journal of a made-up fleet, and the truth about its losses.
+
+    The same numbers and the same seed give the same rows, however many tasks and machines do it.
+    `out` must be new, and every executor must be able to write there. `progress` hears now and then
+    how many parts of how many are done.
+    """
+    directory = Path(out).absolute()
+    _check(directory, nodes=nodes, participants=participants, messages=messages)
+    fleet = Fleet(nodes, participants, messages, seed)
+    losses_path(directory, 0).parent.mkdir(parents=True, exist_ok=True)
+    cells = spark.range(0, fleet.cells, 1, min(fleet.cells, MAX_TASKS))
+    written = cells.mapInArrow(_Task(fleet, str(directory)), "table string, rows long")
+    rows = dict.fromkeys([*SCHEMAS, "losses"], 0)
+    with _telling(progress, directory, fleet.cells):
+        for row in written.groupBy("table").sum("rows").collect():
+            rows[row[0]] = row[1]
+    losses = rows.pop("losses")
+    done = Simulated(str(directory), nodes, rows, losses)
+    told = {**msgspec.to_builtins(fleet), "rows": rows, "losses": losses}
+    (directory / TRUTH / "fleet.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
+    return done
+
+
+@contextmanager
+def _telling(
+    progress: Callable[[int, int], None] | None, directory: Path, cells: int
+) -> Iterator[None]:
+    """Tell how far the tasks are, as the files that they leave behind show."""
+    if progress is None:
+        yield
+        return
+    tell, over = progress, Event()
+
+    def look() -> None:
+        losses = losses_path(directory, 0).parent
+        while not over.wait(_LOOK_SECONDS):
+            tell(sum(not path.name.startswith(".") for path in losses.iterdir()), cells)
+
+    watcher = Thread(target=look, name="waystation simulate", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+    tell(cells, cells)
+
+
+def _check(directory: Path, *, nodes: int, participants: int, messages: int) -> None:
+    if nodes < 2 or participants < 0 or messages < 0:
+        raise LocalError(
+            f"a fleet of {nodes} nodes, {participants} participants and {messages} messages",
+            rule="SP-2",
+            hint="give at least 2 nodes: a hub and a leaf",
+        )
+    if directory.exists() and any(directory.iterdir()):
+        raise LocalError(
+            f"{shown(str(directory))} is not empty",
+            rule="SP-2",
+            hint="give a directory that is not there yet",
+        )
+
+
+class _Task:
+    """What Spark runs: it takes numbers of cells, and writes their journals."""
+
+    def __init__(self, fleet: Fleet, directory: str) -> None:
+        self._fleet = fleet
+        self._directory = directory
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                rows = CellWriter(self._fleet, number, Path(self._directory)).write()
+                yield pa.RecordBatch.from_pydict(
+                    {"table": list(rows), "rows": pa.array(rows.values(), pa.int64())}
+                )
+
+
+class Tally(Struct, frozen=True):
+    """How many losses of one cause there were, how many were found, and how many rightly so."""
+
+    lost: int
+    found: int
+    right: int
+
+
+class Score(Struct, frozen=True):
+    """The findings of the pipeline held against the truth, cause by cause."""
+
+    causes: dict[str, Tally]
+
+    def _total(self, field: str) -> int:
+        return sum(getattr(tally, field) for tally in self.causes.values())
+
+    @property
+    def precision(self) -> float:
+        """Of what was found, the share that is true."""
+        return self._total("right") / max(self._total("found"), 1)
+
+    @property
+    def recall(self) -> float:
+        """Of what is true, the share that was found."""
+        return self._total("right") / max(self._total("lost"), 1)
+
+
+def findings(tables: Mapping[str, DataFrame]) -> DataFrame:
+    """Why each lost message was lost, as the pipeline's tables tell: message_id, node, cause.
+
+    Dropped is what `audit` shows as DROPPED; vanished is a message whose trace ends with FORWARDED.
+    Where there was no route, `route_history` tells what became of it.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    dropped = tables["audit"].where("actual = 'DROPPED'")
+    no_route = dropped.where("reason = 'NO_ROUTE'").select("message_id", "node", "recipient")
+    entered = tables["expected"].where("reason = 'NO_ROUTE'")
+    asked = no_route.join(entered, ["message_id", "node", "recipient"])
+    history = tables["route_history"].select(
+        "node", f.col("participant").alias("recipient"), "valid_to", "closed_by"
+    )
+    before = asked.join(history, ["node", "recipient"], "left")
+    past = f.col("valid_to") <= f.col("at")
+    ended = f.max_by(f.when(past, f.col("closed_by")), f.when(past, f.col("valid_to")))
+    why = f.coalesce(ended, f.lit("never"))
+    routes = before.groupBy("message_id", "node", "recipient").agg(
+        f.concat(f.lit("NO_ROUTE, "), why).alias("cause")
+    )
+    others = dropped.where("reason <> 'NO_ROUTE'")
+    traces = tables["traces"].where("NOT complete AND outcome = 'FORWARDED'")
+    return (
+        routes.select("message_id", "node", "cause")
+        .unionByName(others.select("message_id", "node", f.col("reason").alias("cause")))
+        .unionByName(
+            traces.select(
+                "message_id",
+                f.element_at("path", -1)["node"].alias("node"),
+                f.lit("VANISHED").alias("cause"),
+            )
+        )
+    )
+
+
+def score(spark: SparkSession, journal: str | Path, tables: str | Path) -> Score:
+    """Hold what `build` found in a simulated journal against the truth that lies beside it."""
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    names = ("audit", "expected", "route_history", "traces")
+    found = findings({name: spark.read.parquet(str(Path(tables) / name)) for name in names})
+    truth = spark.read.parquet(str(Path(journal) / TRUTH / "losses"))
+    cause = f.concat_ws(", ", "reason", "detail").alias("cause")
+    keys = ["message_id", "node", "cause"]
+    lost = truth.select("message_id", "node", cause).groupBy(*keys).agg(f.count("*").alias("lost"))
+    both = lost.join(found.groupBy(*keys).agg(f.count("*").alias("found")), keys, "full")
+    both = both.na.fill(0, ["lost", "found"])
+    by_cause = both.groupBy("cause").agg(
+        f.sum("lost"), f.sum("found"), f.sum(f.least("lost", "found"))
+    )
+    return Score({row[0]: Tally(*row[1:]) for row in sorted(by_cause.collect())})

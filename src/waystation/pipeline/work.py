@@ -1,0 +1,256 @@
+"""How work reaches the executors: node by node from files, or from frames after one shuffle.
+
+The rules are local to a node, and the journal is laid out by node. So the driver hands out nodes,
+and a task reads its nodes' files and does them all: no exchange. Frames that somebody filtered or
+read by himself have lost that order; their rows are packed, brought together by node, and go
+through the very same functions.
+
+No rule of the domain lives here, and nothing that only a classic session has: no SparkContext.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from waystation.errors import LocalError
+from waystation.pipeline.columns import codes, column
+from waystation.pipeline.listing import File, Listing, Wanted, locate
+from waystation.pipeline.node_data import (
+    UNREADABLE,
+    FileData,
+    FrameData,
+    Share,
+    instant_bounds,
+)
+from waystation.pipeline.normal import UnfitError, check_built, check_columns
+from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, TEXT, spark_schema
+
+SPLIT_BYTES: Final = 16 * 2**20
+"""Of a node with larger tables than this the footers are read, to see if one task is enough."""
+
+ROWS_PER_SHARE: Final = 500_000
+"""A node with more rows than this is done in several shares, as far as its files allow."""
+
+BYTES_PER_TASK: Final = 32 * 2**20
+_BATCH_ROWS: Final = 65_536
+
+FromFiles: TypeAlias = Callable[[FileData], Iterable[pa.Table]]
+FromFrames: TypeAlias = Callable[[FrameData], Iterable[pa.Table]]
+
+
+def from_files(
+    spark: SparkSession,
+    listing: Listing,
+    wanted: Wanted,
+    tables: tuple[str, ...],
+    work: FromFiles,
+    schema: pa.Schema,
+    *,
+    split: bool = True,
+) -> DataFrame:
+    """A frame of what `work` makes of each node.
+
+    Where a node has too much of the first of `tables`, `work` is called for several shares of it,
+    unless it must not be `split`.
+    """
+    shares = plan_shares(listing, tables, split=split)
+    bundles = [
+        zlib.compress(msgspec.msgpack.encode(bundle), 1)
+        for bundle in _bundled(shares, tables, _tasks(spark, shares, tables))
+    ]
+    root = listing.root
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                decoded = msgspec.msgpack.decode(zlib.decompress(bundles[number]), type=list[Share])
+                for share in decoded:
+                    yield from _batches(work(FileData(root, share, wanted)), schema)
+
+    numbers = spark.range(0, len(bundles), 1, max(len(bundles), 1))
+    return numbers.mapInArrow(run, spark_schema(schema))
+
+
+def from_frames(frames: Mapping[str, DataFrame], work: FromFrames, schema: pa.Schema) -> DataFrame:
+    """The same from frames with the columns of their tables, brought together by node."""
+    packed: DataFrame | None = None
+    for name, frame in frames.items():
+        piece = _packed(name, frame)
+        packed = piece if packed is None else packed.unionAll(piece)
+    assert packed is not None  # there is no step without a table
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for node, tables in _gathered(batches):
+            yield from _batches(work(FrameData(node, tables)), schema)
+
+    together = packed.repartition("node").sortWithinPartitions("node")
+    return together.mapInArrow(run, spark_schema(schema))
+
+
+def _batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for table in tables:
+        if table.num_rows:
+            yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
+
+
+def checked(name: str, frame: DataFrame) -> DataFrame:
+    """The frame, or the LocalError that says how it differs from its table."""
+    try:
+        found = to_arrow_schema(frame.schema, timezone="UTC")
+        if name in BUILT:
+            check_built(name, found)
+        else:
+            check_columns(name, found, node=True)
+    except UnfitError as error:
+        raise LocalError(
+            f"the frame for {name} does not fit: {error}",
+            rule="SP-1",
+            hint="give the columns and types that docs/reference/tables.md lists",
+        ) from None
+    return frame
+
+
+def _packed(name: str, frame: DataFrame) -> DataFrame:
+    """Rows of any frame as (node, table, bytes), a piece for each node of each batch."""
+    if name in BUILT:
+        kept = [column for column in BUILT[name].names if column in frame.columns]
+    else:
+        kept = ["node", *(column for column in JOURNAL[name] if column in frame.columns)]
+
+    def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if batch.num_rows:
+                yield _pieces(name, pa.Table.from_batches([batch]))
+
+    schema = pa.schema({"node": TEXT, "name": TEXT, "rows": pa.binary()})
+    return checked(name, frame).select(*kept).mapInArrow(pack, spark_schema(schema))
+
+
+def _pieces(name: str, table: pa.Table) -> pa.RecordBatch:
+    table = table.filter(pc.is_valid(table.column("node")))
+    encoded = column(table, "node").dictionary_encode()
+    which = codes(encoded)
+    order = np.argsort(which, kind="stable")
+    ordered = table.take(pa.array(order))
+    bounds = np.searchsorted(which[order], np.arange(len(encoded.dictionary) + 1)).tolist()
+    parts = []
+    for low, high in pairwise(bounds):
+        sink = pa.BufferOutputStream()
+        part = ordered.slice(low, high - low).combine_chunks()
+        with pa.ipc.new_stream(sink, part.schema) as stream:
+            stream.write_table(part)
+        parts.append(sink.getvalue().to_pybytes())
+    names = pa.repeat(pa.scalar(name, TEXT), len(parts))
+    return pa.RecordBatch.from_arrays(
+        [encoded.dictionary, names, pa.array(parts, pa.binary())], ["node", "name", "rows"]
+    )
+
+
+def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, dict[str, pa.Table]]]:
+    """The tables of one node after the other; pieces come sorted by node."""
+    current: str | None = None
+    pieces: dict[str, list[pa.Table]] = {}
+    for batch in batches:
+        columns = [column.to_pylist() for column in batch.columns]
+        for node, name, rows in zip(*columns, strict=True):
+            if node != current:
+                if current is not None:
+                    yield current, _put_together(pieces)
+                current, pieces = node, {}
+            with pa.ipc.open_stream(rows) as stream:
+                pieces.setdefault(name, []).append(stream.read_all())
+    if current is not None:
+        yield current, _put_together(pieces)
+
+
+def _put_together(pieces: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
+    tables = {}
+    for name, parts in pieces.items():
+        whole = pa.concat_tables(parts)
+        tables[name] = whole.select(BUILT[name].names).cast(BUILT[name]) if name in BUILT else whole
+    return tables
+
+
+# What a task gets
+
+
+def plan_shares(listing: Listing, tables: tuple[str, ...], *, split: bool) -> list[Share]:
+    """All work there is for a step on these tables, node by node."""
+    shares = []
+    system, directory = locate(listing.root)
+    for node, files in listing.of(tables).items():
+        large = sum(file.size for file in files.get(tables[0], ())) > SPLIT_BYTES
+        if not (large and split):
+            shares.append(Share(node, files))
+            continue
+        footers = list(_footers(system, directory, files[tables[0]]))
+        if tables[0] == MESSAGES:
+            shares += [Share(node, files, received=span) for span in _spans(footers)]
+        else:
+            rows = sum(footer.num_rows for footer in footers)
+            parts = max(1, -(-rows // ROWS_PER_SHARE))
+            shares += [Share(node, files, part, parts) for part in range(parts)]
+    return shares
+
+
+def _footers(system: Any, directory: str, files: list[File]) -> Iterator[Any]:
+    for file in files:
+        try:
+            with system.open_input_file(f"{directory}/{file.path}") as stream:
+                yield pq.read_metadata(stream)
+        except UNREADABLE:
+            continue  # told as a reject by who reads it
+
+
+def _spans(footers: list[Any]) -> list[tuple[int, int] | None]:
+    """Spans of received_at with about as many rows each as a share should have."""
+    groups = []
+    for footer in footers:
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            low, _ = instant_bounds(group, "received_at")
+            if low is None:
+                return [None]
+            groups.append((low, group.num_rows))
+    bounds, rows = [], 0
+    for low, count in sorted(groups):
+        if rows >= ROWS_PER_SHARE:
+            bounds.append(low)
+            rows = 0
+        rows += count
+    edges = [-(2**63), *sorted(set(bounds)), 2**63 - 1]
+    return list(pairwise(edges))
+
+
+def _tasks(spark: SparkSession, shares: list[Share], tables: tuple[str, ...]) -> int:
+    wanted = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    size = sum(_cost(share, tables) for share in shares)
+    return max(1, min(len(shares), max(wanted, size // BYTES_PER_TASK)))
+
+
+def _cost(share: Share, tables: tuple[str, ...]) -> int:
+    size = sum(file.size for table in tables for file in share.files.get(table, ()))
+    return size // share.parts + 1
+
+
+def _bundled(shares: list[Share], tables: tuple[str, ...], count: int) -> list[list[Share]]:
+    """The shares in so many bundles of about equal cost; the order of nodes is kept."""
+    if not shares:
+        return []
+    costs = np.cumsum([_cost(share, tables) for share in shares])
+    bundle = (costs - 1) * count // costs[-1]
+    return [
+        [shares[number] for number in np.flatnonzero(bundle == which).tolist()]
+        for which in np.unique(bundle)
+    ]

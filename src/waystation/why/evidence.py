@@ -1,0 +1,131 @@
+"""The rows of a journal that are about one message, and about those it was sent to.
+
+Only what may matter is read: files and row groups whose statistics rule the message out are passed
+over, and of the rest the column of ids comes first. Files that cannot be read are reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
+from waystation.journal.reader import TableReader
+from waystation.journal.records import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
+from waystation.journal.sealed import said
+from waystation.journal.tail import UNREADABLE, read_tail
+
+Row = dict[str, Any]
+
+
+class Evidence:
+    """A journal, asked about one message."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self.problems: list[str] = []
+
+    def message(self, id: str) -> list[Row]:
+        """Every row about a message, in the order of (at, node, seq)."""
+        rows = [row for node in all_nodes(self._journal) for row in self._of_node(node, id)]
+        return sorted(rows, key=lambda row: (row["at"], row["node"], row["seq"]))
+
+    def route_events(self, node: str, incarnation: int, participants: set[str]) -> list[Row]:
+        """What happened to the entries of some participants, in order."""
+        wanted = pc.field("participant").isin(sorted(participants))
+        return self._rows(ROUTES, node, incarnation, wanted)
+
+    def participants(self, node: str, incarnation: int) -> set[str]:
+        """Everybody whom a node ever knew."""
+        return {row["participant"] for row in self._rows(ROUTES, node, incarnation, None)}
+
+    def subscription_events(self, node: str, incarnation: int) -> list[Row]:
+        """What happened to subscriptions, in order."""
+        return self._rows(SUBSCRIPTIONS, node, incarnation, None)
+
+    def life(self, node: str) -> list[Row]:
+        """When a node started and stopped, and what its journal lost."""
+        return self._rows(NODES, node, None, None)
+
+    def _of_node(self, node: str, id: str) -> Iterator[Row]:
+        directory = table_directory(self._journal, MESSAGES, node)
+        seen: set[tuple[int, int]] = set()
+        for batch in self._batches_with(directory, id):
+            for row in _plain(batch).to_pylist():
+                position = (row["incarnation"], row["seq"])
+                if position not in seen:  # a compacted file may stand beside what it is made of
+                    seen.add(position)
+                    yield {"node": node, **row}
+
+    def _batches_with(self, directory: Path, id: str) -> Iterator[pa.RecordBatch]:
+        wanted = pc.field("message_id") == id
+        for stem in files_in(directory, TAIL):
+            try:
+                for batch in read_tail(directory / stem.tail).batches:
+                    yield batch.filter(wanted)
+            except FileNotFoundError:
+                continue  # sealed meanwhile
+            except UNREADABLE as error:
+                self._complain(directory / stem.tail, error)
+        for stem in files_in(directory, SEALED):
+            try:
+                yield from _found_in(directory / stem.sealed, id)
+            except FileNotFoundError:
+                continue  # compacted or removed meanwhile
+            except UNREADABLE as error:
+                self._complain(directory / stem.sealed, error)
+
+    def _rows(
+        self, table: str, node: str, incarnation: int | None, wanted: pc.Expression | None
+    ) -> list[Row]:
+        reader = TableReader(self._journal, table, node, self._complain)
+        rows: list[Row] = []
+        for batch in reader.batches():
+            chosen = batch if wanted is None else batch.filter(wanted)
+            if incarnation is not None:
+                chosen = chosen.filter(pc.field("incarnation") == incarnation)
+            rows += _plain(chosen).to_pylist()
+        return sorted(rows, key=lambda row: (row["incarnation"], row["seq"]))
+
+    def _complain(self, path: Path, problem: BaseException | str) -> None:
+        what = problem if isinstance(problem, str) else said(problem)
+        self.problems.append(f"{path}: {what}")
+
+
+def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a message in a sealed file."""
+    with pq.ParquetFile(path) as file:
+        column = file.schema_arrow.get_field_index("message_id")
+        for group in range(file.num_row_groups):
+            if not _may_hold(file.metadata.row_group(group), column, id):
+                continue
+            ids = file.read_row_group(group, columns=["message_id"]).column(0)
+            if pc.any(pc.equal(ids, id)).as_py():
+                table = file.read_row_group(group).filter(pc.field("message_id") == id)
+                yield from table.to_batches()
+
+
+def _may_hold(group: Any, column: int, id: str) -> bool:
+    for number in range(group.num_columns):
+        chunk = group.column(number)
+        if chunk.path_in_schema == "message_id":
+            statistics = chunk.statistics
+            if statistics is None or not statistics.has_min_max:
+                return True
+            return bool(statistics.min <= id <= statistics.max)
+    del column
+    return True
+
+
+def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Instants as numbers."""
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)

@@ -1,0 +1,330 @@
+"""From rows to reasons: what the rules say of each hop, and the nearest explanation.
+
+The tables of a node are rebuilt from its journal with the core's own code, up to the instant at
+which the message came in, for as much as the message is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+
+from waystation.core.address import LOCAL, Address, Route
+from waystation.core.expiry import NEVER, Expiry
+from waystation.core.message import Arrival, Message
+from waystation.core.multicast import Subscriptions
+from waystation.core.outcome import Outcome, Verdict
+from waystation.core.router import Router
+from waystation.core.routing import RoutingEntry
+from waystation.errors import LocalError
+from waystation.why.account import Account, Decision, Hop, Step
+from waystation.why.evidence import Evidence, Row
+
+_SECOND = 1_000_000
+
+
+def explain(journal: Path, message_id: str) -> Account:
+    """Find out all that a journal says of a message; raises LocalError when it says nothing."""
+    evidence = Evidence(journal)
+    rows = evidence.message(message_id)
+    if not rows:
+        unreadable = f" ({len(evidence.problems)} files could not be read)" * bool(
+            evidence.problems
+        )
+        raise LocalError(
+            f"no node of this journal ever had the message {message_id}{unreadable}",
+            rule="OB-4",
+            hint="check the id, the directory, and whether the journal keeps a sample only",
+        )
+    hops = tuple(_Hop(evidence, entry).told() for entry in _entries(rows))
+    return Account(message_id, hops, summary(hops), tuple(_remarks(evidence, hops)))
+
+
+def _entries(rows: list[Row]) -> list[list[Row]]:
+    """The rows of each time that the message came into a node."""
+    entries: dict[tuple[str, int, int], list[Row]] = {}
+    for row in rows:
+        key = (row["node"], row["incarnation"], row["received_at"])
+        entries.setdefault(key, []).append(row)
+    return sorted(entries.values(), key=lambda entry: entry[0]["received_at"])
+
+
+class _Hop:
+    """One entry of the message into one node."""
+
+    def __init__(self, evidence: Evidence, rows: list[Row]) -> None:
+        self._evidence = evidence
+        self._rows = rows
+        first = rows[0]
+        self._node: str = first["node"]
+        self._incarnation: int = first["incarnation"]
+        self._received: int = first["received_at"]
+        self._onward = tuple(first["onward"] or ())
+        self._back = tuple(first["return"] or ())
+        self._multicast_id: str | None = first["multicast_id"]
+        self._expiry: int | None = first["expiry"]
+        self._history: dict[str, list[Row]] = {}
+
+    def told(self) -> Hop:
+        decisions = self._decisions()
+        steps = tuple(
+            Step(row["at"], row["outcome"], row["reason"], row["next_hop"], row["recipient"])
+            for row in self._rows
+        )
+        return Hop(
+            self._node,
+            self._incarnation,
+            self._received,
+            self._onward,
+            self._back,
+            self._multicast_id,
+            self._rows[0]["bytes"],
+            self._expiry,
+            steps,
+            decisions,
+            _agree(steps, decisions),
+            self._explanation(steps),
+        )
+
+    # What the rules say
+
+    def _decisions(self) -> tuple[Decision, ...]:
+        router = Router()
+        message = Message(_route(self._onward), _route(self._back), b"", expiry=_ms(self._expiry))
+        for number in {hop.type for hop in message.onward_route.addresses[:1]} - {LOCAL}:
+            router.types.register(f"type{number}", number)
+        now = self._received // 1000
+        if self._multicast_id is None:
+            first = message.onward_route.first
+            names = {first.name} if first is not None and first.type == LOCAL else set()
+            self._replay(router, names)
+            return (self._decision(router, router.decide(message, now)),)
+        for row in self._before(self._evidence.subscription_events(self._node, self._incarnation)):
+            if row["kind"] == "subscribe":
+                router.subscriptions.subscribe(row["pattern"], row["receiver"])
+            else:
+                router.subscriptions.unsubscribe(row["pattern"], row["receiver"])
+        self._replay(router, set(router.subscriptions.match(self._multicast_id)))
+        arrival = Arrival(message, self._received, multicast_id=self._multicast_id)
+        fan_out = router.fan_out(self._multicast_id, arrival, now)
+        return tuple(self._decision(router, verdict) for verdict in fan_out.verdicts)
+
+    def _replay(self, router: Router, names: set[str]) -> None:
+        if not names:
+            return
+        events = self._evidence.route_events(self._node, self._incarnation, names)
+        for row in events:
+            self._history.setdefault(row["participant"], []).append(row)
+        for row in self._before(events):
+            if row["kind"] == "put":
+                router.table.put(_entry(row), row["at"] // 1000)
+            else:
+                router.table.remove(row["participant"], row["at"] // 1000)
+
+    def _before(self, rows: Iterable[Row]) -> Iterable[Row]:
+        return (row for row in rows if row["at"] <= self._received)
+
+    def _decision(self, router: Router, verdict: Verdict) -> Decision:
+        decision = Decision(
+            str(verdict.outcome),
+            None if verdict.reason is None else str(verdict.reason),
+            verdict.recipient,
+            None if verdict.address is None else str(verdict.address),
+        )
+        if verdict.recipient is None:
+            return decision
+        entry = router.table.lookup(verdict.recipient, self._received // 1000)
+        if entry is None:
+            return decision
+        return Decision(
+            decision.outcome,
+            decision.reason,
+            decision.recipient,
+            decision.address,
+            str(entry.address),
+            entry.local,
+            self._since(verdict.recipient, entry),
+            None if entry.expiry == NEVER else int(entry.expiry) * 1000,
+        )
+
+    def _since(self, participant: str, entry: RoutingEntry) -> int | None:
+        """When the entry got the address that it had."""
+        puts = list(self._before(self._history.get(participant, ())))
+        since = None
+        for row in reversed(puts):
+            if row["kind"] != "put" or (row["accepted"] and row["address"] != str(entry.address)):
+                break
+            if row["accepted"]:
+                since = row["at"]
+        return since
+
+    # The nearest explanation
+
+    def _explanation(self, steps: tuple[Step, ...]) -> str | None:
+        reasons = [step.reason for step in steps if step.reason is not None]
+        if not reasons:
+            return None
+        tellers = {
+            "NO_ROUTE": self._why_no_route,
+            "NO_SUBSCRIBER": self._why_no_subscriber,
+            "EXPIRED": self._why_expired,
+            "HOP_LIMIT": self._why_hop_limit,
+        }
+        teller = tellers.get(reasons[-1])
+        return teller() if teller is not None else REASONS.get(reasons[-1])
+
+    def _why_no_route(self) -> str:
+        name = _name(self._onward[0]) if self._onward else None
+        if name is None:
+            return "it had nowhere to go: its onward route was empty"
+        history = self._history.get(name, [])
+        before = [row for row in self._before(history) if row["accepted"]]
+        after = [row for row in history if row["at"] > self._received and row["kind"] == "put"]
+        later = f"; it was there {span(after[0]['at'] - self._received)} later" if after else ""
+        if not before:
+            return self._why_unknown(name, bool(after)) + later
+        last = before[-1]
+        if last["kind"] == "remove":
+            gone = self._received - last["at"]
+            return f"{name} had left {span(gone)} before{later}"
+        expiry = max((row["expiry"] or 0) for row in before)
+        return f"the route to {name} had expired {span(self._received - expiry)} before{later}"
+
+    def _why_unknown(self, name: str, comes: bool) -> str:
+        if comes:
+            return f"nobody here was called {name} yet"
+        known = self._evidence.participants(self._node, self._incarnation)
+        close = get_close_matches(name, sorted(known), 3)
+        alike = f"; the closest names are {', '.join(close)}" if close else ""
+        return f"nobody here was ever called {name}{alike}"
+
+    def _why_no_subscriber(self) -> str:
+        id = self._multicast_id or ""
+        subscriptions = Subscriptions()
+        ever: dict[str, None] = {}
+        for row in self._evidence.subscription_events(self._node, self._incarnation):
+            ever[row["pattern"]] = None
+            if row["at"] <= self._received:
+                if row["kind"] == "subscribe":
+                    subscriptions.subscribe(row["pattern"], row["receiver"])
+                else:
+                    subscriptions.unsubscribe(row["pattern"], row["receiver"])
+        trial = Subscriptions()
+        for pattern in ever:
+            trial.subscribe(pattern, pattern)
+        gone = trial.match(id)
+        if gone:
+            return f"nobody subscribed at that moment; {gone[0]} did before or after"
+        current = subscriptions.patterns()
+        if not current:
+            return "nobody here subscribed to anything"
+        close = sorted(current, key=lambda pattern: -_alike(pattern, id))[:3]
+        return f"no subscription matches {id}; the closest are {', '.join(close)}"
+
+    def _why_expired(self) -> str:
+        if self._expiry is None:
+            return "its time was over"
+        late = self._rows[-1]["at"] - self._expiry
+        if self._received >= self._expiry:
+            return f"its time was over {span(self._received - self._expiry)} before it came in"
+        waited = self._rows[-1]["at"] - self._received
+        return f"it waited here for {span(waited)}; its time was over {span(late)} before the end"
+
+    def _why_hop_limit(self) -> str:
+        return f"it came round: its way back has {len(self._back)} addresses"
+
+
+REASONS = {
+    "QUEUE_FULL": "whoever should have got it had no room, and its sender did not wait",
+    "TRANSPORT_DOWN": "the connection was down before it was written",
+    "REFUSED": "the node did not want it: an access rule, a missing token, or it was closing",
+    "FAILED": "the worker that got it raised an exception; the node's log has it",
+    "TOO_LARGE": "it is larger than the transport carries",
+    "MALFORMED": "it was not what its format says",
+    "UNKNOWN_TYPE": "no transport of the node goes to an address of that type",
+}
+
+
+def summary(hops: tuple[Hop, ...]) -> str:
+    """How it ended, in a line."""
+    last = hops[-1]
+    step = last.steps[-1]
+    delivered = [
+        (hop, step) for hop in hops for step in hop.steps if step.outcome == Outcome.DELIVERED
+    ]
+    first = hops[0].received_at
+    if step.outcome == Outcome.DROPPED and not delivered:
+        why = f": {last.explanation}" if last.explanation else ""
+        return f"dropped at {last.node}, {step.reason}{why}"
+    if delivered:
+        where = ", ".join(dict.fromkeys(hop.node for hop, _ in delivered))
+        took = span(max(step.at for _, step in delivered) - first)
+        return f"delivered at {where} after {took} and {len(hops)} hop{'s' * (len(hops) > 1)}"
+    if step.outcome == Outcome.QUEUED:
+        return f"still waiting at {last.node} when the journal ends"
+    return (
+        f"last seen at {last.node}, which sent it to {step.next_hop}; no journal here says that it "
+        "arrived"
+    )
+
+
+def _remarks(evidence: Evidence, hops: tuple[Hop, ...]) -> Iterable[str]:
+    for node in dict.fromkeys(hop.node for hop in hops):
+        life = evidence.life(node)
+        lost = sum(row["lost"] or 0 for row in life if row["kind"] == "lost")
+        if lost:
+            yield f"the journal of {node} lost {lost} records; something may be missing here"
+    yield from evidence.problems
+
+
+def _agree(steps: tuple[Step, ...], decisions: tuple[Decision, ...]) -> bool:
+    final = [step for step in steps if step.outcome != Outcome.QUEUED]
+    actual = {
+        (s.outcome, s.reason, s.recipient if s.outcome == "DELIVERED" else None) for s in final
+    }
+    wanted = {
+        (d.outcome, d.reason, d.recipient if d.outcome == "DELIVERED" else None) for d in decisions
+    }
+    return wanted <= actual
+
+
+def _entry(row: Row) -> RoutingEntry:
+    return RoutingEntry(
+        row["participant"],
+        Address.parse(row["address"]),
+        bool(row["local"]),
+        bool(row["visible"]),
+        _ms(row["expiry"]),
+        bool(row["sticky"]),
+    )
+
+
+def _ms(microseconds: int | None) -> Expiry:
+    return NEVER if microseconds is None else microseconds // 1000
+
+
+def _route(addresses: tuple[str, ...]) -> Route:
+    return Route(tuple(Address.parse(address) for address in addresses))
+
+
+def _name(address: str) -> str | None:
+    return address[2:] if address.startswith("0#") else None
+
+
+def _alike(pattern: str, id: str) -> int:
+    return sum(
+        mine == theirs or mine in "+*"
+        for mine, theirs in zip(pattern.split("/"), id.split("/"), strict=False)
+    )
+
+
+def span(microseconds: int) -> str:
+    """A time span as people say it.
+
+    >>> span(1_200_000), span(850), span(90_000_000)
+    ('1.2 s', '0.85 ms', '90 s')
+    """
+    if microseconds >= _SECOND:
+        return f"{microseconds / _SECOND:.4g} s"
+    return f"{microseconds / 1000:.3g} ms"

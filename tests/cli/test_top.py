@@ -1,0 +1,177 @@
+"""`waystation top`: what a node tells of itself, for the eye, for lines and for programs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from tests.cli import live_commands
+from tests.cli.live_commands import PATIENCE, Commands, Served, served, started
+from waystation.cli.top import line, picture
+from waystation.node.status import RouteStatus, SessionStatus, Snapshot
+
+HUB = """\
+[node]
+name = "hub"
+hub = true
+[[listen]]
+url = "tcp://127.0.0.1:0"
+[[worker]]
+names = ["echo", "truck-7", "truck-8"]
+handler = "waystation.config.workers:echo"
+[status]
+enabled = true
+[[access]]
+allow = ["top", "send"]
+to = "*"
+"""
+
+SEEN = Snapshot(
+    node="hub\x1b[2J",
+    at=1_700_000_000_000,
+    uptime=3_725.5,
+    counts={"DELIVERED": 1_200, "NO_ROUTE": 3, "REFUSED": 30},
+    rates={"DELIVERED": 12.5, "NO_ROUTE": 0.0, "REFUSED": 1.0},
+    bytes=5_000,
+    bytes_rate=100.0,
+    routes_total=70,
+    routes=[
+        RouteStatus("echo", "0#echo", local=True),
+        RouteStatus("[red]x[/red]", "0#a", local=False, expiry=1_700_000_005_000),
+        RouteStatus("held", "0#b", local=False, visible=True, sticky=True),
+    ],
+    sessions_total=2,
+    sessions=[
+        SessionStatus("tcp-1", "1#127.0.0.1:1", "truck-7", open=True, opened_here=False, waiting=4),
+        SessionStatus("tcp-2", "1#127.0.0.1:2", None, open=False, opened_here=True),
+    ],
+    session_events={"opened": 5, "refused": 1},
+    journal_lost=7,
+)
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capsys)
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("hub"), HUB) as node:
+        yield node
+
+
+def test_the_picture_has_messages_sessions_and_routes() -> None:
+    console = Console(file=StringIO(), width=100, force_terminal=False)
+    console.print(picture(SEEN))
+    assert isinstance(console.file, StringIO)
+    text = console.file.getvalue()
+    lines = [" ".join(row.split()) for row in text.splitlines()]
+    assert "hub?[2J up 1:02:05 at 22:13:20Z 5,000 bytes (100/s) journal lost 7" in lines
+    rows = ["DELIVERED 1,200 12.5", "REFUSED 30 1.0", "NO_ROUTE 3 0.0"]
+    assert [row for row in lines if row in rows] == rows  # the most frequent drops first
+    assert "sessions: 2 (opened 5, refused 1)" in lines
+    assert "tcp-1 truck-7 1#127.0.0.1:1 open 4" in lines
+    assert "tcp-2 - 1#127.0.0.1:2 opening 0" in lines
+    assert "routes: 3 of 70" in lines
+    assert "echo 0#echo yes -" in lines
+    assert "[red]x[/red] 0#a 0:00:05" in lines
+    assert "held 0#b yes sticky" in lines
+
+
+def test_a_line_says_it_shortly() -> None:
+    assert line(SEEN) == (
+        "hub?[2J 1:02:05: DELIVERED 1200 (12.5/s), REFUSED 30 (1/s), NO_ROUTE 3 (0/s); "
+        "2 sessions, 70 routes"
+    )
+
+
+def test_a_single_look_is_a_picture_or_json(hub: Served, call: Commands) -> None:
+    assert call("send", "echo", "hello", "--via", hub.url, "--request")[0] == 0
+    code, out, err = call("top", hub.url, "--once")
+    assert (code, err) == (0, "")
+    assert "DELIVERED" in out
+    assert "truck-8" in out
+    code, out, err = call("top", hub.url, "--once", "--json", "--filter", "truck-*")
+    told = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [route["participant"] for route in told["routes"]] == ["truck-7", "truck-8"]
+    assert told["counts"]["DELIVERED"] >= 1
+    assert [session["peer"] for session in told["sessions"] if session["peer"] == "top"]
+
+
+def test_away_from_a_terminal_it_prints_lines_until_told_to_end(hub: Served) -> None:
+    with started("top", hub.url, "--interval", "0.05", ready="hub ") as (process, _):
+        assert process.stdout
+        assert process.stdout.readline().startswith("hub ")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_in_a_terminal_it_draws_over_what_was_there(hub: Served) -> None:
+    terminal, own = pty.openpty()
+    with subprocess.Popen(
+        [*live_commands.WAYSTATION, "top", hub.url, "--interval", "0.05"],
+        stdout=own,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
+    ) as process:
+        os.close(own)
+        try:
+            drawn = b""
+            while drawn.count(b"routes: ") < 2:
+                assert select.select([terminal], [], [], PATIENCE)[0]
+                drawn += os.read(terminal, 65_536)
+            assert b"\x1b[?1049h" in drawn  # the other screen of the terminal
+            process.send_signal(signal.SIGINT)
+            with contextlib.suppress(OSError):  # what a terminal that nobody uses answers
+                while left := os.read(terminal, 65_536):
+                    drawn += left
+            assert process.wait(PATIENCE) == 0
+            assert b"\x1b[?1049l" in drawn
+        finally:
+            process.kill()
+            os.close(terminal)
+
+
+def test_a_node_that_comes_back_is_watched_on(tmp_path: Path) -> None:
+    with served(tmp_path, HUB) as first:
+        url = first.url
+        arguments = ("top", url, "--interval", "0.05", "--timeout", "4", "--json")
+        with started(*arguments, ready='"node"') as (process, _):
+            assert process.stdout
+            first.stop()
+            assert any("does not tell its status" in told for told in process.stdout)
+            with served(tmp_path, HUB.replace("tcp://127.0.0.1:0", url)):
+                lines = (told for told in process.stdout if told.startswith("{"))
+                uptimes = [json.loads(next(lines))["uptime"] for _ in range(2)]
+                assert uptimes[0] < uptimes[1]
+                process.send_signal(signal.SIGTERM)
+                process.stdout.read()
+                assert process.wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("name", ["top", "spy"])
+def test_a_node_that_does_not_tell_is_one_line(
+    hub: Served, call: Commands, name: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    if name == "spy":  # the access rules of this hub do not know it
+        code, out, err = call("top", hub.url, "--once", "--name", "spy")
+    else:
+        silent = HUB.replace("enabled = true", "enabled = false")
+        with served(tmp_path_factory.mktemp("silent"), silent) as node:
+            code, out, err = call("top", node.url, "--once", "--timeout", "20")
+    assert (code, out) == (1, "")
+    assert "does not tell its status" in err
+    assert ("REFUSED" if name == "spy" else "NO_ROUTE") in err
+    assert len(err.splitlines()) == 1

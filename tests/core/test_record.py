@@ -1,0 +1,15 @@
+"""Records are values: they compare and print as such."""
+
+from __future__ import annotations
+
+from waystation.core.address import Route
+from waystation.core.message import Arrival, Message
+from waystation.core.outcome import Outcome, Verdict
+from waystation.core.record import MessageRecord
+
+
+def test_a_record_says_what_became_of_a_message_and_when() -> None:
+    arrival = Arrival(Message(Route.parse("echo"), Route(), b""), 5, multicast_id="a/b")
+    record = MessageRecord(arrival, Verdict(Outcome.DELIVERED), 7)
+    assert record == MessageRecord(arrival, Verdict(Outcome.DELIVERED), 7)
+    assert (record.arrival.multicast_id, record.at - record.arrival.received_at) == ("a/b", 2)

@@ -1,0 +1,49 @@
+"""Spark's rows as plain ones, and a comparison that names the nodes where two tables differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from tests.pipeline.oracle import Row
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def collected(frame: DataFrame) -> list[Row]:
+    """The rows of a frame; instants as microseconds."""
+    return [{name: _plain(value) for name, value in row.items()} for row in _pylist(frame)]
+
+
+def _pylist(frame: DataFrame) -> list[Row]:
+    rows: list[Row] = frame.toArrow().to_pylist()
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return value
+
+
+def assert_same(found: Iterable[Row], wanted: Iterable[Row]) -> None:
+    """The same rows, in any order; if not, tell which are missing and which are too many."""
+    here, there = Counter(map(_key, found)), Counter(map(_key, wanted))
+    missing, surplus = there - here, here - there
+    shown = [
+        *("missing: " + row for row in list(missing)[:5]),
+        *("surplus: " + row for row in list(surplus)[:5]),
+    ]
+    assert not shown, f"{missing.total()} missing, {surplus.total()} surplus\n" + "\n".join(shown)
+
+
+def _key(row: Row) -> str:
+    return repr(sorted(row.items()))

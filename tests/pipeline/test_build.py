@@ -1,0 +1,137 @@
+"""A build writes each table whole or not at all, tells how far it is, and can be repeated."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipeline.small import put_rows, row
+from waystation import pipeline
+from waystation.errors import LocalError
+from waystation.pipeline import building, output
+from waystation.pipeline.output import Place
+
+
+def small_journal(directory: Path) -> Path:
+    put_rows(directory, "nodes", [row("nodes", 0)])
+    put_rows(directory, "routes", [row("routes", 1), row("routes", 2, participant="")])
+    put_rows(directory, "messages", [row("messages", 3)])
+    return directory
+
+
+def content(out: Path) -> dict[str, list[str]]:
+    return {
+        table: sorted(map(str, pq.read_table(out / table).to_pylist())) for table in pipeline.TABLES
+    }
+
+
+@pytest.mark.rule("SP-5")
+def test_a_build_writes_all_tables_and_a_second_one_writes_the_same(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal, out = small_journal(tmp_path / "journal"), tmp_path / "tables"
+    told: list[pipeline.Progress] = []
+    summary = pipeline.build(journal, out, spark=spark, progress=told.append)
+    assert list(summary.tables) == list(pipeline.TABLES)
+    assert summary.rows_in == {
+        "nodes": 1, "routes": 2, "subscriptions": 0, "members": 0, "messages": 1,
+    }  # fmt: skip
+    assert summary.rejected == summary.tables["rejects"].rows == 1
+    assert [(step.table, step.state) for step in told[:2]] == [
+        ("route_history", "started"),
+        ("route_history", "done"),
+    ]
+    assert (told[-1].number, told[-1].of, told[-1].rows) == (7, 7, 1)
+    first = content(out)
+    assert [table for table, rows in first.items() if rows] == [
+        "route_history", "expected", "traces", "audit", "health", "rejects",
+    ]  # fmt: skip
+    pipeline.build(journal, out, spark=spark, tables=["audit", "route_history", "traces"])
+    assert content(out) == first
+    assert sorted(path.name for path in out.iterdir()) == sorted(pipeline.TABLES)
+
+
+@pytest.mark.rule("SP-5")
+def test_a_build_that_fails_leaves_the_former_table_whole(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, out = small_journal(tmp_path / "journal"), tmp_path / "tables"
+    pipeline.build(journal, out, spark=spark, tables=["route_history"])
+    before = pq.read_table(out / "route_history").to_pylist()
+    put_rows(journal, "routes", [row("routes", 9, participant="new")])
+
+    def die(place: Place) -> None:
+        del place
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Place, "replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        pipeline.build(journal, out, spark=spark, tables=["route_history"])
+    assert pq.read_table(out / "route_history").to_pylist() == before
+    monkeypatch.undo()
+    pipeline.build(journal, out, spark=spark, tables=["route_history"])
+    assert pq.read_table(out / "route_history").num_rows == len(before) + 1
+    assert [path.name for path in out.iterdir()] == ["route_history"]
+
+
+def put_table(directory: Path, text: str) -> None:
+    directory.mkdir(parents=True)
+    (directory / "part").write_text(text)
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_table_takes_its_place_by_a_rename(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
+) -> None:
+    if not atomic:
+        monkeypatch.setattr(output, "_exchange", lambda *_: False)
+    place = Place(tmp_path, "audit")
+    for text in ("old", "new"):
+        put_table(Path(place.prepare()), text)
+        place.replace()
+    assert (tmp_path / "audit" / "part").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["audit"]
+    assert place.size() == 3
+
+
+def test_who_was_killed_between_two_renames_is_made_good(tmp_path: Path) -> None:
+    put_table(tmp_path / ".audit.former", "old")
+    put_table(tmp_path / ".audit.new", "half")
+    Place(tmp_path, "audit").prepare()
+    assert (tmp_path / "audit" / "part").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["audit"]
+
+
+def test_what_cannot_be_built_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="builds no table 'tracez'"):
+        pipeline.build(tmp_path, tmp_path / "out", tables=["tracez"])
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LocalError, match="cannot be written"):
+        pipeline.build(tmp_path, tmp_path / "file" / "out")
+
+
+def test_a_session_without_java_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(LocalError, match="Java, which is not installed; install Java 17 or 21"):
+        pipeline.session(config={"spark.app.name": "a new one"})
+
+
+def test_the_package_itself_imports_no_spark() -> None:
+    program = "import sys, waystation; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_the_steps_know_nothing_that_only_a_classic_session_has() -> None:
+    """So they run on Spark Connect as well (SP-4)."""
+    directory = Path(building.__file__).parent
+    for file in directory.glob("*.py"):
+        if file.name != "session.py":
+            text = file.read_text("utf-8")
+            for classic in ("sparkContext", ".rdd", "_jvm", "_jdf"):
+                assert classic not in text, f"{file.name} has {classic}"

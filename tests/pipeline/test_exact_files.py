@@ -1,0 +1,110 @@
+"""Whatever lies in a journal beside good rows, the tables are those of the good rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipeline import oracle
+from tests.pipeline.frames import assert_same, collected
+from tests.pipeline.journals import BEGIN, busy, journal_of, write
+from tests.pipeline.oracle import Row, Tables
+from waystation import pipeline
+
+pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
+
+YEAR_10000 = 253_402_300_800_000_000
+
+BAD: dict[str, list[dict[str, Any]]] = {
+    "routes": [
+        {"kind": "putt"},
+        {"kind": None},
+        {"participant": None},
+        {"participant": ""},
+        {"kind": "put", "address": "no type#x"},
+        {"kind": "put", "local": None},
+        {"at": None},
+        {"at": YEAR_10000},
+        {"kind": "put", "expiry": -1},
+    ],
+    "subscriptions": [{"kind": "join"}, {"pattern": "p/*/x"}, {"pattern": None}, {"receiver": ""}],
+    "messages": [
+        {"message_id": "xyz"},
+        {"kind": "broadcast"},
+        {"kind": "multicast", "multicast_id": None},
+        {"outcome": "EATEN"},
+        {"onward": None},
+        {"bytes": -1},
+        {"received_at": YEAR_10000},
+    ],
+    "nodes": [{"kind": "sleep"}, {"at": -5}],
+}
+
+
+def worsened(rows: Tables) -> tuple[Tables, int]:
+    """The journal with bad rows among the good ones, and how many."""
+    mixed, count = {}, 0
+    for table, own in rows.items():
+        bad = [{**own[number], **wrong} for number, wrong in enumerate(BAD[table])]
+        last = {(row["node"], row["incarnation"]): row["seq"] for row in oracle.in_order(own)}
+        for number, row in enumerate(bad):
+            row["seq"] = last[row["node"], row["incarnation"]] + 1_000 + number
+        mixed[table] = [*own, *bad]
+        count += len(bad)
+    return mixed, count
+
+
+def tables_of(journal: pipeline.Journal) -> dict[str, list[Row]]:
+    history = pipeline.route_history(journal.routes)
+    subscribed = pipeline.subscription_history(journal.subscriptions)
+    expected = pipeline.expected(journal.messages, history, subscribed)
+    frames = {
+        "route_history": history,
+        "expected": expected,
+        "audit": pipeline.audit(expected, journal.messages, journal.routes),
+    }
+    return {name: collected(frame) for name, frame in frames.items()}
+
+
+def check(found: dict[str, list[Row]], rows: Tables) -> None:
+    for table, own in found.items():
+        assert_same(own, getattr(oracle, table)(rows))
+
+
+@pytest.mark.rule("SP-5")
+def test_bad_rows_are_kept_apart_and_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    rows = journal_of(list(map(busy, range(200, 206))))
+    assert set(rows) == set(BAD)
+    mixed, count = worsened(rows)
+    journal = pipeline.read_journal(spark, write(tmp_path / "journal", mixed, chunk=40))
+    check(tables_of(journal), rows)
+    rejects = collected(pipeline.rejects(journal))
+    assert len(rejects) == count
+    for reject in rejects:
+        assert reject["problem"]
+        assert reject["file"].startswith(f"{reject['table']}/node=")
+        assert isinstance(json.loads(reject["row"]), dict)
+    kept = {table: sum(row["table"] == table for row in rejects) for table in BAD}
+    assert kept == {table: len(bad) for table, bad in BAD.items()}
+
+
+def test_rows_that_stand_in_two_files_count_once(spark: SparkSession, tmp_path: Path) -> None:
+    """As after a crash in the middle of compaction."""
+    rows = journal_of([busy(300), busy(301)])
+    write(tmp_path / "journal", rows, chunk=9)
+    journal = pipeline.read_journal(spark, write(tmp_path / "journal", rows, chunk=10_000))
+    check(tables_of(journal), rows)
+
+
+def test_tables_that_nobody_wrote_are_empty(spark: SparkSession, tmp_path: Path) -> None:
+    messages = journal_of([busy(400)])["messages"]
+    write(tmp_path / "journal", {"messages": messages})
+    journal = pipeline.read_journal(spark, tmp_path / "journal")
+    check(tables_of(journal), {"messages": messages})
+    assert messages[0]["at"] >= BEGIN
+    nothing = pipeline.read_journal(spark, write(tmp_path / "nothing", {}))
+    assert tables_of(nothing) == {"route_history": [], "expected": [], "audit": []}

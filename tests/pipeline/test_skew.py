@@ -1,0 +1,230 @@
+"""Too much of one thing: a node with nearly all rows, a message of 10 000 hops, a crowd."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows, row, table_of
+from waystation import pipeline
+from waystation.pipeline import deciding, node_data, work
+from waystation.pipeline.building import rows_in
+from waystation.pipeline.comparing import compare, waiting_ids
+from waystation.pipeline.deciding import decide
+from waystation.pipeline.folding import RouteFold, fold_routes
+from waystation.pipeline.lifetimes import Lifetimes
+from waystation.pipeline.listing import Wanted, list_journal
+from waystation.pipeline.matching import match
+from waystation.pipeline.node_data import FileData, Share
+from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tracing import steps, trace
+
+
+def shares(journal: Path, table: str) -> list[Share]:
+    listing = list_journal(str(journal), Wanted())
+    return work.plan_shares(listing, (table, "routes", "subscriptions"), split=True)
+
+
+def opened(journal: Path, share: Share) -> FileData:
+    return FileData(str(journal), share, Wanted())
+
+
+def sorted_rows(tables: list[pa.Table]) -> list[str]:
+    return sorted(str(found) for table in tables for found in table.to_pylist())
+
+
+@pytest.fixture
+def tiny_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "SPLIT_BYTES", 1_000)
+    monkeypatch.setattr(work, "ROWS_PER_SHARE", 100)
+
+
+@pytest.mark.usefixtures("tiny_shares")
+def test_a_large_node_is_folded_in_parts_by_participant_to_the_same_history(tmp_path: Path) -> None:
+    rows = [row("routes", seq, participant=f"p{seq % 37}") for seq in range(1, 500)]
+    put_rows(tmp_path, "nodes", [row("nodes", 0), row("nodes", 600, kind="stop")])
+    put_rows(tmp_path, "routes", rows)
+    parts = shares(tmp_path, "routes")
+    assert len(parts) == 5
+    found = [opened(tmp_path, part).route_history for part in parts]
+    assert all(part.num_rows for part in found)
+    [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
+    whole = opened(tmp_path, Share(*node)).route_history
+    assert sorted_rows(found) == sorted_rows([whole])
+
+
+def test_a_history_is_folded_in_parts_to_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_rows(tmp_path, "routes", [row("routes", s, participant=f"p{s % 37}") for s in range(500)])
+    listened = [row("subscriptions", s, receiver=f"r{s % 7}") for s in range(500, 900)]
+    put_rows(tmp_path, "subscriptions", listened)
+    [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
+    found = []
+    for at_once in (1_000, 60):
+        monkeypatch.setattr(node_data, "FOLDED_AT_ONCE", at_once)
+        data = opened(tmp_path, Share(*node))
+        found.append(sorted_rows([data.route_history, data.subscription_history]))
+    assert len(data.parts("routes")) == 9
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("tiny_shares")
+def test_a_large_node_is_decided_and_audited_in_spans_to_the_same_rows(tmp_path: Path) -> None:
+    put_rows(tmp_path, "routes", [row("routes", 0), row("routes", 300, kind="remove")])
+    messages = [row("messages", seq, message_id=f"{seq // 2 + 1:032x}") for seq in range(1, 600)]
+    for early in messages[:40:2]:  # queued, and told of again much later
+        early["outcome"], early["recipient"] = "QUEUED", None
+    messages[-1]["message_id"] = messages[0]["message_id"]
+    path = put_rows(tmp_path, "messages", messages)
+    pq.write_table(table_of("messages", messages), path, row_group_size=50)
+    parts = shares(tmp_path, "messages")
+    assert len(parts) == 6
+
+    def audited(share: Share) -> pa.Table:
+        data = opened(tmp_path, share)
+        rows = data.events("messages")
+        ruled = list(decide("garage", rows, data.route_history, data.subscription_history))
+        whole = pa.concat_tables([BUILT["expected"].empty_table(), *ruled])
+        return compare("garage", whole, rows, data.later_entries(waiting_ids(rows)))
+
+    [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
+    assert sorted_rows([audited(part) for part in parts]) == sorted_rows([audited(Share(*node))])
+    firsts = [opened(tmp_path, part).is_first_share for part in parts]
+    assert firsts == [True, *[False] * 5]
+
+
+def test_tasks_get_about_equal_work_and_every_node_is_done_once() -> None:
+    made = [Share(f"n{number}", {}) for number in range(100)]
+    bundles = work._bundled(made, ("routes",), 7)
+    assert [share for bundle in bundles for share in bundle] == made
+    assert max(map(len, bundles)) - min(map(len, bundles)) <= 1
+
+
+@pytest.mark.usefixtures("tiny_shares")
+def test_no_frame_has_a_row_twice_when_a_node_is_done_in_parts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    routes = [row("routes", seq, participant=f"p{seq}") for seq in range(300)]
+    routes[7]["participant"] = ""
+    messages = [row("messages", seq, message_id=f"{seq:032x}") for seq in range(300, 900)]
+    messages[8]["message_id"] = "no id"
+    put_rows(tmp_path, "routes", routes)
+    path = put_rows(tmp_path, "messages", messages)
+    pq.write_table(table_of("messages", messages), path, row_group_size=50)
+    journal = pipeline.read_journal(spark, tmp_path)
+    assert journal.routes.count() == 299
+    assert journal.messages.count() == 599
+    history = pipeline.route_history(journal.routes)
+    assert history.count() == 299
+    assert pipeline.rejects(journal).count() == 2
+    subscriptions = pipeline.subscription_history(journal.subscriptions)
+    ruled = pipeline.expected(journal.messages, history, subscriptions)
+    assert pipeline.audit(ruled, journal.messages).count() == 599
+    assert rows_in(journal)["messages"] == 600
+
+
+def steps_of(rows: list[dict[str, Any]], nodes: list[str]) -> pa.Table:
+    return steps(table_of("messages", rows).append_column("node", pa.array(nodes)))
+
+
+def test_a_message_of_ten_thousand_hops_has_its_path() -> None:
+    count = 10_000
+    forwarded = {"outcome": "FORWARDED", "next_hop": "1#x"}
+    rows = [{**row("messages", seq), **forwarded, "return": [f"1#h{seq}"]} for seq in range(count)]
+    found = trace(steps_of(rows, [f"n{seq % 100:02}" for seq in range(count)]), paths=True)
+    [made] = found.to_pylist()
+    assert (made["hops"], len(made["path"]), made["looped"]) == (count, count, True)
+    assert not made["complete"]
+    [bare] = trace(steps_of(rows[:1], ["n"]), paths=False).to_pylist()
+    assert bare["path"] is None
+
+
+def test_a_crowd_of_receivers_is_written_out_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "ROWS_AT_ONCE", 1_000)
+    crowd = 3_000
+    subscribed = [row("subscriptions", seq, receiver=f"r{seq}") for seq in range(crowd)]
+    from waystation.pipeline.folding import fold_subscriptions  # noqa: PLC0415 - beside its use
+
+    history = fold_subscriptions("n", table_of("subscriptions", subscribed), Lifetimes())
+    sent = [
+        row(
+            "messages",
+            crowd + seq,
+            kind="multicast",
+            multicast_id="p/b/x",
+            message_id=f"{seq:032x}",
+        )
+        for seq in range(1, 5)
+    ]
+    nobody = BUILT["route_history"].empty_table()
+    pieces = list(decide("n", table_of("messages", sent), nobody, history))
+    assert [piece.num_rows for piece in pieces] == [crowd] * 4
+    assert set(pieces[0].column("reason").to_pylist()) == {"NO_ROUTE"}
+
+
+def test_matching_many_ids_finds_what_the_core_finds() -> None:
+    from waystation.core.multicast import Subscriptions  # noqa: PLC0415 - the oracle
+
+    rng = np.random.default_rng(7)
+    words = ["a", "b", "c", "+"]
+    ids = sorted({"/".join(rng.choice(words[:3], size=rng.integers(2, 6))) for _ in range(200)})
+    patterns = {"/".join(rng.choice(words, size=rng.integers(2, 6))) for _ in range(200)}
+    patterns |= {f"{pattern}/*" for pattern in list(patterns)[:60]} | {"*", "+/*"}
+    listed = sorted(patterns)
+    core = Subscriptions()
+    for pattern in listed:
+        core.subscribe(pattern, pattern)
+    found: dict[str, set[str]] = {id: set() for id in ids}
+    for id, pattern in zip(*match(pa.array(ids), pa.array(listed)), strict=True):
+        found[ids[id]].add(listed[pattern])
+    assert found == {id: set(core.match(id)) for id in ids}
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 8])
+def test_a_fold_that_goes_on_for_long_is_the_same_row_by_row(
+    monkeypatch: pytest.MonkeyPatch, rounds: int
+) -> None:
+    monkeypatch.setattr("waystation.pipeline.folding.ROUNDS", rounds)
+    events = []
+    for number in range(200):  # each time a refused put hides that the local one has expired
+        at = number * 10 * SECOND
+        ends, late = BEGIN + at + 2 * SECOND, BEGIN + at + 15 * SECOND
+        events.append(row("routes", 2 * number, at, expiry=ends))
+        events.append(row("routes", 2 * number + 1, at + SECOND, local=False, expiry=late))
+    found = fold_routes("n", table_of("routes", events), Lifetimes()).to_pylist()
+    assert len(found) == 200
+    assert {interval["closed_by"] for interval in found} == {"expired"}
+    assert all(interval["local"] for interval in found)
+
+
+def test_instants_that_lie_ages_apart_are_compared_as_exactly() -> None:
+    last = 253_402_300_799_999_000
+    events = [
+        row("routes", seq, participant=f"p{seq % 3}", expiry=last if seq % 2 else BEGIN + seq)
+        for seq in range(40_000)
+    ]
+    fold = RouteFold(table_of("routes", events))
+    assert fold._scale._distinct is not None  # too far apart for distances
+    assert set(fold.expiry.tolist()) <= {last, *(BEGIN + seq for seq in range(40_000))}
+
+
+def test_a_journal_that_lies_in_several_files_of_any_order_is_one(tmp_path: Path) -> None:
+    rows = [row("routes", seq, participant=f"p{seq % 5}") for seq in range(60)]
+    rng = np.random.default_rng(3)
+    for number, part in enumerate(np.array_split(rng.permutation(60), 7)):
+        content = table_of("routes", [rows[index] for index in part.tolist()])
+        put_file(tmp_path / "split", "routes", "garage", f"part-{number}.parquet", content)
+    put_rows(tmp_path / "whole", "routes", rows)
+    found = []
+    for name in ("split", "whole"):
+        [node] = list_journal(str(tmp_path / name), Wanted()).nodes.items()
+        found.append(sorted_rows([opened(tmp_path / name, Share(*node)).route_history]))
+    assert found[0] == found[1]
+    assert INCARNATION * 1_000 == BEGIN

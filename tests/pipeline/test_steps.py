@@ -1,0 +1,201 @@
+"""Each step alone: what it takes, what it gives, and by which plan."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from tests.pipeline.small import BEGIN, SECOND, put_rows, row
+from waystation import pipeline
+from waystation.errors import LocalError
+from waystation.pipeline.journal import instant
+from waystation.pipeline.schema import BUILT, spark_schema
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two nodes; one message from one to the other, one lost, one put that was told otherwise."""
+    journal = tmp_path_factory.mktemp("steps") / "journal"
+    put_rows(journal, "nodes", [row("nodes", 0), row("nodes", 90, kind="stop")])
+    put_rows(
+        journal,
+        "routes",
+        [
+            row("routes", 1),
+            row("routes", 2, participant="b", address="1#h:1", local=False),
+            row(
+                "routes", 3, address="1#h:1", local=False
+            ),  # must be refused, and is said not to be
+        ],
+    )
+    put_rows(
+        journal, "subscriptions", [row("subscriptions", 4), row("subscriptions", 5, receiver="b")]
+    )
+    first, second = f"{1:032x}", f"{2:032x}"
+    sent: dict[str, Any] = {"outcome": "FORWARDED", "next_hop": "1#h:1", "recipient": None}
+    put_rows(
+        journal,
+        "messages",
+        [
+            row("messages", 10, message_id=first, onward=["0#b"], **sent),
+            row(
+                "messages", 11, message_id=second, kind="multicast", multicast_id="p/b/x", onward=[]
+            ),
+            row("messages", 12, message_id=f"{3:032x}", outcome="DROPPED", reason="QUEUE_FULL"),
+        ],
+    )
+    put_rows(journal, "nodes", [row("nodes", 0)], node="truck")
+    put_rows(journal, "routes", [row("routes", 1, participant="b", address="0#b")], node="truck")
+    arrived = {**row("messages", 20, message_id=first, onward=["0#b"], recipient="b")}
+    put_rows(journal, "messages", [{**arrived, "return": ["1#h:9"]}], node="truck")
+    (journal / "routes" / "node=truck" / "broken.parquet").write_bytes(b"broken")
+    (journal / "routes" / "stray.txt").write_text("stray")
+    return journal
+
+
+@pytest.fixture(scope="module")
+def journal(spark: SparkSession, directory: Path) -> pipeline.Journal:
+    return pipeline.read_journal(spark, directory)
+
+
+def histories(journal: pipeline.Journal) -> tuple[DataFrame, DataFrame]:
+    return (
+        pipeline.route_history(journal.routes),
+        pipeline.subscription_history(journal.subscriptions),
+    )
+
+
+def expected(journal: pipeline.Journal) -> DataFrame:
+    return pipeline.expected(journal.messages, *histories(journal))
+
+
+STEPS: dict[str, Callable[[pipeline.Journal], DataFrame]] = {
+    "route_history": lambda journal: histories(journal)[0],
+    "subscription_history": lambda journal: histories(journal)[1],
+    "expected": expected,
+    "audit": lambda journal: pipeline.audit(expected(journal), journal.messages),
+    "traces": lambda journal: pipeline.traces(journal.messages),
+    "health": lambda journal: pipeline.health(journal.messages),
+    "rejects": pipeline.rejects,
+}
+
+
+def typed(frame: DataFrame | StructType) -> list[tuple[str, str]]:
+    fields = frame if isinstance(frame, StructType) else frame.schema
+    return [(field.name, field.dataType.simpleString()) for field in fields]
+
+
+def plan_of(frame: DataFrame) -> str:
+    told = io.StringIO()
+    with redirect_stdout(told):
+        frame.explain("formatted")
+    return told.getvalue()
+
+
+@pytest.mark.parametrize("table", STEPS)
+def test_no_plan_pairs_rows_by_trying_all_and_only_two_exchange_any(
+    journal: pipeline.Journal, table: str
+) -> None:
+    frame = STEPS[table](journal)
+    plan = plan_of(frame)
+    for costly in ("NestedLoop", "Cartesian", "BatchEvalPython", "SortMergeJoin"):
+        assert costly not in plan
+    assert "Exchange" not in plan or table in ("traces", "health")
+    assert typed(frame) == typed(spark_schema(BUILT[table]))
+
+
+def test_a_routing_table_is_a_filter_and_nothing_else(journal: pipeline.Journal) -> None:
+    history = pipeline.route_history(journal.routes)
+    plan = plan_of(pipeline.routing_table(history, at="2026-11-15T12:00:00Z"))
+    assert "Filter" in plan
+    assert "Exchange" not in plan
+
+
+def rows_of(frame: DataFrame) -> list[str]:
+    return sorted(map(str, frame.toArrow().to_pylist()))
+
+
+@pytest.mark.rule("SP-1", "SP-2")
+def test_frames_that_were_changed_give_the_same_tables_after_one_shuffle(
+    journal: pipeline.Journal,
+) -> None:
+    def anew(frame: DataFrame) -> DataFrame:
+        return frame.where("node is not null")
+
+    routes = pipeline.route_history(anew(journal.routes), journal.nodes)
+    assert "Exchange" in plan_of(routes)
+    assert rows_of(routes) == rows_of(STEPS["route_history"](journal))
+    ruled = pipeline.expected_deliveries(anew(journal.messages), *histories(journal))
+    assert rows_of(ruled) == rows_of(expected(journal))
+    found = pipeline.audit(anew(expected(journal)), journal.messages, journal.routes)
+    assert rows_of(found) == rows_of(STEPS["audit"](journal))
+    assert rows_of(pipeline.health(anew(journal.messages))) == rows_of(STEPS["health"](journal))
+
+
+def test_the_audit_tells_each_loss_with_its_reason(journal: pipeline.Journal) -> None:
+    found = STEPS["audit"](journal).toArrow().to_pylist()
+    odd = sorted(
+        (
+            row["node"],
+            row["recipient"],
+            row["expected"],
+            row["actual"],
+            row["verdict"],
+            row["reason"],
+        )
+        for row in found
+        if row["verdict"] != "ok"
+    )
+    assert odd == [
+        ("garage", "a", "DELIVERED", "DROPPED", "different", "QUEUE_FULL"),
+        ("garage", "a", "refused", "accepted", "different", None),
+        ("garage", "b", "FORWARDED", None, "missing", None),
+    ]
+
+
+def test_a_trace_goes_over_all_nodes(journal: pipeline.Journal) -> None:
+    found = {
+        row["message_id"]: row for row in pipeline.traces(journal.messages).toArrow().to_pylist()
+    }
+    trace = found[f"{1:032x}"]
+    assert [hop["node"] for hop in trace["path"]] == ["garage", "truck"]
+    assert (trace["hops"], trace["outcome"], trace["latency_ms"]) == (2, "DELIVERED", 10_000.0)
+    assert (trace["complete"], trace["symmetric"], trace["looped"]) == (True, True, False)
+
+
+@pytest.mark.rule("SP-5")
+def test_rejects_name_files_of_nodes_and_files_of_nobody(journal: pipeline.Journal) -> None:
+    found = {row["file"]: row for row in pipeline.rejects(journal).toArrow().to_pylist()}
+    assert set(found) == {"routes/node=truck/broken.parquet", "routes/stray.txt"}
+    assert found["routes/stray.txt"]["problem"] == "it lies in no directory node=<name>"
+
+
+def test_a_routing_table_of_one_node_at_an_instant(journal: pipeline.Journal) -> None:
+    history = pipeline.route_history(journal.routes)
+    at = f"2023-11-14T22:13:{20 + 2:02}Z"  # two seconds after BEGIN
+    assert instant(at) == BEGIN + 2 * SECOND
+    found = pipeline.routing_table(history, at=at, node="garage").toArrow().to_pylist()
+    assert sorted(row["participant"] for row in found) == ["a", "b"]
+
+
+def test_a_frame_without_the_columns_is_refused_at_once(spark: SparkSession) -> None:
+    with pytest.raises(LocalError, match="the frame for routes does not fit: it has no column"):
+        pipeline.route_history(spark.range(1))
+    frame = spark.range(1)
+    with pytest.raises(LocalError, match="the hop limit is 0"):
+        pipeline.expected(frame, frame, frame, hop_limit=0)
+    with pytest.raises(LocalError, match="the window is"):
+        pipeline.health(spark.range(1), window=0)
+
+
+def test_an_empty_journal_gives_empty_tables(spark: SparkSession, tmp_path: Path) -> None:
+    journal = pipeline.read_journal(spark, tmp_path)
+    for table in ("audit", "traces", "rejects"):
+        assert STEPS[table](journal).count() == 0, table

@@ -1,0 +1,38 @@
+"""One message, explained from the tables that the pipeline built."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.why.test_why import NOWHERE, one, story
+from waystation import pipeline
+from waystation.core.address import Address
+from waystation.core.routing import RoutingEntry
+from waystation.errors import LocalError
+from waystation.node import Node
+from waystation.why.tables import explain_from_tables
+
+
+def test_built_tables_tell_the_same_story(tmp_path: Path, spark: SparkSession) -> None:
+    async def lose_one() -> str:
+        async with Node("hub", journal=tmp_path / "journal") as node:
+            far = Address.parse("tcp#127.0.0.1:1")
+            soon = node.tick() // 1000 + 20
+            node.put_route(RoutingEntry("truck-3", far, local=False, expiry=soon))
+            await asyncio.sleep(0.1)
+            return await one(node, "truck-3")
+
+    id = asyncio.run(lose_one())
+    pipeline.build(tmp_path / "journal", tmp_path / "tables", spark=spark)
+    account = explain_from_tables(tmp_path / "tables", id)
+    assert account.summary.startswith("dropped at hub, NO_ROUTE: truck-3 had expired ")
+    assert account.hops[0].as_expected
+    assert "DROPPED NO_ROUTE (truck-3)" in story(account)
+    with pytest.raises(LocalError, match="hold no message"):
+        explain_from_tables(tmp_path / "tables", NOWHERE)
+    with pytest.raises(LocalError, match="no table traces"):
+        explain_from_tables(tmp_path, id)

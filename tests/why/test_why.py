@@ -1,0 +1,175 @@
+"""One message, explained from the journals of live nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.node.live import Journal, collect, echo, runs, until
+from waystation.cli import main
+from waystation.core.address import Address
+from waystation.core.routing import RoutingEntry
+from waystation.errors import LocalError
+from waystation.node import FAIL, Limits, Node
+from waystation.why import Account, explain, tell
+
+QUIET = Limits(heartbeat=0.0)
+NOWHERE = "ffffffffffffffffffffffffffffffff"
+
+
+def story(account: Account) -> str:
+    return "\n".join(tell(account))
+
+
+async def one(node: Node, route: str, **options: object) -> str:
+    """Send a message and tell its id."""
+    heard = Journal(node)
+    await node.send(route, b"hello", **options)  # type: ignore[arg-type]
+    await until(lambda: heard.messages)
+    node.observers.remove(heard.hear)
+    return heard.messages[-1].arrival.message.id
+
+
+def explained(tmp_path: Path, id: str) -> Account:
+    return explain(tmp_path, id)
+
+
+@runs
+async def test_a_message_over_two_nodes_is_told_hop_by_hop(tmp_path: Path) -> None:
+    async with (
+        Node("server", journal=tmp_path, limits=QUIET) as server,
+        Node("client", journal=tmp_path, limits=QUIET) as client,
+    ):
+        got = collect(server, "sink")
+        listening = await server.listen("tcp://127.0.0.1:0")
+        await client.connect(listening.url, name="there")
+        id = await one(client, "there => sink")
+        await until(lambda: got)
+    account = explained(tmp_path, id)
+    assert [hop.node for hop in account.hops] == ["client", "server"]
+    assert account.summary.startswith("delivered at server after ")
+    assert all(hop.as_expected for hop in account.hops)
+    first, second = account.hops
+    assert first.expected[0].entry == first.steps[0].next_hop
+    assert first.expected[0].since is not None
+    assert (second.expected[0].local, second.steps[0].recipient) == (True, "sink")
+    assert "local entry 0#sink, since " in story(account)
+
+
+@runs
+async def test_a_route_that_expired_is_named_with_the_time_since(tmp_path: Path) -> None:
+    async with Node("hub", journal=tmp_path) as node:
+        far = Address.parse("tcp#127.0.0.1:1")
+        soon = node.tick() // 1000 + 20
+        node.put_route(RoutingEntry("truck-3", far, local=False, expiry=soon))
+        await asyncio.sleep(0.1)
+        id = await one(node, "truck-3")
+    account = explained(tmp_path, id)
+    assert account.summary.startswith("dropped at hub, NO_ROUTE: the route to truck-3 had expired ")
+    assert account.hops[0].as_expected
+
+
+@runs
+async def test_who_left_before_and_who_came_later_are_named(tmp_path: Path) -> None:
+    async with Node("hub", journal=tmp_path) as node:
+        early = await one(node, "truck-7")
+        echo(node, "truck-7")
+        await node.stop_worker("truck-7")
+        late = await one(node, "truck-7")
+        typo = await one(node, "truk-7")
+    assert "nobody here was called truck-7 yet; it was there " in story(explained(tmp_path, early))
+    assert "truck-7 had left " in story(explained(tmp_path, late))
+    assert "the closest names are truck-7" in story(explained(tmp_path, typo))
+
+
+@runs
+async def test_a_broadcast_that_nobody_got_names_the_closest_subscriptions(tmp_path: Path) -> None:
+    async with Node("garage", journal=tmp_path) as node:
+        heard = Journal(node)
+        subscription = node.subscribe("garage", "temperature", "eu/+/berlin")
+        await node.publish("temperature", b"21", partition="eu/de/munich")
+        await subscription.close()
+        await node.publish("temperature", b"21", partition="eu/de/berlin")
+        ids = [record.arrival.message.id for record in heard.messages]
+    closest, gone = (explained(tmp_path, id) for id in ids)
+    assert "the closest are garage/temperature/eu/+/berlin" in closest.summary
+    assert "garage/temperature/eu/+/berlin did before or after" in gone.summary
+
+
+@runs
+async def test_a_full_inbox_an_expiry_and_a_lost_peer_are_told_apart(tmp_path: Path) -> None:
+    async with Node("hub", journal=tmp_path) as node:
+        gate = asyncio.Event()
+
+        @node.worker("slow", inbox=1)
+        async def slow(message: object, context: object) -> None:  # noqa: ARG001
+            await gate.wait()
+
+        await node.send("slow", b"1")
+        await asyncio.sleep(0)
+        await node.send("slow", b"2")
+        full = await one(node, "slow", policy=FAIL)
+        gate.set()
+        expired = await one(node, "nobody", ttl=0)
+    assert "had no room" in explained(tmp_path, full).summary
+    assert not explained(tmp_path, full).hops[0].as_expected
+    assert "its time was over" in explained(tmp_path, expired).summary
+
+
+@runs
+async def test_a_message_to_a_node_without_a_journal_ends_where_it_was_last_seen(
+    tmp_path: Path,
+) -> None:
+    async with (
+        Node("silent", limits=QUIET) as silent,
+        Node("client", journal=tmp_path, limits=QUIET) as client,
+    ):
+        collect(silent, "sink")
+        listening = await silent.listen("tcp://127.0.0.1:0")
+        id = await one(client, f"tcp#{listening.place} => sink")
+    summary = explained(tmp_path, id).summary
+    assert summary.startswith(f"last seen at client, which sent it to 1#{listening.place}")
+
+
+def test_an_unknown_message_is_an_error_that_says_what_to_check(tmp_path: Path) -> None:
+    with pytest.raises(LocalError, match="check the id"):
+        explain(tmp_path, NOWHERE)
+
+
+@runs
+async def test_the_command_prints_a_story_or_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with Node("hub", journal=tmp_path) as node:
+        id = await one(node, "nobody")
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["why", *arguments])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    code, out, _ = await asyncio.to_thread(call, id, "--journal", str(tmp_path))
+    assert code == 0
+    assert "dropped at hub, NO_ROUTE: nobody here was ever called nobody" in out
+    code, out, _ = await asyncio.to_thread(call, id.upper(), "--journal", str(tmp_path), "--json")
+    assert json.loads(out)["hops"][0]["steps"][0]["reason"] == "NO_ROUTE"
+    assert (await asyncio.to_thread(call, id))[0] == 2
+    assert (await asyncio.to_thread(call, "xyz", "--journal", str(tmp_path)))[0] == 2
+    code, _, err = await asyncio.to_thread(call, NOWHERE, "--journal", str(tmp_path))
+    assert (code, err.count("\n")) == (1, 1)
+
+
+def test_files_that_cannot_be_read_are_remarked_upon(tmp_path: Path) -> None:
+    async def some() -> str:
+        async with Node("hub", journal=tmp_path) as node:
+            return await one(node, "nobody")
+
+    id = asyncio.run(some())
+    broken = tmp_path / "messages" / "node=hub" / "1-1.parquet"
+    broken.write_bytes(b"PAR1 no, not really")
+    account = explain(tmp_path, id)
+    assert any("1-1.parquet" in remark for remark in account.remarks)
