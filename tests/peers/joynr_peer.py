@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import queue
-import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.peers.kept import PeerMissing, called, kept, needed, tool
+from tests.peers.kept import from_npm, needed, tool
 
 PROGRAM = Path(__file__).parent / "joynr"
 INSTALL_SECONDS = 120
@@ -22,25 +20,7 @@ PATIENCE = 40.0
 
 def build() -> Path:
     """The directory with the pinned packages."""
-    sources = {"package-lock.json": (PROGRAM / "package-lock.json").read_bytes()}
-    return kept("joynr", sources, make)
-
-
-def make(sources: dict[str, bytes], home: Path) -> None:
-    """Have npm install what the lock file says, in a directory that is renamed at the end."""
-    del sources  # the lock file names the directory; npm wants package.json beside it
-    with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
-        workshop = Path(scratch) / "joynr"
-        workshop.mkdir()
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(PROGRAM / name, workshop)
-        options = ("--prefix", str(workshop), "--ignore-scripts", "--no-audit", "--no-fund")
-        patience = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000")
-        run = called(["npm", "ci", *options, *patience], workshop, INSTALL_SECONDS)
-        if run.returncode:
-            errors = [line for line in run.stderr.splitlines() if line.startswith("npm error")]
-            raise PeerMissing(f"npm could not install it: {'; '.join(errors)[:300]}")
-        workshop.rename(home)
+    return from_npm("joynr", PROGRAM, INSTALL_SECONDS)
 
 
 class JoynrPeer:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -41,6 +42,32 @@ def kept(
         if not home.is_dir():
             make(sources, home)
     return home
+
+
+def from_npm(name: str, program: Path, seconds: float) -> Path:
+    """The directory with the packages that the lock file of a program pins."""
+
+    def make(sources: dict[str, bytes], home: Path) -> None:
+        del sources  # the lock file names the directory; npm wants package.json beside it
+        with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
+            workshop = Path(scratch) / name
+            workshop.mkdir()
+            for file in ("package.json", "package-lock.json"):
+                shutil.copy(program / file, workshop)
+            options = ("--prefix", str(workshop), "--ignore-scripts", "--no-audit", "--no-fund")
+            patience = (
+                "--fetch-retries=1",
+                "--fetch-retry-mintimeout=1000",
+                "--fetch-timeout=30000",
+            )
+            run = called(["npm", "ci", *options, *patience], workshop, seconds)
+            if run.returncode:
+                errors = [line for line in run.stderr.splitlines() if line.startswith("npm error")]
+                raise PeerMissing(f"npm could not install it: {'; '.join(errors)[:300]}")
+            workshop.rename(home)  # seen whole or not at all
+
+    lock = "package-lock.json"
+    return kept(name, {lock: (program / lock).read_bytes()}, make)
 
 
 def tool(name: str) -> str:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import random
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from tests.peers.kept import PeerMissing, called, kept, needed, tool
+from tests.peers.kept import from_npm, needed, tool
 from waystation.core.expiry import NEVER
 from waystation.wire.smrf import LAST_TTL, SmrfMessage, decode, encode
 
@@ -32,25 +30,8 @@ INSTALL_SECONDS = 90
 
 
 def build() -> Path:
-    """The directory with the pinned package."""
-    sources = {"package-lock.json": (PROGRAM / "package-lock.json").read_bytes()}
-    return kept("smrf", sources, make)
-
-
-def make(sources: dict[str, bytes], home: Path) -> None:
-    del sources  # the lock file names the directory; npm wants package.json beside it
-    with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
-        workshop = Path(scratch) / "smrf"
-        workshop.mkdir()
-        for name in ("package.json", "package-lock.json"):
-            shutil.copy(PROGRAM / name, workshop)
-        options = ("--prefix", str(workshop), "--ignore-scripts", "--no-audit", "--no-fund")
-        patience = ("--fetch-retries=1", "--fetch-retry-mintimeout=1000", "--fetch-timeout=30000")
-        run = called(["npm", "ci", *options, *patience], workshop, INSTALL_SECONDS)
-        if run.returncode:
-            errors = [line for line in run.stderr.splitlines() if line.startswith("npm error")]
-            raise PeerMissing(f"npm could not install it: {'; '.join(errors)[:300]}")
-        workshop.rename(home)  # seen whole or not at all
+    """The directory with the pinned packages."""
+    return from_npm("smrf", PROGRAM, INSTALL_SECONDS)
 
 
 def installed() -> Path:

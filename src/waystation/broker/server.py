@@ -40,14 +40,12 @@ from waystation.broker.session import FOREVER, Session, Subscription
 from waystation.broker.settings import Settings
 from waystation.broker.topics import Filters, TopicTree, is_filter, is_topic
 from waystation.core.outcome import Reason
+from waystation.transports.complaints import Complaints
 from waystation.transports.place import parse_place, place_of
 from waystation.transports.sockets import listening_at
 from waystation.transports.tls import Tls
 
 _LOG: Final = logging.getLogger("waystation.broker")
-_QUIET: Final = 60.0
-"""Of one sort of complaint, one is logged in so many seconds."""
-
 _SWEEP: Final = 0.5
 _KNOWN_TOPICS: Final = 10_000
 _GRANTED: Final = (
@@ -110,7 +108,7 @@ class Broker:
         self._retained_count = self._retained_bytes = 0
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._complaints: dict[str, tuple[float, int]] = {}
+        self._complaints = Complaints(_LOG)
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -513,12 +511,4 @@ class Broker:
         self._complain(f"refused: {cause}", connection.place, detail)
 
     def _complain(self, sort: str, who: str, detail: str) -> None:
-        """Log the first of its sort; of the others, within a while, only the number."""
-        now = self.now
-        last, more = self._complaints.get(sort, (now - _QUIET, 0))
-        if now - last < _QUIET:
-            self._complaints[sort] = (last, more + 1)
-            return
-        self._complaints[sort] = (now, 0)
-        others = f" (and {more} more like it)" if more else ""
-        _LOG.warning("%s: %s: %s%s", sort, who, detail, others)
+        self._complaints.add(self.now, sort, who, detail)

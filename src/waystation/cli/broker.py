@@ -5,8 +5,6 @@ MQTT is an extra (mqtt5): without it, this module says so.
 
 from __future__ import annotations
 
-import logging
-import resource
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,24 +12,13 @@ import click
 from msgspec import Struct, structs
 
 from waystation.broker import Broker, Passwords, Settings
-from waystation.errors import LocalError
+from waystation.cli.process import allow_files, log_to_stderr
+from waystation.cli.serving import FILE, check_place, tls_of, tls_options
 from waystation.node.runner import run, stop_signals
-from waystation.transports.place import parse_place
-from waystation.transports.tls import Tls
 
 _DEFAULT: Final = Settings()
-_SPARE_FILES: Final = 64
 
 _number = click.IntRange(min=1)
-_file = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-def _check_place(_: click.Context, parameter: click.Parameter, value: str) -> str:
-    try:
-        parse_place(value)
-    except LocalError as error:
-        raise click.BadParameter(str(error), param=parameter) from error
-    return value
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -65,18 +52,11 @@ Examples:
     "--listen",
     metavar="HOST:PORT",
     required=True,
-    callback=_check_place,
+    callback=check_place,
     help="Where clients connect; MQTT's own port is 1883, with TLS 8883.",
 )
-@click.option("--passwords", metavar="FILE", type=_file, help="Who may connect (Mosquitto's file).")
-@click.option("--tls-certificate", metavar="FILE", type=_file, help="Turns TLS on.")
-@click.option("--tls-key", metavar="FILE", type=_file, help="The key of the certificate.")
-@click.option(
-    "--tls-authorities",
-    metavar="FILE",
-    type=_file,
-    help="Clients must bring a certificate that one of these signed.",
-)
+@click.option("--passwords", metavar="FILE", type=FILE, help="Who may connect (Mosquitto's file).")
+@tls_options
 @click.option("--max-connections", "connections", type=_number, default=_DEFAULT.connections)
 @click.option(
     "--max-sessions",
@@ -115,39 +95,15 @@ def broker(**given: Any) -> None:
         **{name: given.pop(name) for name in structs.asdict(_DEFAULT) if name in given}
     )
     options = Options(**given)
-    logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-    _allow_files(settings.connections)
+    log_to_stderr(verbose=options.verbose)
+    allow_files(settings.connections)
     users = None if options.passwords is None else Passwords.load(options.passwords)
     server = Broker(
-        settings, tls=_tls(options), authenticate=None if users is None else users.allows
+        settings,
+        tls=tls_of(options.tls_certificate, options.tls_key, options.tls_authorities),
+        authenticate=None if users is None else users.allows,
     )
     run(_serve(server, options))
-
-
-def _tls(options: Options) -> Tls | None:
-    if options.tls_certificate is None:
-        if options.tls_key or options.tls_authorities:
-            raise click.UsageError("TLS needs --tls-certificate")
-        return None
-    return Tls(
-        certificate=options.tls_certificate,
-        key=options.tls_key,
-        authorities=options.tls_authorities,
-        mutual=options.tls_authorities is not None,
-    )
-
-
-def _allow_files(connections: int) -> None:
-    """Each connection is an open file; ask for as many as the system grants."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _SPARE_FILES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(server: Broker, options: Options) -> None:

@@ -5,8 +5,6 @@ The journal is an extra (pyarrow): it is imported when it is asked for, not by t
 
 from __future__ import annotations
 
-import logging
-import resource
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -14,28 +12,16 @@ from typing import Any, Final
 import click
 from msgspec import Struct, structs
 
-from waystation.errors import LocalError
+from waystation.cli.process import allow_files, log_to_stderr
+from waystation.cli.serving import FILE, check_place, tls_of, tls_options
 from waystation.groups import Admission, GossipServer, Settings
 from waystation.groups.monitor import Monitor
 from waystation.node.runner import run, stop_signals
-from waystation.transports.place import parse_place
-from waystation.transports.tls import Tls
 
 _DEFAULT: Final = Settings()
-_SPARE_FILES: Final = 64
 
 _number = click.IntRange(min=1)
 _seconds = click.FloatRange(min=0, min_open=True)
-_file = click.Path(exists=True, dir_okay=False, path_type=Path)
-
-
-def _check_place(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    if value is not None:
-        try:
-            parse_place(value)
-        except LocalError as error:
-            raise click.BadParameter(str(error), param=parameter) from error
-    return value
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -72,13 +58,13 @@ Examples:
     "--listen",
     metavar="HOST:PORT",
     required=True,
-    callback=_check_place,
+    callback=check_place,
     help="Where members connect; JGroups' own default port is 12001.",
 )
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
-    callback=_check_place,
+    callback=check_place,
     help="Where to answer GET /metrics (Prometheus) and GET /health.",
 )
 @click.option(
@@ -93,15 +79,8 @@ Examples:
     help="Also of messages that were passed on; the router is several times slower then.",
 )
 @click.option("--name", default="router", help="The router's name in the journal.")
-@click.option("--tls-certificate", metavar="FILE", type=_file, help="Turns TLS on.")
-@click.option("--tls-key", metavar="FILE", type=_file, help="The key of the certificate.")
-@click.option(
-    "--tls-authorities",
-    metavar="FILE",
-    type=_file,
-    help="Clients must bring a certificate that one of these signed.",
-)
-@click.option("--admission", metavar="FILE", type=_file, help="Who may use which group (TOML).")
+@tls_options
+@click.option("--admission", metavar="FILE", type=FILE, help="Who may use which group (TOML).")
 @click.option("--max-groups", "groups", type=_number, default=_DEFAULT.groups)
 @click.option("--max-members", "members_per_group", type=_number, default=10_000, help="Per group.")
 @click.option(
@@ -145,18 +124,15 @@ def router(**given: Any) -> None:
         **{name: given.pop(name) for name in structs.asdict(_DEFAULT) if name in given}
     )
     options = Options(**given)
-    logging.basicConfig(
-        level=logging.INFO if options.verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
-    _allow_files(settings.connections)
+    log_to_stderr(verbose=options.verbose)
+    allow_files(settings.connections)
     with ExitStack() as ends:
         if options.journal_messages and options.journal is None:
             raise click.UsageError("--journal-messages needs --journal")
         note = None if options.journal is None else _journal(options, ends)
         server = GossipServer(
             settings,
-            tls=_tls(options),
+            tls=tls_of(options.tls_certificate, options.tls_key, options.tls_authorities),
             admission=_admission(options),
             observe=note,
             observe_messages=note,
@@ -172,31 +148,8 @@ def _journal(options: Options, ends: ExitStack) -> Any:
     return ends.enter_context(Journal(options.journal, options.name)).note
 
 
-def _tls(options: Options) -> Tls | None:
-    if options.tls_certificate is None:
-        if options.tls_key or options.tls_authorities:
-            raise click.UsageError("TLS needs --tls-certificate")
-        return None
-    return Tls(
-        certificate=options.tls_certificate,
-        key=options.tls_key,
-        authorities=options.tls_authorities,
-        mutual=options.tls_authorities is not None,
-    )
-
-
 def _admission(options: Options) -> Admission | None:
     return None if options.admission is None else Admission.load(options.admission)
-
-
-def _allow_files(connections: int) -> None:
-    """Each connection is an open file; ask for as many as the system grants."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + _SPARE_FILES
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 async def _serve(server: GossipServer, options: Options) -> None:

@@ -9,7 +9,6 @@ every packet has its length in front.
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import struct
 from collections.abc import Callable, Sequence
@@ -20,6 +19,7 @@ from waystation.errors import LocalError
 from waystation.groups.carrier import CarrierOwner
 from waystation.groups.routers import Routers
 from waystation.groups.stub import Access
+from waystation.transports.backoff import Backoff
 from waystation.transports.place import parse_place, place_of
 from waystation.transports.sockets import listening_at, prepare, reason_of
 
@@ -102,7 +102,7 @@ class Road(asyncio.Protocol):
         self._size = 0
         self._dialling: asyncio.Task[None] | None = None
         self._cool_until = 0.0
-        self._cooling = FIRST_COOLING
+        self._cooling = Backoff(first=FIRST_COOLING, most=LONGEST_COOLING)
 
     @property
     def is_open(self) -> bool:
@@ -175,14 +175,13 @@ class Road(asyncio.Protocol):
         except (OSError, ValueError) as error:  # a TimeoutError, too, is an OSError
             why = reason_of(error) if isinstance(error, OSError) else str(error)
             self._direct.failure = f"{self.place}: {why or 'no answer'}"
-            self._cool_until = loop.time() + self._cooling * random.uniform(0.5, 1)  # noqa: S311
-            self._cooling = min(2 * self._cooling, LONGEST_COOLING)
+            self._cool_until = loop.time() + self._cooling.next()
             self._pieces, self._size = [], 0
             self._dialling = None
             self._direct.road_ended(self, answered=False)
         else:
             self._dialling = None
-            self._cooling = FIRST_COOLING
+            self._cooling.reset()
             self._direct.road_opened(self)
 
 

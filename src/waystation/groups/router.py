@@ -38,15 +38,13 @@ from waystation.groups.outbox import Outbox
 from waystation.groups.outcomes import MemberRecord, Outcomes
 from waystation.groups.reader import Reader
 from waystation.groups.settings import Settings
+from waystation.transports.complaints import Complaints
 from waystation.transports.place import parse_place, place_of
 from waystation.transports.sockets import listening_at
 from waystation.transports.tls import Tls
 from waystation.wire.jgroups import Address
 
 _LOG: Final = logging.getLogger("waystation.router")
-_QUIET: Final = 60.0
-"""Of one sort of complaint, one is logged in so many seconds."""
-
 BUFFER: Final = 256 * 1024
 """So much is read at a time, at the most."""
 
@@ -111,7 +109,7 @@ class GossipServer:
         self._opened = 0
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._complaints: dict[str, tuple[float, int]] = {}
+        self._complaints = Complaints(_LOG)
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -453,15 +451,7 @@ class GossipServer:
         self._complain("refused: tls", "a client", detail)
 
     def _complain(self, sort: str, place: str, detail: str) -> None:
-        """Log the first of its sort; of the others, within a while, only the number."""
-        now = self.now()
-        last, more = self._complaints.get(sort, (now - _QUIET, 0))
-        if now - last < _QUIET:
-            self._complaints[sort] = (last, more + 1)
-            return
-        self._complaints[sort] = (now, 0)
-        others = f" (and {more} more like it)" if more else ""
-        _LOG.warning("%s: %s: %s%s", sort, place, detail, others)
+        self._complaints.add(self.now(), sort, place, detail)
 
     def _now_ms(self) -> int:
         return int(self.loop.time() * 1000)

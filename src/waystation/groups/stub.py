@@ -7,7 +7,6 @@ longer answers. What to send over which of several routers is the business of ro
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Sequence
 from typing import Final, Protocol, cast
 
@@ -16,6 +15,7 @@ from msgspec import Struct
 from waystation.core.identity import Mapping, Uuid
 from waystation.errors import DecodeError
 from waystation.groups.speech import Speech, speech
+from waystation.transports.backoff import Backoff
 from waystation.transports.place import parse_place
 from waystation.transports.sockets import prepare, reason_of
 from waystation.transports.tls import Tls
@@ -214,15 +214,14 @@ class Stub(asyncio.Protocol):
     # How it works
 
     async def _keep(self) -> None:
-        wait = FIRST_WAIT
+        backoff = Backoff(first=FIRST_WAIT, most=LONGEST_WAIT)
         while True:
             if await self._dial():
                 await self._gone
-                wait = FIRST_WAIT
+                backoff.reset()
             else:
                 self._owner.lost(self, self.failure)
-            await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
-            wait = min(2 * wait, LONGEST_WAIT)
+            await asyncio.sleep(backoff.next())
 
     async def _dial(self) -> bool:
         host, port = parse_place(self.place)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import ClassVar, Final, cast
@@ -76,7 +77,7 @@ class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
     handshakes: int = 16_384
 
 
-class WebSocketLink(TcpLink):
+class WebSocketLink(TcpLink, ABC):
     """One connection; how it opens is said below, for either end."""
 
     __slots__ = ("_bodies", "_partial", "_protocol", "_upgraded")
@@ -182,13 +183,13 @@ class WebSocketLink(TcpLink):
 
     # Opening
 
+    @abstractmethod
     def _shake_hands(self, events: list[Event]) -> None:
         """Look at what should be the first thing that the peer says."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _never_opened(self, error: Exception | None) -> None:
         """Tell whoever waits for the link that there was none."""
-        raise NotImplementedError
 
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner

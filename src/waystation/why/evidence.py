@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
-from waystation.journal.reader import TableReader
+from waystation.journal.reader import TableReader, plain
 from waystation.journal.records import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
 from waystation.journal.sealed import said
 from waystation.journal.tail import UNREADABLE, read_tail
@@ -56,7 +56,7 @@ class Evidence:
         directory = table_directory(self._journal, MESSAGES, node)
         seen: set[tuple[int, int]] = set()
         for batch in self._batches_with(directory, id):
-            for row in _plain(batch).to_pylist():
+            for row in plain(batch).to_pylist():
                 position = (row["incarnation"], row["seq"])
                 if position not in seen:  # a compacted file may stand beside what it is made of
                     seen.add(position)
@@ -89,7 +89,7 @@ class Evidence:
             chosen = batch if wanted is None else batch.filter(wanted)
             if incarnation is not None:
                 chosen = chosen.filter(pc.field("incarnation") == incarnation)
-            rows += _plain(chosen).to_pylist()
+            rows += plain(chosen).to_pylist()
         return sorted(rows, key=lambda row: (row["incarnation"], row["seq"]))
 
     def _complain(self, path: Path, problem: BaseException | str) -> None:
@@ -100,9 +100,8 @@ class Evidence:
 def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
     """The rows of a message in a sealed file."""
     with pq.ParquetFile(path) as file:
-        column = file.schema_arrow.get_field_index("message_id")
         for group in range(file.num_row_groups):
-            if not _may_hold(file.metadata.row_group(group), column, id):
+            if not _may_hold(file.metadata.row_group(group), id):
                 continue
             ids = file.read_row_group(group, columns=["message_id"]).column(0)
             if pc.any(pc.equal(ids, id)).as_py():
@@ -110,7 +109,7 @@ def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
                 yield from table.to_batches()
 
 
-def _may_hold(group: Any, column: int, id: str) -> bool:
+def _may_hold(group: Any, id: str) -> bool:
     for number in range(group.num_columns):
         chunk = group.column(number)
         if chunk.path_in_schema == "message_id":
@@ -118,14 +117,4 @@ def _may_hold(group: Any, column: int, id: str) -> bool:
             if statistics is None or not statistics.has_min_max:
                 return True
             return bool(statistics.min <= id <= statistics.max)
-    del column
     return True
-
-
-def _plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Instants as numbers."""
-    columns = [
-        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for column in batch.columns
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
