@@ -299,6 +299,34 @@ async def test_a_message_carries_its_expiry_to_the_broker() -> None:
             assert never.message_expiry_interval is None
 
 
+@runs
+async def test_an_address_may_say_with_which_certainty_a_message_goes() -> None:
+    async with broker_here() as broker, hub(broker.place, "hub-a") as (here, _, _):
+        seen: list[PublishPacket] = []
+        async with (
+            raw_client(broker.place, seen) as client,
+            hub(broker.place, "hub-b") as (there, _, _),
+        ):
+            received = collect(there, "sink")
+            client.subscribe("hubs/hub-b", 1)
+            await until(lambda: client._granted)
+            for round in range(3):
+                for qos in (0, 1):
+                    payload = f"{round} with {qos}".encode()
+                    verdict = await here.send(f"mqtt#hubs/hub-b?qos={qos} => sink", payload)
+                    assert verdict.outcome is Outcome.FORWARDED
+            assert (await here.send("mqtt#hubs/hub-b => sink", b"as usual")).reason is None
+            await until(lambda: len(received) == 7 and sum(b"usual" in p.payload for p in seen))
+            told = {
+                payload: int(packet.qos)
+                for packet in seen
+                for payload in [message.payload for message in received]
+                if payload in packet.payload
+            }
+            assert told.pop(b"as usual") == 1
+            assert told == {f"{n} with {q}".encode(): q for n in range(3) for q in (0, 1)}
+
+
 # Broadcasts
 
 
@@ -596,6 +624,27 @@ async def test_joynr_requests_find_their_way_and_so_do_the_replies() -> None:
         assert answers[0].payload == reply
         verdict = await here.send("mqtt#hubs/hub-b => radio", b"not joynr's")
         assert verdict.reason is Reason.MALFORMED
+
+
+@runs
+async def test_joynr_is_told_of_best_effort() -> None:
+    seen: list[PublishPacket] = []
+    async with (
+        broker_here() as broker,
+        raw_client(broker.place, seen) as client,
+        hub(broker.place, "hub-a", format="joynr", qos=0) as (here, _, _),
+    ):
+        collect(here, "proxy")
+        client.subscribe("devices/7/#", 1)
+        await until(lambda: client._granted)
+        onward = Route((*here_route(here, "devices/7").addresses, Address(0, b"radio")))
+        question = Message(onward, Route.parse("proxy"), request(7), here.new_id(), NEVER)
+        assert (await here.route(question)).outcome is Outcome.FORWARDED
+        await until(lambda: seen)
+        assert int(seen[0].qos) == 0
+        assert smrf.decode(seen[0].payload).headers["ef"] == "BEST_EFFORT"
+        verdict = await here.send("mqtt#devices/7?qos=1 => radio", request(8), policy=FAIL)
+        assert verdict.outcome is Outcome.DROPPED
 
 
 @runs

@@ -76,6 +76,7 @@ Format = Literal["ockam", "joynr"]
 Received = Callable[[str, Message], None]
 
 _GONE: Final = "/gone"
+_QOS: Final = "?qos="
 _RECENT: Final = 4_096
 """So many broadcasts are remembered: a broker may deliver one for each filter that matches."""
 
@@ -102,10 +103,11 @@ class Mqtt:
     'hubs/hub-a'
 
     `topic` is the node's own; without one it gets a fresh one. `qos` is 1, or 0 for what may be
-    lost. `prefix` stands before the topics of broadcasts, and has to be the same at all nodes of a
-    fleet. With `format="joynr"` all is SMRF on joynr's topics. `client_id` is what the broker knows
-    the node by; two of the same cannot be connected. For `away` seconds the broker keeps what is
-    published with QoS 1 while this node is not connected.
+    lost; an address that ends in `?qos=0` or `?qos=1` has its own. `prefix` stands before the
+    topics of broadcasts, and has to be the same at all nodes of a fleet. With `format="joynr"` all
+    is SMRF on joynr's topics. `client_id` is what the broker knows the node by; two of the same
+    cannot be connected. For `away` seconds the broker keeps what is published with QoS 1 while this
+    node is not connected.
 
     `counts` has what nobody is told of otherwise: `lost` and `duplicates` (of links), `malformed`,
     `unknown` (for no link here), `repeated` (broadcasts that came again).
@@ -215,17 +217,20 @@ class Mqtt:
         raise ConnectionError("; ".join(errors) or "there is no place to connect to")
 
     async def _open(self, place: str, owner: LinkOwner) -> Link:
+        topic, qos = _topic_and_qos(place)
         try:
-            unicast_topic(place)
+            unicast_topic(topic)
         except LocalError as error:
             raise OSError(str(error)) from None
         await self._subscribed(self.topic)
         if self._joynr:
-            joynr = JoynrLink(self, owner, self.topic, place, self._learn)
+            if qos is not None:
+                raise OSError(f"{place}: with joynr's format the QoS is that of the transport")
+            joynr = JoynrLink(self, owner, self.topic, topic, self._learn)
             self._add(joynr, b"")
             joynr.open_up()
             return joynr
-        link = OckamLink(self, owner, self.topic, place, secrets.token_bytes(8), b"")
+        link = OckamLink(self, owner, self.topic, topic, secrets.token_bytes(8), b"", qos)
         link.opening = asyncio.get_running_loop().create_future()
         self._add(link, link.tag)
         try:
@@ -340,15 +345,18 @@ class Mqtt:
         if not self._touched:
             return
         touched, self._touched = self._touched, {}
-        loose = not (self.qos and self.client.acknowledges)
-        is_written = loose and self.client.is_written
+        is_written = self.client.is_written
+        waiting = []
         for link in touched:
             link.settle()
+            if not link.awaits_writing:
+                continue
             if is_written:
                 link.written()
-        if loose and not is_written and self.client.is_open:
-            for link in touched:
-                self._touched[link] = None
+            else:
+                waiting.append(link)
+        if waiting and self.client.is_open:
+            self._touched.update(dict.fromkeys(waiting))
             asyncio.get_running_loop().call_later(0.005, self.settle)
 
     def uncrowded(self) -> None:
@@ -556,6 +564,16 @@ def _broadcast(id: str, payload: bytes) -> Message | None:
     if not addresses or addresses[0] != Address(LOCAL, id.encode()):
         return None
     return message.rerouted(Route(addresses[1:]), message.return_route)
+
+
+def _topic_and_qos(place: str) -> tuple[str, int | None]:
+    """The topic of a peer, and the QoS for what goes there if the place names one.
+
+    >>> _topic_and_qos("hubs/hub-b?qos=0"), _topic_and_qos("hubs/hub-b")
+    (('hubs/hub-b', 0), ('hubs/hub-b', None))
+    """
+    topic, mark, qos = place.rpartition(_QOS)
+    return (topic, int(qos)) if mark and qos in ("0", "1") else (place, None)
 
 
 def _is_place(topic: str) -> bool:

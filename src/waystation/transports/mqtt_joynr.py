@@ -95,7 +95,9 @@ def id_of(text: str) -> str:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def encode_unicast(message: Message, own_topic: str) -> tuple[bytes, JoynrHeaders, str]:
+def encode_unicast(
+    message: Message, own_topic: str, *, best_effort: bool = False
+) -> tuple[bytes, JoynrHeaders, str]:
     """The frame of a message that leaves, its headers and its recipient.
 
     The first address of the onward route is that of the link.
@@ -119,7 +121,8 @@ def encode_unicast(message: Message, own_topic: str) -> tuple[bytes, JoynrHeader
         kind,
         message.id,
         MqttAddress(BACKEND, own_topic) if kind in _ASKING else None,
-        custom=custom,
+        best_effort,
+        custom,
     )
     recipient = participant_of(onward)
     frame = smrf.encode(
@@ -175,7 +178,9 @@ class JoynrLink(MqttLink):
     def send(self, message: Message) -> Reason | None:
         """Publish a message as a frame for its recipient."""
         try:
-            frame, headers, recipient = encode_unicast(message, self.inbox)
+            frame, headers, recipient = encode_unicast(
+                message, self.inbox, best_effort=not self._qos
+            )
         except LocalError as error:
             return Reason.NO_ROUTE if error.rule == "AD-6" else Reason.MALFORMED
         if len(frame) > self._hub.limits.frame:
@@ -188,7 +193,6 @@ class JoynrLink(MqttLink):
             expiry_seconds(message.expiry),
             properties=properties,
             is_message=True,
-            qos=0 if headers.best_effort else None,
         )
         self._hold_owner()
         return reason

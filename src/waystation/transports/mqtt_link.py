@@ -115,8 +115,11 @@ class Hub(Protocol):
 class MqttLink:
     """What all links do; how a message looks on its way is said by the kinds below."""
 
-    def __init__(self, hub: Hub, owner: LinkOwner, inbox: str, peer: str) -> None:
+    def __init__(
+        self, hub: Hub, owner: LinkOwner, inbox: str, peer: str, qos: int | None = None
+    ) -> None:
         self.place = peer
+        self._qos = hub.qos if qos is None else qos  # of messages
         self.owner = owner
         self.inbox = inbox
         self._hub = hub
@@ -212,6 +215,15 @@ class MqttLink:
         self._unsettled.clear()
         self.settle()
 
+    @property
+    def awaits_writing(self) -> bool:
+        """Whether something was published that nobody will confirm."""
+        return bool(self._unsettled) and not self._is_confirmed
+
+    @property
+    def _is_confirmed(self) -> bool:
+        return self._qos > 0 and self._client.acknowledges
+
     def relax(self) -> None:
         """There is room again, here or at the peer."""
         if (
@@ -269,12 +281,11 @@ class MqttLink:
         correlation: bytes | None = None,
         properties: list[tuple[str, str]] | None = None,
         is_message: bool,
-        qos: int | None = None,
     ) -> Reason | None:
         reason = self._client.publish(
             topic,
             payload,
-            self._hub.qos if qos is None else qos,
+            self._qos,
             expiry=expiry,
             response_topic=self.inbox,
             correlation=correlation,
@@ -284,7 +295,7 @@ class MqttLink:
         if reason is None:
             self._used = True
             self._unsettled.append(is_message)
-            if not (self._hub.qos and self._client.acknowledges):
+            if not self._is_confirmed:
                 self._hub.touch(self)
         return reason
 
@@ -327,9 +338,16 @@ class OckamLink(MqttLink):
     """A link to another node of ours: Ockam's frames, one to a publication, within a window."""
 
     def __init__(
-        self, hub: Hub, owner: LinkOwner, inbox: str, peer: str, tag: bytes, incarnation: bytes
+        self,
+        hub: Hub,
+        owner: LinkOwner,
+        inbox: str,
+        peer: str,
+        tag: bytes,
+        incarnation: bytes,
+        qos: int | None = None,
     ) -> None:
-        super().__init__(hub, owner, inbox, peer)
+        super().__init__(hub, owner, inbox, peer, qos)
         self.tag = tag
         self.incarnation = incarnation  # of the peer's connection to the broker
         self.opening: asyncio.Future[None] | None = None  # until the peer has answered
