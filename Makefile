@@ -33,8 +33,8 @@ java:
 	  apt-get install --yes -qq openjdk-17-jre-headless >/dev/null; } || { \
 	  echo "Spark needs Java 17 or 21; on Debian: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
 
-demo: setup  ## Run a small fleet, break it on purpose, and see every message explained
-	@$(BIN)/python scripts/demo.py
+demo: setup java  ## Run a small fleet, break it on purpose, and see every message explained
+	@$(BIN)/waystation demo
 
 test: setup java  ## Run all tests (no network, no other services); the rules with coverage
 	$(BIN)/coverage erase
@@ -49,12 +49,14 @@ check: setup  ## Check style, types, layers, and that generated files are up to 
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/prove_rules.py --check
 	$(BIN)/python scripts/write_figures.py --check
+	$(BIN)/python scripts/write_reference.py --check
 
 bench: setup java  ## Measure side by side with the alternatives (ONLY=name for one); writes benchmarks/results
 	$(BIN)/python -m benchmarks $(ONLY)
 	$(BIN)/python scripts/write_figures.py
+	$(BIN)/python scripts/write_reference.py
 
-peers: setup  ## Test against real peers of another make, fetched from the package registries
+peers: setup java  ## Test against real peers of another make, fetched from the package registries
 	$(BIN)/pytest -m peer
 
 faults: setup java  ## Look for faults for a long time: many random examples, anew every time
@@ -63,7 +65,9 @@ faults: setup java  ## Look for faults for a long time: many random examples, an
 docs: setup java  ## Build what is generated in docs/ and run every example in it
 	$(BIN)/python scripts/prove_rules.py
 	$(BIN)/python scripts/write_figures.py
+	$(BIN)/python scripts/write_reference.py
 	$(BIN)/pytest tests/project
+	$(BIN)/mkdocs build --strict --quiet
 
 rules: setup  ## Write the proofs of the rules after marking a test
 	$(BIN)/python scripts/prove_rules.py
@@ -76,4 +80,4 @@ lock: setup  ## Pin the newest versions of all dependencies in requirements.lock
 	  --generate-hashes --no-emit-index-url --no-header --upgrade --quiet -o requirements.lock
 
 clean:  ## Remove what was built
-	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache mutants dist
+	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache mutants dist site

@@ -1,9 +1,9 @@
-"""Write the figures of the benchmarks into docs/explanation/performance.md.
+"""Write the figures of the benchmarks into the pages of docs/explanation.
 
     python scripts/write_figures.py            after `make bench`
-    python scripts/write_figures.py --check    say whether the page is out of date, and end with 1
+    python scripts/write_figures.py --check    say whether a page is out of date, and end with 1
 
-The page has a pair of marks for each benchmark, and what stands between them comes from
+A page has a pair of marks for each benchmark, and what stands between them comes from
 benchmarks/results/<name>.json:
 
     <!-- figures: routing -->
@@ -18,8 +18,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import growth_plot  # type: ignore[import-not-found] # it lies beside this file
+
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs/explanation/performance.md"
+PAGES = sorted((ROOT / "docs/explanation").glob("*.md"))
 RESULTS = ROOT / "benchmarks/results"
 MARKS = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
@@ -56,17 +58,27 @@ def written(page: str) -> str:
     return MARKS.sub(section, page)
 
 
+def all_written() -> dict[Path, str]:
+    """Every page, and the picture, as they should be."""
+    pages = {page: written(page.read_text("utf-8")) for page in PAGES}
+    drawn = growth_plot.picture()
+    return pages if drawn is None else {**pages, growth_plot.PICTURE: drawn}
+
+
 def main(arguments: list[str]) -> int:
-    """Write the page, or check it."""
-    before = PAGE.read_text("utf-8")
-    after = written(before)
+    """Write the pages, or check them."""
+    old = {
+        page: text
+        for page, text in all_written().items()
+        if not page.exists() or page.read_text("utf-8") != text
+    }
     if arguments == ["--check"]:
-        if before != after:
-            print(
-                "the figures of the docs are not those of the results: `make docs`", file=sys.stderr
-            )
-        return int(before != after)
-    PAGE.write_text(after, "utf-8")
+        for page in old:
+            problem = f"the figures in {page.name} are not those of the results: `make docs`"
+            print(problem, file=sys.stderr)
+        return int(bool(old))
+    for page, text in old.items():
+        page.write_text(text, "utf-8")
     return 0
 
 

@@ -28,10 +28,36 @@ settings.register_profile(
 settings.load_profile(os.environ.get("WAYSTATION_HYPOTHESIS", "test"))
 
 _PIPELINE = Path(__file__).parent / "pipeline"
+_SECOND = (
+    "test_cluster",
+    "test_connect",
+    "test_datasource",
+    "test_demo",
+    "test_report",
+    "test_sink",
+    "test_watch",
+)
+"""Tests of the pipeline that have a Spark session of their own, so that two processes have work."""
+
+_SESSION = "pipeline.session("
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests of the pipeline in one process: they share a Spark session."""
+    """Keep tests in one process that share what takes seconds to start: a Spark session, mostly."""
+    on_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
     for item in items:
-        if _PIPELINE in item.path.parents:
-            item.add_marker(pytest.mark.xdist_group("spark"))
+        group = _group_of(item, on_spark)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _group_of(item: pytest.Item, on_spark: set[Path]) -> str | None:
+    name = item.path.stem
+    if item.path in on_spark:
+        return "second spark" if name.startswith(_SECOND) else "spark"
+    if _PIPELINE in item.path.parents:
+        return name
+    page = getattr(item, "callspec", None) and item.callspec.params.get("path")  # type: ignore[attr-defined]
+    if isinstance(page, Path) and page.suffix == ".md" and _SESSION in page.read_text("utf-8"):
+        return "second spark"
+    return None

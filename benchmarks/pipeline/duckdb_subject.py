@@ -21,8 +21,9 @@ class DuckDB:
 
     name = "DuckDB"
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, out: Path) -> None:
         self._journal = journal
+        self._out = out
         self._sql = duckdb.connect()
 
     def close(self) -> None:
@@ -45,11 +46,15 @@ class DuckDB:
         return found
 
     def route_history(self) -> None:
+        self._fold_routes()
+        self._write("route_history", "SELECT * FROM history")
+
+    def _fold_routes(self) -> None:
         self.history = folds.route_history(self._by_node("routes"), self._by_node("nodes"))
         self._sql.register("history", self.history)
 
     def expected(self) -> None:
-        self.route_history()
+        self._fold_routes()
         subscribed = folds.subscription_history(
             self._by_node("subscriptions"), self._by_node("nodes")
         )
@@ -58,15 +63,20 @@ class DuckDB:
         shapes = shapes_of(subscribed.column("pattern").unique().to_pylist())
         joins = " UNION ALL ".join(map(_shape_join, shapes)) or _NO_MATCH
         self._sql.execute(f"CREATE OR REPLACE TEMP TABLE matched AS {joins}")
-        self._sql.execute(_EXPECTED)
+        self._write("expected", _EXPECTED)
 
     def traces(self) -> None:
-        self._sql.execute(_TRACES.format(messages=self._rows("messages")))
+        self._write("traces", _TRACES.format(messages=self._rows("messages")))
+
+    def _write(self, table: str, query: str) -> None:
+        self._sql.execute(f"COPY ({query}) TO '{self._file(table)}' (COMPRESSION zstd)")
+
+    def _file(self, table: str) -> Path:
+        return self._out / f"{table}.parquet"
 
     def digest(self, table: str) -> list[tuple[Any, ...]]:
         """What the result comes to, in a form that all subjects can give."""
-        source = "history" if table == "route_history" else table
-        return self._sql.execute(DIGESTS[table].format(source)).fetchall()
+        return self._sql.execute(DIGESTS[table].format(f"'{self._file(table)}'")).fetchall()
 
 
 _ENTRIES = """
@@ -96,7 +106,6 @@ def _shape_join(shape: str) -> str:
 
 
 _EXPECTED = """
-CREATE OR REPLACE TEMP TABLE expected AS
 WITH judged AS (
     SELECT *, CASE WHEN expiry IS NOT NULL AND "at" >= expiry THEN 'EXPIRED'
         WHEN hops >= 32 THEN 'HOP_LIMIT' END AS refused FROM entries),
@@ -136,7 +145,6 @@ WHERE refused IS NULL AND kind = 'multicast'
 """
 
 _TRACES = """
-CREATE OR REPLACE TEMP TABLE traces AS
 WITH steps AS (
     SELECT message_id, node, incarnation, received_at, "at", seq, outcome, reason,
         ' ' || array_to_string(onward, ' ') AS onward,

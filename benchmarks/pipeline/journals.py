@@ -1,4 +1,4 @@
-"""The journals of the benchmark: simulated fleets, and one node with many subscriptions.
+"""The journals of the benchmark: simulated fleets, hubs with many entries, and one with many ears.
 
 Each is made once and kept, under a name that says how large it is.
 """
@@ -15,18 +15,22 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from waystation.journal.layout import Stem, table_directory
 from waystation.journal.records import INSTANT, SCHEMAS
 from waystation.journal.seal import write_sealed
+from waystation.pipeline.columns import id_texts
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter
 
 KEPT = Path(os.environ.get("WAYSTATION_BENCH_DATA", tempfile.gettempdir())) / "waystation-bench"
 BEGIN = 1_767_225_600_000_000
 NODES = 64
-EVENTS_A_PARTICIPANT = 17  # in a simulated hour: renewals at the hub, and what happens at leaves
+EVENTS_A_PARTICIPANT = 12.65  # in a simulated hour: renewals at the hub, and what happens at leaves
 ROWS_A_MESSAGE = 3.4
+ENTRIES = 100_000  # live ones of each hub
+ROWS_A_HUB = 1_250_000
 _CHUNK = 500_000
 
 
@@ -44,15 +48,20 @@ def kept(name: str, write: Callable[[Path], None]) -> Path:
 
 def routes(rows: int) -> Path:
     """A fleet with about so many rows of `routes`, and hardly a message."""
-    fleet = Fleet(NODES, rows // EVENTS_A_PARTICIPANT, 1_000, seed=1)
-    return kept(f"routes-{rows}", partial(_write_fleet, fleet))
+    fleet = Fleet(NODES, int(rows / EVENTS_A_PARTICIPANT), 1_000, seed=1)
+    return kept(f"events-{rows}", partial(_write_fleet, fleet))
 
 
 def messages(rows: int) -> Path:
     """A fleet with about so many rows of `messages`, and a hundredth of that of `routes`."""
     count = int(rows / ROWS_A_MESSAGE)
-    fleet = Fleet(NODES, max(rows // 100 // EVENTS_A_PARTICIPANT, 100), count, seed=2)
-    return kept(f"messages-{rows}", partial(_write_fleet, fleet))
+    fleet = Fleet(NODES, max(int(rows / 100 / EVENTS_A_PARTICIPANT), 100), count, seed=2)
+    return kept(f"sent-{rows}", partial(_write_fleet, fleet))
+
+
+def rows_in(journal: Path, table: str) -> int:
+    """How many rows a table of a journal has."""
+    return sum(pq.read_metadata(file).num_rows for file in (journal / table).rglob("*.parquet"))
 
 
 def _write_fleet(fleet: Fleet, directory: Path) -> None:
@@ -63,6 +72,51 @@ def _write_fleet(fleet: Fleet, directory: Path) -> None:
 
 def _write_cell(fleet: Fleet, directory: Path, cell: int) -> None:
     CellWriter(fleet, cell, directory).write()
+
+
+def hubs(rows: int) -> Path:
+    """Hubs with a hundred thousand live entries each, and so many messages to these by name."""
+    return kept(f"hubs-{rows}", partial(_write_hubs, rows))
+
+
+def _write_hubs(rows: int, directory: Path) -> None:
+    count = min(8, max(2, rows // ROWS_A_HUB))
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(partial(_write_full_hub, directory, rows // count), range(count)))
+
+
+def _write_full_hub(directory: Path, rows: int, number: int) -> None:
+    """Each entry is put at the beginning, and a fifth of them anew later; one in 20 is unknown."""
+    rng = np.random.default_rng(number)
+    node, again = f"hub-{number}", ENTRIES // 5
+    names = pa.array([f"truck-{number}-{entry}" for entry in range(ENTRIES)])
+    addresses = [f"0#truck-{number}-{entry}" for entry in range(ENTRIES + ENTRIES // 20)]
+    places = pa.array([*addresses[:ENTRIES], *(f"1#10.0.{number}.{n}:4000" for n in range(50))])
+    who = np.append(np.arange(ENTRIES), rng.integers(0, ENTRIES, again))
+    local = who % 2 == 0
+    span = 10 * rows
+    at = np.append(np.full(ENTRIES, BEGIN), BEGIN + np.sort(rng.integers(0, span, again)))
+    _write_start(directory, node)
+    put = {
+        **_routes_put(len(who), places.take(pa.array(np.where(local, who, ENTRIES + who % 50)))),
+        "at": pa.array(at, INSTANT),
+        "participant": names.take(pa.array(who)),
+        "local": pa.array(local),
+    }
+    _write(directory, "routes", put, node)
+    heard = {"seq": [len(who) + 1], "kind": ["subscribe"], "pattern": ["p/b"], "receiver": ["ear"]}
+    _write(directory, "subscriptions", {**_everybody(1), **heard}, node)
+    for first in range(0, rows, _CHUNK):
+        count = min(_CHUNK, rows - first)
+        aims = pa.array(addresses).take(pa.array(rng.integers(0, len(addresses), count)))
+        onward = pa.ListArray.from_arrays(pa.array(np.arange(count + 1, dtype=np.int32)), aims)
+        sent = {
+            **_messages_sent(first, count, len(who) + 2, number),
+            "kind": _repeated("unicast", count),
+            "onward": onward,
+            "multicast_id": pa.nulls(count, pa.string()),
+        }
+        _write(directory, "messages", sent, node)
 
 
 def publications(rows: int, patterns: int) -> Path:
@@ -76,40 +130,25 @@ def _write_hub(rows: int, patterns: int, directory: Path) -> None:
     parts = _segments(patterns, rng)
     shapes = [_pattern(own, kind) for own, kind in zip(parts, rng.random(patterns), strict=True)]
     receivers = pa.array([f"receiver-{number}" for number in range(patterns)])
-    everybody = {
-        "incarnation": pa.array(np.full(patterns, BEGIN // 1_000)),
-        "at": pa.array(np.full(patterns, BEGIN), INSTANT),
-    }
-    local = pa.array(np.ones(patterns, bool))
-    put = {
-        **everybody,
-        "seq": pa.array(np.arange(1, patterns + 1)),
-        "kind": pa.array(["put"] * patterns),
-        "participant": receivers,
-        "address": pa.array([f"0#receiver-{number}" for number in range(patterns)]),
-        "expiry": pa.nulls(patterns, INSTANT),
-        "local": local,
-        "visible": local,
-        "accepted": local,
-        "sticky": pa.array(np.zeros(patterns, bool)),
-    }
+    addresses = pa.array([f"0#receiver-{number}" for number in range(patterns)])
     subscribe = {
-        **everybody,
+        **_everybody(patterns),
         "seq": pa.array(np.arange(patterns + 1, 2 * patterns + 1)),
-        "kind": pa.array(["subscribe"] * patterns),
+        "kind": _repeated("subscribe", patterns),
         "pattern": pa.array(shapes),
         "receiver": receivers,
     }
-    start = {"kind": ["start"], "detail": [""], "lost": [0], "seq": [0]}
-    begun = {"incarnation": [BEGIN // 1_000], "at": pa.array([BEGIN], INSTANT)}
-    _write(directory, "nodes", {**start, **begun})
-    _write(directory, "routes", put)
+    _write_start(directory, "hub")
+    _write(directory, "routes", {**_routes_put(patterns, addresses), "participant": receivers})
     _write(directory, "subscriptions", subscribe)
     ids = pa.array([_id(own, rng) for own in parts[: min(patterns, 200_000)]])
     for first in range(0, rows, _CHUNK):
-        _write(
-            directory, "messages", _published(ids, first, min(_CHUNK, rows - first), rng, patterns)
-        )
+        count = min(_CHUNK, rows - first)
+        sent = {
+            **_messages_sent(first, count, 2 * patterns + 1, 0),
+            "multicast_id": ids.take(pa.array(rng.integers(0, len(ids), count))),
+        }
+        _write(directory, "messages", sent)
 
 
 def _segments(count: int, rng: np.random.Generator) -> list[list[str]]:
@@ -136,25 +175,51 @@ def _id(segments: list[str], rng: np.random.Generator) -> str:
     return "/".join([*segments[:-1], last])
 
 
-def _published(
-    ids: pa.Array, first: int, count: int, rng: np.random.Generator, patterns: int
-) -> dict[str, pa.Array]:
-    at = BEGIN + 1_000_000 + 10 * np.arange(first, first + count)
-    which = pa.array(rng.integers(0, len(ids), count))
-    text, nothing = pa.string(), pa.nulls(count, pa.string())
-    routes = pa.ListArray.from_arrays(pa.array(np.zeros(count + 1, np.int32)), pa.array([], text))
+def _write_start(directory: Path, node: str) -> None:
+    start = {"kind": ["start"], "detail": [""], "lost": [0], "seq": [0]}
+    _write(directory, "nodes", {**_everybody(1), **start}, node)
+
+
+def _everybody(count: int) -> dict[str, pa.Array]:
     return {
         "incarnation": pa.array(np.full(count, BEGIN // 1_000)),
-        "seq": pa.array(2 * patterns + 1 + np.arange(first, first + count)),
+        "at": pa.array(np.full(count, BEGIN), INSTANT),
+    }
+
+
+def _routes_put(count: int, addresses: pa.Array) -> dict[str, pa.Array]:
+    """Puts of local entries that never expire."""
+    local = pa.array(np.ones(count, bool))
+    return {
+        **_everybody(count),
+        "seq": pa.array(np.arange(1, count + 1)),
+        "kind": _repeated("put", count),
+        "address": addresses,
+        "expiry": pa.nulls(count, INSTANT),
+        "local": local,
+        "visible": local,
+        "accepted": local,
+        "sticky": pa.array(np.zeros(count, bool)),
+    }
+
+
+def _messages_sent(first: int, count: int, seq: int, hub: int) -> dict[str, pa.Array]:
+    """Publications, one every ten microseconds."""
+    numbers = np.arange(first, first + count)
+    at = BEGIN + 1_000_000 + 10 * numbers
+    nothing = pa.nulls(count, pa.string())
+    routes = pa.ListArray.from_arrays(
+        pa.array(np.zeros(count + 1, np.int32)), pa.array([], pa.string())
+    )
+    return {
+        "incarnation": pa.array(np.full(count, BEGIN // 1_000)),
+        "seq": pa.array(seq + numbers),
         "at": pa.array(at + 5, INSTANT),
-        "message_id": pa.array(
-            [f"{number:032x}" for number in range(first + 1, first + count + 1)]
-        ),
-        "kind": pa.array(["multicast"]).take(pa.array(np.zeros(count, np.int8))),
+        "message_id": id_texts(np.full(count, hub, np.uint64), (numbers + 1).astype(np.uint64)),
+        "kind": _repeated("multicast", count),
         "onward": routes,
         "return": routes,
-        "multicast_id": ids.take(which),
-        "outcome": pa.array(["QUEUED"]).take(pa.array(np.zeros(count, np.int8))),
+        "outcome": _repeated("QUEUED", count),
         "reason": nothing,
         "next_hop": nothing,
         "recipient": nothing,
@@ -165,9 +230,13 @@ def _published(
     }
 
 
-def _write(directory: Path, table: str, columns: dict[str, pa.Array]) -> None:
+def _repeated(text: str, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text), count)
+
+
+def _write(directory: Path, table: str, columns: dict[str, pa.Array], node: str = "hub") -> None:
     rows = pa.table({name: columns[name] for name in SCHEMAS[table].names}, schema=SCHEMAS[table])
-    target = table_directory(directory, table, "hub")
+    target = table_directory(directory, table, node)
     target.mkdir(parents=True, exist_ok=True)
     stem = Stem(BEGIN // 1_000, rows.column("seq")[0].as_py())
     write_sealed(target, table, stem, rows.to_batches(), fsync=False)

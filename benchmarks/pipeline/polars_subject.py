@@ -24,12 +24,15 @@ class Polars:
 
     name = "Polars"
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, out: Path) -> None:
         self._journal = journal
-        self.results: dict[str, pl.DataFrame] = {}
+        self._out = out
 
     def close(self) -> None:
-        self.results.clear()
+        pass
+
+    def _write(self, table: str, rows: pl.DataFrame) -> None:
+        rows.write_parquet(self._out / f"{table}.parquet", compression="zstd")
 
     def _rows(self, table: str) -> pl.LazyFrame:
         return pl.scan_parquet(f"{self._journal}/{table}/node=*/*.parquet", hive_partitioning=True)
@@ -39,11 +42,13 @@ class Polars:
         return {str(key[0]): _plain(part.to_arrow()) for key, part in parts.items()}
 
     def route_history(self) -> None:
-        history = folds.route_history(self._by_node("routes"), self._by_node("nodes"))
-        self.results["route_history"] = _frame(history)
+        self._write("route_history", self._fold_routes())
+
+    def _fold_routes(self) -> pl.DataFrame:
+        return _frame(folds.route_history(self._by_node("routes"), self._by_node("nodes")))
 
     def expected(self) -> None:
-        self.route_history()
+        history = self._fold_routes()
         subscribed = _frame(
             folds.subscription_history(self._by_node("subscriptions"), self._by_node("nodes"))
         )
@@ -62,13 +67,15 @@ class Polars:
                 entries.join(receivers, on="entry"),
             ],
             how="diagonal",
-        ).select("at", *_HOLDER)
+        ).select("message_id", "at", *_HOLDER)
         parts = [
-            _looked_up(asked, self.results["route_history"]),
+            _looked_up(asked, history),
             _dropped(refused, pl.col("refused")),
             _dropped(unwanted, pl.lit("NO_SUBSCRIBER")),
             _dropped(unicast.filter(local.is_null()), pl.lit("NO_ROUTE")),
             unicast.filter(~local).select(
+                "message_id",
+                "node",
                 "at",
                 "address",
                 recipient=pl.lit(None, pl.String),
@@ -76,8 +83,8 @@ class Polars:
                 reason=pl.lit(None, pl.String),
             ),
         ]
-        order = ["at", "recipient", "address", "outcome", "reason"]
-        self.results["expected"] = pl.concat([part.select(order) for part in parts])
+        order = ["message_id", "node", "at", "recipient", "address", "outcome", "reason"]
+        self._write("expected", pl.concat([part.select(order) for part in parts]))
 
     def _entries(self) -> pl.DataFrame:
         rows = self._rows("messages").select(
@@ -128,11 +135,12 @@ class Polars:
         )
         complete = pl.col("outcome").is_in(["DELIVERED", "DROPPED"])
         joined = sums.join(ways, on="message_id").with_columns(complete=complete)
-        self.results["traces"] = joined.collect()
+        self._write("traces", joined.collect())
 
     def digest(self, table: str) -> list[tuple[Any, ...]]:
         word, a, b = _DIGESTS[table]
-        rows = self.results[table].group_by(word=word).agg(rows=pl.len(), a=a, b=b).sort("word")
+        written = pl.scan_parquet(self._out / f"{table}.parquet")
+        rows = written.group_by(word=word).agg(rows=pl.len(), a=a, b=b).sort("word").collect()
         return rows.rows()
 
 
@@ -177,7 +185,13 @@ def _looked_up(asked: pl.DataFrame, history: pl.DataFrame) -> pl.DataFrame:
 def _dropped(entries: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
     nothing = pl.lit(None, pl.String)
     return entries.select(
-        "at", recipient=nothing, address=nothing, outcome=pl.lit("DROPPED"), reason=reason
+        "message_id",
+        "node",
+        "at",
+        recipient=nothing,
+        address=nothing,
+        outcome=pl.lit("DROPPED"),
+        reason=reason,
     )
 
 

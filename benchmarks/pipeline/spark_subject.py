@@ -9,16 +9,19 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from waystation import pipeline
+from waystation.pipeline.output import Place
+from waystation.pipeline.writing import write_table
 
 
 class Spark:
-    """One session, one journal. A result is computed in full and thrown away."""
+    """One session, one journal. Each step writes its table."""
 
     name = "waystation"
 
-    def __init__(self, journal: Path) -> None:
+    def __init__(self, journal: Path, out: Path) -> None:
         self._spark = pipeline.session("bench", config={"spark.driver.memory": "6g"})
         self._path = journal
+        self._out = out
 
     def close(self) -> None:
         self._spark.stop()
@@ -36,13 +39,16 @@ class Spark:
         )
 
     def route_history(self) -> None:
-        self._compute(self._frame("route_history"))
+        self._write("route_history")
 
     def expected(self) -> None:
-        self._compute(self._frame("expected"))
+        self._write("expected")
 
     def traces(self) -> None:
-        self._compute(self._frame("traces"))
+        self._write("traces")
+
+    def _write(self, table: str) -> None:
+        write_table(self._frame(table), Place(self._out, table), table)
 
     def cross_join(self) -> None:
         """Publications against patterns by a regular expression: every pair is looked at."""
@@ -56,14 +62,10 @@ class Spark:
         )
         published = journal.messages.select("message_id", "multicast_id")
         matched = published.join(patterns, f.expr("multicast_id RLIKE expression"))
-        self._compute(matched)
-
-    @staticmethod
-    def _compute(frame: DataFrame) -> None:
-        frame.write.format("noop").mode("overwrite").save()
+        matched.write.format("noop").mode("overwrite").save()
 
     def digest(self, table: str) -> list[tuple[Any, ...]]:
-        frame = self._frame(table)
+        frame = self._spark.read.parquet(str(self._out / table))
         word, a, b = _DIGESTS[table]
         rows = frame.groupBy(f.expr(word).alias("word")).agg(
             f.count("*"), f.expr(a).cast("long"), f.expr(b).cast("long")

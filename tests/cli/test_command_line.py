@@ -88,7 +88,7 @@ def test_rules_shows_every_rule_with_its_meaning(capsys: pytest.CaptureFixture[s
     assert (code, err) == (0, "")
     assert "Routing entries\n" in out
     assert "RE-3   A local entry is replaced by a local one. (" in out
-    assert "(not built yet)" in out
+    assert "(not built yet)" not in out
 
 
 def test_rules_shows_the_tests_of_the_chosen_ones(capsys: pytest.CaptureFixture[str]) -> None:

@@ -198,6 +198,7 @@ def test_a_transport_written_from_the_manual_passes_the_kit() -> None:
 
 def test_every_example_is_run_here() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.py")) == [
+        "campaign",  # by tests/pipeline/test_sink_campaign.py
         "forwarding_and_replies",
         "hub_and_leaves",
         "line_transport",

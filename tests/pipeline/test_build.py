@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any, cast
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.small import put_rows, row
 from waystation import pipeline
 from waystation.errors import LocalError
-from waystation.pipeline import building, output
+from waystation.pipeline import building, output, writing
 from waystation.pipeline.output import Place
+from waystation.pipeline.schema import BUILT
 
 
 def small_journal(directory: Path) -> Path:
@@ -25,9 +31,11 @@ def small_journal(directory: Path) -> Path:
 
 
 def content(out: Path) -> dict[str, list[str]]:
-    return {
-        table: sorted(map(str, pq.read_table(out / table).to_pylist())) for table in pipeline.TABLES
-    }
+    return {table: rows_of(out / table) for table in pipeline.TABLES}
+
+
+def rows_of(table: Path) -> list[str]:
+    return sorted(map(str, pq.read_table(table).to_pylist()))
 
 
 @pytest.mark.rule("SP-5")
@@ -77,6 +85,64 @@ def test_a_build_that_fails_leaves_the_former_table_whole(
     pipeline.build(journal, out, spark=spark, tables=["route_history"])
     assert pq.read_table(out / "route_history").num_rows == len(before) + 1
     assert [path.name for path in out.iterdir()] == ["route_history"]
+
+
+@pytest.mark.rule("SP-5")
+@pytest.mark.timeout(600)
+def test_a_build_that_is_killed_leaves_each_table_whole(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal, out = small_journal(tmp_path / "journal"), tmp_path / "tables"
+    pipeline.build(journal, out, spark=spark, tables=["route_history", "audit"])
+    former = {table: rows_of(out / table) for table in ("route_history", "audit")}
+    put_rows(journal, "routes", [row("routes", 9, participant="new"), row("routes", 10)])
+    kill_in_mid_run(journal, out)
+    left = rows_of(out / "route_history")
+    assert rows_of(out / "audit") == former["audit"]
+    pipeline.build(journal, out, spark=spark, tables=["route_history"])
+    newest = rows_of(out / "route_history")
+    assert newest != former["route_history"]
+    assert left in (former["route_history"], newest)
+
+
+def kill_in_mid_run(journal: Path, out: Path) -> None:
+    """Start a build as a user does, and kill it with all it started while it writes a table."""
+    program = str(Path(sys.executable).with_name("waystation"))
+    command = [program, "pipeline", "build", "--journal", str(journal), "--out", str(out)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    ) as process:
+        try:
+            while not list(out.glob(".*.new")):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.001)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_only_what_a_task_told_of_is_shown(tmp_path: Path) -> None:
+    """A task that failed, or was tried twice, leaves a hidden file that nobody tells of."""
+    history = BUILT["route_history"].empty_table()
+    told, left = (
+        next(writing.written(iter([history]), str(tmp_path), "route_history")) for _ in range(2)
+    )
+    told = told.set_column(1, "rows", pa.array([5]))
+    assert writing._shown(tmp_path, cast("DataFrame", Told(told.to_pylist())), "route_history") == 5
+    [shown] = tmp_path.iterdir()
+    assert shown.name == told.column("file")[0].as_py()[1:]
+    assert left.column("file")[0].as_py()[1:] != shown.name
+    assert pq.read_table(shown).schema == history.schema
+
+
+class Told:
+    """A frame that has these rows."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self._rows = rows
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self._rows
 
 
 def put_table(directory: Path, text: str) -> None:

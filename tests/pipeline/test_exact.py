@@ -24,7 +24,7 @@ from waystation import pipeline
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
 LONG = os.environ.get("WAYSTATION_HYPOTHESIS") == "faults"
-SCENARIOS, LIVES = (300, 300) if LONG else (40, 40)
+SCENARIOS, LIVES = (300, 300) if LONG else (24, 24)
 
 
 @pytest.fixture(scope="module")

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import waystation
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGED = (
+    *(".css", ".html", ".js", ".json", ".properties", ".py", ".svg", ".toml", ".typed"),
+    *(".png", ".woff2"),
+)
+"""What a package is made of: code, data, and what pages in a browser need."""
 
 
 def test_importing_waystation_stays_light() -> None:
@@ -44,10 +52,32 @@ def test_a_wheel_holds_the_package_and_its_data(tmp_path: Path) -> None:
     [wheel] = tmp_path.glob("*.whl")
     assert wheel.name.startswith(f"waystation-{waystation.__version__}-")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {
-        "waystation/py.typed",
-        "waystation/rules/rules.toml",
-        "waystation/rules/proofs.json",
-        "waystation/core/routing.py",
-    } <= names
+    package = ROOT / "src/waystation"
+    there = {path for path in package.rglob("*") if path.suffix in PACKAGED and path.is_file()}
+    assert package / "py.typed" in there
+    assert {path.relative_to(package.parent).as_posix() for path in there} <= names
     assert not any(name.startswith(("tests/", "benchmarks/")) for name in names)
+
+
+def test_a_source_distribution_can_be_built_from_and_tested(tmp_path: Path) -> None:
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    [archive] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as contents:
+        names = {name.partition("/")[2] for name in contents.getnames()}
+    assert {
+        *("LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock"),
+        *("docs/index.md", "src/waystation/py.typed", "tests/conftest.py"),
+    } <= names
+    assert not any(name.startswith((".venv", ".ci", "site/", "mutants/")) for name in names)
+
+
+def test_every_extra_that_a_message_names_is_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]:
+        for extra in re.findall(r"waystation\[([\w,]+)\]", path.read_text("utf-8")):
+            assert set(extra.split(",")) <= set(project["optional-dependencies"]), path

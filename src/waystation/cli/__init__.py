@@ -6,16 +6,19 @@ Exit codes: 0 success, 2 wrong usage, 1 anything else; an error is one line on s
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from typing import Final
 
 import click
 
 from waystation import __version__
+from waystation.cli.lazy import LazyGroup
 from waystation.errors import WaystationError
 
 COMMANDS: Final = (
     "broker",
+    "completion",
+    "console",
+    "demo",
     "journal",
     "listen",
     "node",
@@ -27,25 +30,22 @@ COMMANDS: Final = (
     "top",
     "why",
 )
-"""Each is a module of this package with a command of the same name, loaded when it is called for:
-nobody who asks for a rule waits for a router to be imported."""
+"""Each is a module of this package with a command of the same name."""
 
+_HELP: Final = """Messages that find their way, and a record of every step.
 
-class _Commands(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        del ctx
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        del ctx
-        if cmd_name not in COMMANDS:
-            return None
-        command: click.Command = getattr(import_module(f"{__name__}.{cmd_name}"), cmd_name)
-        return command
+\b
+Examples:
+  waystation demo
+  waystation node --config hub.toml
+  waystation why 4bf92f3577b34da6a3ce929d0e0e4736 --journal J
+"""
 
 
 @click.group(
-    cls=_Commands,
+    cls=LazyGroup,
+    help=_HELP,
+    modules={name: f"{__name__}.{name}" for name in COMMANDS},
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every option can also be given as the environment variable WAYSTATION_<OPTION>.",
@@ -53,7 +53,7 @@ class _Commands(click.Group):
 @click.version_option(__version__, prog_name="waystation")
 @click.pass_context
 def waystation(context: click.Context) -> None:
-    """Messages that find their way, and a record of every step."""
+    """Say what there is when nothing was asked for."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 

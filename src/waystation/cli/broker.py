@@ -1,22 +1,22 @@
 """`waystation broker`: a small MQTT 5 broker, until it is told to end.
 
-MQTT is an extra (mqtt5): without it, this module says so.
+MQTT is an extra (mqtt5): it is imported when the command runs, not by this module.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from waystation.broker import Broker, Passwords, Settings
 from waystation.cli.process import allow_files, log_to_stderr
 from waystation.cli.serving import FILE, check_place, tls_of, tls_options
 from waystation.node.runner import run, stop_signals
 
-_DEFAULT: Final = Settings()
+if TYPE_CHECKING:
+    from waystation.broker import Broker
 
 _number = click.IntRange(min=1)
 
@@ -57,44 +57,39 @@ Examples:
 )
 @click.option("--passwords", metavar="FILE", type=FILE, help="Who may connect (Mosquitto's file).")
 @tls_options
-@click.option("--max-connections", "connections", type=_number, default=_DEFAULT.connections)
+@click.option(
+    "--max-connections", type=_number, default=10_000, help="So many clients at the same time."
+)
 @click.option(
     "--max-sessions",
-    "sessions",
     type=_number,
-    default=_DEFAULT.sessions,
-    help="Those of clients that are away included.",
+    default=20_000,
+    help="So many sessions, those of clients that are away included.",
 )
-@click.option("--max-packet", "packet", type=_number, default=_DEFAULT.packet, help="In bytes.")
+@click.option("--max-packet", type=_number, default=17 << 20, help="So many bytes in a packet.")
 @click.option(
-    "--max-subscriptions",
-    "subscriptions",
-    type=_number,
-    default=_DEFAULT.subscriptions,
-    help="Per client.",
+    "--max-subscriptions", type=_number, default=100_000, help="So many subscriptions of a client."
 )
 @click.option(
-    "--queue", type=_number, default=_DEFAULT.queue, help="So many messages may wait for a client."
+    "--queue", type=_number, default=10_000, help="So many messages may wait for a client."
 )
 @click.option(
-    "--queue-bytes", type=_number, default=_DEFAULT.queue_bytes, help="And so many bytes."
+    "--queue-bytes", type=_number, default=64 << 20, help="So many bytes may wait for a client."
 )
-@click.option(
-    "--max-retained", "retained", type=_number, default=_DEFAULT.retained, help="Messages."
-)
+@click.option("--max-retained", type=_number, default=100_000, help="So many retained messages.")
 @click.option(
     "--session-expiry",
     type=_number,
-    default=_DEFAULT.session_expiry,
+    default=7 * 24 * 3600,
     help="No session outlives its client by more seconds.",
 )
 @click.option("--verbose", is_flag=True, help="Log more, to stderr.")
 def broker(**given: Any) -> None:
     """Run a broker."""
-    settings = Settings(
-        **{name: given.pop(name) for name in structs.asdict(_DEFAULT) if name in given}
-    )
-    options = Options(**given)
+    from waystation.broker import Broker, Passwords, Settings  # noqa: PLC0415 - it needs mqtt5
+
+    options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
+    settings = Settings(**{name.removeprefix("max_"): value for name, value in given.items()})
     log_to_stderr(verbose=options.verbose)
     allow_files(settings.connections)
     users = None if options.passwords is None else Passwords.load(options.passwords)

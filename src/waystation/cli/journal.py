@@ -59,7 +59,17 @@ class Instant(click.ParamType[int]):
         return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-@click.group()
+_HELP: Final = """Read, check and compact a journal.
+
+\b
+Examples:
+  waystation journal cat J --outcome DROPPED
+  waystation journal tail J --follow
+  waystation journal check J
+"""
+
+
+@click.group(help=_HELP)
 def journal() -> None:
     """Read, check and compact a journal."""
 
@@ -78,11 +88,26 @@ _json = click.option(
 def _filters(command: Command) -> Command:
     """The options that say which rows to show."""
     options = [
-        click.option("--table", multiple=True, type=click.Choice(TABLES)),
+        click.option(
+            "--table",
+            multiple=True,
+            type=click.Choice(TABLES),
+            help="Only this table (repeatable).",
+        ),
         click.option("--node", multiple=True, help="Only this node (repeatable)."),
         click.option("--message", metavar="ID", help="Only the message with this id."),
-        click.option("--outcome", multiple=True, type=_words(Outcome)),
-        click.option("--reason", multiple=True, type=_words(Reason)),
+        click.option(
+            "--outcome",
+            multiple=True,
+            type=_words(Outcome),
+            help="Only messages with this outcome (repeatable).",
+        ),
+        click.option(
+            "--reason",
+            multiple=True,
+            type=_words(Reason),
+            help="Only messages that were dropped for this reason (repeatable).",
+        ),
         click.option("--participant", help="Only rows about this participant."),
         click.option("--since", type=Instant(), help="From this time on, or 15m for so long ago."),
         click.option("--until", type=Instant(), help="Before this time."),
@@ -113,7 +138,7 @@ def _reader(directory: Path, options: dict[str, Any]) -> JournalReader:
     return JournalReader(directory, _complain, wanted)
 
 
-_CAT = """Print the rows of a journal, sealed or not, one line each.
+_CAT: Final = """Print the rows of a journal, sealed or not, one line each.
 
 \b
 Examples:
@@ -133,7 +158,17 @@ def cat(directory: Path, *, as_json: bool, **options: Any) -> None:
         click.echo(_json_line(entry) if as_json else line(entry))
 
 
-@journal.command(context_settings={"auto_envvar_prefix": "WAYSTATION"})
+_TAIL: Final = """Print the last rows of a journal, and with -f those that come.
+
+\b
+Examples:
+  waystation journal tail J
+  waystation journal tail J -n 100 --node hub --table messages
+  waystation journal tail J --follow --outcome DROPPED --json
+"""
+
+
+@journal.command(help=_TAIL, context_settings={"auto_envvar_prefix": "WAYSTATION"})
 @_directory
 @click.option("-n", "--lines", default=10, show_default=True, help="So many rows to begin with.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new rows until interrupted.")
@@ -153,7 +188,16 @@ def tail(directory: Path, *, lines: int, follow: bool, as_json: bool, **options:
         last = list(reader.entries())
 
 
-@journal.command()
+_CHECK: Final = """Verify every file and row of a journal; exit 1 when something is wrong.
+
+\b
+Examples:
+  waystation journal check J
+  waystation journal check J --json
+"""
+
+
+@journal.command(help=_CHECK)
 @_directory
 @_json
 def check(directory: Path, *, as_json: bool) -> int:
@@ -168,7 +212,16 @@ def check(directory: Path, *, as_json: bool) -> int:
     return 1 if problems else 0
 
 
-@journal.command(context_settings={"auto_envvar_prefix": "WAYSTATION"})
+_COMPACT: Final = """Merge small sealed files; safe while the journal is written and read.
+
+\b
+Examples:
+  waystation journal compact J
+  waystation journal compact J --node hub --target-bytes 16777216
+"""
+
+
+@journal.command(help=_COMPACT, context_settings={"auto_envvar_prefix": "WAYSTATION"})
 @_directory
 @click.option("--node", help="Only this node.")
 @click.option(

@@ -34,7 +34,9 @@ _OPTIONS: Final = (
     click.option("--tls-name", help="The name in the peer's certificate, if not its host."),
 )
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON and nothing else.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
+)
 
 
 class Url(click.ParamType[str]):

@@ -14,6 +14,7 @@ import click
 import msgspec
 
 from waystation.cli.journal import Instant
+from waystation.cli.lazy import LazyGroup
 from waystation.cli.spark import drawn, spark_session
 
 if TYPE_CHECKING:
@@ -28,9 +29,27 @@ _ENVIRONMENT: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.group()
+_GROUP: Final = """Build the tables of the past from a journal, or keep them up to date.
+
+\b
+Examples:
+  waystation pipeline build --journal J --out T
+  waystation pipeline watch --journal J --out T --checkpoint C
+  waystation pipeline table --journal J --at 15m
+  waystation pipeline report --tables T --out report.html
+"""
+
+
+@click.group(
+    cls=LazyGroup,
+    help=_GROUP,
+    modules={
+        "report": "waystation.cli.pipeline_report",
+        "watch": "waystation.cli.pipeline_watch",
+    },
+)
 def pipeline() -> None:
-    """Build the tables of the past from a journal, or look at one."""
+    """The commands that need Spark, or what it built."""
 
 
 _journal = click.option(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from waystation.cli.process import allow_files, log_to_stderr
 from waystation.cli.serving import FILE, check_place, tls_of, tls_options
@@ -19,6 +19,14 @@ from waystation.groups.monitor import Monitor
 from waystation.node.runner import run, stop_signals
 
 _DEFAULT: Final = Settings()
+_SETTINGS: Final = {
+    "max_groups": "groups",
+    "max_members": "members_per_group",
+    "max_connection_members": "members_per_connection",
+    "max_connections": "connections",
+    "max_message": "message",
+}
+"""Options that are called otherwise than the settings they stand for."""
 
 _number = click.IntRange(min=1)
 _seconds = click.FloatRange(min=0, min_open=True)
@@ -81,17 +89,30 @@ Examples:
 @click.option("--name", default="router", help="The router's name in the journal.")
 @tls_options
 @click.option("--admission", metavar="FILE", type=FILE, help="Who may use which group (TOML).")
-@click.option("--max-groups", "groups", type=_number, default=_DEFAULT.groups)
-@click.option("--max-members", "members_per_group", type=_number, default=10_000, help="Per group.")
+@click.option(
+    "--max-groups", type=_number, default=_DEFAULT.groups, help="So many groups at the same time."
+)
+@click.option(
+    "--max-members",
+    type=_number,
+    default=_DEFAULT.members_per_group,
+    help="So many members of a group.",
+)
 @click.option(
     "--max-connection-members",
-    "members_per_connection",
     type=_number,
     default=_DEFAULT.members_per_connection,
-    help="Per connection.",
+    help="So many members over one connection.",
 )
-@click.option("--max-connections", "connections", type=_number, default=_DEFAULT.connections)
-@click.option("--max-message", "message", type=_number, default=_DEFAULT.message, help="In bytes.")
+@click.option(
+    "--max-connections",
+    type=_number,
+    default=_DEFAULT.connections,
+    help="So many connections at the same time.",
+)
+@click.option(
+    "--max-message", type=_number, default=_DEFAULT.message, help="So many bytes in a message."
+)
 @click.option(
     "--queue",
     type=_number,
@@ -110,7 +131,12 @@ Examples:
     default=_DEFAULT.slow_receiver,
     help="A full queue sheds; `disconnect` also gives up who takes nothing for --stall.",
 )
-@click.option("--stall", type=_seconds, default=_DEFAULT.stall, help="In seconds.")
+@click.option(
+    "--stall",
+    type=_seconds,
+    default=_DEFAULT.stall,
+    help="So many seconds may a receiver take nothing; see --slow-receiver.",
+)
 @click.option(
     "--silence",
     type=_seconds,
@@ -120,10 +146,8 @@ Examples:
 @click.option("--verbose", is_flag=True, help="Log who joins and leaves, to stderr.")
 def router(**given: Any) -> None:
     """Run a gossip router."""
-    settings = Settings(
-        **{name: given.pop(name) for name in structs.asdict(_DEFAULT) if name in given}
-    )
-    options = Options(**given)
+    options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
+    settings = Settings(**{_SETTINGS.get(name, name): value for name, value in given.items()})
     log_to_stderr(verbose=options.verbose)
     allow_files(settings.connections)
     with ExitStack() as ends:

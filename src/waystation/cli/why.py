@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import click
 import msgspec
@@ -10,33 +12,46 @@ import msgspec
 from waystation.core.message import check_message_id
 from waystation.errors import LocalError
 
+_HELP: Final = """Say where a message went, hop by hop, and why.
 
-@click.command(epilog="Example: waystation why 4bf92f3577b34da6a3ce929d0e0e4736 --journal journal/")
+MESSAGE_ID has 32 hexadecimal digits: `waystation send` prints it, and `waystation journal cat`
+lists those of a journal. Give --journal or --tables.
+
+\b
+Examples:
+  waystation why 4bf92f3577b34da6a3ce929d0e0e4736 --journal J
+  waystation why 4bf92f3577b34da6a3ce929d0e0e4736 --tables T --json
+"""
+
+
+@click.command(help=_HELP)
 @click.argument("message_id")
 @click.option(
     "--journal",
     envvar="WAYSTATION_JOURNAL",
+    metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="The journal of one or many nodes.",
 )
 @click.option(
     "--tables",
     envvar="WAYSTATION_TABLES",
+    metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="What `waystation pipeline build` wrote.",
 )
-@click.option("--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON.")
+@click.option(
+    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
+)
 def why(message_id: str, journal: Path | None, tables: Path | None, as_json: bool) -> None:
-    """Say where a message went, hop by hop, and why.
-
-    MESSAGE_ID has 32 hexadecimal digits, as `waystation journal cat` shows them.
-    """
+    """Explain a message."""
     if (journal is None) == (tables is None):
         raise click.UsageError("give --journal DIR or --tables DIR")
     try:
         check_message_id(message_id.lower())
     except LocalError as error:
         raise click.UsageError(str(error)) from error
+    import_module("waystation.journal")  # it says what to install
     from waystation.why import explain, tell  # noqa: PLC0415 - it needs pyarrow
 
     if journal is None:

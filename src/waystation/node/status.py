@@ -4,24 +4,28 @@ An observer like the journal: it counts, and keeps nothing of any message. A nod
 it; whoever wants a status makes one and starts it.
 
 The worker `waystation.status` answers a request with JSON (`Snapshot`). The request is empty, or
-JSON (`Question`) that says which routes to tell, and how many.
+JSON (`Question`) that says which routes, sessions and subscriptions to tell, and how many. Large
+tables are gone through in strides, with messages in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Generator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from waystation.core.access import matches
+from waystation.core.address import Address
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.record import MessageRecord, Record, SessionRecord
 from waystation.core.routing import RoutingEntry
+from waystation.errors import LocalError
 from waystation.node.session import Session
 from waystation.node.worker import Context
 
@@ -36,21 +40,40 @@ WINDOW: Final = 5
 
 MOST_ROUTES: Final = 1_000
 MOST_SESSIONS: Final = 1_000
+MOST_SUBSCRIPTIONS: Final = 1_000
 """No answer tells more, whatever was asked for."""
 
-LARGE_TABLE: Final = 100_000
+LARGE_TABLE: Final = 200_000
 """In a table with more entries only one participant is looked up: going through all would hold up
 the messages."""
 
+STRIDE: Final = 2_000
+"""So many entries are looked at before messages have their turn."""
+
 _QUESTION_BYTES: Final = 4_096
+_ALL: Final = "*"
+
+T = TypeVar("T")
 
 
 class Question(Struct, frozen=True):
-    """What somebody wants to know: so many routes whose participant fits a pattern."""
+    """What somebody wants to know: so many of each, behind so many others, that fit a pattern.
+
+    `filter` is for the participants of routes, `find_sessions` for names, peers and places, and
+    `find_subscriptions` for patterns and receivers. With `over` only routes to that one address
+    are told.
+    """
 
     routes: int = 20
     sessions: int = 50
-    filter: str = "*"
+    filter: str = _ALL
+    skip_routes: int = 0
+    over: str = ""
+    find_sessions: str = _ALL
+    skip_sessions: int = 0
+    subscriptions: int = 0
+    find_subscriptions: str = _ALL
+    skip_subscriptions: int = 0
 
 
 class RouteStatus(Struct, frozen=True, omit_defaults=True):
@@ -65,7 +88,11 @@ class RouteStatus(Struct, frozen=True, omit_defaults=True):
 
 
 class SessionStatus(Struct, frozen=True, omit_defaults=True):
-    """A session: `peer` is what the peer calls itself, `waiting` the messages that wait for it."""
+    """A session: `peer` is what the peer calls itself, `waiting` the messages that wait for it.
+
+    `participants` are those that the peer announced; a `parent` is the peer that this node
+    announces its own to.
+    """
 
     name: str
     place: str
@@ -74,10 +101,23 @@ class SessionStatus(Struct, frozen=True, omit_defaults=True):
     opened_here: bool
     waiting: int = 0
     stalled: bool = False
+    parent: bool = False
+    participants: int = 0
+
+
+class SubscriptionStatus(Struct, frozen=True):
+    """Who receives what."""
+
+    pattern: str
+    receiver: str
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
-    """A node at one moment; counts are since its start, rates per second."""
+    """A node at one moment; counts are since its start, rates per second.
+
+    Of what was asked for, `..._fitting` says how many there are, told or not; None where nobody
+    counted them, since none were asked for or there are too many to go through.
+    """
 
     node: str
     at: int  # milliseconds since the epoch
@@ -92,6 +132,19 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     sessions: list[SessionStatus]
     session_events: dict[str, int]  # opened, closed, refused
     journal_lost: int | None  # records; None without a journal
+    hub: bool = False
+    routes_fitting: int | None = None
+    sessions_fitting: int | None = None
+    subscriptions_total: int = 0
+    subscriptions: list[SubscriptionStatus] = []
+    subscriptions_fitting: int | None = None
+
+
+class _Page(Struct, Generic[T]):
+    """Some of many, and how many fit in all."""
+
+    told: list[T]
+    fitting: int | None = None
 
 
 class Losing(Protocol):
@@ -164,16 +217,34 @@ class Status:
                 question = msgspec.json.decode(message.payload, type=Question)
             except msgspec.MsgspecError:
                 question = Question()
-        await context.reply(msgspec.json.encode(self.snapshot(question)))
+        telling = self._telling(question)
+        while True:
+            try:
+                next(telling)
+            except StopIteration as told:
+                await context.reply(msgspec.json.encode(told.value))
+                return
+            await asyncio.sleep(0)
 
     def snapshot(self, question: Question | None = None) -> Snapshot:
         """The node at this moment."""
-        asked = question or Question()
+        telling = self._telling(question or Question())
+        while True:
+            try:
+                next(telling)
+            except StopIteration as told:
+                snapshot: Snapshot = told.value
+                return snapshot
+
+    def _telling(self, asked: Question) -> Generator[None, None, Snapshot]:
+        """Find out what was asked, in strides."""
+        milliseconds = self._node.tick() // 1000
+        routes = yield from self._routes(asked, milliseconds)
+        sessions = yield from self._sessions(asked)
+        subscriptions = yield from self._subscriptions(asked)
         now = self._mark()
         before = self._marks[0]
         seconds = max(now.at - before.at, 0.001)
-        milliseconds = self._node.tick() // 1000
-        sessions = self._node.sessions
         return Snapshot(
             node=self._node.name,
             at=milliseconds,
@@ -186,25 +257,80 @@ class Status:
             bytes=now.bytes,
             bytes_rate=round((now.bytes - before.bytes) / seconds, 1),
             routes_total=len(self._node.router.table),
-            routes=self._routes(asked, milliseconds),
-            sessions_total=len(sessions),
-            sessions=[
-                _session(session) for session in sessions[: _bounded(asked.sessions, MOST_SESSIONS)]
-            ],
+            routes=[_route(entry) for entry in routes.told],
+            sessions_total=len(self._node.sessions),
+            sessions=[_session(session) for session in sessions.told],
             session_events={str(kind): count for kind, count in sorted(self._events.items())},
             journal_lost=None if self._journal is None else self._journal.lost,
+            hub=self._node.kin.is_hub,
+            routes_fitting=routes.fitting,
+            sessions_fitting=sessions.fitting,
+            subscriptions_total=len(self._node.router.subscriptions),
+            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions.told],
+            subscriptions_fitting=subscriptions.fitting,
         )
 
-    def _routes(self, asked: Question, now: int) -> list[RouteStatus]:
+    def _routes(self, asked: Question, now: int) -> Generator[None, None, _Page[RoutingEntry]]:
         table = self._node.router.table
-        if "*" not in asked.filter:  # one participant is found without going through all
+        most = _bounded(asked.routes, MOST_ROUTES)
+        if not most:
+            return _Page([])
+        if _ALL not in asked.filter:  # one participant is found without going through all
             entry = table.lookup(asked.filter, now)
-            return [] if entry is None else [_route(entry)]
-        if len(table) > LARGE_TABLE:
-            return []
-        entries = table.snapshot(now).values()
-        fitting = (entry for entry in entries if matches(asked.filter, entry.participant))
-        return [_route(entry) for entry in islice(fitting, _bounded(asked.routes, MOST_ROUTES))]
+            fits = entry is not None and asked.over in {"", str(entry.address)}
+            return _Page([entry], 1) if entry is not None and fits else _Page([], 0)
+        if asked.over:
+            names = table.participants_at(_address(asked.over), now)
+            held = (table.lookup(name, now) for name in names[:LARGE_TABLE])
+            entries: Collection[RoutingEntry] = [entry for entry in held if entry is not None]
+        elif len(table) > LARGE_TABLE:
+            return _Page([])
+        else:
+            entries = table.snapshot(now).values()
+        if asked.filter == _ALL:
+            return _slice(entries, asked.skip_routes, most)
+        return (
+            yield from _picked(
+                entries,
+                lambda entry: matches(asked.filter, entry.participant),
+                asked.skip_routes,
+                most,
+            )
+        )
+
+    def _sessions(self, asked: Question) -> Generator[None, None, _Page[Session]]:
+        most = _bounded(asked.sessions, MOST_SESSIONS)
+        sessions = self._node.sessions if most else []
+        if asked.find_sessions == _ALL:
+            return _slice(sessions, asked.skip_sessions, most)
+        return (
+            yield from _picked(
+                sessions,
+                lambda session: _any_matches(
+                    asked.find_sessions, session.name, session.peer or "", str(session.place)
+                ),
+                asked.skip_sessions,
+                most,
+            )
+        )
+
+    def _subscriptions(self, asked: Question) -> Generator[None, None, _Page[tuple[str, str]]]:
+        subscriptions = self._node.router.subscriptions
+        most = _bounded(asked.subscriptions, MOST_SUBSCRIPTIONS)
+        if not most or len(subscriptions) > LARGE_TABLE:
+            return _Page([])
+        pairs = subscriptions.snapshot()
+        if asked.find_subscriptions == _ALL:
+            return _slice(pairs, asked.skip_subscriptions, most)
+        # In what is looked for, * stands for any characters; in a pattern it is one like others.
+        return (
+            yield from _picked(
+                pairs,
+                lambda pair: _any_matches(asked.find_subscriptions, *pair),
+                asked.skip_subscriptions,
+                most,
+            )
+        )
 
     def _mark(self) -> _Mark:
         return _Mark(self._loop.time(), dict(self._counts), self._bytes)
@@ -217,6 +343,41 @@ class Status:
 
 def _bounded(asked: int, most: int) -> int:
     return max(0, min(asked, most))
+
+
+def _slice(entries: Collection[T], skip: int, most: int) -> _Page[T]:
+    """Some of all."""
+    skip = max(0, skip)
+    told = list(islice(entries, skip, skip + most)) if skip < len(entries) else []
+    return _Page(told, len(entries) if most else None)
+
+
+def _picked(
+    entries: Collection[T], fits: Callable[[T], bool], skip: int, most: int
+) -> Generator[None, None, _Page[T]]:
+    """Some of those that fit; all are looked at, a stride at a time."""
+    told: list[T] = []
+    fitting = 0
+    for number, entry in enumerate(entries, 1):
+        if fits(entry):
+            fitting += 1
+            if fitting > skip and len(told) < most:
+                told.append(entry)
+        if not number % STRIDE:
+            yield
+    return _Page(told, fitting)
+
+
+def _any_matches(pattern: str, *texts: str) -> bool:
+    return any(matches(pattern, text) for text in texts)
+
+
+def _address(text: str) -> Address:
+    """The address that somebody asks for; one that is none leads nowhere."""
+    try:
+        return Address.parse(text)
+    except LocalError:
+        return Address(0, b"")
 
 
 def _route(entry: RoutingEntry) -> RouteStatus:
@@ -235,4 +396,6 @@ def _session(session: Session) -> SessionStatus:
         session.opened_here,
         session.waiting(),
         session.is_stalled,
+        session.is_parent,
+        len(session.participants),
     )

@@ -17,8 +17,9 @@ if not all(map(find_spec, ("pyspark", "pyarrow", "pandas"))):
     )
 
 from waystation.pipeline.building import TABLES, Progress, Summary, TableSummary, build
+from waystation.pipeline.datasource import register
 from waystation.pipeline.journal import Journal, read_journal
-from waystation.pipeline.session import session
+from waystation.pipeline.session import session, ship
 from waystation.pipeline.steps import (
     audit,
     expected,
@@ -30,23 +31,31 @@ from waystation.pipeline.steps import (
     subscription_history,
     traces,
 )
+from waystation.pipeline.watching import Alert, Alerts, Batch, Watched, watch
 
 __all__ = [
     "TABLES",
+    "Alert",
+    "Alerts",
+    "Batch",
     "Journal",
     "Progress",
     "Summary",
     "TableSummary",
+    "Watched",
     "audit",
     "build",
     "expected",
     "expected_deliveries",
     "health",
     "read_journal",
+    "register",
     "rejects",
     "route_history",
     "routing_table",
     "session",
+    "ship",
     "subscription_history",
     "traces",
+    "watch",
 ]

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +18,7 @@ from waystation.pipeline.node_data import FileData
 from waystation.pipeline.output import Place, prepared_directory
 from waystation.pipeline.schema import JOURNAL, TEXT
 from waystation.pipeline.session import session
+from waystation.pipeline.shipping import check_shared
 from waystation.pipeline.steps import (
     audit,
     expected,
@@ -28,6 +28,7 @@ from waystation.pipeline.steps import (
     subscription_history,
     traces,
 )
+from waystation.pipeline.writing import write_table
 
 TABLES: Final = (
     "route_history",
@@ -96,6 +97,7 @@ def build(
     if not isinstance(journal, Journal):
         found = spark if spark is not None else session()
         journal = read_journal(found, journal, nodes=nodes, since=since, until=until)
+    check_shared(journal.spark, read=[journal.path], write=[directory])
     tell = progress if progress is not None else _tell_nobody
     began = time.monotonic()
     frames = _frames(journal)
@@ -103,9 +105,10 @@ def build(
     for number, table in enumerate(asked, 1):
         started = time.monotonic()
         tell(Progress(table, number, len(asked), "started", 0, 0.0))
-        rows, size = _write(frames[table](), Place(directory, table))
+        place = Place(directory, table)
+        rows = write_table(frames[table](), place, table)
         seconds = time.monotonic() - started
-        written[table] = TableSummary(rows, size, seconds)
+        written[table] = TableSummary(rows, place.size(), seconds)
         tell(Progress(table, number, len(asked), "done", rows, seconds))
     rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
     taken = time.monotonic() - began
@@ -151,14 +154,6 @@ def _frames(journal: Journal) -> dict[str, Callable[[], DataFrame]]:
         "health": lambda: health(journal.messages),
         "rejects": lambda: rejects(journal),
     }
-
-
-def _write(frame: DataFrame, place: Place) -> tuple[int, int]:
-    """Write one table; how many rows it has, and how many bytes it takes."""
-    frame.write.option("compression", "zstd").parquet(place.prepare())
-    rows = sum(pq.read_metadata(file).num_rows for file in place.hidden.glob("*.parquet"))
-    place.replace()
-    return rows, place.size()
 
 
 def _checked(tables: Iterable[str]) -> list[str]:

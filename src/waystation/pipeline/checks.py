@@ -1,13 +1,14 @@
 """Which rows of the journal are sound (SP-5): what each column of each table may hold.
 
-Columns in, the problems of rows out; by distinct values where the answer takes time. What types
-columns have is settled before, in normal.py. No files and no Spark.
+Columns in, the problems of rows out; by distinct values where the answer takes time, and row by row
+only where a whole column is not clean. What types columns have is settled before, in normal.py. No
+files and no Spark.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,20 +20,25 @@ from waystation.core.expiry import LAST_INSTANT
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
-from waystation.pipeline.columns import column, longs
+from waystation.pipeline.columns import (
+    Flags,
+    codes,
+    column,
+    longs,
+    text_bounds,
+    text_bytes,
+)
+from waystation.pipeline.matching import are_usual_patterns
 from waystation.pipeline.schema import MEMBERS, MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
 
-Flags: TypeAlias = npt.NDArray[np.bool_]
 Problems: TypeAlias = Iterator[tuple[Flags, str]]
-"""Rows, and what is wrong with them."""
+"""Rows, and what is wrong with them; a check that finds nothing may tell nothing."""
 
 _LAST: Final = LAST_INSTANT * 1_000 + 999
 _ID_DIGITS: Final = 32
-_IS_HEX: Final = np.isin(np.arange(256), np.frombuffer(b"0123456789abcdef", np.uint8))
 
-# What most addresses and patterns look like; the others are read as the live node reads them.
+# What most addresses look like; the others are read as the live node reads them.
 _USUAL_ADDRESS: Final = r"^(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])#[!-/1-~][!-~]*$"
-_USUAL_PATTERN: Final = r"^[!\"$-),-.0-~]+/[!\"$-),-.0-~]+(/[A-Za-z0-9]+){0,20}$"
 
 KINDS: Final = {
     NODES: ["start", "stop", "lost"],
@@ -52,54 +58,53 @@ def problems_of(table: str, rows: pa.Table) -> dict[int, str]:
     found: dict[int, str] = {}
     if rows.num_rows:
         for bad, problem in _all_problems(table, rows):
-            if bad.any():
-                for row in np.flatnonzero(bad).tolist():
-                    found.setdefault(row, problem)
+            for row in np.flatnonzero(bad).tolist():
+                found.setdefault(row, problem)
     return found
 
 
 def _all_problems(table: str, rows: pa.Table) -> Problems:
     for name in ("incarnation", "seq"):
-        yield _nulls(rows, name), f"{name} is null"
-        yield longs(rows, name) < 0, f"{name} is negative"
+        yield from _nulls(rows, name)
+        yield from _negative(rows, name)
     yield from _instant(rows, "at", optional=False)
     yield from _one_of(rows, "kind", KINDS[table])
     yield from _OF_TABLE[table](rows)
 
 
 def _routes(rows: pa.Table) -> Problems:
-    yield _blank(rows, "participant"), "participant is empty"
-    put = _is(rows, "kind", "put")
+    yield from _blank(rows, "participant")
     for name in ("local", "visible", "sticky"):
-        yield put & _nulls(rows, name), f"{name} is null"
-    yield (
-        put & _refused(column(rows, "address"), _USUAL_ADDRESS, Address.parse),
-        ("address is no address"),
-    )
+        yield from _where(rows, "put", _nulls(rows, name))
+    addresses = _refused(column(rows, "address"), _are_usual_addresses, Address.parse)
+    yield from _where(rows, "put", _told(addresses, "address is no address"))
     yield from _instant(rows, "expiry", optional=True)
 
 
 def _subscriptions(rows: pa.Table) -> Problems:
-    yield _refused(column(rows, "pattern"), _USUAL_PATTERN, check_pattern), "pattern is no pattern"
-    yield _blank(rows, "receiver"), "receiver is empty"
+    patterns = _refused(column(rows, "pattern"), are_usual_patterns, check_pattern)
+    yield from _told(patterns, "pattern is no pattern")
+    yield from _blank(rows, "receiver")
 
 
 def _members(rows: pa.Table) -> Problems:
-    yield _nulls(rows, "grp"), "grp is null"
-    yield _blank(rows, "uuid"), "uuid is empty"
+    yield from _nulls(rows, "grp")
+    yield from _blank(rows, "uuid")
 
 
 def _messages(rows: pa.Table) -> Problems:
-    yield _no_ids(column(rows, "message_id")), "message_id is not 32 lower-case hex digits"
+    ids = column(rows, "message_id")
+    if not _all_ids(ids):
+        yield _no_ids(ids), "message_id is not 32 lower-case hex digits"
     yield from _one_of(rows, "outcome", [str(outcome) for outcome in Outcome])
     for name in ("onward", "return"):
-        yield _nulls(rows, name), f"{name} is null"
-        yield _bad_routes(column(rows, name)), f"{name} holds what is no address"
-    multicast = _is(rows, "kind", "multicast")
-    yield multicast & _nulls(rows, "multicast_id"), "a multicast has no multicast_id"
-    yield _nulls(rows, "bytes"), "bytes is null"
-    yield np.asarray(pc.fill_null(pc.less(column(rows, "bytes"), 0), False)), "bytes is negative"
-    yield _nulls(rows, "from_global"), "from_global is null"
+        yield from _nulls(rows, name)
+        yield from _told(_bad_routes(column(rows, name)), f"{name} holds what is no address")
+    unnamed = ((bad, "a multicast has no multicast_id") for bad, _ in _nulls(rows, "multicast_id"))
+    yield from _where(rows, "multicast", unnamed)
+    yield from _nulls(rows, "bytes")
+    yield from _negative(rows, "bytes")
+    yield from _nulls(rows, "from_global")
     yield from _instant(rows, "expiry", optional=True)
     yield from _instant(rows, "received_at", optional=False)
 
@@ -113,79 +118,125 @@ _OF_TABLE: Final[dict[str, Callable[[pa.Table], Problems]]] = {
 }
 
 
-def _nulls(rows: pa.Table, name: str) -> Flags:
-    values = rows.column(name)
-    if not values.null_count:
-        return np.zeros(len(values), np.bool_)
-    return np.asarray(pc.is_null(column(rows, name)))
+def _told(bad: Flags | None, problem: str) -> Problems:
+    if bad is not None:
+        yield bad, problem
 
 
-def _is(rows: pa.Table, name: str, value: str) -> Flags:
-    return np.asarray(pc.fill_null(pc.equal(column(rows, name), value), False))
+def _where(rows: pa.Table, kind: str, problems: Problems) -> Problems:
+    """Problems that are some only in rows of one kind."""
+    for bad, problem in problems:
+        other = _failing(column(rows, "kind"), lambda kinds: ~_are(kinds, kind), null=True)
+        yield bad if other is None else bad & ~other, problem
 
 
-def _blank(rows: pa.Table, name: str) -> Flags:
-    return np.asarray(pc.fill_null(pc.equal(column(rows, name), ""), True))
+def _nulls(rows: pa.Table, name: str) -> Problems:
+    if rows.column(name).null_count:
+        yield np.asarray(pc.is_null(column(rows, name))), f"{name} is null"
 
 
-def _one_of(rows: pa.Table, name: str, allowed: list[str]) -> Problems:
-    known = pc.is_in(column(rows, name), pa.array(allowed))
-    yield ~np.asarray(known), f"{name} is none of {', '.join(allowed)}"
+def _negative(rows: pa.Table, name: str) -> Problems:
+    values = column(rows, name)
+    numbers = np.asarray(pc.fill_null(values, 0) if values.null_count else values)
+    if numbers.min() < 0:
+        yield numbers < 0, f"{name} is negative"
 
 
 def _instant(rows: pa.Table, name: str, *, optional: bool) -> Problems:
     if not optional:
-        yield _nulls(rows, name), f"{name} is null"
+        yield from _nulls(rows, name)
     values = longs(rows, name)
-    yield (values < 0) | (values > _LAST), f"{name} lies outside the years 1970 to 9999"
+    if values.min() < 0 or values.max() > _LAST:
+        bad = (values < 0) | (values > _LAST)
+        yield bad, f"{name} lies outside the years 1970 to 9999"
 
 
-def _refused(values: pa.Array, usual: str, read: Callable[[str], object]) -> Flags:
-    """Which texts cannot be read; null is none. Each distinct one is looked at once."""
-    encoded = values.dictionary_encode()
-    distinct = encoded.dictionary
-    bad = ~np.asarray(pc.match_substring_regex(distinct, usual))
-    for number in np.flatnonzero(bad).tolist():
-        bad[number] = not _is_readable(distinct[number].as_py(), read)
-    codes = np.asarray(pc.fill_null(encoded.indices, -1))
-    found: Flags = np.append(bad, True)[codes]
-    return found
+def _blank(rows: pa.Table, name: str) -> Problems:
+    bad = _failing(column(rows, name), lambda texts: _are(texts, ""), null=True)
+    yield from _told(bad, f"{name} is empty")
 
 
-def _is_readable(text: str, read: Callable[[str], object]) -> bool:
+def _one_of(rows: pa.Table, name: str, allowed: list[str]) -> Problems:
+    def unknown(texts: pa.Array) -> Flags:
+        return ~np.asarray(pc.is_in(texts, pa.array(allowed)))
+
+    bad = _failing(column(rows, name), unknown, null=True)
+    yield from _told(bad, f"{name} is none of {', '.join(allowed)}")
+
+
+def _are(texts: pa.Array, text: str) -> Flags:
+    return np.asarray(pc.fill_null(pc.equal(texts, text), False))
+
+
+def _failing(values: pa.Array, fail: Callable[[pa.Array], Flags], *, null: bool) -> Flags | None:
+    """Which rows have a text that fails; None if there is no such text.
+
+    Distinct ones are asked, where texts are numbers of these.
+    """
+    coded = pa.types.is_dictionary(values.type)
+    bad = fail(values.dictionary if coded else values)
+    if not bad.any() and not (null and values.null_count):
+        return None
+    if coded:
+        found: Flags = np.append(bad, null)[codes(values)]
+        return found
+    return np.where(np.asarray(values.is_null()), null, bad)
+
+
+def _are_usual_addresses(texts: pa.Array) -> Flags:
+    return np.asarray(pc.fill_null(pc.match_substring_regex(texts, _USUAL_ADDRESS), False))
+
+
+def _refused(
+    values: pa.Array, usual: Callable[[pa.Array], Flags], read: Callable[[str], object]
+) -> Flags | None:
+    """Which texts cannot be read; null is none. What looks as usual is not asked again."""
+
+    def fail(texts: pa.Array) -> Flags:
+        bad = ~usual(texts)
+        for number in np.flatnonzero(bad).tolist():
+            bad[number] = not _is_readable(texts[number].as_py(), read)
+        return np.asarray(bad)
+
+    return _failing(values, fail, null=True)
+
+
+def _is_readable(text: str | None, read: Callable[[str], object]) -> bool:
     try:
-        read(text)
+        read(text or "")
     except LocalError:
         return False
     return True
 
 
-def _bad_routes(routes: pa.Array) -> Flags:
+def _bad_routes(routes: pa.Array) -> Flags | None:
     """Which routes hold an address that cannot be read."""
-    bad = _refused(routes.flatten(), _USUAL_ADDRESS, Address.parse)
+    bad = _refused(routes.flatten(), _are_usual_addresses, Address.parse)
+    if bad is None:
+        return None
     found = np.zeros(len(routes), np.bool_)
-    if bad.any():
-        parents = np.asarray(pc.list_parent_indices(routes))
-        found[parents[bad]] = True
+    found[np.asarray(pc.list_parent_indices(routes))[bad]] = True
     return found
+
+
+def _all_ids(ids: pa.Array) -> bool:
+    """Whether every text is a message id."""
+    if ids.null_count or not (np.diff(text_bounds(ids)) == _ID_DIGITS).all():
+        return False
+    return not _no_digits(text_bytes(ids)).any()
 
 
 def _no_ids(ids: pa.Array) -> Flags:
     """Which texts are no message ids."""
     lengths = np.asarray(pc.fill_null(pc.binary_length(ids), 0))
     bad: Flags = lengths != _ID_DIGITS
-    if not bad.any():
-        digits = _bytes_of(ids).reshape(len(ids), _ID_DIGITS)
-        return np.asarray(~_IS_HEX[digits].all(axis=1))
     sound = np.flatnonzero(~bad)
-    bad[sound] = _no_ids(ids.take(pa.array(sound)))
+    digits = text_bytes(ids.take(pa.array(sound))).reshape(len(sound), _ID_DIGITS)
+    bad[sound] = _no_digits(digits).any(axis=1)
     return bad
 
 
-def _bytes_of(texts: Any) -> npt.NDArray[np.uint8]:
-    """The bytes of all texts, one after the other; none may be null."""
-    _, offsets, data = texts.buffers()
-    if data is None:
-        return np.zeros(0, np.uint8)
-    bounds = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
-    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+def _no_digits(bytes: npt.NDArray[np.uint8]) -> Flags:
+    """Which bytes are neither 0-9 nor a-f; below the first of each, numbers go round to above."""
+    found: Flags = (bytes - ord("0") > 9) & (bytes - ord("a") > 5)
+    return found

@@ -5,7 +5,7 @@ No rule of the domain lives here.
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from waystation.pipeline.schema import INSTANT, TEXT
 
 Longs: TypeAlias = npt.NDArray[np.int64]
 Flags: TypeAlias = npt.NDArray[np.bool_]
+Words: TypeAlias = npt.NDArray[np.uint64]
 
 NEVER: Final = int(np.iinfo(np.int64).max)
 """The instant that never comes, in place of null."""
@@ -43,13 +44,38 @@ def flags(table: pa.Table, name: str) -> Flags:
     return np.asarray(pc.fill_null(values, False) if values.null_count else values)
 
 
+def encoded(values: pa.Array) -> pa.DictionaryArray:
+    """Texts as numbers of distinct ones, if they are not that already."""
+    return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+
+
 def codes(values: pa.Array) -> Longs:
     """A number for each distinct text; -1 for null."""
-    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    indices = encoded.indices
+    indices = encoded(values).indices
     if indices.null_count:
         indices = pc.fill_null(indices, -1)
     return np.asarray(indices).astype(np.int64)
+
+
+def common_codes(some: pa.Array, others: pa.Array) -> tuple[Longs, Longs]:
+    """The same for texts of two columns: equal texts have equal numbers in both.
+
+    >>> one, other = common_codes(pa.array(["a", "b"]), pa.array(["b", None, "c"]))
+    >>> one.tolist(), other.tolist()
+    ([0, 1], [1, -1, 2])
+    """
+    one, other = encoded(some), encoded(others)
+    known = np.asarray(pc.fill_null(pc.index_in(other.dictionary, value_set=one.dictionary), -1))
+    new = known < 0
+    numbers = np.where(new, len(one.dictionary) + np.cumsum(new) - 1, known)
+    return codes(one), np.append(numbers, -1)[codes(other)]
+
+
+def are(values: pa.Array, text: str) -> Flags:
+    """Which texts are this one; each distinct one is asked."""
+    coded = encoded(values)
+    found: Flags = np.append(np.asarray(pc.equal(coded.dictionary, text)), False)[codes(coded)]
+    return found
 
 
 def instants(microseconds: Longs) -> pa.Array:
@@ -62,11 +88,43 @@ def taken(table: pa.Table, name: str, rows: Longs) -> pa.Array:
     return picked(column(table, name), rows)
 
 
+def kept(table: pa.Table, name: str, rows: Longs) -> pa.Array:
+    """The values of a column in these rows, texts in the form they have."""
+    values, indices = column(table, name), pa.array(rows)
+    if not pa.types.is_dictionary(values.type):
+        return values.take(indices)
+    return pa.DictionaryArray.from_arrays(values.indices.take(indices), values.dictionary)
+
+
+def with_numbers(table: pa.Table, *names: str) -> pa.Table:
+    """The table with these columns of texts as numbers of distinct ones."""
+    for name in names:
+        place = table.column_names.index(name)
+        table = table.set_column(place, name, encoded(column(table, name)))
+    return table
+
+
 def picked(values: pa.Array, rows: Longs) -> pa.Array:
-    """Values by number; -1 is null."""
+    """Values by number; -1 is null. Texts are written out."""
+    if pa.types.is_dictionary(values.type):
+        return picked(values.dictionary, np.append(codes(values), -1)[rows])
     missing = rows < 0
     indices = pa.array(rows, mask=missing) if missing.any() else pa.array(rows)
     return values.take(indices)
+
+
+def chosen(texts: pa.Array, rows: Longs) -> pa.Array:
+    """Distinct texts by number, as numbers of them; -1 is null."""
+    if pa.types.is_dictionary(texts.type):
+        return chosen(texts.dictionary, np.append(codes(texts), -1)[rows])
+    missing = rows < 0
+    indices = pa.array(rows.astype(np.int32), mask=missing if missing.any() else None)
+    return pa.DictionaryArray.from_arrays(indices, texts)
+
+
+def plain(values: pa.Array) -> pa.Array:
+    """Texts written out, if they are numbers."""
+    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def repeated(value: str | None, count: int) -> pa.Array:
@@ -74,12 +132,18 @@ def repeated(value: str | None, count: int) -> pa.Array:
     return pa.nulls(count, TEXT) if value is None else pa.repeat(pa.scalar(value, TEXT), count)
 
 
+def coded_name(name: str, count: int) -> pa.DictionaryArray:
+    """The same text again and again, as the number of it."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([name]))
+
+
 def numbered(values: Longs) -> tuple[Longs, Longs]:
     """The distinct values in order, and the number of each row's value."""
-    if len(values) and bool((values == values[0]).all()):
+    begins = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+    if len(begins) == 1:
         return values[:1], np.zeros(len(values), np.int64)
-    found: tuple[Longs, Longs] = np.unique(values, return_inverse=True)
-    return found
+    distinct, which = np.unique(values[begins], return_inverse=True)  # such values come in runs
+    return distinct, np.repeat(which, np.diff(np.append(begins, len(values))))
 
 
 def stable_order(keys: Longs) -> Longs:
@@ -115,3 +179,86 @@ def spread(starts: Longs, counts: Longs) -> tuple[Longs, Longs]:
     owner = np.repeat(np.arange(len(counts)), counts)
     within = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
     return owner, np.asarray(starts)[owner] + within
+
+
+def pair_codes(one: Longs, other: Longs) -> Longs:
+    """A number for each distinct pair of numbers, from 0 on, in the order in which they come.
+
+    >>> pair_codes(np.array([5, 5, 9, 5]), np.array([-1, 7, 7, -1])).tolist()
+    [0, 1, 2, 0]
+    """
+    least, most = (int(other.min()), int(other.max())) if len(other) else (0, 0)
+    width = most - least + 1
+    fits = width < 2**62 and int(one.min(initial=0)) >= 0
+    if not (fits and int(one.max(initial=0)) < 2**63 // width):
+        one, other = number_codes(one), number_codes(other)
+        least, width = 0, int(other.max(initial=0)) + 1
+    return number_codes(one * width + (other - least))
+
+
+def number_codes(numbers: Longs | Words) -> Longs:
+    """A number for each distinct number, from 0 on, in the order in which they come."""
+    return codes(pa.array(numbers))
+
+
+def firsts(codes: Longs) -> Flags:
+    """Which rows are the first of their number; numbers are given in the order they come in."""
+    highest = np.maximum.accumulate(codes)
+    return np.append(True, codes[1:] > highest[:-1])[: len(codes)]
+
+
+def word_codes(high: Words, low: Words) -> Longs:
+    """The same for pairs of which the second number nearly always tells the first."""
+    found = number_codes(low)
+    partner = np.zeros(int(found.max(initial=-1)) + 1, np.uint64)
+    partner[found] = high
+    if (partner[found] == high).all():
+        return found
+    return pair_codes(found, number_codes(high))
+
+
+# Texts as bytes
+
+
+def text_bounds(texts: Any) -> npt.NDArray[np.int32]:
+    """Where each text begins in the bytes of all, and the last one ends."""
+    return np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, texts.offset * 4)
+
+
+def text_bytes(texts: Any) -> npt.NDArray[np.uint8]:
+    """The bytes of all texts, one after the other; none may be null."""
+    data = texts.buffers()[2]
+    if data is None or not len(texts):
+        return np.zeros(0, np.uint8)
+    bounds = text_bounds(texts)
+    return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
+
+
+_DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def id_words(ids: pa.Array) -> tuple[Words, Words]:
+    """Message ids, 32 hex digits each, as two numbers each.
+
+    >>> [word.tolist() for word in id_words(pa.array([f"{7 << 64 | 10:032x}"]))]
+    [[7], [10]]
+    """
+    digits = text_bytes(ids)
+    digits = (digits & 15) + (digits >> 6) * 9  # 0-9 are 0x30 and up, a-f 0x61 and up
+    bytes = digits[0::2] << 4 | digits[1::2]
+    words = bytes.view(">u8").astype(np.uint64)
+    return words[0::2], words[1::2]
+
+
+def id_texts(high: Words, low: Words) -> pa.Array:
+    """The ids that such numbers stand for.
+
+    >>> id_texts(*id_words(pa.array([f"{77:032x}"]))).to_pylist() == [f"{77:032x}"]
+    True
+    """
+    bytes = np.stack([high, low], axis=1).astype(">u8").view(np.uint8).ravel()
+    digits = np.empty((len(bytes), 2), np.uint8)
+    digits[:, 0], digits[:, 1] = _DIGITS[bytes >> 4], _DIGITS[bytes & 15]
+    bounds = np.arange(0, 32 * len(high) + 1, 32, dtype=np.int32)
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(digits)]
+    return pa.Array.from_buffers(TEXT, len(high), buffers)

@@ -16,11 +16,17 @@ from waystation.core.outcome import Outcome
 from waystation.pipeline.columns import (
     Flags,
     Longs,
+    are,
     codes,
     column,
+    common_codes,
+    encoded,
     flags,
     longs,
+    number_codes,
+    pair_codes,
     picked,
+    plain,
     ranks,
     repeated,
     taken,
@@ -53,12 +59,12 @@ def compare(
         _both(expected, "message_id", messages, surplus),
         repeated(node, len(told)),
         _both(expected, "recipient", messages, surplus),
-        pa.concat_arrays([column(expected, "outcome"), repeated(None, len(surplus))]),
+        pa.concat_arrays([plain(column(expected, "outcome")), repeated(None, len(surplus))]),
         taken(messages, "outcome", told),
         picked(_VERDICTS, np.append(pairing.verdict, np.full(len(surplus), _UNEXPECTED))),
         pa.concat_arrays(
             [
-                pc.if_else(alone, column(expected, "reason"), reason),
+                pc.if_else(alone, plain(column(expected, "reason")), reason),
                 taken(messages, "reason", surplus),
             ]
         ),
@@ -115,7 +121,7 @@ def _left_out(table: pa.Table, instant: str, entries: set[tuple[str, int]]) -> p
 
 
 def _both(expected: pa.Table, name: str, messages: pa.Table, surplus: Longs) -> pa.Array:
-    return pa.concat_arrays([column(expected, name), taken(messages, name, surplus)])
+    return pa.concat_arrays([plain(column(expected, name)), taken(messages, name, surplus)])
 
 
 def route_differences(node: str, routes: pa.Table) -> pa.Table:
@@ -162,9 +168,7 @@ class _Pairing:
         """Number each (message id, received at), the same way on both sides."""
         ids = pa.concat_arrays([column(expected, "message_id"), column(messages, "message_id")])
         at = np.append(longs(expected, "at"), longs(messages, "received_at"))
-        _, instant = np.unique(at, return_inverse=True)
-        id = codes(ids)
-        _, entry = np.unique(instant * (int(id.max(initial=0)) + 1) + id, return_inverse=True)
+        entry = pair_codes(codes(ids), at)
         self._entry_of_expected = entry[: expected.num_rows]
         self._entry_of_message = entry[expected.num_rows :]
         self._entries = int(entry.max(initial=-1)) + 1
@@ -186,12 +190,8 @@ class _Pairing:
 
     def _pair_alike(self) -> None:
         """Pair what was done as expected: to whom, where to, or why not."""
-        of_expected = self._key(self._expected, self._mine_do, "recipient", "address", "reason")
-        of_actual = self._key(
-            self._messages, self._their_outcome, "recipient", "next_hop", "reason"
-        )
-        texts = pa.concat_arrays([of_expected, of_actual.take(pa.array(self.theirs))])
-        text = codes(texts)
+        expected, told = self._texts()
+        text = np.append(expected, told[self.theirs])
         width = int(text.max(initial=0)) + 2
         count = len(self._mine_do)
         entry = np.append(self._entry_of_expected, self._theirs_of)
@@ -234,7 +234,7 @@ class _Pairing:
 
     def _pass_over_copies_upward(self) -> None:
         """A multicast may also have gone to a parent or broker, which no table tells (MC-10)."""
-        multicast = np.asarray(pc.equal(column(self._messages, "kind"), "multicast"))[self.theirs]
+        multicast = are(column(self._messages, "kind"), "multicast")[self.theirs]
         self.unclaimed &= ~(multicast & (self._theirs_did == _FORWARDED))
 
     def _pair_the_rest(self) -> None:
@@ -278,7 +278,7 @@ class _Pairing:
         """Pair the first of each key with the first, the second with the second, and so on."""
         if not len(rows) or not len(others):
             return
-        _, key = np.unique(np.append(mine, theirs), return_inverse=True)
+        key = number_codes(np.append(mine, theirs))
         first, second = key[: len(rows)], key[len(rows) :]
         rank, other_rank = ranks(first), ranks(second)
         width = int(max(rank.max(), other_rank.max())) + 1
@@ -292,13 +292,25 @@ class _Pairing:
         self.unclaimed[answers] = False
         self.verdict[rows[hit]] = verdict
 
-    @staticmethod
-    def _key(table: pa.Table, did: Longs, recipient: str, address: str, reason: str) -> pa.Array:
-        chosen = column(table, reason)
-        chosen = pc.if_else(pa.array(did == _DELIVERED), column(table, recipient), chosen)
-        return pc.if_else(pa.array(did == _FORWARDED), column(table, address), chosen)
+    def _texts(self) -> tuple[Longs, Longs]:
+        """What makes rows alike beside the outcome: the recipient, the address, or the reason."""
+        pairs = [
+            common_codes(column(self._expected, mine), column(self._messages, theirs))
+            for mine, theirs in (
+                ("recipient", "recipient"),
+                ("address", "next_hop"),
+                ("reason", "reason"),
+            )
+        ]
+        found = []
+        for side, did in enumerate((self._mine_do, self._their_outcome)):
+            who, where, why = (pair[side] for pair in pairs)
+            found.append(np.where(did == _DELIVERED, who, np.where(did == _FORWARDED, where, why)))
+        return found[0], found[1]
 
 
 def _outcome_codes(table: pa.Table) -> Longs:
-    found = pc.index_in(column(table, "outcome"), value_set=_OUTCOMES)
-    return np.asarray(found).astype(np.int64)
+    told = encoded(column(table, "outcome"))
+    # A dictionary may hold what only rows have that were rejected.
+    found = pc.fill_null(pc.index_in(told.dictionary, value_set=_OUTCOMES), -1)
+    return np.asarray(found).astype(np.int64)[codes(told)]

@@ -16,34 +16,39 @@ from msgspec import Struct
 
 from waystation.core.address import Address
 from waystation.core.message import HOP_LIMIT
-from waystation.core.multicast import is_multicast_id
 from waystation.core.outcome import Outcome, Reason
 from waystation.pipeline.columns import (
     NEVER,
     Flags,
     Longs,
+    are,
+    chosen,
+    coded_name,
     codes,
     column,
+    common_codes,
+    encoded,
     flags,
     longs,
     numbered,
     picked,
-    repeated,
     spread,
     stable_order,
     taken,
 )
-from waystation.pipeline.matching import match
-from waystation.pipeline.schema import BUILT, TEXT
+from waystation.pipeline.matching import are_ids, match
+from waystation.pipeline.schema import BUILT, CODED, TEXT
 
 ROWS_AT_ONCE: Final = 500_000
-"""Multicasts are written out for about so many receivers at a time."""
+"""So many messages, or receivers of multicasts, are decided and written out at a time."""
 
 _OUTCOMES: Final = pa.array([str(outcome) for outcome in Outcome], TEXT)
 _REASONS: Final = pa.array([str(reason) for reason in Reason], TEXT)
 _OUTCOME: Final = {outcome: number for number, outcome in enumerate(Outcome)}
 _REASON: Final = {reason: number for number, reason in enumerate(Reason)}
 _NONE: Final = -1
+_DENSE: Final = 8
+"""A table of all folds there could be is kept, if at most so many times as many as intervals."""
 
 
 class Decisions(Struct):
@@ -64,20 +69,33 @@ def decide(
     hop_limit: int = HOP_LIMIT,
 ) -> Iterator[pa.Table]:
     """The rows of `expected` for these messages, in pieces; all rows of one entry in one piece."""
+    tables = route_history, subscription_history
+    for piece in coded_decisions(node, messages, *tables, hop_limit):
+        yield piece.cast(BUILT["expected"])
+
+
+def coded_decisions(
+    node: str,
+    messages: pa.Table,
+    route_history: pa.Table,
+    subscription_history: pa.Table,
+    hop_limit: int = HOP_LIMIT,
+) -> Iterator[pa.Table]:
+    """The same, with texts as numbers of distinct ones, but for the ids."""
     if not messages.num_rows:
         return
     rows = entries(messages)
     for decisions in _Node(messages, route_history, subscription_history, hop_limit).decide(rows):
         columns = [
             taken(messages, "message_id", decisions.row),
-            repeated(node, len(decisions.row)),
+            coded_name(node, len(decisions.row)),
             taken(messages, "received_at", decisions.row),
             decisions.recipient,
             decisions.address,
-            picked(_OUTCOMES, decisions.outcome),
-            picked(_REASONS, decisions.reason),
+            chosen(_OUTCOMES, decisions.outcome),
+            chosen(_REASONS, decisions.reason),
         ]
-        yield pa.Table.from_arrays(columns, schema=BUILT["expected"])
+        yield pa.Table.from_arrays(columns, names=BUILT["expected"].names)
 
 
 def entries(messages: pa.Table) -> Longs:
@@ -123,29 +141,32 @@ class _Node:
             reason = np.where(expired, _REASON[Reason.EXPIRED], _REASON[Reason.HOP_LIMIT])
             yield _dropped(rows[over], reason[over])
         rows = rows[~over]
-        multicast = np.asarray(pc.equal(column(messages, "kind"), "multicast"))[rows]
-        if not multicast.all():
-            yield self._unicast(rows[~multicast])
+        multicast = are(column(messages, "kind"), "multicast")[rows]
+        unicast = rows[~multicast]
+        for first in range(0, len(unicast), ROWS_AT_ONCE):
+            yield self._unicast(unicast[first : first + ROWS_AT_ONCE])
         if multicast.any():
             yield from self._multicast(rows[multicast])
 
     def _unicast(self, rows: Longs) -> Decisions:
-        firsts = first_addresses(self._messages, rows).dictionary_encode()
-        names = local_names(firsts.dictionary)
+        firsts = first_addresses(self._messages, rows)
         which = codes(firsts)
-        local = np.append(np.asarray(names.is_valid()), False)[which]
-        nowhere = which < 0
-        decisions = self._delivered(rows, names, np.where(local, which, _NONE))
-        away = ~local & ~nowhere  # other types than the local one go where they say
-        decisions.outcome[away] = _OUTCOME[Outcome.FORWARDED]
-        decisions.reason[away] = _NONE
-        decisions.address = pc.if_else(pa.array(away), firsts.cast(TEXT), decisions.address)
+        names = encoded(local_names(firsts.dictionary))
+        participant = np.append(codes(names), _NONE)[which]
+        known = self._routes.numbers(names.dictionary)
+        found = self._find(rows, np.append(known, _NONE)[participant])
+        decisions = self._delivered(rows, found, chosen(names.dictionary, participant))
+        away = (participant < 0) & (which >= 0)  # other types than the local one go where they say
+        if away.any():
+            decisions.outcome[away] = _OUTCOME[Outcome.FORWARDED]
+            decisions.reason[away] = _NONE
+            decisions.address = self._routes.addresses_or(found, firsts.dictionary, away, which)
         return decisions
 
     def _multicast(self, rows: Longs) -> Iterator[Decisions]:
-        encoded = column(self._messages, "multicast_id").take(pa.array(rows)).dictionary_encode()
-        ids, which = encoded.dictionary, codes(encoded)
-        sound = np.array([is_multicast_id(id) for id in ids.to_pylist()], np.bool_)[which]
+        published = encoded(column(self._messages, "multicast_id"))
+        ids, which = published.dictionary, codes(published)[rows]
+        sound = are_ids(ids)[which]
         if not sound.all():
             malformed = np.full(int((~sound).sum()), _REASON[Reason.MALFORMED])
             yield _dropped(rows[~sound], malformed)
@@ -153,46 +174,55 @@ class _Node:
         if not len(rows):
             return
         audience = Audience(ids, self._subscriptions)
-        for part in audience.portions(self._incarnation[rows], which):
-            yield from self._fan_out(audience, rows[part], which[part])
+        known = self._routes.numbers(audience.names)
+        heard = audience.of(self._incarnation[rows], which, self._received[rows])
+        for part, owner, receiver in heard:
+            yield from self._unheard(rows[part], owner)
+            if len(owner):
+                found = self._find(rows[part][owner], known[receiver])
+                names = chosen(audience.names, receiver)
+                yield self._delivered(rows[part][owner], found, names)
 
-    def _fan_out(self, audience: Audience, rows: Longs, which: Longs) -> Iterator[Decisions]:
-        owner, receiver = audience.receivers(self._incarnation[rows], which, self._received[rows])
+    @staticmethod
+    def _unheard(rows: Longs, owner: Longs) -> Iterator[Decisions]:
         heard = np.zeros(len(rows), np.bool_)
         heard[owner] = True
         if not heard.all():
             nobody = np.full(int((~heard).sum()), _REASON[Reason.NO_SUBSCRIBER])
             yield _dropped(rows[~heard], nobody)
-        if len(owner):
-            yield self._delivered(rows[owner], audience.names, receiver)
 
-    def _delivered(self, rows: Longs, names: pa.Array, which: Longs) -> Decisions:
-        """What becomes of messages to participants: their names, by number."""
-        found = self._routes.find(self._incarnation[rows], names, which, self._received[rows])
+    def _find(self, rows: Longs, participant: Longs) -> Longs:
+        return self._routes.find(self._incarnation[rows], participant, self._received[rows])
+
+    def _delivered(self, rows: Longs, found: Longs, recipients: pa.Array) -> Decisions:
+        """What becomes of messages to participants whose entries were found, or not (-1)."""
         there = found >= 0
-        local = self._routes.local[found] & there
+        local = self._routes.local[found]
         outcome = np.where(
             local,
             _OUTCOME[Outcome.DELIVERED],
             np.where(there, _OUTCOME[Outcome.FORWARDED], _OUTCOME[Outcome.DROPPED]),
         )
         reason = np.where(there, _NONE, _REASON[Reason.NO_ROUTE])
-        addresses = picked(self._routes.addresses, found)
-        return Decisions(rows, outcome, reason, picked(names, which), addresses)
+        addresses = self._routes.addresses_of(found)
+        return Decisions(rows, outcome, reason, recipients, addresses)
 
 
 def _dropped(rows: Longs, reason: Longs) -> Decisions:
     outcome = np.full(len(rows), _OUTCOME[Outcome.DROPPED])
-    nobody = pa.nulls(len(rows), TEXT)
+    nobody = pa.nulls(len(rows), CODED)
     return Decisions(rows, outcome, reason, nobody, nobody)
 
 
-def first_addresses(messages: pa.Table, rows: Longs) -> pa.Array:
+def first_addresses(messages: pa.Table, rows: Longs) -> pa.DictionaryArray:
     """The address that a router looks at (AD-5); null where the onward route is empty."""
-    onward = column(messages, "onward").take(pa.array(rows))
-    empty = np.asarray(pc.list_value_length(onward)) == 0
-    starts = np.asarray(onward.offsets)[:-1].astype(np.int64)
-    return picked(onward.values, np.where(empty, _NONE, starts))
+    onward = column(messages, "onward")
+    bounds = np.asarray(onward.offsets)
+    starts = bounds[rows]
+    addresses = encoded(onward.values)
+    which = np.append(codes(addresses), _NONE)[np.where(bounds[rows + 1] > starts, starts, _NONE)]
+    indices = pa.array(which.astype(np.int32), mask=which < 0)
+    return pa.DictionaryArray.from_arrays(indices, addresses.dictionary)
 
 
 def local_names(addresses: pa.Array) -> pa.Array:
@@ -213,110 +243,161 @@ class Lookup:
     """Finds the entry that a participant had at an instant, for many of both."""
 
     def __init__(self, history: pa.Table) -> None:
-        self._starts = longs(history, "valid_from")
+        participants = encoded(column(history, "participant"))
+        self._participants = participants.dictionary
+        self._incarnations, lives = numbered(longs(history, "incarnation"))
+        fold = lives * max(len(self._participants), 1) + codes(participants)
+        starts = longs(history, "valid_from")
+        in_order = (fold[1:] > fold[:-1]) | ((fold[1:] == fold[:-1]) & (starts[1:] > starts[:-1]))
+        if not in_order.all():
+            order = np.lexsort((starts, fold))
+            fold, starts, history = fold[order], starts[order], history.take(pa.array(order))
+        self._starts = starts
         self._ends = longs(history, "valid_to", NEVER)
-        encoded = column(history, "participant").dictionary_encode()
-        self._participants = encoded.dictionary
-        numbers = longs(history, "incarnation")
-        self._incarnations, lives = numbered(numbers)
-        fold = lives * max(len(self._participants), 1) + codes(encoded)
-        order = np.lexsort((self._starts, fold))
-        if not (order[1:] > order[:-1]).all():
-            fold, self._starts, self._ends = fold[order], self._starts[order], self._ends[order]
-            history = history.take(pa.array(order))
         self.local: Flags = np.append(flags(history, "local"), False)  # the last is that of nobody
-        self.addresses = column(history, "address")
-        begins = np.flatnonzero(np.append(True, fold[1:] != fold[:-1])[: len(fold)])
-        self._folds = fold[begins]
-        self._bounds = np.append(begins, len(fold))
+        self._addresses = column(history, "address")
+        self._folds = Groups(fold, len(self._incarnations) * len(self._participants))
 
-    def find(self, incarnation: Longs, names: pa.Array, which: Longs, at: Longs) -> Longs:
-        """The row of the interval that holds each instant, or -1.
+    def numbers(self, names: pa.Array) -> Longs:
+        """The number of each of these participants here, or -1."""
+        found = pc.fill_null(pc.index_in(names, value_set=self._participants), _NONE)
+        return np.asarray(found).astype(np.int64)
 
-        `which` gives each row the number of its name, or -1.
+    def find(self, incarnation: Longs, participant: Longs, at: Longs) -> Longs:
+        """The row of the interval that holds each instant, or -1."""
+        if not len(self._starts):
+            return np.full(len(at), _NONE)
+        life = positions(self._incarnations, incarnation)
+        known = (participant >= 0) & (life >= 0)
+        fold = np.where(known, life * len(self._participants) + participant, _NONE)
+        first, end = self._folds.spans(fold)
+        found = self._latest(first, end, at)
+        return np.where((found >= first) & (at < self._ends[found]), found, _NONE)
+
+    def addresses_of(self, found: Longs) -> pa.Array:
+        """The addresses of these rows; -1 has none."""
+        if pa.types.is_dictionary(self._addresses.type):
+            return chosen(self._addresses, found)
+        return encoded(picked(self._addresses, found))
+
+    def addresses_or(
+        self, found: Longs, others: pa.Array, instead: Flags, which: Longs
+    ) -> pa.Array:
+        """The same, but where told so those of others, by number."""
+        own = self.addresses_of(found)
+        _, numbers = common_codes(own.dictionary, others)
+        new = numbers >= len(own.dictionary)
+        texts = pa.concat_arrays([own.dictionary, others.filter(pa.array(new))])
+        return chosen(texts, np.where(instead, np.append(numbers, _NONE)[which], codes(own)))
+
+    def _latest(self, first: Longs, end: Longs, at: Longs) -> Longs:
+        """The last row from `first` on and before `end` that begins at or before the instant.
+
+        One before `first` if there is none. By strides of half the length each, taken only where
+        there are so many rows.
         """
-        if not len(self._folds) or not len(names):
-            return np.full(len(which), _NONE)
-        known = pc.fill_null(pc.index_in(names, value_set=self._participants), _NONE)
-        participant = np.append(np.asarray(known).astype(np.int64), _NONE)[which]
-        life = np.searchsorted(self._incarnations, incarnation)
-        life = np.minimum(life, len(self._incarnations) - 1)
-        fold = life * len(self._participants) + participant
-        place = np.minimum(np.searchsorted(self._folds, fold), len(self._folds) - 1)
-        there = (
-            (participant >= 0)
-            & (self._incarnations[life] == incarnation)
-            & (self._folds[place] == fold)
-        )
-        found = self._latest(place, at)
-        there &= (found >= self._bounds[place]) & (at < self._ends[found])
-        return np.where(there, found, _NONE)
+        found = first - 1
+        stride = 1 << self._folds.largest.bit_length() >> 1
+        while stride:
+            rows = np.flatnonzero(end - first >= stride)
+            to = found[rows] + stride
+            fits = to < end[rows]
+            rows, to = rows[fits], to[fits]
+            begun = self._starts[to] <= at[rows]
+            found[rows[begun]] = to[begun]
+            stride >>= 1
+        return found
 
-    def _latest(self, place: Longs, at: Longs) -> Longs:
-        """In each fold, the last interval that begins at or before the instant: by halving."""
-        low, high = self._bounds[place], self._bounds[place + 1]
-        longest = int((self._bounds[1:] - self._bounds[:-1]).max())
-        for _ in range(longest.bit_length()):
-            middle = (low + high) // 2
-            later = self._starts[np.minimum(middle, len(self._starts) - 1)] > at
-            searching = low < high
-            high = np.where(searching & later, middle, high)
-            low = np.where(searching & ~later, middle + 1, low)
-        return low - 1
+
+class Groups:
+    """Where the rows of each group lie; rows stand in the order of their groups' numbers."""
+
+    def __init__(self, numbers: Longs, groups: int) -> None:
+        self._known: Longs | None = None
+        if groups <= _DENSE * len(numbers):
+            counts = np.bincount(numbers, minlength=groups)
+        else:  # most groups that there could be have no rows
+            self._known, counts = np.unique(numbers, return_counts=True)
+        self._bounds = np.append(np.append(0, np.cumsum(counts)), 0)
+        self.largest = int(counts.max(initial=0))
+
+    def spans(self, numbers: Longs) -> tuple[Longs, Longs]:
+        """The first row of each of these groups, and the one after the last; -1 has none."""
+        if self._known is not None:
+            numbers = positions(self._known, numbers)
+        first = self._bounds[numbers]  # of -1: the 0 at the end
+        return first, np.where(numbers < 0, 0, self._bounds[numbers + 1])
+
+
+def positions(known: Longs, values: Longs) -> Longs:
+    """Where each value stands among sorted distinct ones, or -1."""
+    if not len(known):
+        return np.full(len(values), _NONE)
+    if len(known) == 1:
+        return np.where(values == known[0], 0, _NONE)
+    found = np.minimum(np.searchsorted(known, values), len(known) - 1)
+    return np.where(known[found] == values, found, _NONE)
 
 
 class Audience:
     """Who receives what is published under each of some ids, and when."""
 
     def __init__(self, ids: pa.Array, history: pa.Table) -> None:
-        patterns = column(history, "pattern").dictionary_encode()
-        receivers = column(history, "receiver").dictionary_encode()
+        patterns = encoded(column(history, "pattern"))
+        receivers = encoded(column(history, "receiver"))
         self.names = receivers.dictionary
-        sound = np.array([is_multicast_id(id) for id in ids.to_pylist()], np.bool_)
-        known = np.flatnonzero(sound)
+        known = np.flatnonzero(are_ids(ids))
         matched, pattern = match(ids.take(pa.array(known)), patterns.dictionary)
         self._patterns = max(len(patterns.dictionary), 1)
         self._matched = pattern
         self._of_id = np.searchsorted(known[matched], np.arange(len(ids) + 1))
-        numbers = longs(history, "incarnation")
-        self._incarnations, lives = numbered(numbers)
+        self._incarnations, lives = numbered(longs(history, "incarnation"))
         group = lives * self._patterns + codes(patterns)
         order = stable_order(group)
-        self._group = group[order]
+        self._groups = Groups(group[order], len(self._incarnations) * self._patterns)
         self._receiver = codes(receivers)[order]
         self._starts = longs(history, "valid_from")[order]
         self._ends = longs(history, "valid_to", NEVER)[order]
 
-    def portions(self, incarnation: Longs, which: Longs) -> Iterator[slice]:
-        """Parts of the messages, none with many more candidates than are handled at once."""
-        owner, _, counts = self._candidates(incarnation, which)
+    def of(
+        self, incarnation: Longs, which: Longs, at: Longs
+    ) -> Iterator[tuple[slice, Longs, Longs]]:
+        """A part of the messages after the other, with each receiver of each message once.
+
+        These are told by the number of the message within the part and that of the name. No part
+        has many more candidates than are handled at once.
+        """
+        owner, starts, counts = self._candidates(incarnation, which)
         total = np.cumsum(np.bincount(owner, counts, minlength=len(which)))
         begin = 0
         while begin < len(which):
             limit = (total[begin - 1] if begin else 0) + ROWS_AT_ONCE
             end = max(int(np.searchsorted(total, limit, "right")), begin + 1)
-            yield slice(begin, end)
+            own = slice(*np.searchsorted(owner, [begin, end]).tolist())
+            part = slice(begin, end)
+            yield part, *self._receivers(owner[own] - begin, starts[own], counts[own], at[part])
             begin = end
 
-    def receivers(self, incarnation: Longs, which: Longs, at: Longs) -> tuple[Longs, Longs]:
-        """Each receiver of each message once: the number of the message, that of the name."""
-        owner, starts, counts = self._candidates(incarnation, which)
+    def _receivers(
+        self, owner: Longs, starts: Longs, counts: Longs, at: Longs
+    ) -> tuple[Longs, Longs]:
         pair, row = spread(starts, counts)
         owner = owner[pair]
         live = (self._starts[row] <= at[owner]) & (at[owner] < self._ends[row])
-        keys = owner[live] * max(len(self.names), 1) + self._receiver[row[live]]
-        keys = np.unique(keys)
-        width = max(len(self.names), 1)
-        return keys // width, keys % width
+        owner, receiver = owner[live], self._receiver[row[live]]
+        several = np.bincount(owner, minlength=len(at))[owner] > 1
+        if not several.any():
+            return owner, receiver
+        width = len(self.names)
+        keys = np.asarray(pa.array(owner[several] * width + receiver[several]).unique())
+        owner = np.append(owner[~several], keys // width)
+        return owner, np.append(receiver[~several], keys % width)
 
     def _candidates(self, incarnation: Longs, which: Longs) -> tuple[Longs, Longs, Longs]:
         """For each message and each pattern that matches it, the span of subscriptions."""
         first, last = self._of_id[which], self._of_id[which + 1]
         owner, place = spread(first, last - first)
-        life = np.searchsorted(self._incarnations, incarnation)
-        known = life < len(self._incarnations)
-        known[known] = self._incarnations[life[known]] == incarnation[known]
-        group = life[owner] * self._patterns + self._matched[place]
-        starts = np.searchsorted(self._group, group, "left")
-        ends = np.searchsorted(self._group, group, "right")
-        return owner, starts, np.where(known[owner], ends - starts, 0)
+        life = positions(self._incarnations, incarnation)[owner]
+        group = np.where(life < 0, _NONE, life * self._patterns + self._matched[place])
+        starts, ends = self._groups.spans(group)
+        return owner, starts, ends - starts

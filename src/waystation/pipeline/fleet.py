@@ -121,11 +121,17 @@ class Fleet(Struct, frozen=True, dict=True):
         The first cells are busier than the others.
         """
         own = _share(self.participants, cell, self.cells)
+        first = self._bounds[cell - 1] if cell else 0
+        return own, int(self._bounds[cell] - first)
+
+    @cached_property
+    def _bounds(self) -> Array:
+        """Up to which number the messages of each cell go; all cells are looked at but once."""
         weights = 1.0 / np.sqrt(np.arange(1, self.cells + 1))
-        bounds = np.floor(self.messages * np.cumsum(weights) / weights.sum() + 0.5).astype(int)
+        shares: Array = np.cumsum(weights) / weights.sum()
+        bounds: Array = np.floor(self.messages * shares + 0.5).astype(int)
         bounds[-1] = self.messages
-        first = bounds[cell - 1] if cell else 0
-        return own, int(bounds[cell] - first)
+        return bounds
 
     def following(self, cell: int) -> int:
         """The cell that a cell also talks to."""
@@ -316,6 +322,7 @@ class Cell:
             for low, high in ((0.6, 0.72), (0.72, 0.82), (0.82, 0.87), (0.87, 0.97), (0.97, 1.0))
         )
         moving = moves | moves_twice
+        reconnects = moving & (dice.throw("reconnects", who) < 0.4)  # to the leaf it was at
         for stay, ending in ((0, leaves | lapses | returns | moving), (1, moves_twice)):
             lasts = dice.pick(f"lasts {stay}", who, 0.1 * DURATION, 0.25 * DURATION)
             ends = self.begin[:, stay] + lasts
@@ -326,6 +333,7 @@ class Cell:
             gap = dice.pick(f"gap {stay}", who, 50 * MILLISECOND, 5 * SECOND)
             gap = np.where(returns, gap + LEASE, gap)
             away = self.leaf[:, stay - 1] + 1 + dice.pick(f"away {stay}", who, 0, self.leaves - 1)
+            away = np.where(reconnects, self.leaf[:, stay - 1], away)
             self.begin[goes_on, stay] = (self.end[:, stay - 1] + gap)[goes_on]
             self.leaf[goes_on, stay] = (1 + (away - 1) % self.leaves)[goes_on]
         self.sticky = dice.throw("sticky", who) < 0.03

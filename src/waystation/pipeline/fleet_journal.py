@@ -8,6 +8,7 @@ node in the order of time, and go through the journal's own writer. No Spark.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from waystation.journal.layout import Stem, table_directory
+from waystation.journal.layout import SEALING, Stem, table_directory
 from waystation.journal.records import INSTANT, SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.pipeline.fleet import (
@@ -80,7 +81,8 @@ class Names:
     def address(self, number: int, cell: int | None = None) -> str:
         """Where a node is reached."""
         cell = self.cell.number if cell is None else cell
-        return f"1#10.{cell // 250}.{cell % 250}.{number + 1}:4000"
+        network, subnet = divmod(cell, 64_000)  # so 15 million cells have an address
+        return f"1#{10 + network}.{subnet // 250}.{subnet % 250}.{number + 1}:4000"
 
     def participant(self, number: int) -> str | None:
         """A participant of this cell, a leaf or an application as one, or a stranger."""
@@ -177,9 +179,17 @@ _DIGITS: Final = np.frombuffer(
 
 
 def _hex_ids(fleet: Fleet, cell: int, numbers: Array) -> Array:
-    """The ids of messages that began in a cell, as rows of 32 characters."""
-    dice = Dice(fleet.seed, cell, 4)
-    halves = np.column_stack([dice.bits("id", numbers), dice.bits("id, rest", numbers)])
+    """The ids of messages that began in a cell, as rows of 32 characters.
+
+    One half is random; the other is cell and number stirred, so that no two are the same.
+    """
+    whole_fleet = np.uint64(cell << 40) + numbers.astype(np.uint64) % np.uint64(1 << 40)
+    halves = np.column_stack(
+        [
+            Dice(fleet.seed, cell, 4).bits("id", numbers),
+            Dice(fleet.seed, 5).bits("id, rest", whole_fleet),
+        ]
+    )
     return _DIGITS[halves.view(np.uint8)].view(np.uint8)
 
 
@@ -200,6 +210,8 @@ class CellWriter:
         self._directory = directory
         self._cell = Cell(fleet, number)
         self._names = Names(self._cell)
+        # Two tasks may do the same cell, when one is taken for dead; each has its own files.
+        self._unfinished = f".{secrets.token_hex(4)}{SEALING}"
         self._next_seq = np.zeros((self._cell.leaves + 1) * WINDOWS, np.int64)
         self._rows = dict.fromkeys([*SCHEMAS, "losses"], 0)
         self._changes = self._all_changes()
@@ -212,7 +224,7 @@ class CellWriter:
         slices = max(1, -(-busiest // SLICE))
         traffic = Traffic(cell)
         losses = losses_path(self._directory, cell.number)
-        unfinished = losses.with_name(f".{losses.name}")
+        unfinished = losses.with_name(f".{losses.name}{self._unfinished}")
         late: Rows | None = None
         since = 0
         with pq.ParquetWriter(unfinished, _LOSSES) as truth:
@@ -492,4 +504,5 @@ class CellWriter:
         directory = table_directory(self._directory, table, self._names.node(group // WINDOWS))
         directory.mkdir(parents=True, exist_ok=True)
         stem = Stem(rows.column("incarnation")[0].as_py(), rows.column("seq")[0].as_py())
-        write_sealed(directory, table, stem, rows.to_batches(), fsync=False)
+        unfinished = self._unfinished
+        write_sealed(directory, table, stem, rows.to_batches(), fsync=False, suffix=unfinished)

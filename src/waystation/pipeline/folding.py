@@ -25,15 +25,18 @@ from waystation.pipeline.columns import (
     NEVER,
     Flags,
     Longs,
+    are,
+    coded_name,
     codes,
     column,
     flags,
     instants,
+    kept,
     longs,
     numbered,
-    repeated,
     stable_order,
     taken,
+    with_numbers,
 )
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.schema import BUILT, TEXT
@@ -41,7 +44,7 @@ from waystation.pipeline.schema import BUILT, TEXT
 ROUNDS: Final = 8
 """So often all lives that are still in doubt are looked at together; the rest goes row by row."""
 
-_REASONS: Final = pa.array(["replaced", "removed", "expired", "stopped", "restart", None], TEXT)
+_REASONS: Final = pa.array(["replaced", "removed", "expired", "stopped", "restart"], TEXT)
 REPLACED, REMOVED, EXPIRED, STOPPED, RESTART, OPEN = range(6)
 
 
@@ -50,25 +53,56 @@ def fold_routes(node: str, events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
 
     `events` has the columns of `routes`, in any order of rows.
     """
+    return written_out("route_history", node, coded_routes(events, lifetimes))
+
+
+def coded_routes(events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
+    """The same without the node, with texts as numbers of distinct ones where they repeat."""
     if events.num_rows == 0:
-        return BUILT["route_history"].empty_table()
+        return _coded("route_history", BUILT["route_history"].empty_table().columns[1:])
+    events = with_numbers(events, "participant")
     folded = RouteFold(events)
     rows, to, why = folded.intervals(lifetimes)
     origin = folded.order[rows]
-    columns = [
-        repeated(node, len(rows)),
-        taken(events, "incarnation", origin),
-        taken(events, "participant", origin),
-        taken(events, "address", origin),
-        taken(events, "local", origin),
-        taken(events, "visible", origin),
-        pa.array(folded.sticky[rows]),
-        instants(folded.expiry[rows]),
-        instants(folded.at[rows]),
-        instants(to),
-        _REASONS.take(pa.array(why)),
-    ]
-    return pa.Table.from_arrays(columns, schema=BUILT["route_history"])
+    return _coded(
+        "route_history",
+        [
+            taken(events, "incarnation", origin),
+            kept(events, "participant", origin),
+            kept(events, "address", origin),
+            taken(events, "local", origin),
+            taken(events, "visible", origin),
+            pa.array(folded.sticky[rows]),
+            instants(folded.expiry[rows]),
+            instants(folded.at[rows]),
+            instants(to),
+            _why(why),
+        ],
+    )
+
+
+def named(node: str, history: pa.Table) -> pa.Table:
+    """A history with the name of the node."""
+    return history.add_column(0, "node", coded_name(node, history.num_rows))
+
+
+def written_out(table: str, node: str, history: pa.Table) -> pa.Table:
+    """A history with the name of the node and all texts, as it is in `BUILT`."""
+    return named(node, history).cast(BUILT[table])
+
+
+def _without_node(table: str) -> pa.Schema:
+    return BUILT[table].remove(0)
+
+
+def _coded(table: str, columns: list[pa.Array]) -> pa.Table:
+    """A history without the node, its texts as they were read."""
+    return pa.Table.from_arrays(columns, names=_without_node(table).names)
+
+
+def _why(reasons: Longs) -> pa.DictionaryArray:
+    indices = pa.array(reasons.astype(np.int32), mask=reasons == OPEN)
+    return pa.DictionaryArray.from_arrays(indices, _REASONS)
 
 
 def decided_otherwise(events: pa.Table) -> Longs:
@@ -84,14 +118,21 @@ def decided_otherwise(events: pa.Table) -> Longs:
 
 def fold_subscriptions(node: str, events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
     """The `subscription_history` of one node; `events` has the columns of `subscriptions`."""
+    return written_out("subscription_history", node, coded_subscriptions(events, lifetimes))
+
+
+def coded_subscriptions(events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
+    """The same without the node, with texts as numbers of distinct ones where they repeat."""
     if events.num_rows == 0:
-        return BUILT["subscription_history"].empty_table()
+        empty = BUILT["subscription_history"].empty_table()
+        return _coded("subscription_history", empty.columns[1:])
+    events = with_numbers(events, "pattern", "receiver")
     incarnation = longs(events, "incarnation")
     receiver = codes(column(events, "receiver"))
     pair = codes(column(events, "pattern")) * (int(receiver.max()) + 1) + receiver
     order, group, first = grouped(incarnation, pair, longs(events, "seq"))
     at = latest_so_far(longs(events, "at")[order], first)
-    on = np.asarray(pc.equal(column(events, "kind"), "subscribe"))[order]
+    on = are(column(events, "kind"), "subscribe")[order]
     changes = np.flatnonzero(np.where(first, on, on != _before(on)))
     opens = on[changes]
     following = np.append(changes[1:], 0)
@@ -103,16 +144,17 @@ def fold_subscriptions(node: str, events: pa.Table, lifetimes: Lifetimes) -> pa.
     lasting = at[rows] < to
     rows, to, why = rows[lasting], to[lasting], why[lasting]
     origin = order[rows]
-    columns = [
-        repeated(node, len(rows)),
-        taken(events, "incarnation", origin),
-        taken(events, "pattern", origin),
-        taken(events, "receiver", origin),
-        instants(at[rows]),
-        instants(to),
-        _REASONS.take(pa.array(why)),
-    ]
-    return pa.Table.from_arrays(columns, schema=BUILT["subscription_history"])
+    return _coded(
+        "subscription_history",
+        [
+            taken(events, "incarnation", origin),
+            kept(events, "pattern", origin),
+            kept(events, "receiver", origin),
+            instants(at[rows]),
+            instants(to),
+            _why(why),
+        ],
+    )
 
 
 class RouteFold:
@@ -128,7 +170,7 @@ class RouteFold:
         found = grouped(self.incarnation, participant, longs(events, "seq"))
         self.order, self.group, self.first = found
         self.at = latest_so_far(self.sorted(longs(events, "at")), self.first)
-        self.put = self.sorted(np.asarray(pc.equal(column(events, "kind"), "put")))
+        self.put = self.sorted(are(column(events, "kind"), "put"))
         self.local = self.put & self.sorted(flags(events, "local"))
         self._asked_sticky = self.put & self.sorted(flags(events, "sticky"))
         expiry = self.sorted(longs(events, "expiry", NEVER))

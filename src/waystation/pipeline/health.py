@@ -5,14 +5,14 @@ Arrow in, Arrow out; the counting itself is Spark's.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from waystation.core.address import STANDARD_TYPES, Address
-from waystation.pipeline.columns import codes, column, longs, picked
+from waystation.pipeline.columns import Longs, are, codes, column, encoded, longs, picked
 from waystation.pipeline.deciding import first_addresses
 from waystation.pipeline.schema import INSTANT, TEXT
 
@@ -31,38 +31,44 @@ SAMPLES: Final = pa.schema(
 NO_TYPE: Final = "none"
 """What stands for the address type of a message that was sent to no address."""
 
+_LOCAL: Final = "local"
 _NAMES: Final = {number: name for name, number in STANDARD_TYPES.items()}
 
 
 def sample(messages: pa.Table) -> pa.Table:
     """What `health` needs of these rows of `messages` (with `node`)."""
-    outcome = column(messages, "outcome")
-    first = first_addresses(messages, np.arange(messages.num_rows))
-    aimed = pc.if_else(pc.equal(outcome, "FORWARDED"), column(messages, "next_hop"), first)
-    types = pc.if_else(pc.equal(outcome, "DELIVERED"), "local", _types_of(aimed))
-    taken = longs(messages, "at") - longs(messages, "received_at")
+    count = messages.num_rows
+    outcome = encoded(column(messages, "outcome"))
+    forwarded = are(outcome, "FORWARDED")
+    aims = [first_addresses(messages, np.arange(count)), encoded(column(messages, "next_hop"))]
+    names: dict[str, int] = {_LOCAL: 0}
+    first, hop = (_types_of(aim, names) for aim in aims)
+    types = np.where(are(outcome, "DELIVERED"), 0, np.where(forwarded, hop, first))
+    took = longs(messages, "at") - longs(messages, "received_at")
     columns = {
-        "node": messages.column("node"),
+        "node": messages.column("node").cast(TEXT),
         "at": messages.column("at"),
-        "outcome": outcome,
-        "reason": messages.column("reason"),
-        "address_type": types,
+        "outcome": outcome.cast(TEXT),
+        "reason": messages.column("reason").cast(TEXT),
+        "address_type": picked(pa.array(list(names), TEXT), types),
         "bytes": column(messages, "bytes").cast(pa.int64()),
-        "milliseconds": pa.array(taken / 1_000),
+        "milliseconds": pa.array(took / 1_000),
     }
     return pa.table(columns, schema=SAMPLES)
 
 
-def _types_of(addresses: pa.Array) -> pa.Array:
-    """The type of each address by name, where it has a standard one, else its number."""
-    encoded = addresses.dictionary_encode()
-    names = [_type_of(text) for text in encoded.dictionary.to_pylist()]
-    return pc.fill_null(picked(pa.array(names, TEXT), codes(encoded)), NO_TYPE)
+def _types_of(addresses: pa.DictionaryArray, names: dict[str, int]) -> Longs:
+    """The type of each address by number; `names` numbers them, and gets those that are new."""
+    texts = [*addresses.dictionary.to_pylist(), None]
+    numbers = [names.setdefault(_type_of(text), len(names)) for text in texts]
+    return np.array(numbers, np.int64)[codes(addresses)]
 
 
-def _type_of(address: str) -> str:
+@lru_cache(maxsize=65_536)
+def _type_of(address: str | None) -> str:
+    """The name of an address's type, where it has a standard one, else its number."""
     try:
-        number = Address.parse(address).type
+        number = Address.parse(address).type if address is not None else None
     except ValueError:  # next_hop is told as the node wrote it
-        return NO_TYPE
-    return _NAMES.get(number, str(number))
+        number = None
+    return NO_TYPE if number is None else _NAMES.get(number, str(number))

@@ -29,7 +29,7 @@ from waystation.pipeline.schema import (
     SUBSCRIPTIONS,
     journal_schema,
 )
-from waystation.pipeline.work import FromFiles, from_files
+from waystation.pipeline.work import FromFiles, Through, from_files
 
 _ORIGIN: Final = "_waystation_origin"
 
@@ -81,14 +81,31 @@ class Journal:
         return self._table(MESSAGES)
 
     def work(
-        self, tables: tuple[str, ...], work: FromFiles, schema: pa.Schema, *, split: bool = True
+        self,
+        tables: tuple[str, ...],
+        work: FromFiles,
+        schema: pa.Schema,
+        *,
+        split: bool = True,
+        frugal: bool = False,
+        through: Through | None = None,
     ) -> DataFrame:
         """A frame of what `work` makes of each node that has one of these tables (see work.py)."""
-        return from_files(self.spark, self.listing, self.wanted, tables, work, schema, split=split)
+        return from_files(
+            self.spark,
+            self.listing,
+            self.wanted,
+            tables,
+            work,
+            schema,
+            split=split,
+            frugal=frugal,
+            through=through,
+        )
 
     def _table(self, table: str) -> DataFrame:
         def read(data: FileData) -> Iterator[pa.Table]:
-            for rows in data.batches(table):
+            for rows in data.coded_batches(table):
                 yield rows.add_column(0, "node", repeated(data.node, rows.num_rows))
 
         # Spans of messages are read apart from each other; other tables are small.

@@ -18,6 +18,7 @@ from waystation.errors import LocalError, shown
 from waystation.pipeline.schema import JOURNAL, MEMBERS, MESSAGES
 
 _NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})\.parquet")
+_HERE: Final = LocalFileSystem()
 _HEX: Final = re.compile("%([0-9A-Fa-f]{2})")
 
 
@@ -81,11 +82,14 @@ def locate(root: str) -> tuple[Any, str]:
     if "://" in root:
         found: tuple[Any, str] = FileSystem.from_uri(root)
         return found
-    return LocalFileSystem(), str(Path(root).absolute())
+    return _HERE, str(Path(root).absolute())
 
 
 def list_journal(root: str, wanted: Wanted) -> Listing:
-    """List a journal; the LocalError says so when there is none."""
+    """List a journal; the LocalError says so when there is none.
+
+    A directory is called by its full name from then on: executors work in another one.
+    """
     system, path = locate(root)
     if system.get_file_info(path).type is not FileType.Directory:
         raise LocalError(
@@ -107,7 +111,8 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
         for files in tables.values():
             files.sort(key=_order)
     needed = {node: _needed(tables, wanted) for node, tables in sorted(nodes.items())}
-    return Listing(root, {node: has for node, has in needed.items() if has}, strays)
+    found = root if "://" in root else path
+    return Listing(found, {node: has for node, has in needed.items() if has}, strays)
 
 
 def _visible_files(system: Any, directory: str) -> Iterator[tuple[str, int]]:

@@ -14,10 +14,38 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.core.multicast import ONE, REST
-from waystation.pipeline.columns import Longs
+from waystation.core.multicast import MAX_LENGTH, ONE, REST, is_multicast_id
+from waystation.pipeline.columns import Flags, Longs, text_bounds, text_bytes
+
+# What most ids and patterns look like; others are read one by one, as the live node reads them.
+_NAME: Final = r"[!\"$-),-.0-~]+"  # printable ASCII without space, +, * and #
+_USUAL_ID: Final = rf"^{_NAME}/{_NAME}(/[A-Za-z0-9]+){{0,20}}$"
+_USUAL_PATTERN: Final = rf"^({_NAME}|\+)/({_NAME}|\+)(/([A-Za-z0-9]+|\+)){{0,20}}(/\*)?$"
 
 _NAMED: Final = "x"  # stands for a segment without a wildcard in the shape of a pattern
+
+
+def are_usual_patterns(texts: pa.Array) -> Flags:
+    """Which texts are patterns, as can be seen at once."""
+    return _look_like(texts, _USUAL_PATTERN)
+
+
+def are_ids(texts: pa.Array) -> Flags:
+    """Which texts something can be published under.
+
+    >>> are_ids(pa.array(["garage/heat", "garage/+"])).tolist()
+    [True, False]
+    """
+    found = _look_like(texts, _USUAL_ID)
+    for number in np.flatnonzero(~found).tolist():
+        found[number] = is_multicast_id(texts[number].as_py())
+    return found
+
+
+def _look_like(texts: pa.Array, expression: str) -> Flags:
+    short = pc.less_equal(pc.binary_length(texts), MAX_LENGTH)
+    found = pc.and_(short, pc.match_substring_regex(texts, expression))
+    return np.array(pc.fill_null(found, False))
 
 
 def match(ids: pa.Array, patterns: pa.Array) -> tuple[Longs, Longs]:
@@ -29,14 +57,23 @@ def match(ids: pa.Array, patterns: pa.Array) -> tuple[Longs, Longs]:
     >>> [found.tolist() for found in match(published, subscribed)]
     [[0, 1, 1], [0, 1, 2]]
     """
-    pairs = [_looked_up(ids, np.arange(len(ids)), patterns, np.arange(len(patterns)))]
-    wild = np.flatnonzero(np.asarray(pc.match_substring_regex(patterns, r"[+*]")))
+    alike = pc.index_in(patterns, value_set=ids)  # most patterns have no wildcard
+    pairs = [(np.asarray(alike.drop_null()).astype(np.int64), np.flatnonzero(alike.is_valid()))]
+    wild = _with_wildcards(patterns)
     if len(wild):
         pairs += _match_wildcards(ids, patterns.take(pa.array(wild)), wild)
     found_ids = np.concatenate([pair[0] for pair in pairs])
     found_patterns = np.concatenate([pair[1] for pair in pairs])
     order = np.lexsort((found_patterns, found_ids))
     return found_ids[order], found_patterns[order]
+
+
+def _with_wildcards(patterns: pa.Array) -> Longs:
+    """The numbers of the patterns that hold a `+` or a `*`."""
+    bytes, bounds = text_bytes(patterns), text_bounds(patterns)
+    places = np.flatnonzero((bytes == ord(ONE)) | (bytes == ord(REST)))
+    found = np.searchsorted(bounds, places + bounds[0], "right") - 1
+    return np.asarray(found[np.append(True, found[1:] != found[:-1])[: len(found)]])
 
 
 def _match_wildcards(ids: pa.Array, patterns: pa.Array, numbers: Longs) -> list[Any]:

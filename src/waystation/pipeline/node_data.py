@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Protocol
@@ -22,30 +22,41 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.pipeline.checks import problems_of
-from waystation.pipeline.columns import Flags, codes, column, longs
-from waystation.pipeline.folding import fold_routes, fold_subscriptions
+from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs, with_numbers
+from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File, Wanted, locate
-from waystation.pipeline.normal import UnfitError, check_columns, normal
+from waystation.pipeline.normal import UnfitError, check_columns, coded, normal
 from waystation.pipeline.schema import (
     BUILT,
+    CODED,
     JOURNAL,
     MESSAGES,
     NODES,
     ROUTES,
     SUBSCRIPTIONS,
+    TEXT,
+    coded_schema,
     journal_schema,
 )
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
 """What reading a file raises that is not what it should be."""
 
-FOLDED_AT_ONCE: Final = 500_000
+FOLDED_AT_ONCE: Final = 1_000_000
 """So many events of a node are folded together at the most, as far as their participants allow."""
 
 _NOT_THE_FILE: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
 )
+_OPEN_AT_ONCE: Final = 16
+_MANY_ROWS: Final = 20_000
+_BYTES_OF_UNREPEATED: Final = 9
+"""A text that repeats takes fewer bytes in a file, most often its number alone."""
+
+_SPLIT_BY: Final = {ROUTES: ["participant"], SUBSCRIPTIONS: ["pattern", "receiver"]}
+"""What tells the folds of a table apart, within an incarnation."""
+
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Reject = tuple[str, str, str | None, str | None, str]
@@ -62,6 +73,12 @@ class NodeData(Protocol):
     def events(self, table: str) -> pa.Table:
         """The sound rows of a table of the journal, without the column `node`."""
 
+    def coded_events(self, table: str) -> pa.Table:
+        """The same, with texts as numbers of distinct ones where they are read so."""
+
+    def foldable(self, table: str) -> Iterator[pa.Table]:
+        """The same in parts that can be folded one after the other."""
+
     def lifetimes(self) -> Lifetimes:
         """When its incarnations began and ended."""
 
@@ -73,12 +90,21 @@ class NodeData(Protocol):
     def subscription_history(self) -> pa.Table:
         """Who listened to what."""
 
+    @property
+    def coded_route_history(self) -> pa.Table:
+        """Who was reached how, with texts as numbers where they are read so; without the node."""
+
+    @property
+    def coded_subscription_history(self) -> pa.Table:
+        """The same of who listened to what."""
+
 
 class Share(Struct, frozen=True):
     """The work of one task for one node: all of it, or a part.
 
     Part `part` of `parts` has the participants (or the pairs of pattern and receiver) of its own
-    hash. `received` limits messages to those received in a span, [from, to), in microseconds.
+    hash. `received` limits messages to those received in one of so many `spans`, [from, to), in
+    microseconds.
     """
 
     node: str
@@ -86,6 +112,16 @@ class Share(Struct, frozen=True):
     part: int = 0
     parts: int = 1
     received: tuple[int, int] | None = None
+    spans: int = 1
+
+
+class _Source(Struct):
+    """A file of a table: its footer, the columns to read, and the file itself if it is open."""
+
+    file: File
+    footer: Any
+    names: list[str]
+    stream: Any
 
 
 class FileData:
@@ -111,18 +147,46 @@ class FileData:
 
     def events(self, table: str) -> pa.Table:
         """The sound rows of a table, each once."""
-        whole = self._share.parts == 1
-        pieces = (rows if whole else self._own_part(table, rows) for rows in self.batches(table))
-        return pa.concat_tables([journal_schema(table).remove(0).empty_table(), *pieces])
+        return self.coded_events(table).cast(journal_schema(table).remove(0))
 
     def batches(self, table: str) -> Iterator[pa.Table]:
         """The same, piece by piece, as they stand in the files."""
-        readable = list(self._readable(table))
-        repeats = _Repeats([footer for _, footer, _ in readable])
-        for number, (file, footer, names) in enumerate(readable):
-            for found in self._row_groups(table, file, footer, names):
-                rows = self._wanted_rows(table, repeats.without(number, found))
-                yield self._sound(table, file, rows)
+        plain = journal_schema(table).remove(0)
+        yield from self._sound_rows(table, lambda rows: rows.cast(plain))
+
+    def coded_events(self, table: str) -> pa.Table:
+        """The sound rows of a table, each once, as `coded_schema` has them."""
+        pieces = [self._own_part(table, rows) for rows in self.coded_batches(table)]
+        if not pieces:
+            return coded_schema(table).empty_table()
+        return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
+
+    def coded_batches(self, table: str) -> Iterator[pa.Table]:
+        """The same, piece by piece, as they stand in the files, whatever part this is."""
+        yield from self._sound_rows(table, lambda rows: rows)
+
+    def _sound_rows(self, table: str, form: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
+        """The same in some form, in which the rows that are wanted are looked for as well."""
+        few = len(self._share.files.get(table, ())) <= _OPEN_AT_ONCE
+        readable = list(self._readable(table, keep_open=few))
+        footers = [source.footer for source in readable]
+        repeats, plain = _Repeats(footers), _unrepeated(table, footers)
+        for number, source in enumerate(readable):
+            for found in self._row_groups(table, source, plain):
+                rows = self._wanted_rows(table, form(repeats.without(number, found)))
+                yield self._sound(table, source.file, rows)
+
+    def foldable(self, table: str) -> Iterator[pa.Table]:
+        """The coded rows in so many parts by participant that none takes much memory to fold."""
+        rows = self.coded_events(table)
+        count = -(-rows.num_rows // FOLDED_AT_ONCE)
+        if count < 2:
+            yield rows
+            return
+        rows = with_numbers(rows, *_SPLIT_BY[table])
+        part = sum(codes(column(rows, name)) for name in _SPLIT_BY[table]) % count
+        for number in np.unique(part).tolist():
+            yield rows.filter(pa.array(part == number))
 
     def lifetimes(self) -> Lifetimes:
         """When its incarnations began and ended, from all of its tables."""
@@ -149,35 +213,29 @@ class FileData:
                     lives.add_firsts(self._instants_of(table, file))
         return lives
 
-    @cached_property
+    @property
     def route_history(self) -> pa.Table:
         """Who was reached how."""
-        parts = [
-            fold_routes(self.node, part.events(ROUTES), self.lifetimes())
-            for part in self.parts(ROUTES)
-        ]
-        return pa.concat_tables(parts)
+        return written_out("route_history", self.node, self.coded_route_history)
 
-    @cached_property
+    @property
     def subscription_history(self) -> pa.Table:
         """Who listened to what."""
-        parts = [
-            fold_subscriptions(self.node, part.events(SUBSCRIPTIONS), self.lifetimes())
-            for part in self.parts(SUBSCRIPTIONS)
-        ]
-        return pa.concat_tables(parts)
+        return written_out("subscription_history", self.node, self.coded_subscription_history)
 
-    def parts(self, table: str) -> list[FileData]:
-        """This data, or so many parts of it by participant that none takes much memory to fold.
+    @cached_property
+    def coded_route_history(self) -> pa.Table:
+        """Who was reached how, with texts as numbers of distinct ones; without the node."""
+        lives = self.lifetimes()
+        parts = [coded_routes(part, lives) for part in self.foldable(ROUTES)]
+        return pa.concat_tables(parts).combine_chunks()
 
-        The files are read once for each part.
-        """
-        share = self._share
-        parts = -(-self.rows(table) // FOLDED_AT_ONCE)
-        if share.parts > 1 or parts < 2:
-            return [self]
-        shares = [Share(share.node, share.files, part, parts) for part in range(parts)]
-        return [FileData(self._root, part, self._wanted) for part in shares]
+    @cached_property
+    def coded_subscription_history(self) -> pa.Table:
+        """The same of who listened to what."""
+        lives = self.lifetimes()
+        parts = [coded_subscriptions(part, lives) for part in self.foldable(SUBSCRIPTIONS)]
+        return pa.concat_tables(parts).combine_chunks()
 
     def later_entries(self, ids: set[str]) -> set[str]:
         """Which of these messages entered the node again after the span of this share."""
@@ -186,42 +244,44 @@ class FileData:
             return set()
         later = Share(self.node, self._share.files, received=(received[1], 2**63 - 1))
         found: set[str] = set()
-        for rows in FileData(self._root, later, self._wanted).batches(MESSAGES):
+        for rows in FileData(self._root, later, self._wanted).coded_batches(MESSAGES):
             found |= ids & set(rows.column("message_id").to_pylist())
         return found
 
     def rows(self, table: str) -> int:
         """How many rows the files of a table have, bad ones and repeated ones included."""
-        return sum(footer.num_rows for _, footer, _ in self._readable(table))
+        return sum(source.footer.num_rows for source in self._readable(table))
 
     def all_rejects(self) -> list[Reject]:
         """What is wrong in any table."""
         self.rejects.clear()
         for table in self._share.files:
-            for _ in self.batches(table):
+            for _ in self.coded_batches(table):
                 pass
         return self.rejects
 
-    def _readable(self, table: str) -> Iterator[tuple[File, Any, list[str]]]:
-        """The files of a table that are what they should be: footers, and the columns to read.
+    def _readable(self, table: str, *, keep_open: bool = False) -> Iterator[_Source]:
+        """The files of a table that are what they should be.
 
-        Each is closed again at once, since a node may have more files than can be open.
+        Each is closed again at once if it is not to be kept, since a node may have more files than
+        can be open.
         """
         for file in self._share.files.get(table, ()):
             try:
-                with self._system.open_input_file(f"{self._directory}/{file.path}") as stream:
-                    source = pq.ParquetFile(stream)
-                    names = check_columns(table, source.schema_arrow)
+                stream = self._system.open_input_file(f"{self._directory}/{file.path}")
+                source = pq.ParquetFile(stream)
+                names = check_columns(table, source.schema_arrow)
             except UNREADABLE as error:
                 _blame_the_file(error)
                 self._reject(table, file, None, _said(error))
-            else:
-                yield file, source.metadata, names
+                continue
+            if not keep_open:
+                stream.close()
+            yield _Source(file, source.metadata, names, stream if keep_open else None)
 
-    def _row_groups(
-        self, table: str, file: File, footer: Any, names: list[str]
-    ) -> Iterator[pa.Table]:
+    def _row_groups(self, table: str, source: _Source, plain: list[str]) -> Iterator[pa.Table]:
         """The row groups of a file that may hold what is wanted, in the columns of today."""
+        file, footer = source.file, source.footer
         groups = [
             number
             for number in range(footer.num_row_groups)
@@ -229,18 +289,25 @@ class FileData:
         ]
         if not groups:
             return
+        stream = source.stream
         try:
-            stream = self._system.open_input_file(f"{self._directory}/{file.path}")
+            if stream is None:
+                stream = self._system.open_input_file(f"{self._directory}/{file.path}")
         except UNREADABLE as error:
             _blame_the_file(error)
             self._reject(table, file, None, _said(error))
             return
         with stream:
-            source = pq.ParquetFile(stream, metadata=footer, page_checksum_verification=True)
+            content = pq.ParquetFile(
+                stream,
+                metadata=footer,
+                read_dictionary=_coded_leaves(table, footer, plain),
+                page_checksum_verification=True,
+            )
             for group in groups:
-                try:
-                    rows = source.read_row_group(group, names, use_threads=False)  # Spark has some
-                    found = normal(table, rows)
+                try:  # in one thread: Spark has some
+                    rows = content.read_row_group(group, source.names, use_threads=False)
+                    found = coded(table, rows, plain)
                     found.validate(full=True)
                 except UNREADABLE as error:
                     _blame_the_file(error)
@@ -276,15 +343,9 @@ class FileData:
 
     def _own_part(self, table: str, rows: pa.Table) -> pa.Table:
         """The rows of the participants, or subscriptions, that are this part's share."""
-        names = {ROUTES: ["participant"], SUBSCRIPTIONS: ["pattern", "receiver"]}.get(table)
-        if names is None or not rows.num_rows:
+        if self._share.parts == 1 or table not in _SPLIT_BY or not rows.num_rows:
             return rows
-        hashes = np.zeros(rows.num_rows, np.int64)
-        for name in names:
-            encoded = column(rows, name).dictionary_encode()
-            distinct = [crc32(text.encode()) for text in encoded.dictionary.to_pylist()]
-            hashes = hashes * 31 + np.array(distinct, np.int64)[codes(encoded)]
-        return rows.filter(pa.array(hashes % self._share.parts == self._share.part))
+        return rows.filter(pa.array(_hashes(table, rows) % self._share.parts == self._share.part))
 
     def _instants_of(self, table: str, file: File) -> pa.Table:
         """Incarnation, seq and at of the rows of one file that have them."""
@@ -319,6 +380,14 @@ class FrameData:
             return journal_schema(table).remove(0).empty_table()
         return sound_rows(table, normal(table, self._tables[table]))
 
+    def coded_events(self, table: str) -> pa.Table:
+        """The same: these texts are written out already."""
+        return self.events(table)
+
+    def foldable(self, table: str) -> Iterator[pa.Table]:
+        """The same in one part."""
+        yield self.events(table)
+
     def lifetimes(self) -> Lifetimes:
         """When its incarnations began and ended, as far as these tables tell."""
         lives = Lifetimes()
@@ -340,9 +409,56 @@ class FrameData:
         """Who listened to what, as given."""
         return self.given("subscription_history")
 
+    @property
+    def coded_route_history(self) -> pa.Table:
+        """The same: these texts are written out already."""
+        return self.route_history
+
+    @property
+    def coded_subscription_history(self) -> pa.Table:
+        """The same: these texts are written out already."""
+        return self.subscription_history
+
     def given(self, name: str) -> pa.Table:
         """A table that a step before has built."""
         return self._tables.get(name, BUILT[name].empty_table())
+
+
+def _hashes(table: str, rows: pa.Table) -> Longs:
+    """A number for each row, the same for all that belong to one fold; from 0 on."""
+    hashes = np.zeros(rows.num_rows, np.int64)
+    for name in _SPLIT_BY[table]:
+        texts = encoded(column(rows, name))
+        distinct = [crc32(text.encode()) for text in texts.dictionary.to_pylist()]
+        hashes = hashes * 31 + np.array(distinct, np.int64)[codes(texts)]
+    return hashes
+
+
+def _coded_leaves(table: str, footer: Any, plain: list[str]) -> list[str]:
+    """The columns of a file that are to be read as numbers of distinct texts."""
+    wanted = {field.name for field in coded_schema(table, plain) if field.type != TEXT}
+    leaves = [footer.schema.column(number) for number in range(footer.num_columns)]
+    return [
+        leaf.path
+        for leaf in leaves
+        if leaf.physical_type == "BYTE_ARRAY" and leaf.path.partition(".")[0] in wanted
+    ]
+
+
+def _unrepeated(table: str, footers: list[Any]) -> list[str]:
+    """The columns whose texts hardly repeat, as their size tells: to number them gains nothing."""
+    rows = sum(footer.num_rows for footer in footers)
+    if rows < _MANY_ROWS:
+        return []
+    sizes = dict.fromkeys((field.name for field in coded_schema(table) if field.type == CODED), 0)
+    for footer in footers:
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            for place in range(footer.num_columns):
+                found = group.column(place)
+                if found.path_in_schema in sizes:
+                    sizes[found.path_in_schema] += found.total_uncompressed_size
+    return [name for name, size in sizes.items() if size > rows * _BYTES_OF_UNREPEATED]
 
 
 def sound_rows(table: str, rows: pa.Table) -> pa.Table:

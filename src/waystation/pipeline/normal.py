@@ -6,12 +6,13 @@ type is converted; anything else makes the file a reject. No files are opened he
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.pipeline.schema import BUILT, JOURNAL, Column
+from waystation.pipeline.schema import BUILT, CODED, JOURNAL, Column, coded_schema, journal_schema
 
 
 class UnfitError(Exception):
@@ -47,14 +48,23 @@ def check_built(table: str, schema: pa.Schema) -> None:
 
 def normal(table: str, rows: pa.Table) -> pa.Table:
     """The rows with the columns of today; raises what Arrow raises for values that do not fit."""
+    return _brought(table, rows, journal_schema(table).remove(0))
+
+
+def coded(table: str, rows: pa.Table, plain: Collection[str] = ()) -> pa.Table:
+    """The same with texts as numbers of distinct ones, as `coded_schema` has them."""
+    return _brought(table, rows, coded_schema(table, plain))
+
+
+def _brought(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     columns: dict[str, Any] = {}
-    for name, column in JOURNAL[table].items():
+    for (name, column), field in zip(JOURNAL[table].items(), schema, strict=True):
         if name in rows.column_names:
-            columns[name] = _converted(rows.column(name), column.type)
+            columns[name] = _converted(rows.column(name), field.type)
         elif column.same_as is not None:
             columns[name] = columns[column.same_as]
         else:
-            columns[name] = _defaults(column, rows.num_rows)
+            columns[name] = _defaults(column, rows.num_rows).cast(field.type)
     return pa.table(columns)
 
 
@@ -91,4 +101,8 @@ def _converted(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
             values = pc.floor_temporal(values, unit="microsecond")
         naive = values.cast(pa.timestamp("us", values.type.tz))
         return naive.cast(wanted) if values.type.tz else pc.assume_timezone(naive, "UTC")
+    if wanted == CODED:
+        return values.cast(CODED.value_type).cast(wanted)
+    if pa.types.is_list(wanted):
+        return values.cast(pa.list_(CODED.value_type)).cast(wanted)
     return values.cast(wanted)

@@ -6,7 +6,7 @@ Which values a row may hold is in checks.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
@@ -17,6 +17,8 @@ from pyspark.sql.types import StructType
 INSTANT: Final = pa.timestamp("us", "UTC")
 TEXT: Final = pa.string()
 TEXTS: Final = pa.list_(TEXT)
+CODED: Final = pa.dictionary(pa.int32(), TEXT)
+"""Texts as numbers of distinct ones: what is read so is never written out row by row."""
 
 NODES: Final = "nodes"
 ROUTES: Final = "routes"
@@ -173,6 +175,21 @@ BUILT: Final[Mapping[str, pa.Schema]] = {
     "rejects": pa.schema({"table": TEXT, "node": TEXT, "file": TEXT, "row": TEXT, "problem": TEXT}),
 }
 """The schema of each table that the pipeline builds."""
+
+
+def coded_schema(table: str, plain: Collection[str] = ()) -> pa.Schema:
+    """The schema of a table of the journal as the steps read it, without `node`.
+
+    Texts are CODED, but for the ids of messages, which hardly repeat, and what is to be `plain`
+    because it does not repeat either.
+    """
+    columns = {name: column.type for name, column in JOURNAL[table].items()}
+    for name, type in columns.items():
+        if type == TEXTS:
+            columns[name] = pa.list_(CODED)
+        elif type == TEXT and name != "message_id" and name not in plain:
+            columns[name] = CODED
+    return pa.schema(columns)
 
 
 def journal_schema(table: str) -> pa.Schema:

@@ -27,6 +27,8 @@ from waystation.errors import LocalError, shown
 from waystation.journal.records import SCHEMAS
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter, losses_path
+from waystation.pipeline.session import ship
+from waystation.pipeline.shipping import check_shared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,16 +65,19 @@ def simulate(
     directory = Path(out).absolute()
     _check(directory, nodes=nodes, participants=participants, messages=messages)
     fleet = Fleet(nodes, participants, messages, seed)
-    losses_path(directory, 0).parent.mkdir(parents=True, exist_ok=True)
+    losses = losses_path(directory, 0).parent
+    losses.mkdir(parents=True, exist_ok=True)
+    ship(spark)
+    check_shared(spark, write=[losses])
     cells = spark.range(0, fleet.cells, 1, min(fleet.cells, MAX_TASKS))
     written = cells.mapInArrow(_Task(fleet, str(directory)), "table string, rows long")
     rows = dict.fromkeys([*SCHEMAS, "losses"], 0)
     with _telling(progress, directory, fleet.cells):
         for row in written.groupBy("table").sum("rows").collect():
             rows[row[0]] = row[1]
-    losses = rows.pop("losses")
-    done = Simulated(str(directory), nodes, rows, losses)
-    told = {**msgspec.to_builtins(fleet), "rows": rows, "losses": losses}
+    lost = rows.pop("losses")
+    done = Simulated(str(directory), nodes, rows, lost)
+    told = {**msgspec.to_builtins(fleet), "rows": rows, "losses": lost}
     (directory / TRUTH / "fleet.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")
     return done
 
@@ -202,8 +207,8 @@ def score(spark: SparkSession, journal: str | Path, tables: str | Path) -> Score
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     names = ("audit", "expected", "route_history", "traces")
-    found = findings({name: spark.read.parquet(str(Path(tables) / name)) for name in names})
-    truth = spark.read.parquet(str(Path(journal) / TRUTH / "losses"))
+    found = findings({name: spark.read.parquet(_shared(tables, name)) for name in names})
+    truth = spark.read.parquet(_shared(journal, f"{TRUTH}/losses"))
     cause = f.concat_ws(", ", "reason", "detail").alias("cause")
     keys = ["message_id", "node", "cause"]
     lost = truth.select("message_id", "node", cause).groupBy(*keys).agg(f.count("*").alias("lost"))
@@ -213,3 +218,8 @@ def score(spark: SparkSession, journal: str | Path, tables: str | Path) -> Score
         f.sum("lost"), f.sum("found"), f.sum(f.least("lost", "found"))
     )
     return Score({row[0]: Tally(*row[1:]) for row in sorted(by_cause.collect())})
+
+
+def _shared(directory: str | Path, table: str) -> str:
+    """A directory by its full name: the executors have another default than this process."""
+    return f"file://{Path(directory).absolute() / table}"

@@ -22,10 +22,10 @@ from pyspark.sql import functions as f
 
 from waystation.core.message import HOP_LIMIT
 from waystation.errors import LocalError
-from waystation.pipeline.columns import repeated
+from waystation.pipeline.columns import coded_name
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
-from waystation.pipeline.deciding import decide
-from waystation.pipeline.folding import fold_routes, fold_subscriptions
+from waystation.pipeline.deciding import coded_decisions
+from waystation.pipeline.folding import coded_routes, coded_subscriptions, named
 from waystation.pipeline.health import SAMPLES, sample
 from waystation.pipeline.journal import Journal, Origin, instant, marked, origin_of
 from waystation.pipeline.node_data import FileData, FrameData, NodeData, sound_rows
@@ -39,8 +39,8 @@ from waystation.pipeline.schema import (
     TEXT,
     spark_schema,
 )
-from waystation.pipeline.tracing import STEPS, steps, trace
-from waystation.pipeline.work import BYTES_PER_TASK, checked, from_frames
+from waystation.pipeline.tracing import PACKED, coded_steps, packed, trace, unpacked
+from waystation.pipeline.work import BYTES_PER_TASK, Through, checked, from_frames, mapped
 
 OfNode: TypeAlias = Callable[[NodeData], Iterator[pa.Table]]
 """What a step makes of one node."""
@@ -58,7 +58,8 @@ def route_history(routes: DataFrame, nodes: DataFrame | None = None) -> DataFram
     """
 
     def work(data: NodeData) -> Iterator[pa.Table]:
-        yield fold_routes(data.node, data.events(ROUTES), data.lifetimes())
+        for part in data.foldable(ROUTES):
+            yield named(data.node, coded_routes(part, data.lifetimes()))
 
     return _history("route_history", ROUTES, routes, nodes, work)
 
@@ -72,7 +73,8 @@ def subscription_history(subscriptions: DataFrame, nodes: DataFrame | None = Non
     """
 
     def work(data: NodeData) -> Iterator[pa.Table]:
-        yield fold_subscriptions(data.node, data.events(SUBSCRIPTIONS), data.lifetimes())
+        for part in data.foldable(SUBSCRIPTIONS):
+            yield named(data.node, coded_subscriptions(part, data.lifetimes()))
 
     return _history("subscription_history", SUBSCRIPTIONS, subscriptions, nodes, work)
 
@@ -125,11 +127,10 @@ def expected(
         )
 
     def work(data: NodeData) -> Iterator[pa.Table]:
-        messages = data.events(MESSAGES)
+        messages = data.coded_events(MESSAGES)
         if messages.num_rows:
-            yield from decide(
-                data.node, messages, data.route_history, data.subscription_history, hop_limit
-            )
+            routes, subscriptions = data.coded_route_history, data.coded_subscription_history
+            yield from coded_decisions(data.node, messages, routes, subscriptions, hop_limit)
 
     journal = _same_journal(
         (messages, MESSAGES),
@@ -138,7 +139,7 @@ def expected(
     )
     if journal is not None:
         tables = (MESSAGES, ROUTES, SUBSCRIPTIONS)
-        frame = journal.work(tables, work, BUILT["expected"])
+        frame = journal.work(tables, work, BUILT["expected"], frugal=True)
         return marked(frame, Origin(journal, "expected", hop_limit))
     frames = {
         MESSAGES: messages,
@@ -167,14 +168,14 @@ def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = N
         limit = origin.hop_limit
 
         def work(data: FileData) -> Iterator[pa.Table]:
-            rows = data.events(MESSAGES)
-            routes, subscriptions = data.route_history, data.subscription_history
-            ruled = list(decide(data.node, rows, routes, subscriptions, limit))
-            whole = pa.concat_tables([BUILT["expected"].empty_table(), *ruled])
+            rows = data.coded_events(MESSAGES)
+            routes, subscriptions = data.coded_route_history, data.coded_subscription_history
+            ruled = list(coded_decisions(data.node, rows, routes, subscriptions, limit))
+            whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
             yield compare(data.node, whole, rows, data.later_entries(waiting_ids(rows)))
             if data.is_first_share:
-                for part in data.parts(ROUTES):
-                    yield route_differences(data.node, part.events(ROUTES))
+                for part in data.foldable(ROUTES):
+                    yield route_differences(data.node, part)
 
         return journal.work((MESSAGES, ROUTES, SUBSCRIPTIONS), work, BUILT["audit"])
 
@@ -210,16 +211,20 @@ def traces(messages: DataFrame, *, paths: bool = True) -> DataFrame:
     pipeline.traces(journal.messages).where("not complete or looped").show()
     ```
     """
+    parts = _trace_partitions(messages)
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        held = [batch for batch in batches if batch.num_rows]
+    def pack(found: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        return packed(found, parts, paths=paths)
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        held = [table for batch in batches for table in unpacked(batch.column("steps"))]
         if held:
-            found = trace(pa.Table.from_batches(held), paths=paths)
-            yield from found.to_batches(max_chunksize=65_536)
+            yield trace(pa.concat_tables(held), paths=paths)
 
-    read = _of_messages(messages, steps, STEPS)
-    together = read.repartition(_trace_partitions(messages), "message_id")
-    return together.mapInArrow(work, spark_schema(BUILT["traces"]))
+    sent = _of_messages(messages, coded_steps, PACKED, through=pack)
+    # Each part goes to a task of its own, where Spark can be told so (4.1 and newer).
+    bring = getattr(sent, "repartitionById", sent.repartition)
+    return mapped(bring(parts, "part"), work, BUILT["traces"])
 
 
 def _trace_partitions(messages: DataFrame) -> int:
@@ -262,27 +267,36 @@ def health(messages: DataFrame, *, window: float = 60.0) -> DataFrame:
 
 
 def _of_messages(
-    messages: DataFrame, view: Callable[[pa.Table], pa.Table], schema: pa.Schema
+    messages: DataFrame,
+    view: Callable[[pa.Table], pa.Table],
+    schema: pa.Schema,
+    *,
+    through: Through | None = None,
 ) -> DataFrame:
-    """What a function makes of the sound rows of `messages`, wherever they come from."""
+    """What a function makes of the sound rows of `messages`, wherever they come from.
+
+    And then, of all that one task has, what `through` makes of it.
+    """
     origin = origin_of(messages, MESSAGES)
     if origin is not None:
 
         def read(data: FileData) -> Iterator[pa.Table]:
-            for rows in data.batches(MESSAGES):
-                named = rows.append_column("node", repeated(data.node, rows.num_rows))
-                yield view(named)
+            for rows in data.coded_batches(MESSAGES):
+                yield view(rows.append_column("node", coded_name(data.node, rows.num_rows)))
 
-        return origin.journal.work((MESSAGES,), read, schema)
+        return origin.journal.work((MESSAGES,), read, schema, through=through)
 
-    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def viewed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         for batch in batches:
             rows = pa.Table.from_batches([batch])
             named = normal(MESSAGES, rows).append_column("node", rows.column("node"))
-            found = view(sound_rows(MESSAGES, named))
-            yield from found.cast(schema).to_batches()
+            yield view(sound_rows(MESSAGES, named))
 
-    return checked(MESSAGES, messages).mapInArrow(convert, spark_schema(schema))
+    def convert(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        found = viewed(batches)
+        return found if through is None else through(found)
+
+    return mapped(checked(MESSAGES, messages), convert, schema)
 
 
 def rejects(journal: Journal) -> DataFrame:

@@ -3,19 +3,40 @@
 Arrow in, Arrow out, by whole columns; all rows of a message must be in the same table. No Spark.
 
 A route is one text here, each address with a space in front of it: no address holds one, so a route
-is the end of another exactly if its text is.
+is the end of another exactly if its text is. Texts are numbers of distinct ones as far as they can
+be, and ids are two numbers, so that little has to be moved and compared.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import math
+from collections.abc import Iterator
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.message import NO_ID
-from waystation.pipeline.columns import Flags, Longs, codes, column, instants, longs, taken
+from waystation.pipeline.columns import (
+    Flags,
+    Longs,
+    Words,
+    codes,
+    column,
+    encoded,
+    firsts,
+    id_texts,
+    id_words,
+    instants,
+    longs,
+    pair_codes,
+    picked,
+    spread,
+    text_bounds,
+    text_bytes,
+    word_codes,
+)
 from waystation.pipeline.schema import BUILT, HOP, INSTANT, TEXT
 
 STEPS: Final = pa.schema(
@@ -35,16 +56,63 @@ STEPS: Final = pa.schema(
 )
 """What of a row of `messages` a trace is made of."""
 
+PACKED: Final = pa.schema({"part": pa.int32(), "steps": pa.binary()})
+"""Steps on their way to where all of a message come together: many at a time, in Arrow's format."""
+
+ROWS_AT_ONCE: Final = 262_144
+"""About so many steps are packed together."""
+
+_LAST_OUTCOMES: Final = pa.array(["DELIVERED", "DROPPED"])
+_BITS_AT_ONCE: Final = 40
+_MIX: Final = np.uint64(0x9E3779B97F4A7C15)
+
 
 def steps(messages: pa.Table) -> pa.Table:
     """The steps that these rows of `messages` (with `node`) are; none without an id."""
+    return coded_steps(messages).cast(STEPS)
+
+
+def coded_steps(messages: pa.Table) -> pa.Table:
+    """The same with texts as numbers of distinct ones, but for the ids."""
     known = pc.not_equal(messages.column("message_id"), NO_ID)
     if not pc.all(known).as_py():
         messages = messages.filter(known)
     columns = {name: messages.column(name) for name in STEPS.names if name in messages.column_names}
-    columns["onward"] = _as_text(column(messages, "onward"))
-    columns["back"] = _as_text(column(messages, "return"))
+    columns["onward"] = _routes_as_texts(column(messages, "onward"))
+    columns["back"] = _routes_as_texts(column(messages, "return"))
+    for name in ("node", "outcome", "reason", "next_hop"):
+        columns[name] = encoded(column(messages, name))
     return pa.table(columns).select(STEPS.names)
+
+
+def _routes_as_texts(routes: pa.Array) -> pa.DictionaryArray:
+    """A text for each route; each distinct route is written once."""
+    route = pa.array(_route_codes(routes)).dictionary_encode()
+    which = codes(route)
+    sample = np.zeros(len(route.dictionary), np.int64)
+    sample[which] = np.arange(len(which))
+    texts = _as_text(routes.take(pa.array(sample)).cast(pa.list_(TEXT)))
+    return pa.DictionaryArray.from_arrays(route.indices, texts)
+
+
+def _route_codes(routes: pa.Array) -> Longs:
+    """A number for each distinct route: as many addresses as a number holds are put into one."""
+    bounds = np.asarray(routes.offsets).astype(np.int64)
+    lengths = np.diff(bounds)
+    addresses = encoded(routes.values)
+    address = codes(addresses) + 1  # 0 stands for none
+    base = len(addresses.dictionary) + 1
+    at_once = max(1, int(_BITS_AT_ONCE / math.log2(max(base, 2))))
+    route = np.zeros(len(routes), np.int64)
+    longest = int(lengths.max(initial=0))
+    for first in range(0, longest, at_once):
+        rows = np.flatnonzero(lengths > first)
+        key = np.zeros(len(rows), np.int64)
+        for place in range(min(first + at_once, longest) - 1, first - 1, -1):
+            there = np.flatnonzero(lengths[rows] > place)
+            key[there] = key[there] * base + address[bounds[rows[there]] + place]
+        route[rows] = pair_codes(route[rows], key) + int(route.max()) + 1
+    return route
 
 
 def _as_text(routes: pa.Array) -> pa.Array:
@@ -53,98 +121,212 @@ def _as_text(routes: pa.Array) -> pa.Array:
     return pc.if_else(empty, "", pc.binary_join_element_wise("", joined, " "))
 
 
+# On their way
+
+
+def packed(found: Iterator[pa.Table], parts: int, *, paths: bool) -> Iterator[pa.Table]:
+    """Coded steps as rows of PACKED: all steps of a message go to the same of so many parts."""
+    held: list[pa.Table] = []
+    for table in found:
+        held.append(_narrowed(table, paths=paths))
+        if sum(part.num_rows for part in held) >= ROWS_AT_ONCE:
+            yield _packed(pa.concat_tables(held), parts)
+            held = []
+    if held:
+        yield _packed(pa.concat_tables(held), parts)
+
+
+def _narrowed(rows: pa.Table, *, paths: bool) -> pa.Table:
+    """Steps with ids as two numbers, and without what only paths tell."""
+    high, low = id_words(column(rows, "message_id"))
+    columns = {"high": pa.array(high), "low": pa.array(low)}
+    for name in STEPS.names[1:]:
+        if paths or name != "next_hop":
+            columns[name] = rows.column(name)
+    return pa.table(columns)
+
+
+def _packed(rows: pa.Table, parts: int) -> pa.Table:
+    rows = rows.combine_chunks()
+    mixed = (_words(rows, "high") ^ _words(rows, "low")) * _MIX >> np.uint64(33)
+    part = (mixed % np.uint64(parts)).astype(np.uint16)
+    order = np.argsort(part, kind="stable")
+    ordered = rows.take(pa.array(order))
+    present, counts = np.unique(part, return_counts=True)
+    ends = np.cumsum(counts)
+    blobs = [
+        _written(ordered.slice(end - count, count))
+        for end, count in zip(ends.tolist(), counts.tolist(), strict=True)
+    ]
+    columns = [pa.array(present.astype(np.int32)), pa.array(blobs, pa.binary())]
+    return pa.Table.from_arrays(columns, schema=PACKED)
+
+
+def _written(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    columns = {name: _own_texts(column(rows, name)) for name in rows.column_names}
+    content = pa.table(columns)
+    with pa.ipc.new_stream(sink, content.schema) as stream:
+        stream.write_table(content)
+    written: bytes = sink.getvalue().to_pybytes()
+    return written
+
+
+def _own_texts(values: pa.Array) -> pa.Array:
+    """Without texts that are of other rows, where these would be most of what is written."""
+    if pa.types.is_dictionary(values.type) and len(values.dictionary) > len(values):
+        return values.dictionary_decode().dictionary_encode()
+    return values
+
+
+def unpacked(blobs: pa.Array) -> list[pa.Table]:
+    """The steps of some rows of PACKED."""
+    tables = []
+    for blob in blobs:
+        with pa.ipc.open_stream(blob.as_buffer()) as stream:
+            tables.append(stream.read_all())
+    return tables
+
+
+def _words(rows: pa.Table, name: str) -> Words:
+    return np.asarray(column(rows, name))
+
+
+# Where they come together
+
+
 def trace(rows: pa.Table, *, paths: bool) -> pa.Table:
     """The `traces` of the messages whose steps these are."""
     if not rows.num_rows:
         return BUILT["traces"].empty_table()
-    message = codes(column(rows, "message_id"))
-    at = longs(rows, "at")
-    node = _ranks_of(column(rows, "node"))
-    incarnation, seq = longs(rows, "incarnation"), longs(rows, "seq")
-    order = np.lexsort((seq, incarnation, node, at, message))
-    message = message[order]
-    first = np.append(True, message[1:] != message[:-1])
-    starts = np.flatnonzero(first)
-    ends = np.append(starts[1:], len(order)) - 1
-    place = np.cumsum(first) - 1
-    entered = _entered(place, node[order], incarnation[order], longs(rows, "received_at")[order])
-    last = order[ends]
-    outcome = taken(rows, "outcome", last)
-    started, ended = at[order[starts]], at[last]
-    columns = [
-        taken(rows, "message_id", last),
-        instants(started),
-        instants(ended),
-        pa.array((ends - starts + 1).astype(np.int32)),
-        _paths(rows, order, starts) if paths else pa.nulls(len(starts), pa.list_(HOP)),
-        outcome,
-        taken(rows, "reason", last),
-        pa.array((ended - started) / 1_000),
-        pc.is_in(outcome, pa.array(["DELIVERED", "DROPPED"])),
-        pa.array(_symmetric(place[entered], taken(rows, "back", order[entered]), len(starts))),
-        pa.array(_looped(place[entered], node[order[entered]], rows, order[entered], len(starts))),
-    ]
-    return pa.Table.from_arrays(columns, schema=BUILT["traces"])
+    if "message_id" in rows.column_names:
+        rows = _narrowed(rows, paths=True)
+    return _Traces(rows.combine_chunks()).table(paths=paths)
+
+
+class _Traces:
+    """Steps in the order of (message, at, node, incarnation, seq)."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+        self._high, self._low = _words(rows, "high"), _words(rows, "low")
+        message = word_codes(self._high, self._low)
+        at = longs(rows, "at")
+        self._node = _ranks_of(column(rows, "node"))
+        self._order = order = self._sorted(message, at)
+        self._at, message = at[order], message[order]
+        first = np.append(True, message[1:] != message[:-1])
+        self._starts = np.flatnonzero(first)
+        self._ends = np.append(self._starts[1:], len(order)) - 1
+        self._place = np.cumsum(first) - 1
+
+    def _sorted(self, message: Longs, at: Longs) -> Longs:
+        """By message and instant, and where these are the same by all that is left."""
+        since = at - at.min()
+        span = int(since.max()) + 1
+        if (int(message.max()) + 1) * span >= 2**63:
+            return self._sorted_by_all(np.arange(len(at)), message, at)
+        keys = message * span + since
+        order = np.argsort(keys)
+        keys = keys[order]
+        same = keys[1:] == keys[:-1]
+        if same.any():
+            shared = np.flatnonzero(np.append(same, False) | np.append(False, same))
+            order[shared] = self._sorted_by_all(order[shared], message, at)
+        return np.asarray(order)
+
+    def _sorted_by_all(self, rows: Longs, message: Longs, at: Longs) -> Longs:
+        seq, incarnation = longs(self._rows, "seq")[rows], longs(self._rows, "incarnation")[rows]
+        keys = (seq, incarnation, self._node[rows], at[rows], message[rows])
+        return np.asarray(rows[np.lexsort(keys)])
+
+    def table(self, *, paths: bool) -> pa.Table:
+        rows, count = self._rows, len(self._starts)
+        last = self._order[self._ends]
+        outcome = encoded(column(rows, "outcome"))
+        ended_well = np.asarray(pc.is_in(outcome.dictionary, _LAST_OUTCOMES))
+        started, ended = self._at[self._starts], self._at[self._ends]
+        entered = self._entered()
+        place, origin = self._place[entered], self._order[entered]
+        columns = [
+            id_texts(self._high[last], self._low[last]),
+            instants(started),
+            instants(ended),
+            pa.array((self._ends - self._starts + 1).astype(np.int32)),
+            self._paths() if paths else pa.nulls(count, pa.list_(HOP)),
+            picked(outcome, last),
+            picked(column(rows, "reason"), last),
+            pa.array((ended - started) / 1_000),
+            pa.array(ended_well[codes(outcome)[last]]),
+            pa.array(_symmetric(place, encoded(column(rows, "back")), origin, count)),
+            pa.array(self._looped(place, origin, count)),
+        ]
+        return pa.Table.from_arrays(columns, schema=BUILT["traces"])
+
+    def _entered(self) -> Longs:
+        """The first row of each entry into a node: several rows may tell how one entry ended."""
+        alone = self._starts == self._ends
+        several = np.flatnonzero(~alone[self._place])
+        if not len(several):
+            return np.arange(len(self._place))
+        origin = self._order[several]
+        life = pair_codes(self._node, longs(self._rows, "incarnation"))[origin]
+        entry = pair_codes(self._place[several], life)
+        entry = pair_codes(entry, longs(self._rows, "received_at")[origin])
+        repeats = several[~firsts(entry)]
+        kept = np.ones(len(self._place), np.bool_)
+        kept[repeats] = False
+        return np.flatnonzero(kept)
+
+    def _looped(self, place: Longs, origin: Longs, count: int) -> Flags:
+        """Whether a node was entered twice with the same onward route."""
+        found = np.zeros(count, np.bool_)
+        if len(place) == count:
+            return found
+        way = pair_codes(self._node[origin], codes(column(self._rows, "onward"))[origin])
+        again = ~firsts(pair_codes(place, way))
+        found[place[again]] = True
+        return found
+
+    def _paths(self) -> pa.Array:
+        fields = [picked(column(self._rows, field.name), self._order) for field in HOP]
+        hops = pa.StructArray.from_arrays(fields, fields=list(HOP))
+        offsets = pa.array(np.append(self._starts, len(self._order)).astype(np.int32))
+        return pa.ListArray.from_arrays(offsets, hops)
 
 
 def _ranks_of(texts: pa.Array) -> Longs:
     """A number for each text, in the order of the texts."""
-    encoded = texts.dictionary_encode()
-    rank = np.empty(len(encoded.dictionary), np.int64)
-    rank[np.asarray(pc.array_sort_indices(encoded.dictionary))] = np.arange(len(rank))
-    return rank[codes(encoded)]
+    coded = encoded(texts)
+    rank = np.empty(len(coded.dictionary), np.int64)
+    rank[np.asarray(pc.array_sort_indices(coded.dictionary))] = np.arange(len(rank))
+    return rank[codes(coded)]
 
 
-def _joined(*keys: Longs) -> Longs:
-    """One number for each distinct combination."""
-    whole = keys[0]
-    for key in keys[1:]:
-        _, part = np.unique(key, return_inverse=True)
-        _, whole = np.unique(whole * (int(part.max(initial=0)) + 1) + part, return_inverse=True)
-    return whole
-
-
-def _entered(place: Longs, node: Longs, incarnation: Longs, received: Longs) -> Longs:
-    """The first row of each entry into a node: several rows may tell how one entry ended."""
-    alone = np.append(True, place[1:] != place[:-1])
-    if alone.all():
-        return np.arange(len(place))
-    _, firsts = np.unique(_joined(place, node, incarnation, received), return_index=True)
-    return np.sort(firsts)
-
-
-def _symmetric(place: Longs, back: pa.Array, count: int) -> Flags:
+def _symmetric(place: Longs, back: pa.DictionaryArray, origin: Longs, count: int) -> Flags:
     """Whether each entry's return route is the former's with more in front of it."""
-    follows = np.flatnonzero(place[1:] == place[:-1])
-    encoded = back.dictionary_encode()
-    which, texts = codes(encoded), encoded.dictionary.to_pylist()
-    width = len(texts)
-    pairs, of_row = np.unique(which[follows] * width + which[follows + 1], return_inverse=True)
-    grown = np.array(
-        [_grew(texts[pair // width], texts[pair % width]) for pair in pairs.tolist()], np.bool_
-    )
     found = np.ones(count, np.bool_)
-    found[place[follows[~grown[of_row]]]] = False
-    return found
-
-
-def _grew(former: str, later: str) -> bool:
-    return len(later) > len(former) and later.endswith(former)
-
-
-def _looped(place: Longs, node: Longs, rows: pa.Table, origin: Longs, count: int) -> Flags:
-    """Whether a node was entered twice with the same onward route."""
-    found = np.zeros(count, np.bool_)
-    if len(place) == count:
+    follows = np.flatnonzero(place[1:] == place[:-1])
+    if not len(follows):
         return found
-    keys = _joined(place, node, codes(taken(rows, "onward", origin)))
-    _, which, counts = np.unique(keys, return_index=True, return_counts=True)
-    found[place[which[counts > 1]]] = True
+    route = codes(back)[origin]
+    former, later = route[follows], route[follows + 1]
+    pair = pair_codes(former, later)
+    sample = np.zeros(int(pair.max()) + 1, np.int64)
+    sample[pair] = np.arange(len(pair))
+    grown = _grew(back.dictionary, former[sample], later[sample])
+    found[place[follows[~grown[pair]]]] = False
     return found
 
 
-def _paths(rows: pa.Table, order: Longs, starts: Longs) -> pa.Array:
-    fields = [taken(rows, field.name, order) for field in HOP]
-    hops = pa.StructArray.from_arrays(fields, fields=list(HOP))
-    offsets = pa.array(np.append(starts, len(order)).astype(np.int32))
-    return pa.ListArray.from_arrays(offsets, hops)
+def _grew(texts: Any, former: Longs, later: Longs) -> Flags:
+    """Which texts are longer than the former and end with it."""
+    bounds, bytes = text_bounds(texts).astype(np.int64), text_bytes(texts)
+    bounds -= bounds[0]
+    length, longer = np.diff(bounds)[former], np.diff(bounds)[later]
+    grown: Flags = longer > length
+    asked = np.flatnonzero(grown & (length > 0))
+    which, here = spread(bounds[former[asked]], length[asked])
+    _, there = spread(bounds[later[asked] + 1] - length[asked], length[asked])
+    grown[asked[which[bytes[here] != bytes[there]]]] = False
+    return grown

@@ -35,18 +35,28 @@ from waystation.pipeline.node_data import (
 )
 from waystation.pipeline.normal import UnfitError, check_built, check_columns
 from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, TEXT, spark_schema
+from waystation.pipeline.session import ship
 
-SPLIT_BYTES: Final = 16 * 2**20
+SPLIT_BYTES: Final = 4 * 2**20
 """Of a node with larger tables than this the footers are read, to see if one task is enough."""
 
 ROWS_PER_SHARE: Final = 500_000
-"""A node with more rows than this is done in several shares, as far as its files allow."""
+"""A node with more messages than this is done in several shares, as far as its files allow."""
+
+EVENTS_PER_SHARE: Final = 2_000_000
+"""The same for events of other tables, which take less memory; each share reads all of them."""
 
 BYTES_PER_TASK: Final = 32 * 2**20
+_BYTES_WORTH_A_FILE: Final = 16 * 2**10  # so much is read in the time that it takes to open one
+_FRUGAL: Final = 4
+_MADE: Final = "_waystation_made"
 _BATCH_ROWS: Final = 65_536
 
 FromFiles: TypeAlias = Callable[[FileData], Iterable[pa.Table]]
 FromFrames: TypeAlias = Callable[[FrameData], Iterable[pa.Table]]
+FromBatches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
+Through: TypeAlias = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+"""What is made of all that the nodes of one task gave."""
 
 
 def from_files(
@@ -58,28 +68,34 @@ def from_files(
     schema: pa.Schema,
     *,
     split: bool = True,
+    frugal: bool = False,
+    through: Through | None = None,
 ) -> DataFrame:
-    """A frame of what `work` makes of each node.
+    """A frame of what `work` makes of each node, and then `through` of all that a task has.
 
     Where a node has too much of the first of `tables`, `work` is called for several shares of it,
-    unless it must not be `split`.
+    unless it must not be `split`; what is `frugal` with memory gets larger shares of messages.
     """
-    shares = plan_shares(listing, tables, split=split)
+    tasks = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+    shares = plan_shares(listing, tables, split=split, tasks=tasks, frugal=frugal)
     bundles = [
         zlib.compress(msgspec.msgpack.encode(bundle), 1)
-        for bundle in _bundled(shares, tables, _tasks(spark, shares, tables))
+        for bundle in _bundled(shares, tables, _tasks(tasks, shares, tables))
     ]
     root = listing.root
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def done(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 decoded = msgspec.msgpack.decode(zlib.decompress(bundles[number]), type=list[Share])
                 for share in decoded:
-                    yield from _batches(work(FileData(root, share, wanted)), schema)
+                    yield from work(FileData(root, share, wanted))
 
-    numbers = spark.range(0, len(bundles), 1, max(len(bundles), 1))
-    return numbers.mapInArrow(run, spark_schema(schema))
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        found = done(batches)
+        return found if through is None else through(found)
+
+    return mapped(spark.range(0, len(bundles), 1, max(len(bundles), 1)), run, schema)
 
 
 def from_frames(frames: Mapping[str, DataFrame], work: FromFrames, schema: pa.Schema) -> DataFrame:
@@ -90,15 +106,40 @@ def from_frames(frames: Mapping[str, DataFrame], work: FromFrames, schema: pa.Sc
         packed = piece if packed is None else packed.unionAll(piece)
     assert packed is not None  # there is no step without a table
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         for node, tables in _gathered(batches):
-            yield from _batches(work(FrameData(node, tables)), schema)
+            yield from work(FrameData(node, tables))
 
-    together = packed.repartition("node").sortWithinPartitions("node")
-    return together.mapInArrow(run, spark_schema(schema))
+    return mapped(packed.repartition("node").sortWithinPartitions("node"), run, schema)
+
+
+def mapped(frame: DataFrame, work: FromBatches, schema: pa.Schema) -> DataFrame:
+    """A frame of what `work` makes of the batches of another, in each task."""
+    ship(frame.sparkSession)
+
+    def made(then: Through | None, schema: pa.Schema) -> DataFrame:
+        def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            found = work(batches)
+            yield from _batches(found if then is None else then(found), schema)
+
+        return frame.mapInArrow(run, spark_schema(schema))
+
+    found = made(None, schema)
+    setattr(found, _MADE, made)
+    return found
+
+
+def ended_by(frame: DataFrame, then: Through, schema: pa.Schema) -> DataFrame | None:
+    """A frame of what `then` makes, in each task, of the tables that another is made of.
+
+    None for a frame that is not made by tasks of ours.
+    """
+    made: Callable[[Through, pa.Schema], DataFrame] | None = frame.__dict__.get(_MADE)
+    return None if made is None else made(then, schema)
 
 
 def _batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Tables as Spark takes them, texts written out."""
     for table in tables:
         if table.num_rows:
             yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
@@ -185,23 +226,47 @@ def _put_together(pieces: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
 # What a task gets
 
 
-def plan_shares(listing: Listing, tables: tuple[str, ...], *, split: bool) -> list[Share]:
-    """All work there is for a step on these tables, node by node."""
+def plan_shares(
+    listing: Listing,
+    tables: tuple[str, ...],
+    *,
+    split: bool,
+    tasks: int = 1,
+    frugal: bool = False,
+) -> list[Share]:
+    """All work there is for a step on these tables, node by node.
+
+    A node is done in several shares if it is too much for one, or most of what there is for so
+    many tasks.
+    """
     shares = []
-    system, directory = locate(listing.root)
-    for node, files in listing.of(tables).items():
-        large = sum(file.size for file in files.get(tables[0], ())) > SPLIT_BYTES
-        if not (large and split):
+    nodes = listing.of(tables)
+    total = sum(_size(files, tables) for files in nodes.values())
+    for node, files in nodes.items():
+        size = _size(files, tables[:1])
+        if not split or size <= SPLIT_BYTES:
             shares.append(Share(node, files))
-            continue
-        footers = list(_footers(system, directory, files[tables[0]]))
-        if tables[0] == MESSAGES:
-            shares += [Share(node, files, received=span) for span in _spans(footers)]
         else:
-            rows = sum(footer.num_rows for footer in footers)
-            parts = max(1, -(-rows // ROWS_PER_SHARE))
-            shares += [Share(node, files, part, parts) for part in range(parts)]
+            wanted = round(tasks * size / total)
+            shares += _shares(listing.root, Share(node, files), tables[0], wanted, frugal=frugal)
     return shares
+
+
+def _shares(root: str, whole: Share, table: str, wanted: int, *, frugal: bool) -> list[Share]:
+    """A large node in so many shares, or in more if these would be too large."""
+    footers = list(_footers(*locate(root), whole.files[table]))
+    rows = sum(footer.num_rows for footer in footers)
+    if table == MESSAGES:
+        most = ROWS_PER_SHARE * (_FRUGAL if frugal else 1)
+        spans = _spans(footers, min(most, -(-rows // max(wanted, 1))))
+        count = len(spans)
+        return [Share(whole.node, whole.files, received=span, spans=count) for span in spans]
+    parts = max(1, wanted, -(-rows // EVENTS_PER_SHARE))
+    return [Share(whole.node, whole.files, part, parts) for part in range(parts)]
+
+
+def _size(files: Mapping[str, list[File]], tables: tuple[str, ...]) -> int:
+    return sum(file.size for table in tables for file in files.get(table, ()))
 
 
 def _footers(system: Any, directory: str, files: list[File]) -> Iterator[Any]:
@@ -213,8 +278,8 @@ def _footers(system: Any, directory: str, files: list[File]) -> Iterator[Any]:
             continue  # told as a reject by who reads it
 
 
-def _spans(footers: list[Any]) -> list[tuple[int, int] | None]:
-    """Spans of received_at with about as many rows each as a share should have."""
+def _spans(footers: list[Any], wanted: int) -> list[tuple[int, int] | None]:
+    """Spans of received_at with about so many rows each."""
     groups = []
     for footer in footers:
         for number in range(footer.num_row_groups):
@@ -225,7 +290,7 @@ def _spans(footers: list[Any]) -> list[tuple[int, int] | None]:
             groups.append((low, group.num_rows))
     bounds, rows = [], 0
     for low, count in sorted(groups):
-        if rows >= ROWS_PER_SHARE:
+        if rows >= wanted:
             bounds.append(low)
             rows = 0
         rows += count
@@ -233,15 +298,15 @@ def _spans(footers: list[Any]) -> list[tuple[int, int] | None]:
     return list(pairwise(edges))
 
 
-def _tasks(spark: SparkSession, shares: list[Share], tables: tuple[str, ...]) -> int:
-    wanted = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
+def _tasks(wanted: int, shares: list[Share], tables: tuple[str, ...]) -> int:
     size = sum(_cost(share, tables) for share in shares)
     return max(1, min(len(shares), max(wanted, size // BYTES_PER_TASK)))
 
 
 def _cost(share: Share, tables: tuple[str, ...]) -> int:
-    size = sum(file.size for table in tables for file in share.files.get(table, ()))
-    return size // share.parts + 1
+    size = _size(share.files, tables[:1]) // share.spans + _size(share.files, tables[1:])
+    files = sum(len(share.files.get(table, ())) for table in tables) + 1
+    return size // share.parts + files * _BYTES_WORTH_A_FILE
 
 
 def _bundled(shares: list[Share], tables: tuple[str, ...], count: int) -> list[list[Share]]:

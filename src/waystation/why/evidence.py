@@ -6,7 +6,9 @@ over, and of the rest the column of ids comes first. Files that cannot be read a
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,12 @@ class Evidence:
 
     def message(self, id: str) -> list[Row]:
         """Every row about a message, in the order of (at, node, seq)."""
-        rows = [row for node in all_nodes(self._journal) for row in self._of_node(node, id)]
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # Arrow reads beside the interpreter
+            found = list(
+                threads.map(lambda node: list(self._of_node(node, id)), all_nodes(self._journal))
+            )
+        self.problems.sort()
+        rows = [row for of_node in found for row in of_node]
         return sorted(rows, key=lambda row: (row["at"], row["node"], row["seq"]))
 
     def route_events(self, node: str, incarnation: int, participants: set[str]) -> list[Row]:
@@ -103,7 +110,7 @@ def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
         for group in range(file.num_row_groups):
             if not _may_hold(file.metadata.row_group(group), id):
                 continue
-            ids = file.read_row_group(group, columns=["message_id"]).column(0)
+            ids = file.read_row_group(group, columns=["message_id"], use_threads=False).column(0)
             if pc.any(pc.equal(ids, id)).as_py():
                 table = file.read_row_group(group).filter(pc.field("message_id") == id)
                 yield from table.to_batches()

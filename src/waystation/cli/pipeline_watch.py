@@ -1,0 +1,337 @@
+"""`waystation pipeline watch`: tables that follow a journal as it grows, and alerts.
+
+Spark is an extra: it is imported when the command runs, not by this module.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from waystation.cli.peer import node_for, peer_options
+from waystation.cli.spark import spark_session
+from waystation.core.address import Route
+from waystation.errors import LocalError, WaystationError
+
+if TYPE_CHECKING:
+    from waystation.pipeline.watching import Alert, Batch, Watched
+
+_HELP: Final = """Keep the tables up to date with a journal that grows.
+
+After each batch the tables in OUT are those that `pipeline build` would make of the same files.
+CHECKPOINT remembers what was done; after a crash, start it again. Ctrl-C ends it after the batch
+at hand. Alerts go to stderr, and to --alert-file and --alert-route if these are given.
+
+\b
+Examples:
+  waystation pipeline watch --journal J --out T --checkpoint C
+  waystation pipeline watch --journal J --out T --checkpoint C --once --json
+  waystation pipeline watch --journal J --out T --checkpoint C --every 1 \\
+      --alert-drops 0.05 --alert-file alerts.jsonl --alert-route "tcp#10.0.0.5:4000 => ops"
+"""
+_ENVIRONMENT: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
+_ALERT_TTL: Final = 60.0
+_ALERT_WAIT: Final = 5.0
+
+
+class _RouteOf(click.ParamType[str]):
+    """A route, as it is written."""
+
+    name = "route"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The route as it is, if it is one."""
+        try:
+            Route.parse(value)
+        except LocalError as error:
+            self.fail(f"{error.problem}; {error.hint}", param, ctx)
+        return str(value)
+
+
+@click.command(help=_HELP, context_settings=_ENVIRONMENT)
+@click.option(
+    "--journal",
+    metavar="DIR",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The journal to follow; nothing in it is changed.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where the tables go; those that are there are replaced.",
+)
+@click.option(
+    "--checkpoint",
+    metavar="DIR",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="What was done so far; belongs to this journal and these tables.",
+)
+@click.option("--once", is_flag=True, help="End when all that is there now was taken in.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0),
+    default=5.0,
+    metavar="SECONDS",
+    help="Begin a batch so often, if there is something new.",
+)
+@click.option(
+    "--files",
+    type=click.IntRange(min=1),
+    default=1_000,
+    metavar="N",
+    help="Take in so many files in one batch at the most.",
+)
+@click.option(
+    "--master", metavar="URL", default="local[*]", help="The Spark to run on, as spark://host:7077."
+)
+@click.option(
+    "--alert-drops",
+    type=click.FloatRange(0, 1),
+    default=0.1,
+    metavar="SHARE",
+    help="Tell when a node drops more of a batch's messages; 0: never.",
+)
+@click.option(
+    "--alert-flaps",
+    type=click.IntRange(min=0),
+    default=30,
+    metavar="N",
+    help="Tell when a route changes more often in a minute; 0: never.",
+)
+@click.option(
+    "--alert-missing",
+    type=click.IntRange(min=0),
+    default=1,
+    metavar="N",
+    help="Tell when a node does not say what became of so many messages; 0: never.",
+)
+@click.option(
+    "--alert-file",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append each alert to this file, as a line of JSON.",
+)
+@click.option(
+    "--alert-route", metavar="ROUTE", type=_RouteOf(), help="Send each alert there, as JSON."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    envvar="WAYSTATION_JSON",
+    help="Print a line of JSON for each batch, and nothing else.",
+)
+@peer_options
+def watch(
+    *,
+    journal: Path,
+    out: Path,
+    checkpoint: Path,
+    once: bool,
+    every: float,
+    files: int,
+    master: str,
+    alert_drops: float,
+    alert_flaps: int,
+    alert_missing: int,
+    alert_file: Path | None,
+    alert_route: str | None,
+    as_json: bool,
+    **peer: Any,
+) -> None:
+    """Keep the tables up to date."""
+    with ExitStack() as held:
+        tellers: list[Callable[[Alert], None]] = [_tell]
+        if alert_file is not None:
+            tellers.append(_Lines(held.enter_context(alert_file.open("a", encoding="utf-8"))))
+        if alert_route is not None:
+            tellers.append(held.enter_context(_fabric(alert_route, peer)))
+        spark = held.enter_context(spark_session(master))
+        from waystation.pipeline.watching import Alerts  # noqa: PLC0415 - needs Spark
+        from waystation.pipeline.watching import watch as follow  # noqa: PLC0415
+
+        def tell_all(alert: Alert) -> None:
+            for teller in tellers:
+                teller(alert)
+
+        display = held.enter_context(_display(as_json=as_json))
+        stop = held.enter_context(_stopped_by_signals())
+        done = follow(
+            journal,
+            out,
+            checkpoint,
+            spark=spark,
+            once=once,
+            every=every,
+            files_at_once=files,
+            alerts=Alerts(tell_all, alert_drops, alert_flaps, alert_missing),
+            progress=display,
+            stop=stop,
+        )
+    if as_json:
+        click.echo(_json({"done": done}))
+    else:
+        click.echo(_summary(done))
+
+
+@contextmanager
+def _stopped_by_signals() -> Iterator[threading.Event]:
+    """An event that Ctrl-C sets; the second one ends all at once."""
+    stop = threading.Event()
+
+    def ask(number: int, frame: Any) -> None:
+        del frame
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+        signal.signal(number, ask)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# What is shown
+
+
+@contextmanager
+def _display(*, as_json: bool) -> Iterator[Callable[[Batch], None]]:
+    """A line that is always the last batch on a terminal, else a line for each batch."""
+    if as_json:
+        yield lambda batch: click.echo(_json({"batch": _told(batch)}))
+        return
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda batch: click.echo(_line(batch))
+        return
+    waiting = Text("waiting for sealed files …")
+    with Live(waiting, console=console, transient=True, auto_refresh=False) as live:
+        live.refresh()
+        yield lambda batch: live.update(_one_line(batch), refresh=True)
+
+
+def _one_line(batch: Batch) -> Text:
+    return Text(_line(batch), no_wrap=True, overflow="ellipsis")
+
+
+def _line(batch: Batch) -> str:
+    drops = ", ".join(f"{reason} {count:,}" for reason, count in batch.dropped.items())
+    words = [
+        f"batch {batch.number}",
+        f"{batch.rows:,} rows of {batch.files:,} files",
+        f"{batch.rows_per_second:,.0f} rows/s",
+        f"lag {_span(batch.lag)}",
+        f"dropped {drops}" if drops else "nothing dropped",
+    ]
+    if batch.missing:
+        words.append(f"{batch.missing:,} missing")
+    if batch.rejected:
+        words.append(f"{batch.rejected:,} rejected")
+    return " | ".join(words)
+
+
+def _span(seconds: float) -> str:
+    """How long, in a unit that suits it.
+
+    >>> _span(3.14), _span(400), _span(90_000)
+    ('3.1 s', '6.7 min', '25.0 h')
+    """
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.1f} s"
+
+
+def _summary(done: Watched) -> str:
+    return (
+        f"took in {done.rows:,} rows of {done.files:,} files in {done.batches:,} batches, "
+        f"{done.seconds:.1f} s; the tables are in {done.out}"
+    )
+
+
+def _told(batch: Batch) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(batch)
+    del found["reports"]
+    return {**found, "rows_per_second": round(batch.rows_per_second, 1)}
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# Who hears of alerts
+
+
+def _tell(alert: Alert) -> None:
+    print(f"waystation: {alert.text}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+class _Lines:
+    """Alerts as lines of a file."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def __call__(self, alert: Alert) -> None:
+        self._file.write(_json(alert) + "\n")
+        self._file.flush()
+
+
+@contextmanager
+def _fabric(route: str, peer: dict[str, Any]) -> Iterator[Callable[[Alert], None]]:
+    """Alerts as messages, from a node that lives in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="waystation alerts", daemon=True)
+    thread.start()
+
+    async def leave() -> None:
+        await node.__aexit__(None, None, None)
+
+    def send(alert: Alert) -> None:
+        payload = msgspec.json.encode(alert)
+        sent = asyncio.run_coroutine_threadsafe(node.send(route, payload, ttl=_ALERT_TTL), loop)
+        try:
+            verdict = sent.result(_ALERT_WAIT)
+        except (TimeoutError, WaystationError) as error:
+            _complain(route, str(error) or "no session in time")
+        else:
+            if verdict.outcome == "DROPPED":
+                _complain(route, str(verdict.reason))
+
+    async def enter() -> Any:
+        return await node_for("watch", (), peer).__aenter__()
+
+    try:
+        node = asyncio.run_coroutine_threadsafe(enter(), loop).result()
+        try:
+            yield send
+        finally:
+            asyncio.run_coroutine_threadsafe(leave(), loop).result(_ALERT_WAIT)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def _complain(route: str, problem: str) -> None:
+    line = f"waystation: an alert did not go to {route}: {problem}"
+    print(line, file=sys.stderr, flush=True)  # noqa: T201

@@ -1,0 +1,43 @@
+"""The traffic of a node as lines that can be drawn: numbers in, points out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from waystation.console.fleet import HISTORY
+
+WIDTH: Final = 120
+HEIGHT: Final = 24
+
+
+class Curves(Struct, frozen=True):
+    """Two lines over the same seconds, of one scale."""
+
+    messages: str
+    drops: str  # empty when there were none
+
+
+def curves(traffic: Sequence[tuple[float, float]]) -> Curves:
+    """The lines of (messages, drops) a second; the latest stands at the right edge.
+
+    >>> curves([(0, 0), (10, 5)])
+    Curves(messages='118,24 120,0', drops='118,24 120,12')
+    """
+    most = max((all for all, _ in traffic), default=0)
+    drops = [bad for _, bad in traffic]
+    return Curves(
+        _line([all for all, _ in traffic], most), _line(drops, most) if any(drops) else ""
+    )
+
+
+def _line(values: Sequence[float], most: float) -> str:
+    step = WIDTH / HISTORY
+    first = WIDTH - step * (len(values) - 1)
+    scale = HEIGHT / most if most else 0
+    return " ".join(
+        f"{first + step * number:g},{round(HEIGHT - value * scale, 1):g}"
+        for number, value in enumerate(values)
+    )

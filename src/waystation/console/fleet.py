@@ -1,0 +1,154 @@
+"""The nodes that the console watches: asked again and again how they are.
+
+Each node keeps what it told last, so that a page shows something of one that went away. Sessions
+dial again by themselves; nothing here does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any, Final
+
+import msgspec
+
+from waystation.console.bell import Bell
+from waystation.core.message import Message
+from waystation.core.outcome import Outcome
+from waystation.errors import LocalError, RemoteError, WaystationError
+from waystation.node import Node, Session
+from waystation.node.status import MOST_SESSIONS, STATUS, Question, Snapshot
+
+HISTORY: Final = 60
+"""So many looks are remembered, for the curve of a node's traffic."""
+
+PATIENCE: Final = 5.0
+"""Seconds that a node has to tell its status."""
+
+DRAWN_SESSIONS: Final = 200
+"""Of so many sessions of a node a look hears, for the picture."""
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""No status is larger, whatever was asked for."""
+
+_LOOK: Final = Question(routes=0, sessions=min(DRAWN_SESSIONS, MOST_SESSIONS))
+_GOOD: Final = frozenset(str(outcome) for outcome in Outcome if outcome is not Outcome.DROPPED)
+
+
+class State(StrEnum):
+    """How a watched node is, as far as the console can tell."""
+
+    CONNECTING = "connecting"
+    HERE = "here"
+    SILENT = "silent"  # connected, and does not tell its status
+    AWAY = "away"
+
+
+class Watched:
+    """One node: where it is, how it is, and what it told last."""
+
+    def __init__(self, url: str, session: Session) -> None:
+        self.url = url
+        self.session = session
+        self.state = State.CONNECTING
+        self.problem = ""
+        self.seen: Snapshot | None = None
+        self.traffic: deque[tuple[float, float]] = deque(maxlen=HISTORY)  # messages, drops a second
+
+    @property
+    def name(self) -> str:
+        """What the node calls itself; its URL while it has not said."""
+        if self.seen is not None:
+            return self.seen.node
+        return self.session.peer or self.url
+
+    def told(self, seen: Snapshot) -> None:
+        """Keep a snapshot."""
+        self.state, self.problem, self.seen = State.HERE, "", seen
+        drops = sum(rate for word, rate in seen.rates.items() if word not in _GOOD)
+        self.traffic.append((round(sum(seen.rates.values()), 1), round(drops, 1)))
+
+    def missed(self, state: State, problem: str) -> None:
+        """Note that it tells nothing, and why."""
+        self.state, self.problem = state, problem
+        if self.seen is not None:
+            self.traffic.append((0.0, 0.0))
+
+
+class Fleet:
+    """All watched nodes; `bell` rings whenever one was looked at."""
+
+    def __init__(self, node: Node, interval: float) -> None:
+        self.node = node
+        self.interval = interval
+        self.bell = Bell()
+        self.watched: list[Watched] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def watch(self, urls: Iterable[str]) -> None:
+        """Begin to watch the nodes at these places; returns at once, whether they are there."""
+        for number, url in enumerate(dict.fromkeys(urls), 1):
+            session = await self.node.connect(url, name=f"watched-{number}", wait=None)
+            watched = Watched(url, session)
+            self.watched.append(watched)
+            name = f"waystation console {url}"
+            self._tasks.append(asyncio.create_task(self._watch(watched), name=name))
+
+    async def close(self) -> None:
+        """Watch no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def at(self, url: str) -> Watched | None:
+        """The watched node of this URL."""
+        return next((watched for watched in self.watched if watched.url == url), None)
+
+    async def ask(self, watched: Watched, question: Question) -> Snapshot:
+        """Ask a node; raises a WaystationError when it does not tell."""
+        route = f"{watched.session.name} => {STATUS}"
+        asking = asyncio.ensure_future(
+            self.node.request(route, msgspec.json.encode(question), timeout=PATIENCE)
+        )
+        try:
+            answer = await self._while_open(watched, asking)
+        finally:
+            asking.cancel()
+        if len(answer.payload) > MOST_BYTES:
+            raise RemoteError(f"its status has {len(answer.payload):,} bytes")
+        try:
+            return msgspec.json.decode(answer.payload, type=Snapshot)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise RemoteError(f"what it tells is no status: {error}") from error
+
+    async def _while_open(self, watched: Watched, asking: asyncio.Future[Message]) -> Message:
+        """The answer, unless the session closes before it comes."""
+        session = watched.session
+        while session.is_open and not asking.done():
+            either: list[asyncio.Future[Any]] = [asking, session.change]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise LocalError(
+                f"{watched.name} is away", rule="WK-8", hint="wait until it comes back"
+            )
+        return await asking
+
+    async def _watch(self, watched: Watched) -> None:
+        while True:
+            await self._look(watched)
+            self.bell.ring()
+            await asyncio.wait([watched.session.change], timeout=self.interval)
+
+    async def _look(self, watched: Watched) -> None:
+        session = watched.session
+        if not session.is_open:
+            if session.openings or session.failure:
+                watched.missed(State.AWAY, session.failure or "the connection is gone")
+            return
+        try:
+            watched.told(await self.ask(watched, _LOOK))
+        except WaystationError as error:
+            away = not session.is_open
+            watched.missed(State.AWAY if away else State.SILENT, str(error))

@@ -1,0 +1,215 @@
+"""Requests and answers: which URL leads to which view, as a whole page, a part of one, or events.
+
+A view has one URL. A browser gets the whole page; the script of the page asks for the same URL with
+the header X-Fragment, and gets the view alone, or its rows. So everything works without the script,
+only not by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import parse_qsl
+
+import msgspec
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import (
+    HTMLResponse,
+    PlainTextResponse,
+    RedirectResponse,
+    Response,
+    StreamingResponse,
+)
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from waystation.console import words
+from waystation.console.fleet import Fleet
+from waystation.console.guard import LOGIN, Doors
+from waystation.console.post import Dispatch, Post
+from waystation.console.views import MOST_PAYLOAD, Values, Views
+from waystation.errors import LocalError
+
+_HERE: Final = Path(__file__).parent
+_LARGEST_FORM: Final = 4 * MOST_PAYLOAD  # every byte of it may be escaped
+_MOST_STREAMS: Final = 100
+_SIGN_OF_LIFE: Final = 15.0  # seconds after which a stream without news says so
+_TITLES: Final = {
+    "connections": "Connections",
+    "routes": "Routes",
+    "subscriptions": "Subscriptions",
+    "why": "Why",
+    "send": "Send",
+}
+
+
+def templates() -> Environment:
+    """The templates; whatever they are given is escaped, and nothing may be missing."""
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for name in ("plain", "instant", "full_instant", "since", "number", "payload"):
+        environment.filters[name] = getattr(words, name)
+    environment.globals["titles"] = _TITLES
+    return environment
+
+
+class Pages:
+    """The application; `end` lets its streams end."""
+
+    def __init__(self, fleet: Fleet, post: Post, views: Views, doors: Doors) -> None:
+        self._fleet = fleet
+        self._post = post
+        self._views = views
+        self._doors = doors
+        self._templates = templates()
+        self._ending = asyncio.Event()
+        self._streams = 0
+        self._drawn: tuple[int, str] = (-1, "")
+        self.app = Starlette(
+            routes=[
+                Route("/", self._first),
+                Route(LOGIN, self._login, methods=["GET", "POST"]),
+                Route("/events", self._events),
+                Route("/send", self._sent, methods=["POST"]),
+                *(Route(f"/{name}", self._view) for name in views.by_name),
+                Mount("/static", StaticFiles(directory=_HERE / "static")),
+            ]
+        )
+
+    def end(self) -> None:
+        """End the streams of events."""
+        self._ending.set()
+        self._fleet.bell.ring()
+
+    # Pages
+
+    async def _first(self, _: Request) -> Response:
+        return RedirectResponse("/connections", 303)
+
+    async def _login(self, request: Request) -> Response:
+        if not self._doors.locked:
+            return RedirectResponse("/", 303)
+        given: Mapping[str, str] = request.query_params
+        if request.method == "POST":
+            given = await _form(request) or {}
+        token = given.get("token", "").strip()
+        if self._doors.opens(token):
+            return self._doors.admit(RedirectResponse("/connections", 303))
+        wrong = bool(token) or request.method == "POST"
+        return HTMLResponse(self._rendered("login.html", {"wrong": wrong}), 403 if wrong else 200)
+
+    async def _view(self, request: Request) -> Response:
+        name = request.url.path.strip("/")
+        values = await self._views.by_name[name](request.query_params)
+        return self._shown(request, name, values)
+
+    async def _sent(self, request: Request) -> Response:
+        form = await _form(request)
+        if form is None:
+            return PlainTextResponse("That is more than the console sends.\n", 413)
+        try:
+            id = self._views.dispatch(form)
+        except LocalError as error:
+            problem = f"{error.problem}; {error.hint}"
+            return self._shown(request, "send", await self._views.form(form, problem), 422)
+        return RedirectResponse(f"/send?watch={id}", 303)
+
+    def _shown(self, request: Request, name: str, values: Values, status: int = 200) -> Response:
+        """A view: alone, its rows alone, or on the whole page."""
+        part = request.headers.get("x-fragment")
+        values = {**values, "view": name}
+        if part == "rows":
+            return HTMLResponse(self._rendered(f"{name}_rows.html", values), status)
+        if part:
+            return HTMLResponse(self._rendered(f"{name}.html", values), status)
+        values = {**values, "fleet": Markup(self._fleet_part())}  # noqa: S704 - from a template
+        return HTMLResponse(self._rendered("page.html", values), status)
+
+    def _rendered(self, template: str, values: Values) -> str:
+        return self._templates.get_template(template).render(values)
+
+    def _fleet_part(self) -> str:
+        """The fleet as HTML, drawn once for all who look."""
+        count = self._fleet.bell.count
+        if self._drawn[0] != count:
+            self._drawn = (count, self._rendered("fleet.html", self._views.fleet()))
+        return self._drawn[1]
+
+    # Events
+
+    async def _events(self, _: Request) -> Response:
+        if self._streams >= _MOST_STREAMS:
+            return PlainTextResponse("There are as many pages open as may be.\n", 503)
+        return StreamingResponse(self._stream(), media_type="text/event-stream")
+
+    async def _stream(self) -> AsyncIterator[bytes]:
+        """The fleet whenever it was looked at, and each message that is on its way."""
+        self._streams += 1
+        try:
+            told = {dispatch.id: dispatch.version for dispatch in self._post.kept}
+            fleet = ""
+            while not self._ending.is_set():
+                counts = self._fleet.bell.count, self._post.bell.count
+                if fleet != (part := self._fleet_part()):
+                    fleet = part
+                    yield _event("fleet", {"html": fleet})
+                for dispatch in self._post.kept:
+                    if told.get(dispatch.id) != dispatch.version:
+                        told[dispatch.id] = dispatch.version
+                        yield _event("hops", self._hops(dispatch))
+                if not await self._news(*counts):
+                    yield b": nothing new\n\n"
+        finally:
+            self._streams -= 1
+
+    async def _news(self, fleet: int, post: int) -> bool:
+        """Wait for either bell; whether one rang."""
+        waits = [
+            asyncio.ensure_future(self._fleet.bell.after(fleet, _SIGN_OF_LIFE)),
+            asyncio.ensure_future(self._post.bell.after(post, _SIGN_OF_LIFE)),
+        ]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return self._fleet.bell.count != fleet or self._post.bell.count != post
+
+    def _hops(self, dispatch: Dispatch) -> Mapping[str, object]:
+        values = {"dispatch": dispatch, "has_journal": self._views.has_journal}
+        return {
+            "id": dispatch.id,
+            "stops": dispatch.stops,
+            "html": self._rendered("hops.html", values),
+        }
+
+
+async def _form(request: Request) -> dict[str, str] | None:
+    """The fields of a form; None when there is more than a form can have."""
+    body = bytearray()
+    try:
+        async for part in request.stream():
+            body += part
+            if len(body) > _LARGEST_FORM:
+                return None
+    except ClientDisconnect:
+        return None
+    try:
+        pairs = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20)
+    except ValueError:
+        return {}
+    return dict(pairs)
+
+
+def _event(name: str, data: Mapping[str, object]) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))

@@ -1,0 +1,326 @@
+"""Messages that the console sends, and what becomes of them: their steps, their answers.
+
+What happens at the console's own node is told by its records; what happens further on, by the
+journal if there is one, and by the answer or the error answer that comes back. Nothing here knows
+of pages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+
+from waystation.console.bell import Bell
+from waystation.console.fleet import Watched
+from waystation.console.words import plain
+from waystation.core.address import Address, Route
+from waystation.core.message import Message
+from waystation.core.outcome import Outcome
+from waystation.core.record import MessageRecord, Record
+from waystation.errors import LocalError
+from waystation.node import Context, Node, Wait
+from waystation.node.node import REQUEST
+from waystation.node.undeliverable import Undeliverable, is_error
+
+if TYPE_CHECKING:
+    from waystation.console.trail import Sighting, Trail
+
+KEPT: Final = 50
+"""So many messages are remembered, and no more are on their way at a time."""
+
+GRACE: Final = 3.0
+"""Seconds in which journals tell the rest of a journey that is over; they write once a second."""
+
+FIRST_LOOK: Final = 0.1
+SLOWEST_LOOK: Final = 1.0
+"""Seconds between two looks into the journal: they grow from one to the other."""
+
+SHOWN_BYTES: Final = 4_096
+"""Of an answer no more is kept."""
+
+_ENDS: Final = frozenset({str(Outcome.DELIVERED), str(Outcome.DROPPED)})
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """What to send: through a watched node, along a route that begins there."""
+
+    via: Watched
+    route: str
+    payload: bytes
+    ttl: float  # seconds
+    answer: bool  # whether one is waited for
+
+
+class Step(Struct, frozen=True):
+    """What one node did with the message, or with the answer to it; instants in microseconds."""
+
+    received: int
+    at: int
+    node: str
+    outcome: str
+    reason: str | None
+    to: str | None
+    back: bool  # it is the answer's
+
+
+class Answer(Struct, frozen=True):
+    """What came back: as much of it as is shown, and its size."""
+
+    id: str
+    payload: bytes
+    size: int
+
+
+class Dispatch:
+    """One message that was sent from here."""
+
+    def __init__(self, id: str, order: Order, own_name: str) -> None:
+        self.id = id
+        self.order = order
+        self.sent_at = time.time()
+        self.own_name = own_name
+        self.answer: Answer | None = None
+        self.answered_at = 0.0
+        self.error: Undeliverable | None = None
+        self.over = False
+        self.version = 0
+        self._steps: dict[tuple[str, int, int], Step] = {}
+        self._known_end: float | None = None  # when it was first known how it ended
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Those of the message, and of the answer if there is one."""
+        return frozenset((self.id, self.answer.id) if self.answer else (self.id,))
+
+    @property
+    def steps(self) -> list[Step]:
+        """All steps, in order: there, and back."""
+        return sorted(self._steps.values(), key=lambda step: (step.back, step.received, step.at))
+
+    @property
+    def stops(self) -> list[str]:
+        """The nodes that it is known to have come to, in order, there and back."""
+        there = [step for step in self.steps if not step.back]
+        names = [self.own_name, *(step.node for step in there)]
+        if [step.outcome for step in there] == [Outcome.FORWARDED]:  # no journal tells more
+            names.append(self.order.via.name)
+        if self.error is not None and self.error.node:
+            names.append(self.error.node)
+        names += [step.node for step in self.steps if step.back]
+        stops = [plain(name) for name in names]
+        return [stop for stop, before in zip(stops, ["", *stops], strict=False) if stop != before]
+
+    def add(self, key: tuple[str, int, int], step: Step) -> None:
+        """Note a step; one that is known changes nothing."""
+        if key not in self._steps:
+            self._steps[key] = step
+            self.version += 1
+
+    def answered(self, message: Message) -> None:
+        """Note what came back."""
+        if self.answer is None:
+            payload = message.payload
+            self.answer = Answer(message.id, payload[:SHOWN_BYTES], len(payload))
+            self.error = is_error(message)
+            self.answered_at = time.time()
+            self.version += 1
+
+    def is_settled(self, now: float, grace: float) -> bool:
+        """Whether it is known how it ended, for so many seconds."""
+        if self._known_end is None:
+            dropped_here = any(
+                step.outcome == Outcome.DROPPED and step.node == self.own_name
+                for step in self.steps
+            )
+            steps = [step for step in self.steps if not step.back]
+            if self.order.answer:
+                known = dropped_here or self.answer is not None
+            elif grace:
+                known = any(step.outcome in _ENDS for step in steps)
+            else:
+                known = bool(steps)
+            if not known:
+                return False
+            self._known_end = now
+            if dropped_here:
+                grace = 0
+        return now >= self._known_end + grace
+
+    def verdict(self) -> tuple[str, str]:
+        """How it went: `good`, `bad` or `open`, and the words for it."""
+        if self.error is not None:
+            where = f" by {self.error.node}" if self.error.node else ""
+            return "bad", f"dropped{where}: {self.error.reason}"
+        if self.answer is not None:
+            return "good", f"answered after {_span(self.answered_at - self.sent_at)}"
+        there = [step for step in self.steps if not step.back]
+        drops = [step for step in there if step.outcome == Outcome.DROPPED]
+        if drops:
+            return "bad", f"dropped at {drops[-1].node}: {drops[-1].reason}"
+        if self.order.answer:
+            if self.over:
+                return "bad", f"no answer within {self.order.ttl:g} s"
+            return "open", "on its way; waiting for the answer"
+        arrived = [step.node for step in there if step.outcome == Outcome.DELIVERED]
+        if arrived:
+            return "good", f"delivered at {', '.join(dict.fromkeys(arrived))}"
+        if self.over:
+            return "open", "sent; no journal here says what became of it"
+        return "open", "on its way"
+
+
+class Post:
+    """Sends messages and follows them; `bell` rings when something is known of one."""
+
+    def __init__(self, node: Node, journal: Path | None) -> None:
+        self.bell = Bell()
+        self._node = node
+        self._open_trail = None if journal is None else _trails(journal)
+        self._kept: dict[str, Dispatch] = {}
+        self._by_id: dict[str, Dispatch] = {}  # also by the ids of answers
+        self._tasks: set[asyncio.Task[None]] = set()
+        node.observe(self._note)
+
+    @property
+    def kept(self) -> list[Dispatch]:
+        """Those that are remembered, the latest first."""
+        return list(reversed(self._kept.values()))
+
+    def find(self, id: str) -> Dispatch | None:
+        """The one with this id."""
+        return self._kept.get(id)
+
+    def send(self, order: Order) -> Dispatch:
+        """Send a message; returns at once. Raises LocalError for what cannot be sent at all."""
+        if sum(not dispatch.over for dispatch in self._kept.values()) >= KEPT:
+            raise LocalError(
+                f"{KEPT} messages are on their way already", rule="WK-6", hint="wait for some"
+            )
+        node = self._node
+        onward = self._parsed(order)
+        name = f"{REQUEST}{secrets.token_hex(8)}"
+        back = Route((Address(0, name.encode()),)) if order.answer else Route()
+        message = Message(onward, back, order.payload, node.new_id(), node.expiry_in(order.ttl))
+        dispatch = Dispatch(message.id, order, node.name)
+        self._keep(dispatch)
+        if order.answer:
+            self._wait_as(name, dispatch)
+        task = asyncio.create_task(self._carry(dispatch, message, name), name="waystation dispatch")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return dispatch
+
+    async def close(self) -> None:
+        """Follow no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _parsed(self, order: Order) -> Route:
+        onward = Route.parse(order.route, self._node.router.types.numbers)
+        if not onward.addresses:
+            raise LocalError("the route is empty", rule="AD-1", hint="name at least one address")
+        return onward.pushed(order.via.session.address)
+
+    def _keep(self, dispatch: Dispatch) -> None:
+        while len(self._kept) >= KEPT:
+            oldest = next(kept for kept in self._kept.values() if kept.over)
+            del self._kept[oldest.id]
+            for id in oldest.ids:
+                self._by_id.pop(id, None)
+        self._kept[dispatch.id] = self._by_id[dispatch.id] = dispatch
+
+    def _wait_as(self, name: str, dispatch: Dispatch) -> None:
+        """Start a worker for the answer, under a name that nobody can guess."""
+
+        def take(message: Message, _: Context) -> None:
+            dispatch.answered(message)
+            self._by_id.setdefault(message.id, dispatch)
+            self.bell.ring()
+
+        self._node.start_worker((name,), take, inbox=10, reserved=True)
+
+    async def _carry(self, dispatch: Dispatch, message: Message, name: str) -> None:
+        order = dispatch.order
+        try:
+            await self._node.route(message, Wait(order.ttl))
+            await self._follow(dispatch)
+        finally:
+            dispatch.over = True
+            dispatch.version += 1
+            self.bell.ring()
+            if order.answer:
+                await self._node.stop_worker(name)
+
+    async def _follow(self, dispatch: Dispatch) -> None:
+        """Look again and again, until it is known how it ended or nothing more can be heard."""
+        trail = None if self._open_trail is None else self._open_trail(dispatch.sent_at)
+        grace = GRACE if trail is not None else 0.0
+        loop = asyncio.get_running_loop()
+        last = loop.time() + dispatch.order.ttl + grace
+        pause = FIRST_LOOK
+        while True:
+            if trail is not None:
+                self._add(dispatch, await asyncio.to_thread(trail.look, dispatch.ids))
+            now = loop.time()
+            if dispatch.is_settled(now, grace) or now >= last:
+                return
+            await asyncio.sleep(min(pause, last - now))
+            pause = min(pause * 1.5, SLOWEST_LOOK)
+
+    def _add(self, dispatch: Dispatch, sightings: Iterable[Sighting]) -> None:
+        before = dispatch.version
+        for seen in sightings:
+            step = Step(
+                seen.received_at,
+                seen.at,
+                seen.node,
+                seen.outcome,
+                seen.reason,
+                seen.next_hop or seen.recipient,
+                back=seen.message_id != dispatch.id,
+            )
+            if seen.node != dispatch.own_name:  # of that its own records tell
+                dispatch.add((seen.node, seen.incarnation, seen.seq), step)
+        if dispatch.version != before:
+            self.bell.ring()
+
+    def _note(self, record: Record) -> None:
+        """Hear what this node did."""
+        if record.__class__ is not MessageRecord:
+            return
+        id = record.arrival.message.id
+        dispatch = self._by_id.get(id)
+        if dispatch is None:
+            return
+        verdict = record.verdict
+        to = verdict.recipient if verdict.address is None else str(verdict.address)
+        step = Step(
+            record.arrival.received_at,
+            record.at,
+            self._node.name,
+            str(verdict.outcome),
+            None if verdict.reason is None else str(verdict.reason),
+            to,
+            back=id != dispatch.id,
+        )
+        dispatch.add((self._node.name, 0, record.at), step)
+        self.bell.ring()
+
+
+def _trails(journal: Path) -> Callable[[float], Trail]:
+    """What opens a trail; loads Arrow now, since later it would hold up the messages."""
+    from waystation.console.trail import Trail  # noqa: PLC0415 - needed with a journal alone
+
+    return partial(Trail, journal)
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.1f} ms"

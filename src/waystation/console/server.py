@@ -1,0 +1,135 @@
+"""The console as a whole: its node watches, its server shows, until it is told to end.
+
+The only file here that opens a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+from uvicorn import Config, Server
+
+from waystation.console.fleet import Fleet
+from waystation.console.guard import Doors, Guard, Names, check_token, is_loopback
+from waystation.console.pages import Pages
+from waystation.console.post import Post
+from waystation.console.views import Views
+from waystation.node import Node
+from waystation.transports.place import parse_place, place_of
+from waystation.transports.sockets import listening_at
+
+_DRAIN: Final = 3  # seconds that answers have to be written at the end
+_BACKLOG: Final = 128
+_CONNECTIONS: Final = 500  # at a time; more are told to come later
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """What the console watches, and where it shows it.
+
+    Where others than this machine can come, a token is needed: `token`, or one that is made.
+    `allowed` are further names that the page may be asked for under, as behind a proxy.
+    """
+
+    connect: tuple[str, ...]
+    listen: str = "127.0.0.1:8480"
+    token: str | None = None
+    allowed: tuple[str, ...] = ()
+    journal: Path | None = None
+    tables: Path | None = None
+    interval: float = 1.0
+
+
+class _Server(Server):
+    """A server that leaves the signals of the process alone."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Console:
+    """A running console: `url` is where it is, with the token if one was made."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    @classmethod
+    @asynccontextmanager
+    async def running(cls, node: Node, settings: Settings) -> AsyncIterator[Console]:
+        """Watch and show, over a node that can reach all places; it is not closed by this."""
+        host, _ = parse_place(settings.listen)
+        made = None
+        if settings.token is None and not is_loopback(host):
+            made = secrets.token_urlsafe(24)
+        token = made if settings.token is None else check_token(settings.token)
+        with _bound(settings.listen) as door:
+            place = place_of(door.getsockname())
+            doors = Doors(token, door.getsockname()[1])
+            fleet = Fleet(node, settings.interval)
+            post = Post(node, settings.journal)
+            views = Views(fleet, post, settings.journal, settings.tables)
+            pages = Pages(fleet, post, views, doors)
+            server = _server(Guard(pages.app, Names(host, settings.allowed), doors))
+            try:
+                await fleet.watch(settings.connect)
+                async with _serving(server, door, pages):
+                    yield cls(f"http://{place}/" + (f"login?token={made}" if made else ""))
+            finally:
+                await post.close()
+                await fleet.close()
+
+
+def _server(guard: Guard) -> _Server:
+    return _Server(
+        Config(
+            guard,
+            lifespan="off",
+            http="h11",
+            ws="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=_DRAIN,
+        )
+    )
+
+
+@asynccontextmanager
+async def _serving(server: _Server, door: socket.socket, pages: Pages) -> AsyncIterator[None]:
+    task = asyncio.create_task(server.serve([door]), name="waystation console pages")
+    try:
+        yield
+    finally:
+        pages.end()
+        server.should_exit = True
+        await task
+
+
+@contextlib.contextmanager
+def _bound(place: str) -> Iterator[socket.socket]:
+    """A listening socket at a place."""
+    host, port = parse_place(place)
+    with listening_at(place):
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        door = socket.socket(family, kind, protocol)
+        try:
+            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            door.bind(address)
+            door.listen(_BACKLOG)
+        except OSError:
+            door.close()
+            raise
+    with door:
+        yield door

@@ -1,0 +1,135 @@
+"""What the newest part of a journal says of a few messages, while they are on their way.
+
+Only tails and files that were sealed since are read, and each again only from where it was left:
+a message that was just sent is nowhere else. The whole story of one message is the business of
+`waystation.why`. This module needs pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from waystation.journal.layout import SEALED, TAIL, files_in, nodes_of, table_directory
+from waystation.journal.reader import plain
+from waystation.journal.records import MESSAGES
+from waystation.journal.sealed import read_batches
+from waystation.journal.tail import UNREADABLE, read_tail
+
+_NEWEST: Final = 50  # so many files are looked at for losses
+
+_SLACK: Final = 5.0
+"""Seconds by which clocks of files and of this process may differ."""
+
+
+class Sighting(Struct, frozen=True):
+    """A message at one node, as its journal has it; instants in microseconds."""
+
+    message_id: str
+    node: str
+    incarnation: int
+    seq: int
+    at: int
+    received_at: int
+    outcome: str
+    reason: str | None
+    next_hop: str | None
+    recipient: str | None
+
+
+_COLUMNS: Final = [name for name in Sighting.__struct_fields__ if name != "node"]
+
+
+class Trail:
+    """Follows messages through a journal from an instant on, in seconds since the epoch."""
+
+    def __init__(self, journal: Path, since: float) -> None:
+        self._journal = journal
+        self._since = since - _SLACK
+        self._ids: frozenset[str] = frozenset()
+        self._tails: dict[Path, tuple[int, pa.Schema]] = {}  # how far each was read
+        self._sealed: set[Path] = set()
+
+    def look(self, ids: frozenset[str]) -> list[Sighting]:
+        """What is new of these messages; all there is, when they are others than before."""
+        if ids != self._ids:
+            self._ids = ids
+            self._tails.clear()
+            self._sealed.clear()
+        return [
+            sighting
+            for node in nodes_of(self._journal, MESSAGES)
+            for sighting in self._at_node(node)
+        ]
+
+    def _at_node(self, node: str) -> Iterator[Sighting]:
+        directory = table_directory(self._journal, MESSAGES, node)
+        wanted = pc.field("message_id").isin(sorted(self._ids))
+        for batch in self._batches(directory):
+            yield from _sightings(node, batch.filter(wanted))
+
+    def _batches(self, directory: Path) -> Iterator[pa.RecordBatch]:
+        for stem in files_in(directory, TAIL):
+            try:
+                yield from self._new_in_tail(directory / stem.tail)
+            except UNREADABLE:
+                continue  # sealed meanwhile, or for `waystation journal check` to tell
+        for stem in files_in(directory, SEALED):
+            path = directory / stem.sealed
+            try:
+                if path not in self._sealed and path.stat().st_mtime >= self._since:
+                    self._sealed.add(path)
+                    yield from read_batches(path)
+            except UNREADABLE:
+                continue
+
+    def _new_in_tail(self, path: Path) -> Iterator[pa.RecordBatch]:
+        start, schema = self._tails.get(path, (0, None))
+        content = read_tail(path, start, schema)
+        if content.schema is not None:
+            self._tails[path] = content.whole, content.schema
+        yield from content.batches
+
+
+def latest_losses(journal: Path, most: int) -> list[Sighting]:
+    """The latest drops that the newest files of a journal tell, newest first."""
+    losses: dict[tuple[str, int, int], Sighting] = {}
+    for node, path in _newest(journal):
+        try:
+            for batch in _batches_of(path):
+                dropped = batch.filter(pc.field("outcome") == "DROPPED")
+                for loss in _sightings(node, dropped.slice(max(0, dropped.num_rows - most))):
+                    losses[node, loss.incarnation, loss.seq] = loss
+        except UNREADABLE:
+            continue
+    return sorted(losses.values(), key=lambda loss: loss.at, reverse=True)[:most]
+
+
+def _newest(journal: Path) -> list[tuple[str, Path]]:
+    """The files that were written last, and whose they are."""
+    found: list[tuple[float, str, Path]] = []
+    for node in nodes_of(journal, MESSAGES):
+        directory = table_directory(journal, MESSAGES, node)
+        tails = [directory / stem.tail for stem in files_in(directory, TAIL)]
+        for path in [
+            *tails,
+            *(directory / stem.sealed for stem in files_in(directory, SEALED)[-1:]),
+        ]:
+            with suppress(OSError):  # sealed or removed meanwhile
+                found.append((path.stat().st_mtime, node, path))
+    return [(node, path) for _, node, path in sorted(found, reverse=True)[:_NEWEST]]
+
+
+def _batches_of(path: Path) -> Iterator[pa.RecordBatch]:
+    return iter(read_tail(path).batches) if path.suffix == TAIL else read_batches(path)
+
+
+def _sightings(node: str, batch: pa.RecordBatch) -> Iterator[Sighting]:
+    for row in plain(batch.select(_COLUMNS)).to_pylist():
+        yield Sighting(node=node, **row)

@@ -1,0 +1,303 @@
+"""What each page shows: asks the fleet, the journal and the post, and gives values to templates.
+
+Here is what a page says, not how it looks (templates/) and not how it is asked for (pages.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec import Struct
+
+from waystation.console.curve import curves
+from waystation.console.fleet import Fleet, Watched
+from waystation.console.post import Order, Post
+from waystation.console.topology import BOX, picture
+from waystation.core.message import check_message_id
+from waystation.errors import LocalError, WaystationError
+from waystation.node.status import Question, Snapshot
+
+if TYPE_CHECKING:
+    from waystation.console.trail import Sighting
+
+PAGE: Final = 50
+"""So many rows stand on a page."""
+
+FIRST_FEW: Final = 20
+"""So many rows of each node stand there when all nodes are looked at."""
+
+LIVELY: Final = 5_000
+"""A table with more entries is not asked for again by itself."""
+
+LOSSES: Final = 20
+MOST_PAYLOAD: Final = 64 * 1024
+LONGEST_TTL: Final = 3_600.0
+
+Query: TypeAlias = Mapping[str, str]
+Values: TypeAlias = dict[str, Any]
+View: TypeAlias = Callable[[Query], Awaitable[Values]]
+
+
+_EMPTY: Final[Query] = {
+    "via": "",
+    "route": "",
+    "payload": "",
+    "coding": "text",
+    "ttl": "10",
+    "answer": "yes",
+}
+"""The form for a message, as it is at first."""
+
+
+class Table(Struct, frozen=True, kw_only=True):
+    """The rows that one node told; `problem` says why it told none."""
+
+    watched: Watched
+    rows: list[Any]
+    fitting: int | None
+    total: int
+    at: int = 0  # milliseconds, by the clock of the node
+    problem: str = ""
+
+
+class _Kind(Struct, frozen=True):
+    """What a table is made from: how it is asked for, and where it stands in the answer."""
+
+    ask: Callable[[str, int, int, Query], Question]
+    told: str  # the name of a field of Snapshot
+
+
+_ROUTES: Final = _Kind(
+    lambda find, most, skip, query: Question(
+        routes=most, sessions=0, filter=find, skip_routes=skip, over=query.get("over", "").strip()
+    ),
+    "routes",
+)
+_SESSIONS: Final = _Kind(
+    lambda find, most, skip, _: Question(
+        routes=0, sessions=most, find_sessions=find, skip_sessions=skip
+    ),
+    "sessions",
+)
+_SUBSCRIPTIONS: Final = _Kind(
+    lambda find, most, skip, _: Question(
+        routes=0, sessions=0, subscriptions=most, find_subscriptions=find, skip_subscriptions=skip
+    ),
+    "subscriptions",
+)
+
+
+class Views:
+    """The pages of one console, by name."""
+
+    def __init__(self, fleet: Fleet, post: Post, journal: Path | None, tables: Path | None) -> None:
+        self._fleet = fleet
+        self._post = post
+        self._journal = journal
+        self._tables = tables
+        self.has_journal = journal is not None
+        self.by_name: dict[str, View] = {
+            "connections": lambda query: self._table(_SESSIONS, query),
+            "routes": lambda query: self._table(_ROUTES, query),
+            "subscriptions": lambda query: self._table(_SUBSCRIPTIONS, query),
+            "why": self._why,
+            "send": self._send,
+        }
+
+    def fleet(self) -> Values:
+        """What stands on every page: the picture, and the nodes."""
+        watched = self._fleet.watched
+        return {
+            "nodes": watched,
+            "picture": picture(watched, self._fleet.node.name),
+            "box": BOX,
+            "curves": {one.url: curves(one.traffic) for one in watched},
+        }
+
+    # Tables
+
+    async def _table(self, kind: _Kind, query: Query) -> Values:
+        chosen = self._fleet.at(query.get("node", ""))
+        find = query.get("find", "").strip()
+        page = max(1, _whole(query.get("page", "1"), 1))
+        of_one = chosen is not None
+        most = PAGE if of_one else FIRST_FEW
+        skip = (page - 1) * PAGE if of_one else 0
+        asked = [chosen] if chosen is not None else self._fleet.watched
+        found = await asyncio.gather(
+            *(self._ask(kind, watched, query, find, most, skip) for watched in asked)
+        )
+        fitting = (found[0].fitting or 0) if of_one and found else 0
+        return {
+            "tables": found,
+            "nodes": self._fleet.watched,
+            "chosen": chosen,
+            "find": find,
+            "over": query.get("over", "").strip(),
+            "page": page,
+            "pages": max(1, -(-fitting // PAGE)),
+            "first": skip + 1,
+            "live": all(table.total <= LIVELY for table in found),
+        }
+
+    async def _ask(
+        self, kind: _Kind, watched: Watched, query: Query, find: str, most: int, skip: int
+    ) -> Table:
+        pattern = find if "*" in find else f"*{find}*" if find else "*"
+        try:
+            seen = await self._fleet.ask(watched, kind.ask(pattern, most, skip, query))
+            if kind is _ROUTES and seen.routes_fitting is None and find:  # too many to go through
+                seen = await self._fleet.ask(watched, kind.ask(find, most, skip, query))
+        except WaystationError as error:
+            return Table(watched=watched, rows=[], fitting=None, total=0, problem=_said(error))
+        return _table_of(kind, watched, seen)
+
+    # One message
+
+    async def _why(self, query: Query) -> Values:
+        id = query.get("id", "").strip().lower()
+        values: Values = {
+            "id": id,
+            "account": None,
+            "problem": "",
+            "has_journal": self.has_journal,
+            "has_past": self._journal is not None or self._tables is not None,
+            "losses": [],
+        }
+        if id:
+            try:
+                values["account"] = await asyncio.to_thread(self._explain, id)
+            except (LocalError, OSError) as error:
+                values["problem"] = _said(error)
+        elif self._journal is not None:
+            values["losses"] = await asyncio.to_thread(_losses, self._journal)
+        return values
+
+    def _explain(self, id: str) -> Any:
+        check_message_id(id)
+        if self._journal is None and self._tables is None:
+            raise LocalError("there is no journal", rule="OB-4", hint="give one")
+        from waystation.why import explain  # noqa: PLC0415 - it needs pyarrow
+        from waystation.why.tables import explain_from_tables  # noqa: PLC0415
+
+        if self._journal is not None:
+            try:
+                return explain(self._journal, id)
+            except LocalError:
+                if self._tables is None:
+                    raise
+        assert self._tables is not None
+        return explain_from_tables(self._tables, id)
+
+    # Sending
+
+    async def _send(self, query: Query) -> Values:
+        watch = query.get("watch", "")
+        dispatch = self._post.find(watch)
+        filled = _EMPTY if dispatch is None else _filled(dispatch.order)
+        if "route" in query:
+            filled = {name: query.get(name, _EMPTY[name]) for name in _EMPTY}
+        return {
+            "nodes": self._fleet.watched,
+            "order": filled,
+            "problem": "",
+            "dispatch": dispatch,
+            "unknown": bool(watch) and dispatch is None,
+            "kept": self._post.kept,
+            "has_journal": self.has_journal,
+        }
+
+    def dispatch(self, form: Query) -> str:
+        """Send what a form says; the id of the message. Raises LocalError for a mistake in it."""
+        via = self._fleet.at(form.get("via", ""))
+        if via is None:
+            raise LocalError("no node is chosen", rule="AD-5", hint="choose one to send through")
+        return self._post.send(
+            Order(
+                via=via,
+                route=form.get("route", ""),
+                payload=_payload(form.get("payload", ""), form.get("coding", "text")),
+                ttl=_ttl(form.get("ttl", "")),
+                answer=form.get("answer") == "yes",
+            )
+        ).id
+
+    async def form(self, form: Query, problem: str) -> Values:
+        """The form again, with what was wrong with it."""
+        kept = {"route": "", "answer": "", **form}
+        return {**await self._send(kept), "problem": problem}
+
+
+def _losses(journal: Path) -> list[Sighting]:
+    from waystation.console.trail import latest_losses  # noqa: PLC0415 - it needs pyarrow
+
+    return latest_losses(journal, LOSSES)
+
+
+def _table_of(kind: _Kind, watched: Watched, seen: Snapshot) -> Table:
+    return Table(
+        watched=watched,
+        rows=getattr(seen, kind.told)[:PAGE],
+        fitting=getattr(seen, f"{kind.told}_fitting"),
+        total=getattr(seen, f"{kind.told}_total"),
+        at=seen.at,
+    )
+
+
+def _filled(order: Order) -> Query:
+    """The form as it was when this was sent."""
+    try:
+        payload, coding = order.payload.decode(), "text"
+    except UnicodeDecodeError:
+        payload, coding = order.payload.hex(), "hex"
+    return {
+        "via": order.via.url,
+        "route": order.route,
+        "payload": payload,
+        "coding": coding,
+        "ttl": f"{order.ttl:g}",
+        "answer": "yes" if order.answer else "",
+    }
+
+
+def _said(error: Exception) -> str:
+    """What is wrong, without advice for programmers."""
+    return error.problem if isinstance(error, LocalError) else str(error)
+
+
+def _payload(text: str, coding: str) -> bytes:
+    """The bytes that a form means."""
+    try:
+        data = bytes.fromhex(text) if coding == "hex" else text.encode()
+    except (ValueError, UnicodeEncodeError) as error:
+        raise LocalError(
+            f"the payload cannot be read: {error}", rule="AD-4", hint="give two digits a byte"
+        ) from error
+    if len(data) > MOST_PAYLOAD:
+        raise LocalError(
+            f"the payload has {len(data):,} bytes",
+            rule="AD-4",
+            hint=f"give {MOST_PAYLOAD:,} at the most; `waystation send` takes more",
+        )
+    return data
+
+
+def _ttl(text: str) -> float:
+    try:
+        ttl = float(text)
+    except ValueError:
+        ttl = 0.0
+    if not 0 < ttl <= LONGEST_TTL:
+        raise LocalError(
+            "the time to live is no number of seconds",
+            rule="AD-7",
+            hint=f"give more than 0, and {LONGEST_TTL:g} at the most",
+        )
+    return ttl
+
+
+def _whole(text: str, otherwise: int) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else otherwise

@@ -1,0 +1,373 @@
+"""What went wrong in a fleet, found in the evidence alone.
+
+Each kind of trouble has a function that finds it. A loss belongs to one finding: whoever explains
+it claims it. Nothing here knows what was done on purpose; that is compared in story.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from waystation.demo.deeds import Kind
+from waystation.demo.evidence import DELIVERED, Evidence, Interval, Life, Passage
+from waystation.why.explain import span
+
+SECOND: Final = 1_000_000
+SLACK: Final = 2 * SECOND
+"""Microseconds between a cause and what is written down of it."""
+
+_RELATED: Final = 5 * SECOND  # losses that are no further apart are told together
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EVER: Final = 1 << 62
+_TELLING: Final = ("NO_ROUTE", "NO_SUBSCRIBER")  # the tables say most about these
+_UNREACHABLE: Final = frozenset({"NO_ROUTE", "TRANSPORT_DOWN"})
+_INTERNAL: Final = ("request-", "waystation.", "subscriber-", "tcp-", "ws-", "mqtt-", "gossip-")
+
+Mark: TypeAlias = tuple[str | None, str]
+"""A message, and the node that had it."""
+
+Explain: TypeAlias = Callable[[str], str | None]
+"""The nearest explanation of the loss of a message, by its id."""
+
+
+class Finding(Struct, frozen=True):
+    """Something that happened to the fleet, and what it cost."""
+
+    kind: Kind
+    subject: str
+    began: int
+    ended: int
+    sentences: list[str]
+    lost: int  # messages
+    example: str | None  # the id of one of them
+    claims: frozenset[Mark]
+
+
+class Losses:
+    """What was lost, as far as no finding has explained it yet."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        arrived = {p.message_id for p in evidence.passages if p.outcome == DELIVERED}
+        self._left = [
+            drop
+            for drop in evidence.drops
+            # Nobody here wanted it, and somebody elsewhere got it: that is no loss.
+            if not (drop.reason == "NO_SUBSCRIBER" and drop.message_id in arrived)
+        ]
+
+    def __iter__(self) -> Iterator[Passage]:
+        return iter(list(self._left))
+
+    def claim(self, explains: Callable[[Passage], bool]) -> list[Passage]:
+        """Take what is explained; nobody else gets it."""
+        claimed = [drop for drop in self._left if explains(drop)]
+        self._left = [drop for drop in self._left if not explains(drop)]
+        return claimed
+
+
+def find(evidence: Evidence, explain: Explain) -> list[Finding]:
+    """Everything that went wrong, in the order of time."""
+    losses = Losses(evidence)
+    finders = (find_restarts, find_deaths, find_expiries, find_full_queues)
+    found = [finding for finder in finders for finding in finder(evidence, losses)]
+    found += find_unheard(losses, explain)
+    return sorted(found, key=lambda finding: finding.began)
+
+
+def find_restarts(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
+    """Nodes that stopped in order and began anew, and what that cost."""
+    for life in evidence.lives():
+        if life.is_cut_off or life.next_began is None:
+            continue
+        away = _Away.of(evidence, life, life.next_began)
+        cost = losses.claim(away.explains)
+        known = ""
+        names = listed(name for name in sorted(away.behind.names) if not is_internal(name))
+        if names:
+            known = f" {span(away.known_again - life.next_began)} later it knew {names} again."
+        stopped = (
+            f"{life.node} stopped at {clock(life.last_word)} and began anew at "
+            f"{clock(life.next_began)}.{known}"
+        )
+        window = (life.last_word, away.known_again)
+        yield _finding(Kind.RESTARTED, life.node, cost, [stopped, _costs(cost)], window)
+
+
+class _Absence(Struct, frozen=True):
+    """Participants that could not be reached, and from when to when that mattered."""
+
+    names: frozenset[str]
+    since: int
+    until: int
+    back: dict[tuple[str, str], int]  # when each node knew each of them again
+
+    @classmethod
+    def of(cls, evidence: Evidence, names: Iterable[str], since: int, until: int) -> _Absence:
+        absent = frozenset(names)
+        back: dict[tuple[str, str], int] = {}
+        for interval in evidence.intervals:
+            if interval.participant in absent and interval.valid_from >= until:
+                back.setdefault((interval.node, interval.participant), interval.valid_from)
+        return cls(absent, since, until + SLACK, back)
+
+    def explains(self, drop: Passage) -> bool:
+        """Whether a message was lost because it was for one of them."""
+        if drop.reason not in _UNREACHABLE or drop.recipient not in self.names:
+            return False
+        back = self.back.get((drop.node, drop.recipient or ""), 0)
+        return self.since <= drop.at <= max(back, self.until)
+
+
+class _Away(Struct, frozen=True):
+    """A node that was away: who was behind it, whose hub it was, and until when that mattered."""
+
+    node: str
+    leaves: frozenset[str]
+    known_again: int
+    behind: _Absence
+
+    @classmethod
+    def of(cls, evidence: Evidence, life: Life, next_began: int) -> _Away:
+        mine = [i for i in evidence.intervals if i.node == life.node and _is_of_a_leaf(i)]
+        since = life.last_word - SLACK
+        before = {
+            interval.participant
+            for interval in mine
+            if interval.incarnation == life.incarnation and (interval.valid_to or _EVER) >= since
+        }
+        again: dict[str, int] = {}
+        for interval in mine:
+            if interval.incarnation > life.incarnation and interval.participant in before:
+                again.setdefault(interval.participant, interval.valid_from)
+        known = max([next_began, *again.values()])
+        leaves = frozenset(i.node for i in evidence.intervals if i.participant == life.node)
+        return cls(life.node, leaves, known, _Absence.of(evidence, again, since, known))
+
+    def explains(self, drop: Passage) -> bool:
+        """Whether a loss has to do with it."""
+        if drop.reason == "QUEUE_FULL":
+            return False
+        near = drop.node == self.node or drop.node in self.leaves
+        lasts = self.behind.since <= drop.at <= self.behind.until
+        cut_off = lasts and (near or drop.reason == "TRANSPORT_DOWN")
+        return cut_off or self.behind.explains(drop)
+
+
+def find_deaths(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
+    """Nodes that ended without a word: their journal just stops, and goes on with a new life."""
+    for life in evidence.lives():
+        if not life.is_cut_off or life.next_began is None:
+            continue
+        own = {i.participant for i in evidence.intervals if i.node == life.node and i.is_own}
+        absence = _Absence.of(evidence, own, life.last_word, life.next_began)
+        cost = losses.claim(absence.explains)
+        noticed = _missed(evidence, life, absence)
+        missed = "" if noticed is None else f"; it was missed {span(noticed)} later"
+        ended = (
+            f"{life.node} ended without a word: its journal breaks off at "
+            f"{clock(life.last_word)}{missed}. It began anew at {clock(life.next_began)}."
+        )
+        lived = (life.last_word, life.next_began)
+        yield _finding(Kind.KILLED, life.node, cost, [ended, _costs(cost)], lived)
+
+
+def _missed(evidence: Evidence, life: Life, absence: _Absence) -> int | None:
+    """How long after a node's last word another one noticed."""
+    noticed = [
+        interval.valid_to
+        for interval in evidence.intervals
+        if interval.participant in absence.names
+        and interval.node != life.node
+        and interval.closed_by == "removed"
+        and interval.valid_to is not None
+        and absence.since <= interval.valid_to <= absence.until
+    ]
+    return min(noticed) - life.last_word if noticed else None
+
+
+def find_expiries(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
+    """Routes that expired while messages still came for them."""
+    entries: defaultdict[tuple[str, str], list[Interval]] = defaultdict(list)
+    for interval in evidence.intervals:
+        entries[interval.node, interval.participant].append(interval)
+    for (node, participant), history in entries.items():
+        for interval, after in zip(history, [*history[1:], None], strict=True):
+            if interval.closed_by != "expired" or interval.valid_to is None:
+                continue
+            gap = (interval.valid_to, _EVER if after is None else after.valid_from)
+            names, reasons = frozenset({participant}), frozenset({"NO_ROUTE"})
+            cost = losses.claim(
+                partial(_is_among, node=node, window=gap, recipients=names, reasons=reasons)
+            )
+            if cost:
+                sentence = _expiry(cost, participant, gap)
+                until = min(gap[1], cost[-1].at)
+                yield _finding(Kind.EXPIRED, participant, cost, [sentence], (gap[0], until))
+
+
+def _expiry(cost: Sequence[Passage], participant: str, gap: tuple[int, int]) -> str:
+    first, last = cost[0], cost[-1]
+    again = "" if gap[1] == _EVER else f"; a new one came {span(gap[1] - last.at)} after the last"
+    return (
+        f"{_messages(len(cost))} to {participant} {_were(len(cost))} dropped at {first.node} "
+        f"{_when(cost)} (NO_ROUTE): its route had expired {span(first.at - gap[0])} before the "
+        f"first{again}."
+    )
+
+
+def find_full_queues(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
+    """Receivers that had no room."""
+    full = frozenset({"QUEUE_FULL"})
+    for node in sorted({drop.node for drop in losses if drop.reason in full}):
+        for cost in _bursts(losses.claim(partial(_is_among, node=node, reasons=full))):
+            ids = {drop.message_id for drop in cost}
+            elsewhere = {
+                passage.message_id
+                for passage in evidence.passages
+                if passage.outcome == DELIVERED and passage.node != node
+            }
+            sentence = (
+                f"{_messages(len(cost))} {_were(len(cost))} dropped at {node} {_when(cost)} "
+                "(QUEUE_FULL): who should have got them had no room. "
+                f"{len(ids & elsewhere)} of them arrived elsewhere all the same."
+            )
+            yield _finding(Kind.STALLED, node, cost, [sentence], (cost[0].at, cost[-1].at))
+
+
+def find_unheard(losses: Losses, explain: Explain) -> Iterator[Finding]:
+    """Broadcasts that reached nobody at all."""
+    by_id: defaultdict[str, list[Passage]] = defaultdict(list)
+    for drop in losses.claim(partial(_is_among, reasons=frozenset({"NO_SUBSCRIBER"}))):
+        by_id[drop.multicast_id or ""].append(drop)
+    for multicast_id, cost in by_id.items():
+        number = len({drop.message_id for drop in cost})
+        why = explain(cost[-1].message_id)
+        nodes = listed(dict.fromkeys(drop.node for drop in cost))
+        sentence = (
+            f"{number} broadcast{'s' * (number != 1)} under {multicast_id} reached nobody "
+            f"(NO_SUBSCRIBER at {nodes}){f': {why}' if why else ''}."
+        )
+        provider = multicast_id.partition("/")[0]
+        yield _finding(Kind.UNHEARD, provider, cost, [sentence], (cost[0].at, cost[-1].at))
+
+
+# Inside
+
+
+def _is_among(
+    drop: Passage,
+    *,
+    node: str | None = None,
+    window: tuple[int, int] = (0, _EVER),
+    recipients: frozenset[str] | None = None,
+    reasons: frozenset[str],
+) -> bool:
+    return (
+        drop.reason in reasons
+        and window[0] <= drop.at < window[1]
+        and (node is None or drop.node == node)
+        and (recipients is None or drop.recipient in recipients)
+    )
+
+
+def _finding(
+    kind: Kind,
+    subject: str,
+    cost: Sequence[Passage],
+    sentences: list[str],
+    window: tuple[int, int],
+) -> Finding:
+    telling = sorted(cost, key=lambda drop: drop.reason not in _TELLING)
+    plain = (drop.message_id for drop in telling if not is_internal(drop.recipient or ""))
+    return Finding(
+        kind,
+        subject,
+        *window,
+        sentences,
+        len({drop.message_id for drop in cost}),
+        next(plain, cost[0].message_id if cost else None),
+        frozenset((drop.message_id, drop.node) for drop in cost),
+    )
+
+
+def _costs(cost: Sequence[Passage]) -> str:
+    """What was lost, by place and reason."""
+    if not cost:
+        return "Nothing was lost by it."
+    places = Counter((drop.node, drop.reason) for drop in cost)
+    told = [f"{number} at {node} ({reason})" for (node, reason), number in places.most_common()]
+    recipients = {drop.recipient for drop in cost}
+    to = f" to {recipients.pop()}" if len(recipients) == 1 and None not in recipients else ""
+    were = f"{_messages(len(cost))}{to} {_were(len(cost))}"
+    return f"{were} dropped {_when(cost)}: {', '.join(told)}."
+
+
+def _bursts(drops: Sequence[Passage]) -> Iterator[list[Passage]]:
+    """Losses that belong together in time."""
+    burst: list[Passage] = []
+    for drop in drops:
+        if burst and drop.at > burst[-1].at + _RELATED:
+            yield burst
+            burst = []
+        burst.append(drop)
+    if burst:
+        yield burst
+
+
+def _is_of_a_leaf(interval: Interval) -> bool:
+    """Whether somebody behind a leaf is meant: local, and reached over a session."""
+    return interval.local and interval.address.startswith("0#") and not interval.is_own
+
+
+def is_internal(name: str) -> bool:
+    """Whether a name means something only to the nodes themselves."""
+    return name.startswith(_INTERNAL)
+
+
+def clock(microseconds: int) -> str:
+    """The time of day, to the millisecond, UTC.
+
+    >>> clock(1_700_000_000_120_900)
+    '22:13:20.120'
+    """
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    return f"{moment:%H:%M:%S}.{moment.microsecond // 1000:03}"
+
+
+def day_and_clock(microseconds: int) -> str:
+    """An instant as commands take it.
+
+    >>> day_and_clock(1_700_000_000_120_900)
+    '2023-11-14T22:13:20.120Z'
+    """
+    moment = _EPOCH + timedelta(microseconds=microseconds)
+    return f"{moment:%Y-%m-%d}T{clock(microseconds)}Z"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a row.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    found = list(names)
+    return f"{', '.join(found[:-1])} and {found[-1]}" if len(found) > 1 else "".join(found)
+
+
+def _when(cost: Sequence[Passage]) -> str:
+    first, last = cost[0].at, cost[-1].at
+    return f"between {clock(first)} and {clock(last)}" if len(cost) > 1 else f"at {clock(first)}"
+
+
+def _messages(number: int) -> str:
+    return f"{number:,} message{'s' * (number != 1)}"
+
+
+def _were(number: int) -> str:
+    return "were" if number != 1 else "was"

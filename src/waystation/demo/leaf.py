@@ -1,0 +1,68 @@
+"""A leaf of the fleet as a process: `python -m waystation.demo.leaf FILE ROLE PACE`.
+
+The node of FILE, and beside it the traffic of its role. Orders come as lines on standard input;
+when that ends, so does the leaf. It says `node NAME is ready`, and `resting` when it was told to
+`rest` and nothing that it began is left to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from waystation.config import plan_from, running
+from waystation.demo.fleet import Pace
+from waystation.demo.traffic import ROLES, Day, Orders
+from waystation.node import run
+from waystation.node.runner import stop_signals
+
+REST: Final = "rest"
+RESTING: Final = "resting"
+
+
+async def main(file: Path, role: str, pace: Pace) -> None:
+    """Live until told to end."""
+    with stop_signals() as told:
+        living = asyncio.create_task(_live(file, role, pace, told.set))
+        ending = asyncio.create_task(told.wait())
+        await asyncio.wait({living, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        living.cancel()
+        with suppress(asyncio.CancelledError):
+            await living
+
+
+async def _live(file: Path, role: str, pace: Pace, end: Callable[[], None]) -> None:
+    async with running(plan_from(file)) as live:
+        acting, day = ROLES[role](live.node, pace), Day()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_obey({REST: day.end, **acting.orders}, end))
+            traffic = [tasks.create_task(work) for work in acting.traffic(day)]
+            await acting.settled.wait()
+            _say(f"node {live.node.name} is ready")
+            await asyncio.gather(*traffic, day.over())
+            _say(RESTING)
+
+
+async def _obey(orders: Orders, end: Callable[[], None]) -> None:
+    """Do what is written on standard input, until there is nothing more."""
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while order := (await reader.readline()).decode().strip():
+        orders[order]()
+    end()
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201 - it is heard by who started this process
+
+
+if __name__ == "__main__":
+    run(main(Path(sys.argv[1]), sys.argv[2], msgspec.json.decode(sys.argv[3], type=Pace)))

@@ -1,0 +1,105 @@
+"""The directory of a demonstration: what lies where in it, and who may use it.
+
+    OUT/demo.json       says that a demonstration made this directory, and what it found
+    OUT/processes.json  every process of the fleet, with its pid
+    OUT/deeds.json      what was done on purpose
+    OUT/config/  OUT/logs/  OUT/journal/  OUT/tables/  OUT/report.html
+
+Files are replaced whole. Nothing else in the directory is ever touched.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from waystation.errors import LocalError, shown
+from waystation.journal.lock import FileLock
+
+MADE: Final = "demo.json"
+_LOCK: Final = ".demo.lock"
+_DIRECTORIES: Final = ("config", "logs", "journal", "tables")
+_FILES: Final = ("processes.json", "deeds.json", "report.html")
+_RULE: Final = "OB-4"
+
+
+class Place:
+    """A directory for one demonstration."""
+
+    def __init__(self, out: Path) -> None:
+        self.out = out
+        self.config = out / "config"
+        self.logs = out / "logs"
+        self.journal = out / "journal"
+        self.tables = out / "tables"
+        self.report = out / "report.html"
+
+    def write(self, name: str, value: Any) -> None:
+        """Replace a file by a value as JSON."""
+        text = msgspec.json.format(msgspec.json.encode(value), indent=1)
+        replace(self.out / name, text.decode() + "\n")
+
+
+def replace(file: Path, text: str) -> None:
+    """Write a file whole: a reader sees the former one or the new one."""
+    hidden = file.with_name(f".{file.name}.new")
+    hidden.write_text(text, "utf-8")
+    hidden.replace(file)
+
+
+@contextmanager
+def prepared(out: Path) -> Iterator[Place]:
+    """The place for a demonstration, empty, and nobody else's while it is used."""
+    _check(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / _LOCK, "runs a demonstration there")
+    except OSError as error:
+        raise LocalError(
+            f"{shown(str(out))} cannot be used: {error.strerror}",
+            rule=_RULE,
+            hint="give a directory that can be written to",
+        ) from None
+    try:
+        place = Place(out.absolute())
+        place.write(MADE, {"state": "running"})  # first: from now on the directory is ours
+        _clear(place.out)
+        for name in _DIRECTORIES:
+            (place.out / name).mkdir()
+        try:
+            yield place
+        except BaseException:
+            place.write(MADE, {"state": "interrupted"})
+            raise
+    finally:
+        lock.release()
+
+
+def _check(out: Path) -> None:
+    """Refuse a directory with things in it that no demonstration made."""
+    if not out.exists():
+        return
+    if not out.is_dir():
+        raise LocalError(f"{shown(str(out))} is no directory", rule=_RULE, hint="give another")
+    if (out / MADE).exists():
+        return
+    if any(path.name != _LOCK for path in out.iterdir()):
+        raise LocalError(
+            f"{shown(str(out))} is not empty, and no demonstration made it",
+            rule=_RULE,
+            hint="give a directory that is not there yet",
+        )
+
+
+def _clear(out: Path) -> None:
+    """Remove what an earlier demonstration made."""
+    for name in _DIRECTORIES:
+        shutil.rmtree(out / name, ignore_errors=True)
+    for name in _FILES:
+        (out / name).unlink(missing_ok=True)
+        (out / f".{name}.new").unlink(missing_ok=True)

@@ -1,0 +1,126 @@
+"""What a page is made of: sections with figures, tables, sentences and trees, as plain values.
+
+The template turns these into HTML, and escapes every text in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from markupsafe import Markup
+from msgspec import Struct
+
+from waystation.pipeline.report.charts import NARROW, WIDE
+
+
+class Key(Struct, frozen=True):
+    """A line of a legend."""
+
+    colour: str
+    text: str
+    mark: str = "box"
+    number: int | None = None
+    meaning: str = ""
+
+
+class Figure(Struct, frozen=True):
+    """A picture, drawn for a wide and for a narrow page, with its legend."""
+
+    wide: Markup
+    narrow: Markup
+    legend: tuple[Key, ...] = ()
+    caption: str = ""
+    block: str = "figure"
+
+
+class Cell(Struct, frozen=True):
+    """One cell of a table: what it says, in full, and what it is sorted by."""
+
+    text: str | Markup
+    whole: str = ""
+    order: float | str | None = None
+    bar: float | None = None  # a part of one, drawn behind the text
+    note: str = ""
+
+
+class Grid(Struct, frozen=True):
+    """A table that can be sorted, and filtered when it is long.
+
+    A column has a name and a kind: `name` for foreign names, `number`, or `text`.
+    """
+
+    title: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    block: str = "grid"
+
+
+class Words(Struct, frozen=True):
+    """A sentence or two."""
+
+    text: str
+    tone: Literal["plain", "good", "bad"] = "plain"
+    block: str = "words"
+
+
+class Branch(Struct, frozen=True):
+    """A line that can be opened: what is below it is a part of it."""
+
+    label: str
+    number: int
+    part: str
+    meaning: str = ""
+    colour: str = ""
+    foreign: bool = False
+    branches: tuple[Branch, ...] = ()
+    commands: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Tree(Struct, frozen=True):
+    """Branches, the largest first."""
+
+    branches: tuple[Branch, ...]
+    block: str = "tree"
+
+
+class Section(Struct, frozen=True):
+    """A part of the page: what it shows, and what to look for."""
+
+    id: str
+    title: str
+    says: str
+    blocks: tuple[Figure | Grid | Words | Tree, ...]
+
+
+class Tile(Struct, frozen=True):
+    """A number at the top of the page."""
+
+    value: str
+    name: str
+    tone: Literal["plain", "good", "bad"] = "plain"
+    note: str = ""
+
+
+class Finding(Struct, frozen=True):
+    """What stands out, and the section that tells more."""
+
+    text: str
+    section: str
+    tone: Literal["good", "bad"] = "bad"
+
+
+def figure(draw: Callable[[int], Markup], legend: Sequence[Key] = (), caption: str = "") -> Figure:
+    """A figure from a function that draws it at any width."""
+    return Figure(draw(WIDE), draw(NARROW), tuple(legend), caption)
+
+
+def top(shown: int, all: int, what: str) -> str:
+    """How much of it is shown; nothing when that is all.
+
+    >>> top(20, 3412, "links"), top(20, 20, "links")
+    ('top 20 of 3,412 links', '')
+    """
+    return f"top {shown:,} of {all:,} {what}" if shown < all else ""

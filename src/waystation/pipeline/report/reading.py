@@ -1,0 +1,188 @@
+"""The built tables, read with Arrow and counted where they lie.
+
+Memory follows the number of groups that are asked for, never that of the rows. What the numbers
+mean, and which are wanted, is for the modules that ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow import acero
+
+from waystation.errors import LocalError, shown
+from waystation.pipeline.schema import BUILT, INSTANT
+
+Row: TypeAlias = dict[str, Any]
+Expression: TypeAlias = Any
+
+NO_ID: Final = "0" * 32
+"""The id of messages whose sender gave them none."""
+
+_BATCH: Final = 65_536
+_AHEAD: Final = {"batch_readahead": 4, "fragment_readahead": 2}
+_FORMAT: Final = {"coerce_int96_timestamp_unit": "us"}  # what older Sparks write has nanoseconds
+
+
+class Tables:
+    """The tables in a directory; those that are not there have no rows."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._datasets: dict[str, Any] = {}
+        for table in BUILT:
+            if (directory / table).is_dir():
+                with self._complaining(table):
+                    self._datasets[table] = self._opened(table)
+        if not self._datasets:
+            raise LocalError(
+                f"there are no tables in {shown(str(directory))}",
+                rule="OB-4",
+                hint="build them with `waystation pipeline build`",
+            )
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The tables that are not there at all."""
+        return tuple(table for table in BUILT if table not in self._datasets)
+
+    def rows(self, table: str) -> int:
+        """How many rows a table has, as the footers of its files tell."""
+        dataset = self._datasets.get(table)
+        with self._complaining(table):
+            return 0 if dataset is None else int(dataset.count_rows())
+
+    def grouped(
+        self,
+        table: str,
+        keys: Mapping[str, Expression],
+        values: Mapping[str, tuple[Expression, str]] | None = None,
+        where: Expression | None = None,
+    ) -> list[Row]:
+        """Groups of rows with the same keys, in the order of these, and how many `rows` each has.
+
+        `values` are expressions with the function that joins them: `sum`, `min`, `max`. Without
+        keys there is one group, of all rows, or none.
+        """
+        if not self._files(table):
+            return []
+        wanted = values or {}
+        columns = {**keys, **{name: expression for name, (expression, _) in wanted.items()}}
+        joined: list[tuple[Any, ...]] = [
+            (name, f"hash_{function}", None, name) for name, (_, function) in wanted.items()
+        ]
+        joined.append(([], "hash_count_all", None, "rows"))
+        columns = columns if keys else {"": pc.scalar(0), **columns}
+        steps = [
+            acero.Declaration("scan", self._scan(table, columns, where)),
+            *(
+                []
+                if where is None
+                else [acero.Declaration("filter", acero.FilterNodeOptions(where))]
+            ),
+            acero.Declaration(
+                "project", acero.ProjectNodeOptions(list(columns.values()), list(columns))
+            ),
+            acero.Declaration(
+                "aggregate", acero.AggregateNodeOptions(joined, keys=list(keys) or [""])
+            ),
+        ]
+        with self._complaining(table):
+            found: list[Row] = acero.Declaration.from_sequence(steps).to_table().to_pylist()
+        return sorted(found, key=lambda row: [_ordered(row[name]) for name in keys])
+
+    def batches(
+        self, table: str, columns: list[str], where: Expression | None = None
+    ) -> Iterator[Any]:
+        """Some columns of a table, batch after batch, in the order of its files.
+
+        A scanner reads many batches ahead; nested ones are large, so files are read one by one.
+        What small files hold comes together: more in a batch tells more.
+        """
+        waiting: list[Any] = []
+        for batch in self._small_batches(table, columns, where):
+            if waiting and waiting[0].schema != batch.schema:  # a file of other age
+                yield _joined(waiting)
+                waiting = []
+            waiting.append(batch)
+            if sum(part.num_rows for part in waiting) >= _BATCH:
+                yield _joined(waiting)
+                waiting = []
+        if waiting:
+            yield _joined(waiting)
+
+    def _small_batches(
+        self, table: str, columns: list[str], where: Expression | None
+    ) -> Iterator[Any]:
+        if not self._files(table):
+            return
+        with self._complaining(table):
+            for path in self._datasets[table].files:
+                with pq.ParquetFile(path, **_FORMAT) as file:
+                    for batch in file.iter_batches(_BATCH, columns=columns):
+                        chosen = batch if where is None else batch.filter(where)
+                        if chosen.num_rows:
+                            yield chosen
+
+    def _scan(self, table: str, columns: Mapping[str, Expression], where: Expression | None) -> Any:
+        """How a table is read: only the columns that are needed, and not far ahead."""
+        return acero.ScanNodeOptions(
+            self._datasets[table], columns=dict(columns), filter=where, **_AHEAD
+        )
+
+    def _files(self, table: str) -> bool:
+        return table in self._datasets and bool(self._datasets[table].files)
+
+    def _opened(self, table: str) -> Any:
+        dataset = ds.dataset(self.directory / table, format=ds.ParquetFileFormat(**_FORMAT))
+        absent = [name for name in BUILT[table].names if name not in dataset.schema.names]
+        if absent and dataset.files:
+            raise LocalError(
+                f"the table {table} in {shown(str(self.directory))} has no column {absent[0]}",
+                rule="OB-4",
+                hint="build it with `waystation pipeline build`",
+            )
+        return dataset
+
+    @contextmanager
+    def _complaining(self, table: str) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            problem = next(iter(str(error).splitlines()), type(error).__name__)
+            raise LocalError(
+                f"the table {table} in {shown(str(self.directory))} cannot be read: {problem}",
+                rule="OB-4",
+                hint="build it again with `waystation pipeline build`",
+            ) from error
+
+
+def _joined(batches: list[Any]) -> Any:
+    """One batch with the rows of several."""
+    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+
+
+def micros(column: str | Expression) -> Expression:
+    """An instant as microseconds since the epoch, whatever unit the file has."""
+    instant = pc.field(column) if isinstance(column, str) else column
+    return instant.cast(INSTANT, safe=False).cast(pa.int64())
+
+
+def identified(column: str = "message_id") -> Expression:
+    """The id of a message, or null for one that has none."""
+    field = pc.field(column)
+    return pc.if_else(
+        pc.equal(field, pc.scalar(NO_ID)), pc.scalar(pa.scalar(None, pa.string())), field
+    )
+
+
+def _ordered(value: Any) -> tuple[bool, Any]:
+    """Null comes first."""
+    return (value is not None, value)

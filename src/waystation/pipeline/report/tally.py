@@ -1,0 +1,43 @@
+"""Counts by name, for names of which there may be more than memory should hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+MOST: Final = 500_000
+
+
+class Tally:
+    """Counts; when there are too many names, the rarer half of them is forgotten.
+
+    `overlooked` bounds what may be wrong: no count is too low by more than that. It is nought
+    unless something was forgotten.
+
+    >>> tally = Tally(most=2)
+    >>> tally.add([("a", 5), ("b", 1), ("c", 2)])
+    >>> tally.most_common(2), tally.overlooked
+    ([('a', 5)], 2)
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._counts: Counter[str] = Counter()
+        self.overlooked = 0
+
+    def add(self, counted: Iterable[tuple[str, int]]) -> None:
+        """Count more of them."""
+        for name, number in counted:
+            self._counts[name] += number
+        if len(self._counts) > self._most:
+            kept = self.most_common(self._most // 2)
+            self.overlooked += sorted(self._counts.values(), reverse=True)[len(kept)]
+            self._counts = Counter(dict(kept))
+
+    def most_common(self, number: int) -> list[tuple[str, int]]:
+        """The largest, the first by name of those that are equal."""
+        return sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))[:number]
+
+    def __len__(self) -> int:
+        return len(self._counts)

@@ -1,0 +1,117 @@
+"""From tables to a file: read, count, draw, and put the page in its place by one rename."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from waystation.errors import LocalError, shown
+from waystation.pipeline.report.facts import gather
+from waystation.pipeline.report.reading import Tables
+
+STAGES: Final = 9
+
+
+class Progress(Struct, frozen=True):
+    """How far it is: what is at hand, and its number of how many."""
+
+    stage: str
+    number: int
+    of: int = STAGES
+
+
+class Written(Struct, frozen=True):
+    """What was written."""
+
+    out: str
+    bytes: int
+    nodes: int
+    messages: int
+    drops: int
+
+
+def write_report(
+    tables: str | Path,
+    out: str | Path,
+    *,
+    title: str | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Written:
+    """Write one page of HTML about the tables in a directory; it needs nothing else to be read.
+
+    A file that is there is replaced at the end, at once. The same tables give the same page.
+
+    ```text
+    pipeline.build("journal/", "tables/")
+    write_report("tables/", "report.html", title="Tuesday")
+    ```
+    """
+    if find_spec("jinja2") is None:
+        raise LocalError(
+            "the report needs Jinja2, which is not installed",
+            rule="OB-4",
+            hint="pip install 'waystation[spark]'",
+        )
+    from waystation.pipeline.report.page import rendered  # noqa: PLC0415
+
+    directory, target = Path(tables), Path(out)
+    tell = _Teller(progress)
+    facts = gather(Tables(directory), tell)
+    tell("page")
+    heading = title or f"Report on {directory.name or directory.resolve().name}"
+    page = rendered(facts, directory, heading).encode()
+    _put(page, target)
+    return Written(str(target), len(page), len(facts.loads), facts.messages, facts.total.dropped)
+
+
+class _Teller:
+    """Counts the stages for whoever wants to hear of them."""
+
+    def __init__(self, progress: Callable[[Progress], None] | None) -> None:
+        self._progress = progress
+        self._number = 0
+
+    def __call__(self, stage: str) -> None:
+        self._number += 1
+        if self._progress is not None:
+            self._progress(Progress(stage, self._number))
+
+
+def _put(page: bytes, target: Path) -> None:
+    """Write beside the target, and then take its place: a reader sees the former page or this."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(page)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).chmod(0o666 & ~_umask())
+        Path(name).replace(target)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _unwritable(target: Path, error: OSError) -> LocalError:
+    return LocalError(
+        f"the report cannot be written to {shown(str(target))}: {error.strerror}",
+        rule="OB-4",
+        hint="give a file in a directory that can be written to",
+    )

@@ -1,0 +1,147 @@
+"""How a frame is sent, as options say it: checked on the driver, before any task runs.
+
+The files of TLS and tokens are read by the tasks, where they have to be.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from waystation.errors import LocalError, shown
+from waystation.pipeline.source_options import flag, known_options, number, seconds, size
+from waystation.transports.place import parse_place
+from waystation.transports.tls import Tls
+
+SCHEMES: Final = ("tcp", "ws")
+WINDOW: Final = 4_096
+"""So many messages are sent for each confirmation."""
+
+KEEP: Final = 64 * 2**20
+"""So many bytes of confirmed messages a task keeps, to send them again if it must."""
+
+_NAMES: Final = (
+    "via",
+    "campaign",
+    "key",
+    "name",
+    "token",
+    "tokenFile",
+    "tls",
+    "tlsAuthorities",
+    "tlsCertificate",
+    "tlsKey",
+    "tlsName",
+    "timeout",
+    "window",
+    "keep",
+    "summary",
+)
+
+
+class Sending(Struct, frozen=True, kw_only=True):
+    """Where to, as whom, under which campaign, and how patiently."""
+
+    via: tuple[str, ...]
+    campaign: str
+    key: tuple[str, ...] = ()
+    name: str = "spark"
+    token: str | None = None
+    token_file: str | None = None
+    tls: Tls | None = None
+    timeout: float = 60.0
+    window: int = WINDOW
+    keep: int = KEEP
+    summary: str | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], *, streaming: bool) -> Sending:
+        """The options of a write.
+
+        >>> Sending.of({"via": "127.0.0.1:4000"}, streaming=False)
+        Traceback (most recent call last):
+        waystation.errors.LocalError: '127.0.0.1:4000' is no place to send via; write ...
+        """
+        given = known_options(options, _NAMES)
+        campaign = given.get("campaign", "")
+        if streaming and not campaign:
+            raise LocalError(
+                "a stream that sends has no campaign",
+                rule="AD-7",
+                hint="name one with the option campaign, so that a restart repeats the ids",
+            )
+        if "token" in given and "tokenFile" in given:
+            raise LocalError(
+                "token and tokenFile are both given", rule="WK-8", hint="give one of them"
+            )
+        return cls(
+            via=_places(given.get("via", "")),
+            campaign=campaign or secrets.token_hex(16),
+            key=_names(given.get("key", "")),
+            name=given.get("name", "spark"),
+            token=given.get("token"),
+            token_file=given.get("tokenFile"),
+            tls=_tls(given),
+            timeout=seconds(given, "timeout", 60.0),
+            window=number(given, "window") or WINDOW,
+            keep=size(given, "keep") or KEEP,
+            summary=given.get("summary"),
+        )
+
+    @property
+    def scheme(self) -> str:
+        """The transport that goes there."""
+        return self.via[0].partition("://")[0]
+
+    def secret(self) -> str | None:
+        """The token, read from its file if it stands in one."""
+        if self.token_file is None:
+            return self.token
+        lines = Path(self.token_file).read_text("utf-8").splitlines()
+        if not lines or not lines[0].strip():
+            raise LocalError(
+                f"the first line of {shown(self.token_file)} is empty",
+                rule="WK-8",
+                hint="put the token there",
+            )
+        return lines[0].strip()
+
+
+def _places(text: str) -> tuple[str, ...]:
+    """One or more places of one node: `tcp://host:port`."""
+    places = _names(text)
+    if not places:
+        raise LocalError(
+            "nobody said where to send to",
+            rule="WK-8",
+            hint="give the option via, as tcp://hub.example:4000",
+        )
+    for place in places:
+        scheme, _, rest = place.partition("://")
+        if scheme not in SCHEMES or scheme != places[0].partition("://")[0]:
+            raise LocalError(
+                f"{shown(place)} is no place to send via",
+                rule="WK-8",
+                hint="write tcp://host:port or ws://host:port, several places of one kind",
+            )
+        parse_place(rest.partition("/")[0])
+    return places
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _tls(options: Mapping[str, str]) -> Tls | None:
+    tls = Tls(
+        certificate=options.get("tlsCertificate"),
+        key=options.get("tlsKey"),
+        authorities=options.get("tlsAuthorities"),
+        name=options.get("tlsName"),
+    )
+    wanted = flag(options, "tls", default=False) or tls != Tls()
+    return tls if wanted else None

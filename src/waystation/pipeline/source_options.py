@@ -1,0 +1,127 @@
+"""Options of the data source, checked: texts in, values out, and an error that says what to write.
+
+Spark hands options over as texts whose names have no case. Only their form is checked here; whether
+a journal is there, or a node can be reached, is found out by who uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from msgspec import Struct
+
+from waystation.errors import LocalError, shown
+from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, journal_schema
+from waystation.pipeline.source_pieces import BYTES_PER_PARTITION
+
+REJECTS: Final = "rejects"
+TABLES: Final = (*JOURNAL, REJECTS)
+"""What can be read: the tables of the journal, and what in them is not sound."""
+
+_SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+_UNITS: Final = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """How to read a journal."""
+
+    path: str
+    table: str = MESSAGES
+    pushdown: bool = True
+    partition_bytes: int = BYTES_PER_PARTITION
+    most_files: int | None = None  # in one batch of a stream
+    most_bytes: int | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Reading:
+        """The options of a read.
+
+        >>> Reading.of({"path": "/journal", "table": "route"})
+        Traceback (most recent call last):
+        waystation.errors.LocalError: there is no table 'route'; give one of nodes, routes, ...
+        """
+        given = known_options(
+            options,
+            ("table", "pushdown", "partitionBytes", "maxFilesPerTrigger", "maxBytesPerTrigger"),
+        )
+        table = given.get("table", MESSAGES)
+        if table not in TABLES:
+            raise _wrong(f"there is no table {shown(table)}", f"give one of {', '.join(TABLES)}")
+        return cls(
+            path=_path(options),
+            table=table,
+            pushdown=flag(given, "pushdown", default=True),
+            partition_bytes=size(given, "partitionBytes") or BYTES_PER_PARTITION,
+            most_files=number(given, "maxFilesPerTrigger"),
+            most_bytes=size(given, "maxBytesPerTrigger"),
+        )
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the table."""
+        return BUILT[REJECTS] if self.table == REJECTS else journal_schema(self.table)
+
+
+def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    """The options by their full names, or the LocalError that names the one nobody knows."""
+    full = {name.lower(): name for name in names}
+    for name in options:
+        if name.lower() not in full and name.lower() not in _SPARKS_OWN:
+            raise _wrong(f"there is no option {shown(name)}", f"use {', '.join(names)}")
+    return {full[name.lower()]: text for name, text in options.items() if name.lower() in full}
+
+
+def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """An option that is true or false."""
+    text = options.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise _wrong(f"the option {name} is {shown(options[name])}", "write true or false")
+    return text == "true"
+
+
+def number(options: Mapping[str, str], name: str) -> int | None:
+    """An option that counts something, from 1 on."""
+    return _counted(options, name, {"": 1}, "give a number from 1 on")
+
+
+def seconds(options: Mapping[str, str], name: str, default: float) -> float:
+    """An option in seconds."""
+    try:
+        found = float(options.get(name, default))
+    except ValueError:
+        found = -1.0
+    if 0 < found < 10**9:
+        return found
+    raise _wrong(f"the option {name} is {shown(options[name])}", "give seconds above 0")
+
+
+def size(options: Mapping[str, str], name: str) -> int | None:
+    """An option in bytes, with a unit if it likes."""
+    return _counted(options, name, _UNITS, "give bytes from 1 on, as 4096, 64k or 8m")
+
+
+def _counted(
+    options: Mapping[str, str], name: str, units: Mapping[str, int], hint: str
+) -> int | None:
+    if name not in options:
+        return None
+    text = options[name].strip().lower()
+    digits = text.rstrip("bkmg")
+    unit = units.get(text[len(digits) :])
+    if not (digits.isascii() and digits.isdigit()) or unit is None or int(digits) < 1:
+        raise _wrong(f"the option {name} is {shown(options[name])}", hint)
+    return int(digits) * unit
+
+
+def _path(options: Mapping[str, str]) -> str:
+    path = options.get("path", "")
+    if not path:
+        raise _wrong("nobody said where the journal is", "give its directory to load()")
+    return path if "://" in path else str(Path(path).absolute())
+
+
+def _wrong(problem: str, hint: str) -> LocalError:
+    return LocalError(problem, rule="SP-4", hint=hint)

@@ -1,0 +1,288 @@
+"""Batch after batch: which files are new, who takes them in, and when a batch is done.
+
+A batch counts from the moment at which the ledger names it. Whoever is killed before leaves nothing
+that counts; whoever is killed after that is made good by publishing it again. So a batch may be
+repeated at any time, and tasks may be run by anybody who can call a function with bytes: Spark, or
+a test. No Spark here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct, field
+
+from waystation.errors import LocalError, shown
+from waystation.journal.lock import FileLock
+from waystation.pipeline.listing import File, Listing, Wanted, list_journal
+from waystation.pipeline.output import prepared_directory
+from waystation.pipeline.schema import BUILT
+from waystation.pipeline.watching.buckets import BucketDone, BucketOrder, bucket_of, take_in
+from waystation.pipeline.watching.node_step import Report
+from waystation.pipeline.watching.segments import write_rows
+from waystation.pipeline.watching.state import Files, decoded
+from waystation.pipeline.watching.store import Ledger, Manifest, Store
+from waystation.pipeline.watching.traces import TraceDone, TraceOrder, take_steps
+
+Task: TypeAlias = Callable[[bytes], bytes]
+Run: TypeAlias = Callable[[Task, list[bytes]], list[bytes]]
+"""Runs a task once for each order, anywhere, and returns the answers in the same order."""
+
+NO_BATCH: Final = -1
+_STRAY: Final = "it lies in no directory node=<name>"
+_STRAYS: Final = -1  # the bucket of what belongs to no node
+
+
+class Batch(Struct, frozen=True):
+    """What one batch brought."""
+
+    number: int
+    files: int
+    rows: int
+    messages: int
+    dropped: dict[str, int]  # by reason
+    missing: int
+    rejected: int
+    seconds: float
+    lag: float  # seconds from the latest event that is in the tables now to this moment
+    reports: dict[str, Report] = field(default_factory=dict)  # by node
+
+    @property
+    def rows_per_second(self) -> float:
+        """How fast it was taken in."""
+        return self.rows / max(self.seconds, 1e-6)
+
+
+class Engine:
+    """The tables of one journal, kept up to date."""
+
+    def __init__(
+        self, journal: str, out: Path, checkpoint: Path, run: Run, *, buckets: int
+    ) -> None:
+        self._journal = journal
+        self._run = run
+        listing = list_journal(journal, Wanted())  # it says if there is none
+        self._store = Store(prepared_directory(out))
+        self._store.root.mkdir(exist_ok=True)
+        self._lock = FileLock(self._store.root / "lock", "keeps these tables up to date")
+        try:
+            self._ledger = Ledger(prepared_directory(checkpoint))
+            found = self._ledger.read()
+            self._last = found or Manifest(NO_BATCH, buckets, journal)
+            self._check_journal()
+            self._known: dict[str, int] = {}  # size by path
+            self._paths: dict[str, set[str]] = {}  # by node
+            if self._store.has_all(self._last):
+                self._remember_files()
+                self._store.clear_away(self._last)
+                self._store.publish(self._last)
+            else:
+                self._start_over(listing)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    @property
+    def batch(self) -> int:
+        """The number of the last batch that is done."""
+        return self._last.batch
+
+    def close(self) -> None:
+        """Let others take over."""
+        self._lock.release()
+
+    def take_in(self, paths: Iterable[str]) -> Batch | None:
+        """Take in some files of the journal, by their paths in it; None if all are known."""
+        wanted = set(paths)
+        strays = {stray.partition("\n")[2] for stray in self._last.strays}
+        if wanted <= self._known.keys() | strays:
+            return None
+        return self._advance(self._last.batch + 1, wanted)
+
+    def _advance(self, batch: int, wanted: set[str]) -> Batch:
+        began = time.monotonic()
+        listing = list_journal(self._journal, Wanted())
+        files, replaced = self._what_is_new(listing, wanted)
+        manifest = self._next(batch)
+        reports = self._carry_out(manifest, files, replaced)
+        self._note_strays(manifest, listing)
+        self._ledger.write(manifest)
+        self._last = manifest
+        self._note_known(files, replaced)
+        self._store.publish(manifest)
+        self._store.clear_away(manifest)
+        return _summed_up(batch, files, reports, time.monotonic() - began)
+
+    def _next(self, batch: int) -> Manifest:
+        last = self._last
+        return Manifest(
+            batch,
+            last.buckets,
+            self._journal,
+            dict(last.states),
+            dict(last.traces),
+            {table: dict(found) for table, found in last.files.items()},
+            dict(last.beside),
+            last.strays,
+        )
+
+    def _what_is_new(self, listing: Listing, wanted: set[str]) -> tuple[dict[str, Files], set[str]]:
+        """The files to take in by node, and the nodes of which all files are given.
+
+        A file that is gone or has another size was compacted or removed: then its node is done
+        again, with all the files that are there now.
+        """
+        sizes: dict[str, int] = {}
+        files: dict[str, Files] = {}
+        for node, tables in listing.nodes.items():
+            for table, found in tables.items():
+                for file in found:
+                    sizes[file.path] = file.size
+                    if file.path in wanted and file.path not in self._known:
+                        files.setdefault(node, {}).setdefault(table, []).append(file)
+        changed = {path for path, size in self._known.items() if sizes.get(path) != size}
+        replaced = {node for node, paths in self._paths.items() if not changed.isdisjoint(paths)}
+        for node in replaced:
+            files[node] = {
+                table: list(found) for table, found in listing.nodes.get(node, {}).items()
+            }
+        return files, replaced
+
+    def _note_known(self, files: Mapping[str, Files], replaced: set[str]) -> None:
+        for node, tables in files.items():
+            if node in replaced:
+                for path in self._paths.pop(node, set()):
+                    del self._known[path]
+            for file in _each(tables):
+                self._known[file.path] = file.size
+                self._paths.setdefault(node, set()).add(file.path)
+
+    def _carry_out(
+        self, manifest: Manifest, files: Mapping[str, Files], replaced: set[str]
+    ) -> dict[str, Report]:
+        """Have all tasks done, and note what they left."""
+        if not files:
+            return {}
+        exchange = self._store.exchange()
+        by_bucket: dict[int, dict[str, Files]] = {}
+        for node, tables in files.items():
+            by_bucket.setdefault(bucket_of(node, manifest.buckets), {})[node] = tables
+        orders = [
+            BucketOrder(
+                bucket,
+                manifest.buckets,
+                manifest.batch,
+                self._journal,
+                str(self._store.out),
+                str(exchange),
+                manifest.states.get(bucket),
+                nodes,
+                replaced & set(nodes),
+            )
+            for bucket, nodes in sorted(by_bucket.items())
+        ]
+        answers = self._run(take_in, [msgspec.msgpack.encode(order) for order in orders])
+        done = [msgspec.msgpack.decode(answer, type=BucketDone) for answer in answers]
+        for found in done:
+            manifest.states[found.bucket] = found.state
+            manifest.beside[found.bucket] = found.beside
+            for table, names in found.files.items():
+                manifest.files.setdefault(table, {})[found.bucket] = names
+        self._carry_on_traces(manifest, exchange, done)
+        return {node: report for found in done for node, report in found.reports.items()}
+
+    def _carry_on_traces(self, manifest: Manifest, exchange: Path, done: list[BucketDone]) -> None:
+        retracted = [node for found in done for node in found.retracted]
+        sources = [found.bucket for found in done]
+        concerned = {int(path.name[:4]) for path in exchange.iterdir()}
+        if retracted:
+            concerned |= set(manifest.traces)
+        orders = [
+            TraceOrder(
+                bucket,
+                manifest.batch,
+                str(self._store.out),
+                str(exchange),
+                sources,
+                retracted,
+                manifest.traces.get(bucket),
+            )
+            for bucket in sorted(concerned)
+        ]
+        answers = self._run(take_steps, [msgspec.msgpack.encode(order) for order in orders])
+        for answer in answers:
+            found = msgspec.msgpack.decode(answer, type=TraceDone)
+            manifest.traces[found.bucket] = found.state
+            manifest.files.setdefault("traces", {})[found.bucket] = found.traces
+            manifest.beside[manifest.buckets + found.bucket] = found.beside
+
+    def _note_strays(self, manifest: Manifest, listing: Listing) -> None:
+        """Have files that belong to no node among the rejects."""
+        strays = [f"{stray.table}\n{stray.path}" for stray in listing.strays]
+        if strays == manifest.strays:
+            return
+        manifest.strays = strays
+        rows = pa.Table.from_pylist(
+            [
+                {"table": stray.table, "file": stray.path, "problem": _STRAY}
+                for stray in listing.strays
+            ],
+            BUILT["rejects"],
+        )
+        written = write_rows(self._store.shelf("rejects"), "strays", rows)
+        manifest.files.setdefault("rejects", {})[_STRAYS] = [f"rejects/{written}"]
+
+    # What was before
+
+    def _check_journal(self) -> None:
+        if self._last.journal != self._journal:
+            raise LocalError(
+                f"the checkpoint is of the journal {shown(self._last.journal)}",
+                rule="SP-3",
+                hint="give each journal a checkpoint and tables of its own",
+            )
+
+    def _remember_files(self) -> None:
+        for name in self._last.states.values():
+            for node, state in decoded(self._store.read_state(name)).nodes.items():
+                for file in _each(state.all_files()):
+                    self._known[file.path] = file.size
+                    self._paths.setdefault(node, set()).add(file.path)
+
+    def _start_over(self, listing: Listing) -> None:
+        """Build all anew, since somebody took the tables away."""
+        wanted = {file.path for tables in listing.nodes.values() for file in _each(tables)}
+        batch = self._last.batch
+        self._last = Manifest(batch, self._last.buckets, self._journal)
+        self._advance(batch, wanted)
+
+
+def _each(tables: Files) -> Iterable[File]:
+    return (file for files in tables.values() for file in files)
+
+
+def _summed_up(
+    batch: int, files: Mapping[str, Files], reports: dict[str, Report], seconds: float
+) -> Batch:
+    dropped: Counter[str] = Counter()
+    for report in reports.values():
+        dropped.update(report.dropped)
+    newest = max((report.newest for report in reports.values()), default=0)
+    return Batch(
+        batch,
+        sum(1 for tables in files.values() for _ in _each(tables)),
+        sum(report.rows for report in reports.values()),
+        sum(report.messages for report in reports.values()),
+        dict(dropped.most_common()),
+        sum(report.missing for report in reports.values()),
+        sum(report.rejected for report in reports.values()),
+        seconds,
+        max(0.0, time.time() - newest / 1e6) if newest else 0.0,
+        reports,
+    )

@@ -1,0 +1,564 @@
+"""One node takes in some more files: what of its tables must be made anew, and that only.
+
+The rules are local to a node, and most of what a new file brings comes after all that was there. So
+the intervals that are still open go on where they stood, messages are decided that were received
+since, and the windows that they fall into are counted again. What reaches further back, such as
+the end of a message that waited, has the pieces made anew that it falls into. And what changes the
+past itself, as events that come before known ones, or rows that stand in two files, has the whole
+node done again from all of its files: that is always right, and rarely needed.
+
+This runs in the executors; no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct, field
+
+from waystation.pipeline.columns import (
+    NEVER,
+    Flags,
+    Longs,
+    are,
+    coded_name,
+    column,
+    longs,
+    numbered,
+    taken,
+)
+from waystation.pipeline.comparing import compare, route_differences, waiting_ids
+from waystation.pipeline.deciding import coded_decisions
+from waystation.pipeline.listing import Wanted, locate
+from waystation.pipeline.node_data import FileData, Share
+from waystation.pipeline.schema import (
+    BUILT,
+    MEMBERS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SUBSCRIPTIONS,
+    TEXT,
+    coded_schema,
+    journal_schema,
+)
+from waystation.pipeline.tracing import coded_steps
+from waystation.pipeline.watching.intervals import FOLDS, by_incarnation, changes_of
+from waystation.pipeline.watching.segments import FIRST, LAST, Shelf
+from waystation.pipeline.watching.spans import from_to, meets, reached_by, runs_of, within
+from waystation.pipeline.watching.state import (
+    Ends,
+    Files,
+    Known,
+    NodeState,
+    both,
+    known_files,
+    listed,
+    share_rows,
+    tops,
+)
+from waystation.pipeline.watching.windows import added_up, health_of, tally
+
+HOT: Final = 1_000_000
+"""Microseconds: so far back from the latest message others are expected to be told of late."""
+
+KEPT_INTERVALS: Final = 50_000
+"""So many closed intervals of a node are kept at hand at the most."""
+
+_MESSAGES: Final = journal_schema(MESSAGES).remove(0)
+_OPEN: Final = {ROUTES: "route_open", SUBSCRIPTIONS: "subscription_open"}
+_CLOSED: Final = {ROUTES: "route_closed", SUBSCRIPTIONS: "subscription_closed"}
+_RECENT: Final = {ROUTES: "route_recent", SUBSCRIPTIONS: "subscription_recent"}
+_HOT: Final = {name: f"{name}_hot" for name in ("expected", "audit", "health")}
+_BUILT: Final = {ROUTES: "route_history", SUBSCRIPTIONS: "subscription_history"}
+
+
+class Report(Struct):
+    """What some files of a node told: for the live display and for alerts."""
+
+    rows: int = 0
+    messages: int = 0
+    dropped: dict[str, int] = field(default_factory=dict)  # by reason
+    missing: int = 0  # of messages that nothing more is expected to be told of
+    rejected: int = 0
+    changes: dict[str, list[int]] = field(default_factory=dict)  # of routes, by participant
+    newest: int = 0  # the latest `at`
+
+    def add(self, other: Report) -> None:
+        """Tell of other files as well."""
+        self.rows += other.rows
+        self.messages += other.messages
+        self.missing += other.missing
+        self.rejected += other.rejected
+        self.newest = max(self.newest, other.newest)
+        for reason, count in other.dropped.items():
+            self.dropped[reason] = self.dropped.get(reason, 0) + count
+        for participant, instants in other.changes.items():
+            self.changes.setdefault(participant, []).extend(instants)
+
+
+class Advanced(Struct):
+    """A node after a step: what is to be remembered, and what is new for the traces.
+
+    With `retracted`, `steps` are all that the node has, and former ones count no more.
+    """
+
+    state: NodeState
+    report: Report
+    steps: pa.Table
+    retracted: bool = False
+
+
+class _PastChangedError(Exception):
+    """What is new does not come after what was there."""
+
+
+def advance(
+    root: str,
+    node: str,
+    state: NodeState,
+    new: Files,
+    shelves: Mapping[str, Shelf],
+    *,
+    replaced: bool = False,
+) -> Advanced:
+    """Take in more files of a node; when `replaced`, they are all that it has now."""
+    system, directory = locate(root)
+    found = known_files(system, directory, new)
+    if replaced:
+        done = _started_over(root, node, found, shelves)
+        return Advanced(done.state, Report(), done.steps(), retracted=True)  # nothing is new
+    if share_rows(state.files, found):
+        done = _started_over(root, node, both(state.files, found), shelves)
+        report = _told_by(root, node, found, shelves).report(found)
+        return Advanced(done.state, report, done.steps(), retracted=True)
+    step = _Step(root, node, state, found, shelves)
+    try:
+        step.run()
+    except _PastChangedError:
+        done = _started_over(root, node, both(state.files, found), shelves)
+        told = _told_by(root, node, found, shelves)
+        return Advanced(done.state, told.report(found), told.steps())
+    return Advanced(step.state, step.report(found), step.steps())
+
+
+def _told_by(
+    root: str, node: str, files: dict[str, list[Known]], shelves: Mapping[str, Shelf]
+) -> _Step:
+    """What these files tell by themselves."""
+    step = _Step(root, node, NodeState(), files, shelves)
+    step.read_messages()
+    return step
+
+
+def _started_over(
+    root: str, node: str, files: dict[str, list[Known]], shelves: Mapping[str, Shelf]
+) -> _Step:
+    for shelf in shelves.values():
+        shelf.take_out(node)
+    step = _Step(root, node, NodeState(), files, shelves)
+    step.run()
+    return step
+
+
+class _Step:
+    """One node, its former state, and what its new files bring."""
+
+    def __init__(
+        self,
+        root: str,
+        node: str,
+        state: NodeState,
+        new: dict[str, list[Known]],
+        shelves: Mapping[str, Shelf],
+    ) -> None:
+        self._root, self._node, self._shelves = root, node, shelves
+        self._former = state
+        self._new = new
+        self._files = both(state.files, new)
+        self.state = NodeState(
+            files=self._files,
+            ends=state.ends,
+            unstarted=state.unstarted,
+            latest={table: dict(found) for table, found in state.latest.items()},
+            final=dict(state.final),
+            received=state.received,
+            hot=state.hot,
+            window=state.window,
+            past=state.past,
+            waiting=dict(state.waiting),
+        )
+        self._data = FileData(root, Share(node, listed(new)), Wanted())
+        self._messages = self._near = coded_schema(MESSAGES).empty_table()
+        self._changes: dict[str, list[int]] = {}
+        self._missing = 0
+
+    def run(self) -> None:
+        """Bring all tables of the node up to date."""
+        ends = self._find_ends()
+        events = {table: self._data.coded_events(table) for table in (ROUTES, SUBSCRIPTIONS)}
+        for table, rows in events.items():
+            self._check_order(table, rows)
+        ended = self._check_ends(ends)
+        self.state.ends = ends
+        instants = [int(longs(rows, "at").min()) for rows in events.values() if rows.num_rows]
+        since = min([*instants, *ended], default=LAST)
+        for table, rows in events.items():
+            self._fold(table, rows, again=bool(ended))
+        self.read_messages()
+        self._decide(since)
+        self._count()
+        self._keep_rows()
+        self._note_rejects()
+
+    def read_messages(self) -> None:
+        """Read the new messages, once."""
+        self._messages = _messages_in(self._data)
+
+    def steps(self) -> pa.Table:
+        """What is new for the traces."""
+        name = coded_name(self._node, self._messages.num_rows)
+        return coded_steps(self._messages.append_column("node", name))
+
+    def report(self, new: Mapping[str, list[Known]]) -> Report:
+        """What is to be told of these files."""
+        files = [known for found in new.values() for known in found]
+        dropped = are(column(self._messages, "outcome"), "DROPPED")
+        reasons = (
+            taken(self._messages, "reason", np.flatnonzero(dropped)).value_counts().to_pylist()
+        )
+        return Report(
+            rows=sum(known.rows for known in files),
+            messages=self._messages.num_rows,
+            dropped={str(found["values"]): found["counts"] for found in reasons},
+            missing=self._missing,
+            rejected=len(self._data.rejects),
+            changes=self._changes,
+            newest=max((known.at[1] for known in files if known.at is not None), default=0),
+        )
+
+    # When incarnations ended
+
+    def _find_ends(self) -> dict[int, tuple[int, bool]]:
+        """When each incarnation ended; looked up again only where the new files may tell of it."""
+        former = self._former
+        seen = {known.file.incarnation for files in former.files.values() for known in files}
+        doubtful = {-1, *former.unstarted}
+        named = {known.file.incarnation for files in self._new.values() for known in files}
+        if NODES not in self._new and named <= seen and named.isdisjoint(doubtful):
+            return former.ends
+        share = Share(self._node, listed(self._files))
+        lives = FileData(self._root, share, Wanted()).lifetimes()
+        self.state.unstarted = {number for number in seen | named if not lives.started(number)}
+        return lives.ends()
+
+    def _check_order(self, table: str, events: pa.Table) -> None:
+        """Raise unless these events come after all that were folded before."""
+        latest = self._former.latest.get(table, {})
+        if not events.num_rows or not self._former.files:
+            return
+        top = tops(self._former.files.get(table, ()))
+        for incarnation, part in by_incarnation(events):
+            known = incarnation in latest
+            if (
+                (known and incarnation in self._former.ends)
+                or (known and int(longs(part, "at").min()) < latest[incarnation])
+                or int(longs(part, "seq").min()) <= top.get(incarnation, -1)
+            ):
+                raise _PastChangedError
+
+    def _check_ends(self, ends: Mapping[int, tuple[int, bool]]) -> list[int]:
+        """The instants at which incarnations were found to have ended that had not before."""
+        former = self._former
+        found = []
+        for incarnation in {number for latest in former.latest.values() for number in latest}:
+            before, now = former.ends.get(incarnation), ends.get(incarnation)
+            if before == now:
+                continue
+            if before is not None or now is None or now[0] < former.final.get(incarnation, FIRST):
+                raise _PastChangedError
+            found.append(now[0])
+        return found
+
+    # Histories
+
+    def _fold(self, table: str, events: pa.Table, *, again: bool) -> None:
+        """Go on with the intervals that were open, and set those apart that are closed now."""
+        shelf = self._shelves[_OPEN[table]]
+        latest = self.state.latest.setdefault(table, {})
+        for incarnation, part in by_incarnation(events):
+            highest = int(longs(part, "at").max())
+            latest[incarnation] = max(latest.get(incarnation, FIRST), highest)
+        still = shelf.read(self._node)
+        if not events.num_rows and not (again and still.num_rows):
+            self._keep_intervals(table, BUILT[_BUILT[table]].empty_table())
+            return
+        fold, opening = FOLDS[table]
+        whole = pa.concat_tables([opening(still).cast(events.schema), events]).combine_chunks()
+        history = fold(self._node, whole, Ends(self.state.ends))
+        over = self._closed(table, history)
+        closed, still = history.filter(pa.array(over)), history.filter(pa.array(~over))
+        shelf.take_out(self._node)
+        if still.num_rows:
+            shelf.add(self._node, FIRST, LAST, still)
+        if closed.num_rows:
+            low, high = longs(closed, "valid_from").min(), longs(closed, "valid_to").max()
+            self._shelves[_CLOSED[table]].add(self._node, int(low), int(high), closed)
+        for incarnation, part in by_incarnation(closed):
+            highest = int(longs(part, "valid_to").max())
+            self.state.final[incarnation] = max(self.state.final.get(incarnation, FIRST), highest)
+        if table == ROUTES:
+            self._note_differences(whole)
+            self._changes = changes_of(history)
+        self._keep_intervals(table, closed)
+
+    def _closed(self, table: str, history: pa.Table) -> Flags:
+        """Which intervals no event that may still come can change."""
+        ended = np.isin(longs(history, "incarnation"), list(self.state.ends))
+        why = column(history, "closed_by")
+        lasting = np.asarray(pc.is_null(why))
+        if table == ROUTES:  # what has not expired yet may be prolonged
+            latest = self.state.latest[table]
+            numbers, which = numbered(longs(history, "incarnation"))
+            known = [latest.get(number, FIRST) for number in numbers.tolist()]
+            seen = np.array(known, np.int64)[which]
+            expired = np.asarray(pc.fill_null(pc.equal(why, "expired"), fill_value=False))
+            lasting |= expired & (longs(history, "valid_to", NEVER) > seen)
+        return np.asarray(ended | ~lasting)
+
+    def _note_differences(self, events: pa.Table) -> None:
+        found = route_differences(self._node, events)
+        if found.num_rows:
+            self._shelves["audit_routes"].add(self._node, FIRST, LAST, found)
+
+    def _keep_intervals(self, table: str, closed: pa.Table) -> None:
+        """Keep the closed intervals at hand that messages to come may need."""
+        if self.state.past < LAST and closed.num_rows:
+            shelf = self._shelves[_RECENT[table]]
+            self._keep({_RECENT[table]: pa.concat_tables([shelf.read(self._node), closed])})
+
+    def _trim_intervals(self) -> None:
+        """Let go of intervals that ended before anything that is still hot."""
+        hot = self.state.hot
+        kept = {}
+        for table, name in _RECENT.items():
+            source = name if self.state.past <= hot else _CLOSED[table]
+            rows = self._shelves[source].read(self._node, hot)
+            kept[name] = rows.filter(pa.array(longs(rows, "valid_to", NEVER) > hot))
+        self.state.past = hot
+        self._keep(kept)
+
+    def _keep(self, intervals: dict[str, pa.Table]) -> None:
+        """Have these intervals at hand, or none at all if they are too many."""
+        too_many = sum(rows.num_rows for rows in intervals.values()) > KEPT_INTERVALS
+        if too_many:
+            self.state.past = LAST
+        for name in _RECENT.values() if too_many else intervals:
+            self._shelves[name].take_out(self._node)
+            if not too_many and intervals[name].num_rows:
+                self._shelves[name].add(self._node, FIRST, LAST, intervals[name])
+
+    def _history(self, table: str, low: int, high: int) -> pa.Table:
+        """The intervals that may hold an instant of a span."""
+        source = _RECENT[table] if low >= self.state.past else _CLOSED[table]
+        closed = self._shelves[source].read(self._node, low, high)
+        rows = pa.concat_tables([closed, self._shelves[_OPEN[table]].read(self._node)])
+        there = (longs(rows, "valid_from") < high) & (longs(rows, "valid_to", NEVER) > low)
+        return rows if there.all() else rows.filter(pa.array(there))
+
+    # Messages: what must have become of them against what did
+
+    def _decide(self, since: int) -> None:
+        state, former, messages = self.state, self._former, self._messages
+        shelf = self._shelves["hot_messages"]
+        hot = shelf.read(self._node).cast(messages.schema)
+        self._near = pa.concat_tables([hot, messages]).combine_chunks()
+        received = np.unique(longs(messages, "received_at"))
+        if len(received):
+            state.received = max(former.received, int(received[-1]))
+            state.hot = max(former.hot, state.received - HOT)
+        spans = self._spans("expected", "audit")
+        reached = reached_by(spans, received)
+        if since <= former.received:
+            reached |= np.array([high > since for _, high in spans], np.bool_)
+        reached |= reached_by(spans, self._superseded())
+        for low, high in runs_of(spans, reached):
+            self._decide_span(low, high)
+        if len(received) and (state.hot > former.hot or state.past == LAST):
+            self._trim_intervals()
+
+    def _spans(self, *names: str) -> list[tuple[int, int]]:
+        """The spans that are recomputed together: pieces, put together where tables differ."""
+        shelves = [self._shelves[shelf] for name in names for shelf in (name, _HOT[name])]
+        pieces = [piece for shelf in shelves for piece in shelf.pieces(self._node)]
+        found: list[tuple[int, int]] = []
+        for piece in sorted(pieces, key=lambda piece: piece.low):
+            if found and piece.low < found[-1][1]:
+                found[-1] = (found[-1][0], max(found[-1][1], piece.high))
+            else:
+                found.append((piece.low, piece.high))
+        return found or [(FIRST, LAST)]
+
+    def _take_out(self, name: str, low: int, high: int) -> None:
+        for shelf in (name, _HOT[name]):
+            self._shelves[shelf].take_out(self._node, low, high)
+
+    def _put(self, name: str, low: int, high: int, rows: pa.Table) -> None:
+        """The last span has a shelf of its own: it changes with each batch, the others stay."""
+        shelf = self._shelves[_HOT[name] if high == LAST else name]
+        shelf.add(self._node, low, high, rows)
+
+    def _superseded(self) -> Longs:
+        """When messages were received that waited, and have entered anew since."""
+        waiting = self._former.waiting
+        if not waiting or not self._messages.num_rows:
+            return np.zeros(0, np.int64)
+        again = pc.is_in(column(self._messages, "message_id"), pa.array(list(waiting), TEXT))
+        rows = self._messages.filter(again)
+        ids, received = rows.column("message_id").to_pylist(), longs(rows, "received_at").tolist()
+        found = {waiting[id] for id, at in zip(ids, received, strict=True) if at > waiting[id]}
+        return np.array(sorted(found), np.int64)
+
+    def _decide_span(self, low: int, high: int) -> None:
+        rows = self._rows_of(low, high)
+        routes, subscriptions = (self._history(table, low, high) for table in _OPEN)
+        for name in ("expected", "audit"):
+            self._take_out(name, low, high)
+        self.state.waiting = {
+            id: at for id, at in self.state.waiting.items() if not low <= at < high
+        }
+        bounds = sorted({low, high, *self._cuts(low, high)})
+        parts = [within(rows, "received_at", *span, _MESSAGES) for span in pairwise(bounds)]
+        ruled = list(coded_decisions(self._node, rows, routes, subscriptions))
+        whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
+        for number, ((begin, end), part) in enumerate(zip(pairwise(bounds), parts, strict=True)):
+            later = self._entered_later(part, parts[number + 1 :], high)
+            expected = within(whole, "at", begin, end, BUILT["expected"])
+            audit = compare(self._node, expected, part, later)
+            self._put("expected", begin, end, expected)
+            self._put("audit", begin, end, audit)
+            self.state.waiting.update(_waiting(part, later))
+            if begin >= self._former.hot and end <= self.state.hot:
+                self._missing += _count_missing(audit)
+
+    def _cuts(self, low: int, high: int) -> list[int]:
+        """Where the last span is cut, so that only its end is recomputed next time."""
+        if high < LAST:
+            return []
+        return [cut for cut in (self._former.hot, self.state.hot) if low < cut < high]
+
+    def _rows_of(self, low: int, high: int) -> pa.Table:
+        """All messages received in a span: at hand, or from the files."""
+        if low >= self._former.hot:
+            return within(self._near, "received_at", low, high, _MESSAGES)
+        files = [
+            known.file
+            for known in self._files.get(MESSAGES, ())
+            if known.rows and (known.received is None or meets(known.received, low, high))
+        ]
+        share = Share(self._node, {MESSAGES: files}, received=(low, high))
+        return _messages_in(FileData(self._root, share, Wanted()))
+
+    def _entered_later(self, rows: pa.Table, following: list[pa.Table], high: int) -> set[str]:
+        """Which of the messages that wait entered the node again after these rows."""
+        ids = waiting_ids(rows)
+        found: set[str] = set()
+        if not ids:
+            return found
+        for part in following:
+            found |= ids & set(part.column("message_id").to_pylist())
+        if high < LAST:
+            files = [
+                known.file
+                for known in self._files.get(MESSAGES, ())
+                if known.rows and (known.received is None or known.received[1] >= high)
+            ]
+            share = Share(self._node, {MESSAGES: files}, received=(FIRST, high))
+            found |= FileData(self._root, share, Wanted()).later_entries(ids)
+        return found
+
+    # Windows of health
+
+    def _count(self) -> None:
+        state, former, shelf = self.state, self._former, self._shelves["hot_tallies"]
+        if not self._messages.num_rows:
+            return
+        new = tally(self._messages)
+        windows = np.unique(longs(new, "window_start"))
+        state.window = max(former.window, int(windows[-1]))
+        near = added_up(pa.concat_tables([shelf.read(self._node), new]))
+        spans = self._spans("health")
+        for low, high in runs_of(spans, reached_by(spans, windows)):
+            rows = near if low >= former.window else tally(self._rows_at(low, high))
+            self._take_out("health", low, high)
+            cut = [state.window] if high == LAST and low < state.window else []
+            for begin, end in pairwise([low, *cut, high]):
+                part = from_to(rows, "window_start", begin, end)
+                self._put("health", begin, end, health_of(self._node, part))
+        shelf.take_out(self._node)
+        shelf.add(self._node, FIRST, LAST, from_to(near, "window_start", state.window, LAST))
+
+    def _rows_at(self, low: int, high: int) -> pa.Table:
+        """All messages of these windows, from the files."""
+        files = [
+            known.file
+            for known in self._files.get(MESSAGES, ())
+            if known.rows and (known.at is None or meets(known.at, low, high))
+        ]
+        since, until = (None if low == FIRST else low), (None if high == LAST else high)
+        share = Share(self._node, {MESSAGES: files})
+        return _messages_in(FileData(self._root, share, Wanted(None, since, until)))
+
+    def _keep_rows(self) -> None:
+        """Keep the messages at hand that the next batch will need again."""
+        if not self._messages.num_rows:
+            return
+        hot = longs(self._near, "received_at") >= self.state.hot
+        shelf = self._shelves["hot_messages"]
+        shelf.take_out(self._node)
+        rows = self._near.take(pa.array(np.flatnonzero(hot)))
+        shelf.add(self._node, FIRST, LAST, rows)
+
+    def _note_rejects(self) -> None:
+        for table in (NODES, MEMBERS):
+            for _ in self._data.batches(table):
+                pass
+        found = self._data.rejects
+        if found:
+            columns = [pa.array(values, TEXT) for values in zip(*found, strict=True)]
+            rows = pa.Table.from_arrays(columns, schema=BUILT["rejects"])
+            self._shelves["rejects"].add(self._node, FIRST, LAST, rows)
+
+
+def _messages_in(data: FileData) -> pa.Table:
+    """Its messages; without the texts of rows that were rejected, which nobody expects."""
+    rows = data.coded_events(MESSAGES)
+    return rows.cast(_MESSAGES) if data.rejects else rows
+
+
+def _waiting(rows: pa.Table, later: set[str]) -> dict[str, int]:
+    """The messages of which nothing is told but that they were queued, and when they came in."""
+    ids = waiting_ids(rows)
+    if not ids:
+        return {}
+    doubtful = rows.filter(pc.is_in(column(rows, "message_id"), pa.array(list(ids), TEXT)))
+    columns = [doubtful.column(name).to_pylist() for name in ("message_id", "outcome")]
+    latest: dict[str, int] = {}
+    over: set[tuple[str, int]] = set()
+    for id, outcome, at in zip(*columns, longs(doubtful, "received_at").tolist(), strict=True):
+        latest[id] = max(at, latest.get(id, at))
+        if outcome != "QUEUED":
+            over.add((id, at))
+    return {id: at for id, at in latest.items() if (id, at) not in over and id not in later}
+
+
+def _count_missing(audit: pa.Table) -> int:
+    """How many outcomes nothing is told of; those that wait are not lost."""
+    missing = pc.equal(audit.column("verdict"), "missing")
+    untold = pc.and_(missing, pc.is_null(audit.column("actual")))
+    return int(pc.sum(untold).as_py() or 0)

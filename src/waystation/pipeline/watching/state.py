@@ -1,0 +1,202 @@
+"""What is remembered of each node between two batches: files, ends, and where the present begins.
+
+Values only, and how they are read from a footer; what is done with them is in node_step.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+from msgspec import Struct, field
+
+from waystation.pipeline.lifetimes import Lifetimes
+from waystation.pipeline.listing import File
+from waystation.pipeline.node_data import UNREADABLE, instant_bounds
+from waystation.pipeline.watching.segments import FIRST, LAST, Segment
+
+Files = dict[str, list[File]]
+"""The files of a node by table."""
+
+
+class Known(Struct, frozen=True):
+    """A file of the journal that was read, and what its footer told of it.
+
+    Bounds are the least and the greatest value; None is unknown, so it may be any.
+    """
+
+    file: File
+    rows: int = 0
+    incarnation: int | None = None  # if all rows are of the same one
+    seq: tuple[int, int] | None = None
+    at: tuple[int, int] | None = None
+    received: tuple[int, int] | None = None
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it is known which rows it may share with other files."""
+        return not self.rows or (self.incarnation is not None and self.seq is not None)
+
+    def shares_with(self, other: Known) -> bool:
+        """Whether a row may stand in both."""
+        if not self.rows or not other.rows:
+            return False
+        if self.seq is None or other.seq is None or None in (self.incarnation, other.incarnation):
+            return True
+        return (
+            self.incarnation == other.incarnation
+            and self.seq[0] <= other.seq[1]
+            and other.seq[0] <= self.seq[1]
+        )
+
+
+class NodeState(Struct):
+    """What is known of a node.
+
+    Messages received from `hot` on are kept at hand, since the next batch will very likely have
+    more to tell about them. So are the tallies of the windows from `window` on, and the closed
+    intervals that reach beyond `past`.
+    """
+
+    files: dict[str, list[Known]] = field(default_factory=dict)
+    ends: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    unstarted: set[int] = field(default_factory=set)  # incarnations without a start row
+    latest: dict[str, dict[int, int]] = field(default_factory=dict)  # `at`, by table, incarnation
+    final: dict[int, int] = field(default_factory=dict)  # the last end among closed intervals
+    received: int = FIRST  # the latest of all messages
+    hot: int = FIRST
+    window: int = FIRST
+    past: int = LAST
+    waiting: dict[str, int] = field(default_factory=dict)  # queued, and nothing told since
+
+    def all_files(self) -> Files:
+        """Its files as the journal lists them."""
+        return {table: [known.file for known in files] for table, files in self.files.items()}
+
+
+class BucketState(Struct):
+    """What is known of some nodes, and of the segments that their tables consist of."""
+
+    nodes: dict[str, NodeState] = field(default_factory=dict)
+    segments: dict[str, list[Segment]] = field(default_factory=dict)
+
+
+class Ends(Lifetimes):
+    """The ends of incarnations that were found out before."""
+
+    def __init__(self, ends: Mapping[int, tuple[int, bool]]) -> None:
+        super().__init__()
+        self._ends = dict(ends)
+
+    def ends(self) -> dict[int, tuple[int, bool]]:
+        """When each incarnation ended, if it did, and whether by a stop."""
+        return self._ends
+
+
+def encoded(state: BucketState) -> bytes:
+    """A state as bytes."""
+    return msgspec.msgpack.encode(state)
+
+
+def decoded(state: bytes) -> BucketState:
+    """And back."""
+    return msgspec.msgpack.decode(state, type=BucketState)
+
+
+def known_files(system: Any, directory: str, files: Files) -> dict[str, list[Known]]:
+    """The same files with what their footers tell; nothing of those that cannot be read."""
+    return {
+        table: [_known(system, directory, file) for file in found] for table, found in files.items()
+    }
+
+
+def _known(system: Any, directory: str, file: File) -> Known:
+    try:
+        with system.open_input_file(f"{directory}/{file.path}") as stream:
+            footer = pq.read_metadata(stream)
+    except UNREADABLE:
+        return Known(file)  # told as a reject by who reads it
+    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    if not groups:
+        return Known(file)
+    incarnations = _bounds(_numbers(group, "incarnation") for group in groups)
+    same = incarnations is not None and incarnations[0] == incarnations[1]
+    return Known(
+        file,
+        footer.num_rows,
+        incarnations[0] if incarnations is not None and same else None,
+        _bounds(_numbers(group, "seq") for group in groups),
+        _bounds(_instants(group, "at") for group in groups),
+        _bounds(_instants(group, "received_at") for group in groups),
+    )
+
+
+def _bounds(found: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
+    pairs = list(found)
+    known = [pair for pair in pairs if pair is not None]
+    if len(known) < len(pairs):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def _instants(group: Any, name: str) -> tuple[int, int] | None:
+    low, high = instant_bounds(group, name)
+    return None if low is None or high is None else (low, high)
+
+
+def _numbers(group: Any, name: str) -> tuple[int, int] | None:
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == name:
+            statistics = column.statistics
+            if statistics is None or not statistics.has_min_max or statistics.null_count:
+                return None
+            low, high = statistics.min_raw, statistics.max_raw
+            return (low, high) if isinstance(low, int) and isinstance(high, int) else None
+    return None
+
+
+def listed(files: Mapping[str, list[Known]]) -> Files:
+    """The same files as the journal lists them."""
+    return {table: [known.file for known in found] for table, found in files.items()}
+
+
+def both(
+    former: Mapping[str, list[Known]], new: Mapping[str, list[Known]]
+) -> dict[str, list[Known]]:
+    """Former files and new ones, in the order of their rows."""
+    tables = {**former, **new}
+    both = {table: [*former.get(table, ()), *new.get(table, ())] for table in tables}
+    for files in both.values():
+        files.sort(key=lambda known: (known.file.incarnation, known.file.first, known.file.path))
+    return both
+
+
+def share_rows(former: Mapping[str, list[Known]], new: Mapping[str, list[Known]]) -> bool:
+    """Whether a row may stand in a former file and in a new one."""
+    for table, files in new.items():
+        known = former.get(table, [])
+        if not known:
+            continue
+        if not all(file.is_numbered for file in (*known, *files)):
+            return True
+        top = tops(known)
+        late = [
+            file
+            for file in files
+            if file.seq is not None and file.seq[0] <= top.get(file.incarnation, -1)
+        ]
+        if any(file.shares_with(other) for file in late for other in known):
+            return True
+    return False
+
+
+def tops(files: Iterable[Known]) -> dict[int | None, int]:
+    """The highest seq of each incarnation."""
+    found: dict[int | None, int] = {}
+    for file in files:
+        if file.seq is not None:
+            found[file.incarnation] = max(found.get(file.incarnation, -1), file.seq[1])
+    return found

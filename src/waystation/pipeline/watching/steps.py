@@ -1,0 +1,27 @@
+"""Steps of messages as tasks hand them on: in one piece, texts as numbers of distinct ones.
+
+Only that; what a step is, tracing.py says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+
+from waystation.pipeline.schema import CODED, TEXT
+from waystation.pipeline.tracing import STEPS
+
+_CODED: Final = pa.schema(
+    [
+        field.with_type(CODED) if field.type == TEXT and field.name != "message_id" else field
+        for field in STEPS
+    ]
+)
+
+
+def gathered(parts: Iterable[pa.Table]) -> pa.Table:
+    """Steps from several places in one table."""
+    cast = [part.cast(_CODED) for part in parts]
+    return pa.concat_tables([_CODED.empty_table(), *cast]).combine_chunks()

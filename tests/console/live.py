@@ -1,0 +1,151 @@
+"""What tests of the console share: a small fleet, a console that watches it, a plain browser."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from msgspec import Struct
+
+from tests.node.live import PATIENCE, QUICK, echo
+from waystation.console import Console, Settings
+from waystation.journal import Journal
+from waystation.node import Node
+from waystation.node.status import Status
+
+SOON = 0.05
+"""Seconds between two looks of a console in a test."""
+
+
+class Page(Struct):
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+
+class Browser:
+    """Asks for pages; keeps no cookies and follows no redirection by itself."""
+
+    def __init__(self, url: str) -> None:
+        self.place = urlsplit(url).netloc
+
+    async def get(self, path: str, **headers: str) -> Page:
+        """GET a page; header names are written with underscores."""
+        return await asyncio.to_thread(self._ask, "GET", path, None, headers)
+
+    async def post(self, path: str, form: Mapping[str, str] | str, **headers: str) -> Page:
+        """POST a form, as from a page of the console unless `Origin` says otherwise."""
+        body = form if isinstance(form, str) else urlencode(form)
+        given = {"Origin": f"http://{self.place}", **headers}
+        return await asyncio.to_thread(self._ask, "POST", path, body, given)
+
+    async def until(self, path: str, condition: Callable[[str], object], **headers: str) -> str:
+        """The text of a page, once it fulfils a condition."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while True:
+            page = await self.get(path, **headers)
+            if condition(page.text):
+                return page.text
+            assert asyncio.get_running_loop().time() < deadline, page.text
+            await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def events(self) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
+        """The events of the console, as they come."""
+        reader, writer = await asyncio.open_connection(*self.place.split(":"))
+        writer.write(f"GET /events HTTP/1.1\r\nHost: {self.place}\r\n\r\n".encode())
+        try:
+            yield self._read(reader)
+        finally:
+            writer.close()
+
+    async def _read(
+        self, reader: asyncio.StreamReader
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        name = ""
+        held = b""
+        while True:
+            async with asyncio.timeout(PATIENCE):
+                data = await reader.read(1 << 20)
+            if not data:
+                return
+            *lines, held = (held + data).split(b"\n")
+            for line in lines:
+                kind, _, value = line.partition(b": ")
+                if kind == b"event":
+                    name = value.decode()
+                elif kind == b"data":
+                    yield name, json.loads(value)
+
+    def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Page:
+        connection = http.client.HTTPConnection(self.place, timeout=PATIENCE)
+        try:
+            told = {name.replace("_", "-"): value for name, value in headers.items()}
+            connection.request(method, path, body, told)
+            answer = connection.getresponse()
+            return Page(answer.status, dict(answer.getheaders()), answer.read().decode())
+        finally:
+            connection.close()
+
+
+class Told(Struct):
+    """A node with a status, and where it listens."""
+
+    node: Node
+    url: str
+
+
+@asynccontextmanager
+async def telling(name: str, journal: Path | None, **options: Any) -> AsyncIterator[Node]:
+    """A node that tells its status, and keeps a journal that is written at once."""
+    kept = None if journal is None else Journal(journal, name, flush_seconds=0.02)
+    try:
+        async with Node(name, limits=QUICK, **options) as node:
+            if kept is not None:
+                node.observe(kept.note)
+            status = Status(node)
+            status.start()
+            try:
+                yield node
+            finally:
+                status.stop()
+    finally:
+        if kept is not None:
+            await asyncio.to_thread(kept.close)
+
+
+@asynccontextmanager
+async def hub(
+    name: str = "hub", url: str = "tcp://127.0.0.1:0", journal: Path | None = None
+) -> AsyncIterator[Told]:
+    """A hub with an echo."""
+    async with telling(name, journal, hub=True) as node:
+        echo(node)
+        listening = await node.listen(url)
+        yield Told(node, listening.url)
+
+
+@asynccontextmanager
+async def leaf(name: str, parent: Told, journal: Path | None = None) -> AsyncIterator[Told]:
+    """A leaf that listens too, with an echo of its own name."""
+    async with telling(name, journal) as node:
+        echo(node, f"{name}-echo")
+        listening = await node.listen("tcp://127.0.0.1:0")
+        await node.connect(parent.url, parent=True)
+        yield Told(node, listening.url)
+
+
+@asynccontextmanager
+async def shown(*urls: str, interval: float = SOON, **settings: Any) -> AsyncIterator[Browser]:
+    """A console that watches these places, and a browser for it."""
+    made = Settings(connect=urls, listen="127.0.0.1:0", interval=interval, **settings)
+    async with Node("console", limits=QUICK) as node, Console.running(node, made) as console:
+        yield Browser(console.url)

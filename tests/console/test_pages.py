@@ -1,0 +1,210 @@
+"""The pages of the console, with live nodes behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pytest
+
+from tests.console.live import hub, leaf, shown
+from tests.node.live import PATIENCE, echo, runs, until
+from waystation.console import pages as module
+from waystation.core.address import Address
+from waystation.core.routing import RoutingEntry
+from waystation.node import Node
+
+EVIL = "<script>alert(1)</script>&\"'"
+
+
+def card_states(text: str) -> list[str]:
+    return re.findall(r'<li class="card (\w+)">', text)
+
+
+@runs
+async def test_a_fleet_is_shown_with_its_connections() -> None:
+    async with hub() as top, leaf("truck", top) as truck, shown(top.url, truck.url) as browser:
+        text = await browser.until(
+            "/connections", lambda text: card_states(text) == ["here", "here"]
+        )
+        assert 'data-node="hub"' in text
+        assert 'data-node="truck"' in text
+        assert 'data-left="hub" data-right="truck"' in text
+        rows = await browser.get("/connections?node=" + truck.url, X_Fragment="rows")
+        assert rows.text.count("<tr>") == 3  # the head, the hub, and the console
+        assert "parent" in rows.text
+        found = await browser.get(f"/connections?node={top.url}&find=tru", X_Fragment="rows")
+        assert "1 of 1 that fit; 2 in all" in " ".join(found.text.split())
+        first = await browser.get("/")
+        assert (first.status, first.headers["location"]) == (303, "/connections")
+
+
+@runs
+async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        address = Address(1, b"10.0.0.7:4000")
+        for number in range(100_000):
+            top.node.put_route(RoutingEntry(f"truck-{number}", address, local=False))
+        await browser.until("/routes", lambda text: card_states(text) == ["here"])
+
+        page = await browser.get(f"/routes?node={top.url}&page=3", X_Fragment="rows")
+        names = re.findall(r"<td>(truck-\d+)</td>", page.text)
+        assert len(names) == 50
+        assert "page 3 of 2,001" in page.text
+        assert len(page.text) < 100_000
+        assert "data-live" not in page.text  # so large a table is not asked for again and again
+        found = await browser.get("/routes?find=-4242", X_Fragment="rows")
+        assert re.findall(r"<td>(truck-\d+)</td>", found.text)[:2] == ["truck-4242", "truck-42420"]
+        assert "11 of 11 that fit" in " ".join(found.text.split())
+        exact = await browser.get(f"/routes?node={top.url}&find=truck-99*", X_Fragment="rows")
+        assert "50 of 1,111 that fit" in " ".join(exact.text.split())
+        beyond = await browser.get(f"/routes?node={top.url}&page=999999999999", X_Fragment="rows")
+        assert beyond.status == 200
+
+
+@runs
+async def test_a_table_too_large_to_search_is_asked_for_the_whole_name() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("waystation.node.status.LARGE_TABLE", 3)
+        async with hub() as top, shown(top.url) as browser:
+            for name in ("a", "b", "c"):
+                echo(top.node, name)
+            await browser.until("/routes", lambda text: card_states(text) == ["here"])
+            everything = await browser.get("/routes", X_Fragment="rows")
+            assert "too many to search" in everything.text
+            found = await browser.get("/routes?find=b", X_Fragment="rows")
+            assert "<td>b</td>" in found.text
+
+
+@runs
+async def test_routes_over_a_session_and_subscriptions_are_found() -> None:
+    async with hub() as top, leaf("truck", top) as truck, shown(top.url, truck.url) as browser:
+        truck.node.subscribe("garage", "temperature", "eu/+")
+        await until(lambda: len(top.node.router.subscriptions) == 1)
+        await browser.until("/", lambda _: True)
+        rows = await browser.until(
+            f"/connections?node={top.url}", lambda text: "over=0%23" in text, X_Fragment="rows"
+        )
+        over = re.search(r'href="(/routes[^"]*over=0%23[^"]*)"', rows)
+        assert over
+        routes = await browser.get(over[1].replace("&amp;", "&"), X_Fragment="rows")
+        assert "<td>truck-echo</td>" in routes.text
+        assert "<td>echo</td>" not in routes.text
+        subscriptions = await browser.get("/subscriptions?find=temp*eu", X_Fragment="rows")
+        assert "Nothing fits" in subscriptions.text
+        subscriptions = await browser.get("/subscriptions?find=temp", X_Fragment="rows")
+        assert subscriptions.text.count("garage/temperature/eu/+") == 2  # at the leaf and the hub
+
+
+@runs
+async def test_names_of_others_are_text_and_nothing_else() -> None:
+    async with hub(EVIL) as top, Node(EVIL + "2") as guest, shown(top.url) as browser:
+        await guest.connect(top.url)
+        top.node.put_route(RoutingEntry(EVIL, Address(0, b"<b>"), local=False))
+        await browser.until("/connections", lambda text: "&#34;&#39;2" in text)
+        for path in ("/connections", "/routes", f"/routes?find={EVIL[:8]}", "/send", "/why?id=<b>"):
+            page = await browser.get(path)
+            assert "<script>alert" not in page.text
+            assert "<b>" not in re.sub(r"<b>[\w ,./]+</b>", "", page.text)
+
+
+@runs
+async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself() -> None:
+    async with hub("stays") as stays:
+        async with hub("goes") as goes:
+            url = goes.url
+            context = shown(stays.url, url)
+            browser = await context.__aenter__()
+            await browser.until("/routes", lambda text: card_states(text) == ["here", "here"])
+        text = await browser.until("/routes", lambda text: card_states(text) == ["here", "away"])
+        assert "goes" in text  # what it told last is still there
+        assert "is away" in (await browser.get("/routes", X_Fragment="rows")).text
+        async with hub("goes", url):
+            await browser.until("/routes", lambda text: card_states(text) == ["here", "here"])
+            await context.__aexit__(None, None, None)
+
+
+@runs
+async def test_a_place_where_nobody_is_and_a_node_that_tells_nothing_are_told_apart() -> None:
+    async with Node("mute") as mute:
+        door = await mute.listen("tcp://127.0.0.1:0")
+        async with Node("gone") as gone:
+            nobody = (await gone.listen("tcp://127.0.0.1:0")).url
+        async with shown(door.url, nobody) as browser:
+            text = await browser.until(
+                "/connections", lambda text: card_states(text) == ["silent", "away"]
+            )
+            assert "[status] enabled = true" in text
+            assert "NO_ROUTE" in text
+
+
+@runs
+async def test_events_tell_of_the_fleet_as_it_changes() -> None:
+    async with hub() as top, shown(top.url) as browser, browser.events() as events:
+        seen = 0
+        async for name, data in events:
+            assert name == "fleet"
+            if "a-guest" in data["html"]:
+                break
+            if card_states(data["html"]) == ["here"] and not seen:
+                seen = 1
+                guest = Node("a-guest")
+                await guest.connect(top.url)
+        await guest.close()
+
+
+@runs
+async def test_too_many_pages_at_once_are_turned_away() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_MOST_STREAMS", 1)
+        async with hub() as top, shown(top.url) as browser:
+            async with browser.events() as events:
+                await anext(events)
+                assert (await browser.get("/events")).status == 503
+            await browser.until("/", lambda _: True)
+
+
+@runs
+async def test_an_open_stream_does_not_hold_up_the_end() -> None:
+    async with hub() as top:
+        context = shown(top.url)
+        browser = await context.__aenter__()
+        async with browser.events() as events:
+            await anext(events)
+            async with asyncio.timeout(PATIENCE):
+                await context.__aexit__(None, None, None)
+                assert [name async for name, _ in events if name != "fleet"] == []
+
+
+@runs
+async def test_a_locked_console_opens_with_its_token_alone() -> None:
+    token = "a-token-of-many-letters"  # noqa: S105
+    async with hub() as top, shown(top.url, token=token) as browser:
+        page = await browser.get("/routes")
+        assert (page.status, page.headers["location"]) == (303, "/login")
+        assert "token" in (await browser.get("/login")).text
+        wrong = await browser.post("/login", {"token": "another"})
+        assert wrong.status == 403
+        assert "not the token" in wrong.text
+        assert (await browser.get("/login?token=another")).status == 403
+        assert (await browser.post("/login", "%ff&&&=&")).status == 403
+        for admitted in (
+            await browser.post("/login", {"token": token}),
+            await browser.get(f"/login?token={token}"),
+        ):
+            assert admitted.status == 303
+            cookie = admitted.headers["set-cookie"].partition(";")[0]
+            assert (await browser.get("/routes", Cookie=cookie)).status == 200
+
+
+@runs
+async def test_the_page_and_what_it_loads_are_all_there() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        page = await browser.get("/connections")
+        for path in set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)):
+            assert (await browser.get(path)).status == 200
+        assert "http://" not in re.sub(r'value="[^"]*"', "", page.text).replace("tcp://", "")
+        assert " style=" not in page.text  # the policy would not allow it
+        assert (await browser.get("/login")).status == 303  # nothing to log in to
+        assert (await browser.get("/nowhere")).status == 404
+        assert (await browser.get("/static/../pages.py")).status == 404

@@ -1,0 +1,192 @@
+"""Messages sent from the page: what became of them, hop by hop, and why."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.console.live import Browser, hub, leaf, shown
+from tests.node.live import PATIENCE, runs, until
+from waystation.console import post as module
+from waystation.node import Node
+
+
+async def send(browser: Browser, via: str, route: str, **form: str) -> str:
+    """Send a message; gives the path of the page that shows it."""
+    fields = {"via": via, "route": route, "ttl": "20", "answer": "yes", **form}
+    page = await browser.post("/send", fields)
+    assert page.status == 303, page.text
+    return page.headers["location"]
+
+
+def plain(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+@runs
+async def test_an_answer_is_shown() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        await browser.until("/send", lambda text: "here" in text)
+        path = await send(browser, top.url, "echo", payload="hello <world>")
+        text = await browser.until(path, lambda text: "answered after" in text, X_Fragment="rows")
+        assert '<pre tabindex="0">hello &lt;world&gt;</pre>' in text
+        assert "console" in text
+        assert "FORWARDED" in text
+        path = await send(browser, top.url, "echo", payload="ff00", coding="hex")
+        await browser.until(path, lambda text: ">0xff00</pre>" in text, X_Fragment="rows")
+        await browser.until("/send", lambda text: "Sent before" in text)
+
+
+@pytest.mark.rule("OB-2")
+@runs
+async def test_a_message_that_is_dropped_elsewhere_says_who_dropped_it_and_why() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        await browser.until("/send", lambda text: "here" in text)
+        path = await send(browser, top.url, "nobody")
+        text = await browser.until(path, lambda text: "dropped by" in text, X_Fragment="rows")
+        assert "dropped by hub: NO_ROUTE" in text
+
+
+@runs
+async def test_a_message_without_an_answer_is_known_as_far_as_it_was_seen() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        await browser.until("/send", lambda text: "here" in text)
+        path = await send(browser, top.url, "echo", answer="")
+        text = await browser.until(path, lambda text: "no journal here" in text)
+        assert "watching" not in text
+
+
+@runs
+async def test_nobody_answers_in_time() -> None:
+    async with hub() as top, shown(top.url) as browser:
+
+        @top.node.worker("silent")
+        def silent(*_: object) -> None:
+            pass
+
+        await browser.until("/send", lambda text: "here" in text)
+        path = await send(browser, top.url, "silent", ttl="0.2")
+        text = await browser.until(path, lambda text: "no answer within 0.2 s" in text)
+        assert "watching" not in text
+
+
+def test_with_a_journal_every_hop_is_watched_there_and_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE", 0.5)  # the events below have told everything by then
+    _send_over_two_hops(tmp_path)
+
+
+@runs
+async def _send_over_two_hops(tmp_path: Path) -> None:
+    async with (
+        hub(journal=tmp_path) as top,
+        leaf("truck", top, tmp_path) as truck,
+        shown(top.url, truck.url, journal=tmp_path) as browser,
+    ):
+        await until(lambda: "truck-echo" in top.node.router.table.snapshot(0))
+        await browser.until("/send", lambda text: text.count("card here") == 2)
+        async with browser.events() as events:
+            path = await send(browser, top.url, "truck-echo", payload="x")
+            async for name, data in events:
+                stops = data.get("stops", [])
+                if name == "hops" and stops == [
+                    "console", "hub", "truck", "hub", "console",
+                ]:  # fmt: skip
+                    break
+        text = plain(await browser.until(path, lambda text: "watching" not in text))
+        assert "answered after" in text
+        for hop in ("hub", "truck"):
+            assert len(re.findall(rf"\b{hop} [\d:.]+ (?:FORWARDED|DELIVERED)", text)) == 2
+        id = path.partition("=")[2]
+        why = plain(await browser.until(f"/why?id={id}", lambda text: "journey" in text))
+        assert "delivered at hub, truck" in why
+        lost = await send(browser, top.url, "truk-echo", answer="")
+        text = await browser.until(lost, lambda text: "dropped at hub" in text)
+        assert "NO_ROUTE" in text
+        why = plain((await browser.get(f"/why?id={lost.partition('=')[2]}")).text)
+        assert "the closest names are truck-echo" in why
+        losses = await browser.get("/why")
+        assert lost.partition("=")[2] in losses.text
+
+
+@runs
+async def test_why_says_what_is_wrong_with_the_question(tmp_path: Path) -> None:
+    async with hub() as top, shown(top.url, journal=tmp_path) as browser:
+        assert "no message id" in (await browser.get("/why?id=xyz")).text
+        assert "no node of this journal" in (await browser.get(f"/why?id={'ab' * 16}")).text
+        assert "tells of no loss" in (await browser.get("/why")).text
+    async with hub() as top, shown(top.url) as browser:
+        assert "--journal DIR" in (await browser.get("/why")).text
+        assert "there is no journal" in (await browser.get(f"/why?id={'ab' * 16}")).text
+
+
+MISTAKES = [
+    ({"via": "tcp://nobody:1"}, "no node is chosen"),
+    ({"route": ""}, "the route is empty"),
+    ({"route": "no such#type"}, "white space"),
+    ({"route": "a =>"}, "is empty"),
+    ({"payload": "0g", "coding": "hex"}, "payload cannot be read"),
+    ({"payload": "x" * 70_000}, "70,000 bytes"),
+    ({"ttl": "soon"}, "time to live"),
+    ({"ttl": "nan"}, "time to live"),
+    ({"ttl": "-1"}, "time to live"),
+    ({"ttl": "1e9"}, "time to live"),
+]
+
+
+@runs
+async def test_a_mistake_in_the_form_is_told_beside_it() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        for form, problem in MISTAKES:
+            fields = {"via": top.url, "route": "echo", "ttl": "1", "payload": "kept", **form}
+            page = await browser.post("/send", fields)
+            assert page.status == 422
+            assert problem in page.text
+            assert fields["payload"] in page.text
+
+
+@runs
+async def test_more_than_a_form_can_have_is_refused() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        assert (await browser.post("/send", "payload=" + "x" * 300_000)).status == 413
+        assert (await browser.post("/send", "&".join(["a=b"] * 50))).status == 422
+        assert (await browser.get("/send?watch=unknown")).status == 200
+
+
+@runs
+async def test_no_more_messages_are_on_their_way_than_can_be_remembered() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "KEPT", 2)
+        async with hub() as top, shown(top.url) as browser:
+
+            @top.node.worker("silent")
+            def silent(*_: object) -> None:
+                pass
+
+            await browser.until("/send", lambda text: "here" in text)
+            paths = [await send(browser, top.url, "silent", ttl="60") for _ in range(2)]
+            page = await browser.post("/send", {"via": top.url, "route": "echo", "ttl": "1"})
+            assert "on their way already" in page.text
+            assert len(set(paths)) == 2
+        async with hub() as top, shown(top.url) as browser:
+            await browser.until("/send", lambda text: "here" in text)
+            for _ in range(4):
+                path = await send(browser, top.url, "echo")
+                await browser.until(path, lambda text: "watching" not in text)
+            page = await browser.get("/send")
+            assert page.text.count("/send?watch=") == 2
+
+
+@runs
+async def test_a_node_that_is_away_cannot_be_sent_through() -> None:
+    async with Node("gone") as gone:
+        nobody = (await gone.listen("tcp://127.0.0.1:0")).url
+    async with shown(nobody) as browser:
+        path = await send(browser, nobody, "echo", ttl="0.1")
+        async with asyncio.timeout(PATIENCE):
+            text = await browser.until(path, lambda text: "watching" not in text)
+        assert "dropped at console: TRANSPORT_DOWN" in text or "no answer" in text

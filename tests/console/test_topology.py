@@ -1,0 +1,98 @@
+"""The picture of a fleet: who stands where, and which lines join them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from waystation.console.fleet import State
+from waystation.console.topology import MOST_COLUMNS, MOST_PEERS, Picture, picture
+from waystation.node.status import SessionStatus, Snapshot
+
+
+def session(peer: str | None, *, dialled: bool = False, **more: Any) -> SessionStatus:
+    options = {"open": True, **more}
+    return SessionStatus("tcp-1", "1#10.0.0.9:1", peer, opened_here=dialled, **options)
+
+
+def watched(name: str, *sessions: SessionStatus, state: State = State.HERE, **more: Any) -> Any:
+    seen = Snapshot(
+        node=name, at=0, uptime=0, counts={}, rates={}, bytes=0, bytes_rate=0, routes_total=0,
+        routes=[], sessions_total=more.pop("total", len(sessions)), sessions=list(sessions),
+        session_events={}, journal_lost=None, **more,
+    )  # fmt: skip
+    return SimpleNamespace(name=name, url=f"tcp://{name}:1", state=state, seen=seen)
+
+
+def columns(drawn: Picture) -> list[list[str]]:
+    by_x: dict[float, list[str]] = {}
+    for spot in sorted(drawn.spots, key=lambda spot: (spot.x, spot.y)):
+        by_x.setdefault(spot.x, []).append(spot.key)
+    return list(by_x.values())
+
+
+def test_who_dials_stands_to_the_right_of_whom_it_dialled() -> None:
+    drawn = picture([
+        watched("hub", session("truck"), session("gate"), hub=True),
+        watched("gate", session("hub", dialled=True, parent=True), session("sensor")),
+    ])  # fmt: skip
+    assert columns(drawn) == [["hub"], ["gate", "truck"], ["sensor"]]
+    kinds = {spot.key: spot.kind for spot in drawn.spots}
+    assert kinds == {"hub": "hub", "gate": "node", "truck": "peer", "sensor": "peer"}
+    assert {(line.left, line.right) for line in drawn.lines} == {
+        ("hub", "gate"), ("hub", "truck"), ("gate", "sensor"),
+    }  # fmt: skip
+
+
+def test_no_two_spots_overlap_and_all_are_inside() -> None:
+    drawn = picture([
+        watched(f"hub-{n}", *(session(f"leaf-{n}-{m}") for m in range(5)), session("hub-0"))
+        for n in range(4)
+    ])  # fmt: skip
+    assert len({(spot.x, spot.y) for spot in drawn.spots}) == len(drawn.spots)
+    assert all(0 < spot.x < drawn.width and 0 < spot.y < drawn.height for spot in drawn.spots)
+
+
+def test_many_peers_are_a_number() -> None:
+    sessions = [session(f"leaf-{number}") for number in range(MOST_PEERS + 3)]
+    drawn = picture([watched("hub", *sessions, total=len(sessions) + 100)])
+    [more] = [spot for spot in drawn.spots if spot.kind == "more"]
+    assert more.hidden == 103
+    assert len(drawn.spots) == 1 + MOST_PEERS + 1
+
+
+def test_the_console_itself_is_not_drawn() -> None:
+    drawn = picture([watched("hub", session("console"), session(None))], "console")
+    assert [spot.key for spot in drawn.spots] == ["hub", "1#10.0.0.9:1"]
+
+
+@pytest.mark.parametrize(
+    ("state", "more", "line"),
+    [
+        (State.HERE, {}, "open"),
+        (State.HERE, {"waiting": 4}, "slow"),
+        (State.HERE, {"stalled": True}, "slow"),
+        (State.AWAY, {}, "away"),
+    ],
+)
+def test_a_line_says_how_the_connection_is(state: State, more: dict[str, Any], line: str) -> None:
+    drawn = picture([watched("hub", session("truck", **more), state=state)])
+    assert [found.state for found in drawn.lines] == [line]
+
+
+def test_nodes_that_dial_each_other_in_a_circle_are_drawn_all_the_same() -> None:
+    names = ["a", "b", "c"]
+    drawn = picture([
+        watched(name, session(names[number - 1], dialled=True)) for number, name in enumerate(names)
+    ])  # fmt: skip
+    assert len(drawn.spots) == len(drawn.lines) == 3
+    assert len(columns(drawn)) <= MOST_COLUMNS
+
+
+def test_a_node_that_never_told_anything_is_drawn_by_its_url() -> None:
+    away = SimpleNamespace(name="tcp://gone:1", url="tcp://gone:1", state=State.AWAY, seen=None)
+    drawn = picture([away])  # type: ignore[list-item]
+    assert [(spot.key, spot.state) for spot in drawn.spots] == [("tcp://gone:1", "away")]
+    assert picture([]).spots == []

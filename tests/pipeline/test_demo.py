@@ -1,0 +1,50 @@
+"""The whole demonstration, short: a fleet of processes, and its story from the tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.cli.live_commands import Commands
+from tests.demo.alive import is_alive, started_by
+from waystation.demo.deeds import Kind
+from waystation.demo.fleet import PROCESSES
+from waystation.pipeline import TABLES
+
+pytestmark = pytest.mark.timeout(600)  # ten processes, and Spark, on a loaded machine
+
+
+@pytest.fixture
+def call(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Commands in this process, with the session of the tests."""
+    del spark  # it is there, and so it is taken
+    return Commands(capsys)
+
+
+def test_every_fault_is_found_in_the_tables_and_told(call: Commands, tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    code, printed, said = call("demo", "--out", str(out), "--seconds", "1", "--json")
+    assert code == 0, said
+    facts = json.loads(printed)
+
+    kinds = [fault["deed"]["kind"] for fault in facts["faults"]]
+    assert kinds == list(Kind)
+    assert all(fault["found"] and fault["lost"] for fault in facts["faults"])
+    assert "truck-3 were dropped at hub-a between" in facts["faults"][1]["sentences"][0]
+    assert len(facts["audit"]) == 1, "the audit shows what no fault explains"
+
+    assert set(facts["tables"]) == set(TABLES)
+    assert facts["tables"]["rejects"] == 0
+    assert "<html" in Path(facts["report"]).read_text("utf-8")
+    assert json.loads((out / "demo.json").read_text()) == facts
+
+    assert len(started_by(out)) == len(PROCESSES) + 2  # a truck and a hub began anew
+    assert not any(map(is_alive, started_by(out)))
+
+    for where in ("--journal", "journal"), ("--tables", "tables"):
+        code, printed, said = call("why", facts["lost_message"], where[0], str(out / where[1]))
+        assert (code, said) == (0, "")
+        assert "dropped at hub-a, NO_ROUTE: truck-2 had left" in printed

@@ -1,0 +1,160 @@
+"""Every table, row for row, against the oracle: node by node as a task does it, without Spark.
+
+The same comparison as in test_exact.py on more and other journals, for all ways of reading and of
+dividing the work.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.pipeline import oracle
+from tests.pipeline.frames import assert_same
+from tests.pipeline.journals import busy, journal_of, many, write
+from tests.pipeline.oracle import Row, Tables
+from waystation.pipeline import deciding, node_data, tracing
+from waystation.pipeline.columns import coded_name
+from waystation.pipeline.comparing import compare, route_differences, waiting_ids
+from waystation.pipeline.deciding import coded_decisions
+from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
+from waystation.pipeline.listing import Wanted, list_journal
+from waystation.pipeline.node_data import FileData, Share
+from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tracing import coded_steps, packed, trace, unpacked
+
+LONG = os.environ.get("WAYSTATION_HYPOTHESIS") == "faults"
+FIRST = secrets.randbelow(10**9) if LONG else 1_000
+SCENARIOS, LIVES = (300, 300) if LONG else (15, 15)
+
+
+@pytest.fixture(scope="module")
+def rows() -> Tables:
+    print(f"the long lives are busy({FIRST}) and so on")  # noqa: T201 - shown when it fails
+    return journal_of([*many(SCENARIOS), *(busy(FIRST + number) for number in range(LIVES))])
+
+
+@pytest.fixture(scope="module")
+def wanted(rows: Tables) -> dict[str, list[Row]]:
+    tables = (
+        oracle.route_history,
+        oracle.subscription_history,
+        oracle.expected,
+        oracle.audit,
+        oracle.traces,
+    )
+    return {table.__name__: table(rows) for table in tables}
+
+
+@pytest.fixture(scope="module")
+def directory(rows: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("nodes") / "journal", rows, seed=2)
+
+
+@pytest.fixture(params=["as usual", "texts as they are", "in small portions"])
+def data(
+    request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[FileData]:
+    if request.param == "texts as they are":
+        monkeypatch.setattr(node_data, "_MANY_ROWS", 0)
+        monkeypatch.setattr(node_data, "_BYTES_OF_UNREPEATED", 0)
+    if request.param == "in small portions":
+        monkeypatch.setattr(node_data, "FOLDED_AT_ONCE", 7)
+        monkeypatch.setattr(node_data, "_OPEN_AT_ONCE", 1)
+        monkeypatch.setattr(deciding, "ROWS_AT_ONCE", 5)
+        monkeypatch.setattr(deciding, "_DENSE", 0)
+        monkeypatch.setattr(tracing, "ROWS_AT_ONCE", 50)
+    listing = list_journal(str(directory), Wanted())
+    return [FileData(str(directory), Share(*node), Wanted()) for node in listing.nodes.items()]
+
+
+def plain(tables: Iterator[pa.Table], name: str) -> list[Row]:
+    schema = BUILT[name]
+    whole = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
+    return [{key: _number(value) for key, value in row.items()} for row in _rows(whole)]
+
+
+def _rows(table: pa.Table) -> list[Row]:
+    columns = []
+    for column in table.columns:
+        instant = pa.types.is_timestamp(column.type)
+        columns.append((column.cast(pa.int64()) if instant else column).to_pylist())
+    return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return [{**hop, "at": pa.scalar(hop["at"]).cast(pa.int64()).as_py()} for hop in value]
+    return value
+
+
+@pytest.mark.rule("SP-1")
+def test_histories_are_what_the_oracle_says(
+    data: list[FileData], wanted: dict[str, list[Row]]
+) -> None:
+    def routes() -> Iterator[pa.Table]:
+        for node in data:
+            for part in node.foldable("routes"):
+                yield written_out("route_history", node.node, coded_routes(part, node.lifetimes()))
+
+    def subscriptions() -> Iterator[pa.Table]:
+        for node in data:
+            for part in node.foldable("subscriptions"):
+                found = coded_subscriptions(part, node.lifetimes())
+                yield written_out("subscription_history", node.node, found)
+
+    assert_same(plain(routes(), "route_history"), wanted["route_history"])
+    found = plain(subscriptions(), "subscription_history")
+    assert_same(found, wanted["subscription_history"])
+
+
+@pytest.mark.rule("SP-2")
+def test_verdicts_are_what_the_oracle_says(
+    data: list[FileData], wanted: dict[str, list[Row]]
+) -> None:
+    def expected() -> Iterator[pa.Table]:
+        for node in data:
+            yield from _ruled(node)
+
+    def audit() -> Iterator[pa.Table]:
+        for node in data:
+            ruled = list(_ruled(node))
+            whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
+            messages = node.coded_events("messages")
+            yield compare(node.node, whole, messages, node.later_entries(waiting_ids(messages)))
+            for part in node.foldable("routes"):
+                yield route_differences(node.node, part)
+
+    assert_same(plain(expected(), "expected"), wanted["expected"])
+    assert_same(plain(audit(), "audit"), wanted["audit"])
+
+
+def _ruled(node: FileData) -> Iterator[pa.Table]:
+    histories = node.coded_route_history, node.coded_subscription_history
+    yield from coded_decisions(node.node, node.coded_events("messages"), *histories)
+
+
+def test_traces_are_what_the_oracle_says(
+    data: list[FileData], wanted: dict[str, list[Row]]
+) -> None:
+    def found() -> Iterator[pa.Table]:
+        for node in data:
+            for batch in node.coded_batches("messages"):
+                yield coded_steps(batch.append_column("node", coded_name(node.node, len(batch))))
+
+    def traces() -> Iterator[pa.Table]:
+        sent: dict[int, list[pa.Table]] = {}
+        for table in packed(found(), 5, paths=True):
+            parts = table.column("part").to_pylist()
+            for part, steps in zip(parts, unpacked(table.column("steps").chunk(0)), strict=True):
+                sent.setdefault(part, []).append(steps)
+        for tables in sent.values():
+            yield trace(pa.concat_tables(tables), paths=True)
+
+    assert_same(plain(traces(), "traces"), wanted["traces"])

@@ -1,0 +1,109 @@
+"""What `watch` is held against: the tables of a journal made at once, without Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.pipeline.frames import assert_same
+from waystation.pipeline import TABLES
+from waystation.pipeline.comparing import compare, route_differences, waiting_ids
+from waystation.pipeline.deciding import decide
+from waystation.pipeline.listing import Wanted, list_journal
+from waystation.pipeline.node_data import FileData, Share
+from waystation.pipeline.schema import BUILT, MESSAGES, ROUTES
+from waystation.pipeline.tracing import steps, trace
+from waystation.pipeline.watching.engine import Batch, Engine, Task
+from waystation.pipeline.watching.windows import health_of, tally
+
+
+def here(task: Task, orders: list[bytes]) -> list[bytes]:
+    """Run tasks in this process."""
+    return [task(order) for order in orders]
+
+
+def engine(journal: Path, place: Path, *, buckets: int = 3) -> Engine:
+    return Engine(str(journal), place / "tables", place / "checkpoint", here, buckets=buckets)
+
+
+def every_file(journal: Path) -> list[str]:
+    """All files of a journal, from its directory on, also those of no node."""
+    listing = list_journal(str(journal), Wanted())
+    return [*listing.files(), *(stray.path for stray in listing.strays)]
+
+
+def take_in(found: Engine, journal: Path) -> Batch | None:
+    """One more batch with all that is there."""
+    return found.take_in(every_file(journal))
+
+
+def made_at_once(journal: Path) -> dict[str, pa.Table]:
+    """The tables as `build` makes them, node by node, by the same functions, without Spark."""
+    listing = list_journal(str(journal), Wanted())
+    found: dict[str, list[pa.Table]] = {table: [BUILT[table].empty_table()] for table in TABLES}
+    told = []
+    for node, files in listing.nodes.items():
+        data = FileData(str(journal), Share(node, files), Wanted())
+        rejected = FileData(str(journal), Share(node, files), Wanted()).all_rejects()
+        if rejected:
+            names = BUILT["rejects"].names
+            rows = [dict(zip(names, row, strict=True)) for row in rejected]
+            found["rejects"].append(pa.Table.from_pylist(rows, BUILT["rejects"]))
+        rows = data.events(MESSAGES)
+        found["route_history"].append(data.route_history)
+        found["subscription_history"].append(data.subscription_history)
+        ruled = list(decide(node, rows, data.route_history, data.subscription_history))
+        whole = pa.concat_tables([BUILT["expected"].empty_table(), *ruled])
+        found["expected"].append(whole)
+        found["audit"].append(compare(node, whole, rows, data.later_entries(waiting_ids(rows))))
+        found["audit"].append(route_differences(node, data.events(ROUTES)))
+        found["health"].append(health_of(node, tally(rows)))
+        told.append(steps(rows.append_column("node", pa.repeat(pa.scalar(node), rows.num_rows))))
+    strays = [
+        {"table": stray.table, "file": stray.path, "problem": "it lies in no directory node=<name>"}
+        for stray in listing.strays
+    ]
+    found["rejects"].append(pa.Table.from_pylist(strays, BUILT["rejects"]))
+    found["traces"].append(
+        trace(pa.concat_tables(told), paths=True) if told else found["traces"][0]
+    )
+    return {table: pa.concat_tables(parts) for table, parts in found.items()}
+
+
+def table_in(out: Path, table: str) -> pa.Table:
+    """A table as any reader of Parquet sees it."""
+    return pq.read_table(out / table)
+
+
+def assert_up_to_date(out: Path, journal: Path, tables: tuple[str, ...] = TABLES) -> None:
+    """The tables hold what is made of the journal at once: every row, and each as often."""
+    wanted = made_at_once(journal)
+    for table in tables:
+        found = table_in(out, table)
+        assert found.schema.equals(BUILT[table]), table
+        differing = _counted(found) != _counted(wanted[table])
+        if differing:
+            assert_same(found.to_pylist(), wanted[table].to_pylist())
+
+
+def _counted(table: pa.Table) -> Counter[str]:
+    return Counter(map(str, table.to_pylist()))
+
+
+def sliced(source: Path, target: Path, rows: int) -> list[str]:
+    """The same journal in files of so many rows; their paths in the order of their first event."""
+    found = []
+    for path in sorted(source.glob("*/node=*/*.parquet")):
+        whole = pq.read_table(path, partitioning=None)
+        incarnation = path.name.partition("-")[0]
+        for first in range(0, whole.num_rows, rows):
+            part = whole.slice(first, rows)
+            name = f"{incarnation}-{part.column('seq')[0].as_py()}.parquet"
+            place = target / path.parent.relative_to(source) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(part, place)
+            found.append((part.column("at")[-1].as_py(), str(place.relative_to(target))))
+    return [name for _, name in sorted(found)]
