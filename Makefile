@@ -9,6 +9,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PURE := tests/core tests/wire
+TEST := $(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup
 
 .PHONY: help setup java demo test check bench peers faults docs rules mutants lock clean
 
@@ -26,6 +27,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
+	@echo "ready: $(BIN)/waystation --help"
 
 java:
 	@command -v java >/dev/null || { \
@@ -37,10 +39,8 @@ demo: setup java  ## Run a small fleet, break it on purpose, and see every messa
 	@$(BIN)/waystation demo
 
 test: setup java  ## Run all tests (no network, no other services); the rules with coverage
-	$(BIN)/coverage erase
-	$(BIN)/coverage run -m pytest -m "not peer and not fault" $(PURE)
-	$(BIN)/coverage report --include='src/waystation/core/*,src/waystation/wire/*' --fail-under=100
-	$(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup $(PURE:%=--ignore=%)
+	$(TEST) --cov --cov-fail-under=100 $(PURE)
+	$(TEST) $(PURE:%=--ignore=%)
 
 check: setup  ## Check style, types, layers, and that generated files are up to date
 	$(BIN)/ruff check .

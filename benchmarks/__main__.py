@@ -20,9 +20,10 @@ def main(names: list[str]) -> None:
     for name in names or known:
         module = importlib.import_module(f"benchmarks.bench_{name}")
         print(f"{name}: {(module.__doc__ or '').strip().splitlines()[0]}")
-        report = Report(name, getattr(module, "PACKAGES", ()))
+        report = Report(name, getattr(module, "PACKAGES", ()), keep=getattr(module, "KEEP", False))
         module.run(report)
         report.write()
+        print(f"  -> benchmarks/results/{name}.json")
 
 
 if __name__ == "__main__":

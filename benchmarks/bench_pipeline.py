@@ -27,6 +27,7 @@ from benchmarks.harness import Report
 from benchmarks.pipeline import journals
 
 PACKAGES = ("pyspark", "pyarrow", "numpy", "duckdb", "polars")
+KEEP = True  # the results of sizes and steps that are not asked for
 OURS = "waystation"
 SUBJECTS = os.environ.get("WAYSTATION_BENCH_SUBJECTS", "waystation,DuckDB,Polars").split(",")
 STEPS = os.environ.get(
@@ -40,7 +41,7 @@ LARGE = 20_000_000  # from here on one turn is long enough to be told apart from
 MOST_PUBLICATIONS = 10_000_000
 PATTERNS = (100_000, 1_000_000)
 PAIRS = (10_000, 1_000)  # publications and patterns of a cross join that ends
-_LOOK_SECONDS = 0.05
+_LOOK_SECONDS = 0.5  # a look takes time from who is looked at
 _LEFT_FOR_OTHERS = 2 * 2**30
 
 
@@ -91,6 +92,7 @@ def compare(report: Report, case: str, step: str, journal: Path, rows: int) -> N
         report.add(f"{case}, processor time", name, processor, "s")
     for name, result in found.items():
         report.add(f"{case}, memory", name, result["memory"] / 2**20, "MiB")
+    report.write()
 
 
 def cross_join(report: Report, rows: int) -> None:

@@ -40,11 +40,19 @@ def seconds(work: Callable[[], object], *, collect: bool = True) -> float:
 
 
 class Report:
-    """The results of one benchmark: printed as they come, written to `results/<name>.json`."""
+    """The results of one benchmark: printed as they come, written to `results/<name>.json`.
 
-    def __init__(self, name: str, packages: tuple[str, ...] = ()) -> None:
+    With `keep`, what the file has of cases that this run does not measure stays in it: for
+    benchmarks that take so long that they are run in parts.
+    """
+
+    def __init__(self, name: str, packages: tuple[str, ...] = (), *, keep: bool = False) -> None:
         self.name = name
         self.rows: list[dict[str, object]] = []
+        self._path = RESULTS / f"{name}.json"
+        self._former: list[dict[str, object]] = []
+        if keep and self._path.exists():
+            self._former = json.loads(self._path.read_text("utf-8"))
         self.versions = {
             "python": platform.python_version(),
             "machine": platform.machine(),
@@ -91,9 +99,9 @@ class Report:
     def write(self) -> None:
         """Write the JSON file that the documentation's figures come from."""
         RESULTS.mkdir(exist_ok=True)
-        path = RESULTS / f"{self.name}.json"
-        path.write_text(json.dumps(self.rows, indent=1) + "\n")
-        print(f"  -> {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
+        measured = {row["case"] for row in self.rows}
+        kept = [row for row in self._former if row["case"] not in measured]
+        self._path.write_text(json.dumps([*kept, *self.rows], indent=1) + "\n")
 
 
 def in_turns(measures: Mapping[str, Callable[[], T]], turns: int) -> dict[str, list[T]]:

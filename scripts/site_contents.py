@@ -1,6 +1,6 @@
 """The order of the site's pages: mkdocs asks for it when it builds docs/ (see mkdocs.yml).
 
-Pages stand in the order in which docs/index.md names them, under the kind that they are.
+Sections and pages stand as in the list of docs/index.md: `- **Section**: [page](…), [page](…)`.
 """
 
 from __future__ import annotations
@@ -9,20 +9,17 @@ import re
 from pathlib import Path
 from typing import Any
 
-KINDS = {
-    "tutorial": "Tutorial",
-    "how-to": "How-to",
-    "reference": "Reference",
-    "explanation": "Explanation",
-    "decisions": "Decisions",
-}
+SECTIONS = re.compile(
+    r"^- \*\*(?P<title>[^*]+)\*\*:(?P<pages>.*?)(?=^- |\Z)", re.MULTILINE | re.DOTALL
+)
+PAGES = re.compile(r"\]\(([\w./-]+\.md)\)")
 
 
 def on_config(config: Any) -> Any:
     """Set the contents, which mkdocs would otherwise sort by the names of files."""
     index = Path(config.docs_dir, "index.md").read_text("utf-8")
-    pages = list(dict.fromkeys(re.findall(r"\]\(([\w./-]+\.md)\)", index)))
-    config.nav = ["index.md"]
-    for folder, title in KINDS.items():
-        config.nav.append({title: [page for page in pages if page.startswith(f"{folder}/")]})
+    sections = [
+        {found["title"]: PAGES.findall(found["pages"])} for found in SECTIONS.finditer(index)
+    ]
+    config.nav = ["index.md", *sections]
     return config

@@ -64,7 +64,9 @@ class UnreachableError(WaystationError, ConnectionError):
     """No session with a peer came about in time; `detail` is how the last attempt failed."""
 
     def __init__(self, place: str, detail: str) -> None:
-        super().__init__(f"cannot connect to {place}: {detail}")
+        where = place.rpartition("#")[2]  # of an address, what a person would call it
+        text = detail if detail.startswith(f"{where}:") else f"{where}: {detail}"
+        super().__init__(f"cannot connect to {text}")
         self.place = place
         self.detail = detail
 

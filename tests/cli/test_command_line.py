@@ -62,7 +62,7 @@ def test_wrong_usage_is_one_line_on_stderr_and_exit_2(
     ("trouble", "code", "said"),
     [
         (LocalError("type 256", rule="AD-1", hint="give 255"), 1, "waystation: type 256; give 255"),
-        (FileNotFoundError(2, "No such file", "x"), 1, "waystation: [Errno 2] No such file: 'x'"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "waystation: x: No such file"),
         (KeyboardInterrupt(), 1, "waystation: interrupted"),
     ],
 )

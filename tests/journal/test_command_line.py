@@ -24,7 +24,7 @@ from tests.journal.traffic import (
     until,
 )
 from waystation.cli import main
-from waystation.cli.journal import TABLES
+from waystation.cli.options import TABLES
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
 from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.journal import Journal

@@ -259,8 +259,8 @@ async def test_connect_says_why_nobody_could_be_reached() -> None:
     async with Node("client") as client:
         with pytest.raises(UnreachableError) as caught:
             await client.connect(f"tcp://{place}", name="hub", wait=0.3)
-        assert str(caught.value) == f"cannot connect to 1#{place}: {caught.value.detail}"
-        assert place in caught.value.detail
+        assert str(caught.value).startswith(f"cannot connect to {place}: ")
+        assert str(caught.value).count(place) == 1
         await nothing_is_left(client)
         with pytest.raises(UnreachableError):
             await client.connect(f"tcp://{place}", keep=False)

@@ -57,7 +57,7 @@ def test_a_build_writes_all_tables_and_a_second_one_writes_the_same(
     assert (told[-1].number, told[-1].of, told[-1].rows) == (7, 7, 1)
     first = content(out)
     assert [table for table, rows in first.items() if rows] == [
-        "route_history", "expected", "traces", "audit", "health", "rejects",
+        "route_history", "expected", "audit", "traces", "health", "rejects",
     ]  # fmt: skip
     pipeline.build(journal, out, spark=spark, tables=["audit", "route_history", "traces"])
     assert content(out) == first
@@ -123,13 +123,14 @@ def kill_in_mid_run(journal: Path, out: Path) -> None:
 
 def test_only_what_a_task_told_of_is_shown(tmp_path: Path) -> None:
     """A task that failed, or was tried twice, leaves a hidden file that nobody tells of."""
-    history = BUILT["route_history"].empty_table()
-    told, left = (
-        next(writing.written(iter([history]), str(tmp_path), "route_history")) for _ in range(2)
-    )
-    told = told.set_column(1, "rows", pa.array([5]))
-    assert writing._shown(tmp_path, cast("DataFrame", Told(told.to_pylist())), "route_history") == 5
-    [shown] = tmp_path.iterdir()
+    history, place = BUILT["route_history"].empty_table(), Place(tmp_path, "route_history")
+    directories = {"route_history": place.prepare()}
+    place.hidden.mkdir()
+    told, left = (next(writing.written(directories, iter([history]))) for _ in range(2))
+    told = told.set_column(2, "rows", pa.array([5]))
+    frame = cast("DataFrame", Told(told.to_pylist()))
+    assert writing._shown(frame, {"route_history": place}) == {"route_history": 5}
+    [shown] = place.path.iterdir()
     assert shown.name == told.column("file")[0].as_py()[1:]
     assert left.column("file")[0].as_py()[1:] != shown.name
     assert pq.read_table(shown).schema == history.schema

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.journals import read
 from waystation import cli, pipeline
+from waystation.journal import Journal
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter
 
@@ -196,10 +197,16 @@ def test_trouble_is_one_line_on_stderr_and_exit_1(
     assert len(err.strip().splitlines()) == 1
 
 
+def kept(directory: Path) -> Path:
+    """A journal of which nothing more is told than that a node was there."""
+    Journal(directory, "garage").close()
+    return directory
+
+
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     for arguments in (
         ("simulate", *SIZE, "--out", tmp_path / "journal"),
-        ("pipeline", "build", "--journal", tmp_path, "--out", tmp_path / "tables"),
+        ("pipeline", "build", "--journal", kept(tmp_path), "--out", tmp_path / "tables"),
         ("pipeline", "table", "--journal", tmp_path, "--at", "1d"),
     ):
         result = run_alone(*arguments, missing="pyspark")
@@ -209,7 +216,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
-    arguments = ("pipeline", "table", "--journal", tmp_path, "--at", "1d")
+    arguments = ("pipeline", "table", "--journal", kept(tmp_path), "--at", "1d")
     result = run_alone(*arguments, PATH=str(tmp_path), JAVA_HOME=None)
     assert (result.returncode, result.stdout) == (1, "")
     assert "install Java 17 or 21" in result.stderr
@@ -218,13 +225,14 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
 
 def test_alone_it_prints_nothing_but_its_own_words(tmp_path: Path) -> None:
     """A session of its own, which Java starts with words of its own."""
-    environment = {"WAYSTATION_JOURNAL": str(tmp_path), "WAYSTATION_MASTER": "local[1]"}
+    environment = {"WAYSTATION_JOURNAL": str(kept(tmp_path)), "WAYSTATION_MASTER": "local[1]"}
     result = run_alone("pipeline", "table", "--at", "2026-01-01T00:30:00", "--json", **environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
 
 
 def test_an_error_of_spark_is_one_line(tmp_path: Path) -> None:
-    arguments = ("pipeline", "table", "--journal", tmp_path, "--at", "1d", "--master", "nonsense")
+    journal = kept(tmp_path)
+    arguments = ("pipeline", "table", "--journal", journal, "--at", "1d", "--master", "nonsense")
     result = run_alone(*arguments)
     assert (result.returncode, result.stdout) == (1, "")
     assert "no Spark at nonsense: Master must either be" in result.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from tests.pipeline.small import BEGIN, SECOND, put_rows, row
@@ -137,6 +139,34 @@ def test_frames_that_were_changed_give_the_same_tables_after_one_shuffle(
     found = pipeline.audit(anew(expected(journal)), journal.messages, journal.routes)
     assert rows_of(found) == rows_of(STEPS["audit"](journal))
     assert rows_of(pipeline.health(anew(journal.messages))) == rows_of(STEPS["health"](journal))
+
+
+def test_health_counts_as_spark_counts_and_has_its_percentiles(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    rng = random.Random(7)
+    ends: list[dict[str, Any]] = [{"outcome": "DROPPED", "reason": "EXPIRED"}, {}]
+    rows = []
+    for number in range(1, 700):
+        took = rng.choice([1, 3, 7, 1_000, rng.randrange(10**6)])
+        fields = {"message_id": f"{number:032x}", "bytes": rng.randrange(1_000), **rng.choice(ends)}
+        rows.append(row("messages", number, received_at=BEGIN + number * SECOND - took, **fields))
+    for node in ("hub", "truck"):
+        put_rows(tmp_path, "messages", rows[: 500 if node == "hub" else 700], node=node)
+    messages = pipeline.read_journal(spark, tmp_path).messages
+    counted = (
+        messages.withColumn("took", (f.unix_micros("at") - f.unix_micros("received_at")) / 1_000)
+        .groupBy("node", f.window("at", "90 seconds").start.alias("window_start"), "outcome")
+        .agg(
+            f.count("*").alias("messages"),
+            f.sum("bytes").alias("bytes"),
+            f.percentile("took", 0.5).alias("p50_ms"),
+            f.percentile("took", 0.99).alias("p99_ms"),
+        )
+    )
+    exact = [f.round(f.col(name), 6).alias(name) for name in ("p50_ms", "p99_ms")]
+    found = pipeline.health(messages, window=90).select(*counted.columns[:-2], *exact)
+    assert rows_of(found) == rows_of(counted.select(*counted.columns[:-2], *exact))
 
 
 def test_the_audit_tells_each_loss_with_its_reason(journal: pipeline.Journal) -> None:

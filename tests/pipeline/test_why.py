@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,7 @@ from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import Node
+from waystation.pipeline.schema import BUILT
 from waystation.why.tables import explain_from_tables
 
 
@@ -36,3 +39,27 @@ def test_built_tables_tell_the_same_story(tmp_path: Path, spark: SparkSession) -
         explain_from_tables(tmp_path / "tables", NOWHERE)
     with pytest.raises(LocalError, match="no table traces"):
         explain_from_tables(tmp_path, id)
+
+
+def test_who_is_told_late_what_became_of_a_message_still_comes_first(tmp_path: Path) -> None:
+    id = f"{9:032x}"
+    dropped = {"node": "hub", "at": 20, "outcome": "DROPPED", "reason": "NO_ROUTE"}
+    passed_on = {"node": "truck", "at": 30, "outcome": "FORWARDED", "next_hop": "1#h:1"}
+    rows = {
+        "traces": [{"message_id": id, "path": [dropped, passed_on], "complete": False}],
+        "expected": [
+            {"message_id": id, "node": node, "at": at, "outcome": "DROPPED"}
+            for node, at in (("truck", 10), ("hub", 15))
+        ],
+        "audit": [],
+        "route_history": [],
+    }
+    for table, found in rows.items():
+        (tmp_path / table).mkdir()
+        pq.write_table(
+            pa.Table.from_pylist(found, BUILT[table]), tmp_path / table / "part-0.parquet"
+        )
+    account = explain_from_tables(tmp_path, id)
+    assert [hop.node for hop in account.hops] == ["truck", "hub"]
+    assert account.summary.startswith("dropped at hub, NO_ROUTE")
+    assert account.remarks == ()

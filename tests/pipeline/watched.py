@@ -12,12 +12,12 @@ from tests.pipeline.frames import assert_same
 from waystation.pipeline import TABLES
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
 from waystation.pipeline.deciding import decide
+from waystation.pipeline.health import counted, health_of
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Share
 from waystation.pipeline.schema import BUILT, MESSAGES, ROUTES
 from waystation.pipeline.tracing import steps, trace
 from waystation.pipeline.watching.engine import Batch, Engine, Task
-from waystation.pipeline.watching.windows import health_of, tally
 
 
 def here(task: Task, orders: list[bytes]) -> list[bytes]:
@@ -60,8 +60,9 @@ def made_at_once(journal: Path) -> dict[str, pa.Table]:
         found["expected"].append(whole)
         found["audit"].append(compare(node, whole, rows, data.later_entries(waiting_ids(rows))))
         found["audit"].append(route_differences(node, data.events(ROUTES)))
-        found["health"].append(health_of(node, tally(rows)))
-        told.append(steps(rows.append_column("node", pa.repeat(pa.scalar(node), rows.num_rows))))
+        named = rows.append_column("node", pa.repeat(pa.scalar(node), rows.num_rows))
+        found["health"].append(health_of(counted(named)))
+        told.append(steps(named))
     strays = [
         {"table": stray.table, "file": stray.path, "problem": "it lies in no directory node=<name>"}
         for stray in listing.strays

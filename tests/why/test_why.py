@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.node.live import Journal, collect, echo, runs, until
@@ -13,6 +17,9 @@ from waystation.cli import main
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
+from waystation.journal.layout import Stem
+from waystation.journal.records import MESSAGES, SCHEMAS
+from waystation.journal.seal import write_sealed
 from waystation.node import FAIL, Limits, Node
 from waystation.why import Account, explain, tell
 
@@ -173,3 +180,62 @@ def test_files_that_cannot_be_read_are_remarked_upon(tmp_path: Path) -> None:
     broken.write_bytes(b"PAR1 no, not really")
     account = explain(tmp_path, id)
     assert any("1-1.parquet" in remark for remark in account.remarks)
+
+
+def written(directory: Path, ids: list[str]) -> Path:
+    """A sealed file of messages that a node dropped."""
+    directory.mkdir(parents=True)
+    schema, rows = SCHEMAS[MESSAGES], len(ids)
+    at = pa.array([1_767_225_600_000_000] * rows, pa.int64()).cast(pa.timestamp("us", "UTC"))
+    known = {
+        "incarnation": pa.array([1] * rows),
+        "seq": pa.array(range(rows)),
+        "at": at,
+        "received_at": at,
+        "message_id": pa.array(ids),
+        "kind": pa.array(["unicast"] * rows),
+        "onward": pa.array([["0#nobody"]] * rows),
+        "return": pa.array([["0#somebody"]] * rows),
+        "outcome": pa.array(["DROPPED"] * rows),
+        "reason": pa.array(["NO_ROUTE"] * rows),
+    }
+    columns = [known.get(f.name, pa.nulls(rows, f.type)) for f in schema]
+    batch = pa.RecordBatch.from_arrays(
+        [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    )
+    return write_sealed(directory, MESSAGES, Stem(1, 0), [batch], fsync=False)
+
+
+def spoil(path: Path) -> None:
+    """Make the values in a file unreadable; its footer and its filters stay."""
+    group = pq.read_metadata(path).row_group(0)
+    first = min(group.column(number).bloom_filter_offset or 2**63 for number in range(16))
+    content = bytearray(path.read_bytes())
+    content[4:first] = bytes(first - 4)
+    path.write_bytes(content)
+
+
+def test_files_that_do_not_have_the_message_are_not_read(tmp_path: Path) -> None:
+    ids = [f"{number * 2_654_435_761 % 2**128:032x}" for number in range(2_000)]
+    here = written(tmp_path / MESSAGES / "node=here", ids[1_000:])
+    spoil(written(tmp_path / MESSAGES / "node=there", [ids[0], *ids[1:1_000], "f" * 32]))
+    told = [explain(tmp_path, id) for id in ids[1_900:]]
+    assert all([hop.node for hop in account.hops] == ["here"] for account in told)
+    assert (
+        sum(not account.remarks for account in told) > 80
+    )  # of a filter's few mistakes it is told
+    spoil(here)
+    with pytest.raises(LocalError):
+        explain(tmp_path, ids[1_900])
+
+
+def test_the_command_does_without_pandas(tmp_path: Path) -> None:
+    [id] = ids = [f"{7:032x}"]
+    written(tmp_path / MESSAGES / "node=here", ids)
+    code = (
+        "import atexit, sys; from waystation.cli import main;"
+        "atexit.register(lambda: print('pandas' in sys.modules)); main()"
+    )
+    command = [sys.executable, "-c", code, "why", id, "--journal", str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert found.stdout.splitlines()[-1] == "False"

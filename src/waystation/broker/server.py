@@ -41,8 +41,8 @@ from waystation.broker.settings import Settings
 from waystation.broker.topics import Filters, TopicTree, is_filter, is_topic
 from waystation.core.outcome import Reason
 from waystation.transports.complaints import Complaints
-from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import listening_at
+from waystation.transports.place import place_of
+from waystation.transports.sockets import open_listener
 from waystation.transports.tls import Tls
 
 _LOG: Final = logging.getLogger("waystation.broker")
@@ -116,19 +116,16 @@ class Broker:
 
     async def start(self, place: str) -> None:
         """Listen; port 0 takes a free one, and `place` says which."""
-        host, port = parse_place(place)
         context = self._tls.for_listener() if self._tls else None
         self.loop = asyncio.get_running_loop()
         self.now = self.loop.time()
-        with listening_at(place):
-            self._server = await self.loop.create_server(
-                lambda: Connection(self),
-                host,
-                port,
-                backlog=self.settings.backlog,
-                ssl=context,
-                ssl_handshake_timeout=self.settings.greeting if context else None,
-            )
+        self._server = await open_listener(
+            lambda: Connection(self),
+            place,
+            backlog=self.settings.backlog,
+            tls=context,
+            handshake=self.settings.greeting,
+        )
         self.place = place_of(self._server.sockets[0].getsockname())
         self._sweep()
 

@@ -32,6 +32,7 @@ COMMANDS: Final = (
 )
 """Each is a module of this package with a command of the same name."""
 
+_ON_SPARK: Final = ("demo", "pipeline", "simulate")
 _HELP: Final = """Messages that find their way, and a record of every step.
 
 \b
@@ -60,17 +61,50 @@ def waystation(context: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, and end the process with its exit code."""
+    if arguments is None:
+        _forgo_pandas(sys.argv[1:])
     try:
         code = waystation.main(arguments, prog_name="waystation", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:  # a group alone: say what there is
+        click.echo(error.ctx.get_help())
+        sys.exit(0)
     except click.UsageError as error:
         sys.exit(_complain(error.format_message(), f"try `{_help_command(error)}`", 2))
     except click.ClickException as error:
         sys.exit(_complain(error.format_message(), "", 1))
-    except (WaystationError, OSError) as error:
+    except WaystationError as error:
         sys.exit(_complain(str(error), "", 1))
+    except OSError as error:
+        sys.exit(_complain(_said_by_system(error), "", 1))
     except (KeyboardInterrupt, click.Abort):
         sys.exit(_complain("interrupted", "", 1))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+class _NoPandas:
+    """Finds that pandas is not there."""
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError(f"{fullname} is not used here", name=fullname)
+
+
+def _forgo_pandas(arguments: list[str]) -> None:
+    """Have pandas count as not installed in this process, unless Spark may want it.
+
+    Where it is installed, pyarrow imports it with the first value that it converts: a quarter of a
+    second and 40 MiB for something that no command hands it.
+    """
+    command = next((argument for argument in arguments if not argument.startswith("-")), "")
+    if command not in _ON_SPARK:
+        sys.meta_path.insert(0, _NoPandas())
+
+
+def _said_by_system(error: OSError) -> str:
+    """What the system says and about which file, without its number for it."""
+    if not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def _help_command(error: click.UsageError) -> str:

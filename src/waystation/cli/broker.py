@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 from msgspec import Struct
 
+from waystation.cli.options import FILE, SETTINGS
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import FILE, check_place, tls_of, tls_options
+from waystation.cli.serving import check_place, tls_of, tls_options
 from waystation.node.runner import run, stop_signals
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ Examples:
 
 @click.command(
     help=_HELP,
-    context_settings={"auto_envvar_prefix": "WAYSTATION", "show_default": True},
+    context_settings=SETTINGS,
 )
 @click.option(
     "--listen",

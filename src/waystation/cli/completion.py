@@ -11,7 +11,7 @@ SHELLS: Final = ("bash", "fish", "zsh")
 
 _PROGRAM: Final = "waystation"
 _VARIABLE: Final = "_WAYSTATION_COMPLETE"  # click looks for it under this name
-_HELP: Final = """Print the script that makes SHELL complete what begins with `waystation`.
+_HELP: Final = """Print the script by which SHELL (bash, fish or zsh) completes `waystation`.
 
 Let the shell read it at its start, or keep it where the shell looks for completions.
 
@@ -24,11 +24,12 @@ Examples:
 
 
 @click.command(help=_HELP)
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", type=click.Choice(SHELLS), metavar="SHELL")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
     """Print the script for a shell."""
     kind = get_completion_class(shell)
     assert kind is not None, shell
     root = context.find_root().command
-    click.echo(kind(root, {}, _PROGRAM, _VARIABLE).source())
+    source = kind(root, {}, _PROGRAM, _VARIABLE).source()
+    click.echo(source.replace('string split ","', 'string split --max 1 ","'))  # fish: keep commas

@@ -5,12 +5,12 @@ The console is an extra (Starlette, uvicorn, Jinja2): without it, the command sa
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from waystation.cli.peer import SECONDS, SETTINGS, Url, node_for, peer_options
+from waystation.cli.options import DIRECTORY, SECONDS, SETTINGS
+from waystation.cli.peer import URL, node_for, peer_options
 from waystation.cli.process import log_to_stderr
 from waystation.cli.serving import check_place
 from waystation.core.access import Access
@@ -32,12 +32,15 @@ Examples:
 _ANSWERS_ONLY: Final = Access(())
 """No watched node can reach another one through the console, in its name."""
 
-_directory: Final = click.Path(exists=True, file_okay=False, path_type=Path)
-
 
 @click.command(help=_HELP, context_settings=SETTINGS)
 @click.option(
-    "--connect", multiple=True, required=True, type=Url(), metavar="URL", help="A node to watch."
+    "--connect",
+    multiple=True,
+    required=True,
+    type=URL,
+    metavar="URL",
+    help="A node to watch (repeatable).",
 )
 @click.option(
     "--listen",
@@ -53,9 +56,9 @@ _directory: Final = click.Path(exists=True, file_okay=False, path_type=Path)
     metavar="NAME",
     help="A further name that the page may be asked for under, as behind a proxy.",
 )
-@click.option("--journal", type=_directory, metavar="DIR", help="The journal of the nodes.")
+@click.option("--journal", type=DIRECTORY, metavar="DIR", help="The journal of the nodes.")
 @click.option(
-    "--tables", type=_directory, metavar="DIR", help="What `waystation pipeline build` wrote."
+    "--tables", type=DIRECTORY, metavar="DIR", help="What `waystation pipeline build` wrote."
 )
 @click.option("--interval", type=SECONDS, default=1.0, help="Seconds between two looks.")
 @click.option("--name", default="console", help="What this end calls itself.")

@@ -16,6 +16,7 @@ import click
 import msgspec
 from rich.console import Console
 
+from waystation.cli.options import SETTINGS, Numbers, json_option, master_option
 from waystation.cli.spark import drawn, spark_session
 from waystation.errors import LocalError
 from waystation.interruptions import interruptible
@@ -46,9 +47,7 @@ Examples:
 """
 
 
-@click.command(
-    help=_HELP, context_settings={"auto_envvar_prefix": "WAYSTATION", "show_default": True}
-)
+@click.command(help=_HELP, context_settings=SETTINGS)
 @click.option(
     "--out",
     metavar="DIR",
@@ -59,14 +58,12 @@ Examples:
 @click.option(
     "--seconds",
     default=24.0,
-    type=click.FloatRange(1, 3600),
+    type=Numbers(1, 3600),
     help="How long there is traffic, at least.",
 )
 @click.option("--report/--no-report", default=True, help="Write OUT/report.html.")
-@click.option("--master", metavar="URL", default="local[*]", help="The Spark to run on.")
-@click.option(
-    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
-)
+@master_option
+@json_option
 def demo(*, out: Path, seconds: float, report: bool, master: str, as_json: bool) -> int:
     """Run the demonstration."""
     _check_extras()

@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
+from waystation.cli.options import (
+    DIRECTORY,
+    TABLES,
+    Checked,
+    check_is_journal,
+    json_option,
+)
+from waystation.core.message import check_message_id
 from waystation.core.outcome import Outcome, Reason
 
 if TYPE_CHECKING:
     from waystation.journal.reader import Entry, JournalReader
 
-TABLES: Final = ("members", "messages", "nodes", "routes", "subscriptions")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -78,10 +85,7 @@ _directory = click.argument(
     "directory",
     metavar="JOURNAL",
     envvar="WAYSTATION_JOURNAL",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-)
-_json = click.option(
-    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
+    type=DIRECTORY,
 )
 
 
@@ -95,7 +99,12 @@ def _filters(command: Command) -> Command:
             help="Only this table (repeatable).",
         ),
         click.option("--node", multiple=True, help="Only this node (repeatable)."),
-        click.option("--message", metavar="ID", help="Only the message with this id."),
+        click.option(
+            "--message",
+            metavar="ID",
+            type=Checked("id", check_message_id),
+            help="Only the message with this id.",
+        ),
         click.option(
             "--outcome",
             multiple=True,
@@ -111,7 +120,7 @@ def _filters(command: Command) -> Command:
         click.option("--participant", help="Only rows about this participant."),
         click.option("--since", type=Instant(), help="From this time on, or 15m for so long ago."),
         click.option("--until", type=Instant(), help="Before this time."),
-        _json,
+        json_option,
     ]
     for option in reversed(options):
         command = option(command)
@@ -153,6 +162,7 @@ Examples:
 @_filters
 def cat(directory: Path, *, as_json: bool, **options: Any) -> None:
     """Print what the filters let through."""
+    check_is_journal(directory)
     reader = _reader(directory, options)
     for entry in reader.entries():
         click.echo(_json_line(entry) if as_json else line(entry))
@@ -170,22 +180,34 @@ Examples:
 
 @journal.command(help=_TAIL, context_settings={"auto_envvar_prefix": "WAYSTATION"})
 @_directory
-@click.option("-n", "--lines", default=10, show_default=True, help="So many rows to begin with.")
+@click.option(
+    "-n",
+    "--lines",
+    default=10,
+    show_default=True,
+    type=click.IntRange(0, 10**9),
+    help="So many rows to begin with.",
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with new rows until interrupted.")
 @_filters
 def tail(directory: Path, *, lines: int, follow: bool, as_json: bool, **options: Any) -> None:
     """Print the last rows of a journal, and with -f those that come."""
     show = _json_line if as_json else line
+    if not follow:  # a journal that is followed may begin later
+        check_is_journal(directory)
     reader = _reader(directory, options)
-    last = list(deque(reader.entries(), maxlen=max(0, lines)))
+    last = list(deque(reader.entries(), maxlen=lines))
     while True:
         for entry in last:
             click.echo(show(entry))
         sys.stdout.flush()
         if not follow:
             return
-        time.sleep(_FOLLOW_SECONDS)
-        last = list(reader.entries())
+        try:
+            time.sleep(_FOLLOW_SECONDS)
+            last = list(reader.entries())
+        except KeyboardInterrupt:  # that is how it ends
+            return
 
 
 _CHECK: Final = """Verify every file and row of a journal; exit 1 when something is wrong.
@@ -199,11 +221,12 @@ Examples:
 
 @journal.command(help=_CHECK)
 @_directory
-@_json
+@json_option
 def check(directory: Path, *, as_json: bool) -> int:
     """Verify every file and row of a journal; exit 1 when something is wrong."""
     from waystation.journal.check import check as check_journal  # noqa: PLC0415
 
+    check_is_journal(directory)
     problems = check_journal(directory)
     for problem in problems:
         click.echo(msgspec.json.encode(problem).decode() if as_json else str(problem))
@@ -231,9 +254,10 @@ Examples:
     type=click.IntRange(min=1),
     help="Merge neighbours up to this size.",
 )
-@_json
+@json_option
 def compact(directory: Path, *, node: str | None, target_bytes: int, as_json: bool) -> None:
     """Merge small sealed files; safe while the journal is written and read."""
+    check_is_journal(directory)
     from waystation.journal.compaction import compact as compact_journal  # noqa: PLC0415
 
     done = compact_journal(directory, _complain, node=node, target_bytes=target_bytes)

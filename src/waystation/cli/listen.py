@@ -12,14 +12,8 @@ import click
 import msgspec
 from msgspec import Struct
 
-from waystation.cli.peer import (
-    SETTINGS,
-    Url,
-    json_option,
-    node_for,
-    payload_fields,
-    peer_options,
-)
+from waystation.cli.options import SETTINGS, json_option
+from waystation.cli.peer import URL, node_for, payload_fields, peer_options
 from waystation.core.message import Message
 from waystation.core.multicast import check_pattern
 from waystation.errors import LocalError
@@ -63,8 +57,8 @@ def _check_patterns(
 
 @click.command(help=_HELP, context_settings=SETTINGS)
 @click.argument("name")
-@click.option("--at", multiple=True, type=Url(), metavar="URL", help="Let peers connect here.")
-@click.option("--parent", type=Url(), metavar="URL", help="Connect to this hub, as its leaf.")
+@click.option("--at", multiple=True, type=URL, metavar="URL", help="Let peers connect here.")
+@click.option("--parent", type=URL, metavar="URL", help="Connect to this hub, as its leaf.")
 @click.option(
     "--subscribe",
     multiple=True,
@@ -90,8 +84,16 @@ async def _listen(wish: Wish, options: dict[str, Any], printer: _Printer) -> Non
     with stop_signals() as told_to_end:
         async with node_for(wish.name, urls, options, hub=wish.hub) as node:
             printer.done = told_to_end
-            await _start(node, wish, printer)
-            await told_to_end.wait()
+            starting = asyncio.ensure_future(_start(node, wish, printer))
+            ending = asyncio.ensure_future(told_to_end.wait())
+            try:  # a parent may take long to be reached
+                await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    starting.result()  # or what it raised
+                    await ending
+            finally:
+                starting.cancel()
+                ending.cancel()
 
 
 async def _start(node: Node, wish: Wish, printer: _Printer) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 import click
 import msgspec
 
-from waystation.cli.peer import SETTINGS, json_option
+from waystation.cli.options import FILE, SETTINGS, json_option
 from waystation.cli.process import allow_files, log_to_stderr
 from waystation.config import Plan, Problem, check_file, running
 from waystation.node.runner import run, stop_signals
@@ -32,7 +32,7 @@ Examples:
     "--config",
     metavar="FILE",
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="The file that describes the node.",
 )
 @click.option("--check", is_flag=True, help="Only look for mistakes in the file.")

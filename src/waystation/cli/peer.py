@@ -12,45 +12,25 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from waystation.cli.options import FILE, Checked
 from waystation.config.schemes import SCHEMES, split_url
-from waystation.errors import LocalError
 from waystation.node import Node
 from waystation.transports.tls import Tls
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-SETTINGS: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
-"""How every command of the live side reads its options."""
+URL: Final = Checked("url", split_url)
+"""A place on the network with its transport: `tcp://host:port`."""
 
-SECONDS: Final = click.FloatRange(min=0, min_open=True, max=10**9, max_open=True)
-_file: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _OPTIONS: Final = (
     click.option("--token", help="The shared secret; better in WAYSTATION_TOKEN or a file."),
-    click.option("--token-file", type=_file, help="A file whose first line is the token."),
+    click.option("--token-file", type=FILE, help="A file whose first line is the token."),
     click.option("--tls", is_flag=True, help="Use TLS, and believe whom the system believes."),
-    click.option("--tls-authorities", type=_file, help="Use TLS, and believe these instead."),
-    click.option("--tls-certificate", type=_file, help="Who we are; a TLS listener needs it."),
-    click.option("--tls-key", type=_file, help="The key of the certificate."),
+    click.option("--tls-authorities", type=FILE, help="Use TLS, and believe these instead."),
+    click.option("--tls-certificate", type=FILE, help="Who we are; a TLS listener needs it."),
+    click.option("--tls-key", type=FILE, help="The key of the certificate."),
     click.option("--tls-name", help="The name in the peer's certificate, if not its host."),
 )
-
-json_option = click.option(
-    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
-)
-
-
-class Url(click.ParamType[str]):
-    """A place on the network with its transport: `tcp://host:port`."""
-
-    name = "url"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The URL as it is, if some transport can use it."""
-        try:
-            split_url(value)
-        except LocalError as error:
-            self.fail(f"{error.problem}; {error.hint}", param, ctx)
-        return str(value)
 
 
 def peer_options(command: Command) -> Command:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -15,7 +17,17 @@ import msgspec
 
 from waystation.cli.journal import Instant
 from waystation.cli.lazy import LazyGroup
+from waystation.cli.options import (
+    SETTINGS,
+    check_is_journal,
+    journal_option,
+    json_option,
+    master_option,
+    nodes_in,
+    tables_option,
+)
 from waystation.cli.spark import drawn, spark_session
+from waystation.errors import shown
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
@@ -24,7 +36,6 @@ if TYPE_CHECKING:
     from waystation.pipeline import Progress, Summary
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_ENVIRONMENT: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,20 +63,6 @@ def pipeline() -> None:
     """The commands that need Spark, or what it built."""
 
 
-_journal = click.option(
-    "--journal",
-    metavar="DIR",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The journal to read; nothing in it is changed.",
-)
-_master = click.option(
-    "--master", metavar="URL", default="local[*]", help="The Spark to run on, as spark://host:7077."
-)
-_json = click.option(
-    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
-)
-
 _BUILD: Final = """Read a journal and write all tables, each whole or not at all.
 
 \b
@@ -76,20 +73,14 @@ Examples:
 """
 
 
-@pipeline.command(help=_BUILD, context_settings=_ENVIRONMENT)
-@_journal
-@click.option(
-    "--out",
-    metavar="DIR",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the tables go; those that are there are replaced.",
-)
-@_master
+@pipeline.command(help=_BUILD, context_settings=SETTINGS)
+@journal_option
+@tables_option
+@master_option
 @click.option("--since", type=Instant(), help="Only messages from this time on; 2h: so long ago.")
 @click.option("--until", type=Instant(), help="Only what happened before this time.")
 @click.option("--node", multiple=True, help="Only this node (repeatable).")
-@_json
+@json_option
 def build(
     *,
     journal: Path,
@@ -101,6 +92,7 @@ def build(
     as_json: bool,
 ) -> None:
     """Build all tables."""
+    _check_asked(journal, node, since, until)
     with spark_session(master) as spark:
         from waystation.pipeline import build as build_tables  # noqa: PLC0415
 
@@ -119,6 +111,21 @@ def build(
     else:
         for line in _summary_lines(summary):
             click.echo(line)
+
+
+def _check_asked(
+    journal: Path, nodes: tuple[str, ...], since: int | None, until: int | None
+) -> None:
+    """Refuse to look for what cannot be there, before Spark is started."""
+    if find_spec("pyspark") is None:
+        import_module("waystation.pipeline")  # it says what to install
+    check_is_journal(journal)
+    known = nodes_in(journal)
+    for node in nodes:
+        if node not in known:
+            raise click.UsageError(f"nothing in {journal} is of a node {shown(node)}")
+    if since is not None and until is not None and since >= until:
+        raise click.UsageError("--since is not before --until")
 
 
 class _Stages:
@@ -141,8 +148,8 @@ class _Stages:
 
 
 def _summary_lines(summary: Summary) -> list[str]:
-    read = [f"{rows:,} {table}" for table, rows in summary.rows_in.items() if rows]
-    lines = [f"read {', '.join(read) or 'an empty journal'}"]
+    read = [f"{rows:,} rows of {table}" for table, rows in summary.rows_in.items() if rows]
+    lines = [f"read {', '.join(read) or 'nothing: no row is of that time'}"]
     built = [
         (name, f"{table.rows:,} rows", f"{table.bytes / 1e6:,.1f} MB", f"{table.seconds:.1f} s")
         for name, table in summary.tables.items()
@@ -166,14 +173,15 @@ _ENTRY: Final = ("node", "participant", "address", "local", "visible", "sticky")
 _INSTANTS: Final = ("expiry", "valid_from")
 
 
-@pipeline.command(help=_TABLE, context_settings=_ENVIRONMENT)
-@_journal
+@pipeline.command(help=_TABLE, context_settings=SETTINGS)
+@journal_option
 @click.option("--at", required=True, type=Instant(), help="The moment; 15m: so long ago.")
 @click.option("--node", help="Only this node.")
-@_master
-@_json
+@master_option
+@json_option
 def table(*, journal: Path, at: int, node: str | None, master: str, as_json: bool) -> None:
     """Print the routing tables at one moment."""
+    _check_asked(journal, () if node is None else (node,), None, None)
     with spark_session(master) as spark:
         entries = _entries(spark, journal, at, node)
     if as_json:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from waystation.cli.options import DIRECTORY, SETTINGS
 from waystation.cli.spark import drawn
 
 if TYPE_CHECKING:
@@ -31,14 +32,12 @@ Examples:
 """
 
 
-@click.command(
-    help=_HELP, context_settings={"auto_envvar_prefix": "WAYSTATION", "show_default": True}
-)
+@click.command(help=_HELP, context_settings=SETTINGS)
 @click.option(
     "--tables",
     metavar="DIR",
     required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="What `waystation pipeline build` wrote; nothing in it is changed.",
 )
 @click.option(

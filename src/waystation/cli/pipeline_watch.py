@@ -20,10 +20,18 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from waystation.cli.options import (
+    SETTINGS,
+    Checked,
+    Numbers,
+    journal_option,
+    master_option,
+    tables_option,
+)
 from waystation.cli.peer import node_for, peer_options
 from waystation.cli.spark import spark_session
 from waystation.core.address import Route
-from waystation.errors import LocalError, WaystationError
+from waystation.errors import WaystationError
 
 if TYPE_CHECKING:
     from waystation.pipeline.watching import Alert, Batch, Watched
@@ -41,40 +49,13 @@ Examples:
   waystation pipeline watch --journal J --out T --checkpoint C --every 1 \\
       --alert-drops 0.05 --alert-file alerts.jsonl --alert-route "tcp#10.0.0.5:4000 => ops"
 """
-_ENVIRONMENT: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
 _ALERT_TTL: Final = 60.0
 _ALERT_WAIT: Final = 5.0
 
 
-class _RouteOf(click.ParamType[str]):
-    """A route, as it is written."""
-
-    name = "route"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The route as it is, if it is one."""
-        try:
-            Route.parse(value)
-        except LocalError as error:
-            self.fail(f"{error.problem}; {error.hint}", param, ctx)
-        return str(value)
-
-
-@click.command(help=_HELP, context_settings=_ENVIRONMENT)
-@click.option(
-    "--journal",
-    metavar="DIR",
-    required=True,
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The journal to follow; nothing in it is changed.",
-)
-@click.option(
-    "--out",
-    metavar="DIR",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the tables go; those that are there are replaced.",
-)
+@click.command(help=_HELP, context_settings=SETTINGS)
+@journal_option
+@tables_option
 @click.option(
     "--checkpoint",
     metavar="DIR",
@@ -85,7 +66,7 @@ class _RouteOf(click.ParamType[str]):
 @click.option("--once", is_flag=True, help="End when all that is there now was taken in.")
 @click.option(
     "--every",
-    type=click.FloatRange(min=0),
+    type=Numbers(min=0),
     default=5.0,
     metavar="SECONDS",
     help="Begin a batch so often, if there is something new.",
@@ -97,12 +78,10 @@ class _RouteOf(click.ParamType[str]):
     metavar="N",
     help="Take in so many files in one batch at the most.",
 )
-@click.option(
-    "--master", metavar="URL", default="local[*]", help="The Spark to run on, as spark://host:7077."
-)
+@master_option
 @click.option(
     "--alert-drops",
-    type=click.FloatRange(0, 1),
+    type=Numbers(0, 1),
     default=0.1,
     metavar="SHARE",
     help="Tell when a node drops more of a batch's messages; 0: never.",
@@ -128,7 +107,10 @@ class _RouteOf(click.ParamType[str]):
     help="Append each alert to this file, as a line of JSON.",
 )
 @click.option(
-    "--alert-route", metavar="ROUTE", type=_RouteOf(), help="Send each alert there, as JSON."
+    "--alert-route",
+    metavar="ROUTE",
+    type=Checked("route", Route.parse),
+    help="Send each alert there, as JSON.",
 )
 @click.option(
     "--json",

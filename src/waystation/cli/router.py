@@ -12,8 +12,9 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
+from waystation.cli.options import FILE, SETTINGS, Numbers
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import FILE, check_place, tls_of, tls_options
+from waystation.cli.serving import check_place, tls_of, tls_options
 from waystation.groups import Admission, GossipServer, Settings
 from waystation.groups.monitor import Monitor
 from waystation.node.runner import run, stop_signals
@@ -29,7 +30,7 @@ _SETTINGS: Final = {
 """Options that are called otherwise than the settings they stand for."""
 
 _number = click.IntRange(min=1)
-_seconds = click.FloatRange(min=0, min_open=True)
+_seconds = Numbers(min=0, min_open=True)
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -60,7 +61,7 @@ Examples:
 
 @click.command(
     help=_HELP,
-    context_settings={"auto_envvar_prefix": "WAYSTATION", "show_default": True},
+    context_settings=SETTINGS,
 )
 @click.option(
     "--listen",
@@ -121,7 +122,7 @@ Examples:
 )
 @click.option(
     "--patience",
-    type=click.FloatRange(min=0),
+    type=Numbers(min=0),
     default=_DEFAULT.patience,
     help="So many seconds are senders held back while a receiver catches up; 0: never.",
 )

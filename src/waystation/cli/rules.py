@@ -7,6 +7,7 @@ from itertools import groupby
 import click
 import msgspec
 
+from waystation.cli.options import json_option
 from waystation.rules import Rule, all_rules
 
 _HELP = """Show each rule, its meaning, and the tests that prove it.
@@ -21,9 +22,7 @@ Examples:
 
 @click.command(help=_HELP)
 @click.argument("ids", nargs=-1, metavar="[RULE]...")
-@click.option(
-    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
-)
+@json_option
 def rules(ids: tuple[str, ...], *, as_json: bool) -> None:
     """Print the rules that were asked for."""
     chosen = all_rules()

@@ -12,18 +12,13 @@ import click
 import msgspec
 from msgspec import Struct, structs
 
-from waystation.cli.peer import (
-    SECONDS,
-    SETTINGS,
-    Url,
-    json_option,
-    node_for,
-    payload_fields,
-    peer_options,
-)
+from waystation.cli.options import SECONDS, SETTINGS, Numbers, json_option
+from waystation.cli.peer import URL, node_for, payload_fields, peer_options
+from waystation.core.address import LOCAL, Route
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
+from waystation.errors import LocalError, shown
 from waystation.node import Node
 from waystation.node.node import REQUEST
 from waystation.node.runner import run
@@ -74,14 +69,14 @@ class Report(Struct, frozen=True, kw_only=True):
 @click.argument("route")
 @click.argument("payload", default="")
 @click.option(
-    "--via", multiple=True, type=Url(), metavar="URL", help="The peer; several are its places."
+    "--via", multiple=True, type=URL, metavar="URL", help="The peer; several are its places."
 )
 @click.option("--request", is_flag=True, help="Wait for the answer and print it.")
 @click.option("--publish", is_flag=True, help="ROUTE is a multicast id: provider/broadcast[/…].")
 @click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for an answer.")
 @click.option("--ttl", type=SECONDS, help="Seconds after which the message is worth nothing.")
 @click.option("--count", type=click.IntRange(min=1), default=1, help="Send it so many times.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="So many a second.")
+@click.option("--rate", type=Numbers(min=0, min_open=True), help="So many a second.")
 @click.option("--wait", type=SECONDS, default=10.0, help="Seconds to wait for the session.")
 @click.option("--name", default="send", help="What this end calls itself.")
 @json_option
@@ -101,9 +96,26 @@ def send(
         raise click.UsageError("nobody answers a publication; leave --request or --publish out")
     if order.publish and not order.via:
         raise click.UsageError("a publication needs a hub; give --via")
+    _check_aim(order)
     report = run(_carry_out(order, options))
     (_print_json if as_json else _print)(order, report)
     return 1 if report.dropped else 0
+
+
+def _check_aim(order: Order) -> None:
+    """Refuse a route or id that is none, and a route that leads nowhere from here."""
+    try:
+        if order.publish:
+            MulticastId.parse(order.route)
+            return
+        first = Route.parse(order.route).addresses[0]
+    except LocalError as error:
+        raise click.UsageError(str(error)) from error
+    if first.type == LOCAL and not order.via:
+        raise click.UsageError(
+            f"nobody is called {shown(first.name)} at this end;"
+            " give --via URL, or begin the route with an address as tcp#host:port"
+        )
 
 
 def _print(order: Order, report: Report) -> None:

@@ -11,13 +11,13 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from waystation.cli.options import FILE
 from waystation.errors import LocalError
 from waystation.transports.place import parse_place
 from waystation.transports.tls import Tls
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 _TLS: Final = (
     click.option("--tls-certificate", metavar="FILE", type=FILE, help="Turns TLS on."),
     click.option("--tls-key", metavar="FILE", type=FILE, help="The key of the certificate."),

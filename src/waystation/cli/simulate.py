@@ -12,9 +12,10 @@ from typing import Final
 import click
 import msgspec
 
+from waystation.cli.options import SETTINGS, json_option, master_option
 from waystation.cli.spark import drawn, spark_session
 
-_count = click.IntRange(min=0)
+_count = click.IntRange(min=0, max=10**12)
 
 _HELP: Final = """Write the journal of a made-up fleet, and why each lost message was lost.
 
@@ -28,9 +29,7 @@ Examples:
 """
 
 
-@click.command(
-    help=_HELP, context_settings={"auto_envvar_prefix": "WAYSTATION", "show_default": True}
-)
+@click.command(help=_HELP, context_settings=SETTINGS)
 @click.option("--nodes", type=click.IntRange(min=2), required=True, help="Hubs and leaves.")
 @click.option("--participants", type=_count, required=True, help="They come, move and go.")
 @click.option("--messages", type=_count, required=True, help="Each leaves about three rows.")
@@ -42,8 +41,8 @@ Examples:
     help="A directory that is not there yet.",
 )
 @click.option("--seed", type=int, default=0, help="Another one gives another fleet.")
-@click.option("--master", metavar="URL", default="local[*]", help="The Spark to run on.")
-@click.option("--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON only.")
+@master_option
+@json_option
 def simulate(
     *,
     nodes: int,

@@ -18,7 +18,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from waystation.cli.peer import SECONDS, SETTINGS, Url, json_option, node_for, peer_options
+from waystation.cli.options import SECONDS, SETTINGS, json_option
+from waystation.cli.peer import URL, node_for, peer_options
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError
 from waystation.node.runner import run, stop_signals
@@ -55,7 +56,7 @@ class View(Struct, frozen=True, kw_only=True):
 
 
 @click.command(help=_HELP, context_settings=SETTINGS)
-@click.argument("url", type=Url())
+@click.argument("url", type=URL)
 @click.option("--interval", type=SECONDS, default=1.0, help="Seconds between two looks.")
 @click.option("--once", is_flag=True, help="Look once, and end.")
 @click.option("--filter", default="*", metavar="PATTERN", help="Only participants that fit.")
@@ -72,9 +73,9 @@ def top(*, as_json: bool, **options: Any) -> None:
 
 async def _watch(view: View, options: dict[str, Any], *, as_json: bool) -> None:
     console = Console()
-    with stop_signals() as told_to_end:
-        async with node_for(view.name, [view.url], options) as node:
-            await node.connect(view.url, name="watched", wait=max(view.timeout, _PATIENCE))
+    async with node_for(view.name, [view.url], options) as node:
+        await node.connect(view.url, name="watched", wait=max(view.timeout, _PATIENCE))
+        with stop_signals() as told_to_end:  # until here Ctrl-C just ends it
             question = msgspec.json.encode(Question(routes=view.routes, filter=view.filter))
 
             async def look() -> Snapshot:

@@ -9,6 +9,7 @@ from typing import Final
 import click
 import msgspec
 
+from waystation.cli.options import DIRECTORY, check_is_journal, json_option
 from waystation.core.message import check_message_id
 from waystation.errors import LocalError
 
@@ -30,19 +31,17 @@ Examples:
     "--journal",
     envvar="WAYSTATION_JOURNAL",
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="The journal of one or many nodes.",
 )
 @click.option(
     "--tables",
     envvar="WAYSTATION_TABLES",
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=DIRECTORY,
     help="What `waystation pipeline build` wrote.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
-)
+@json_option
 def why(message_id: str, journal: Path | None, tables: Path | None, as_json: bool) -> None:
     """Explain a message."""
     if (journal is None) == (tables is None):
@@ -60,6 +59,7 @@ def why(message_id: str, journal: Path | None, tables: Path | None, as_json: boo
         assert tables is not None
         account = explain_from_tables(tables, message_id.lower())
     else:
+        check_is_journal(journal)
         account = explain(journal, message_id.lower())
     if as_json:
         click.echo(msgspec.json.encode(account).decode())

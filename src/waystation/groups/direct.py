@@ -21,7 +21,7 @@ from waystation.groups.routers import Routers
 from waystation.groups.stub import Access
 from waystation.transports.backoff import Backoff
 from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import listening_at, prepare, reason_of
+from waystation.transports.sockets import open_listener, prepare, reason_of
 
 GREETING: Final = b"WSGM\x01"
 """The first bytes of a connection: our members, and the version of what follows."""
@@ -377,7 +377,7 @@ class Direct:
         return tuple(found)
 
     async def _open(self, place: str) -> Physical:
-        host, port = parse_place(place)
+        host, _ = parse_place(place)
         if host in {"0.0.0.0", "::"}:  # noqa: S104 - that is what is refused
             raise LocalError(
                 f"{place} is no place where others can reach a member",
@@ -387,10 +387,8 @@ class Direct:
         tls = self.access.tls
         at: list[Physical] = []
         make: Callable[[], Doorway] = lambda: Doorway(self, at[0])  # noqa: E731
-        with listening_at(place):
-            server = await asyncio.get_running_loop().create_server(
-                make, host, port, ssl=tls.for_listener() if tls else None, backlog=1024
-            )
+        context = tls.for_listener() if tls else None
+        server = await open_listener(make, place, backlog=1024, tls=context)
         at.append(place_of(server.sockets[0].getsockname()))
         self._servers[at[0]] = server
         return at[0]

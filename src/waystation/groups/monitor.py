@@ -13,7 +13,8 @@ import msgspec
 
 from waystation.groups.metrics import CONTENT_TYPE, exposition
 from waystation.groups.router import GossipServer
-from waystation.transports.place import parse_place, place_of
+from waystation.transports.place import place_of
+from waystation.transports.sockets import open_listener
 
 _HEAD_LIMIT: Final = 8192
 _SECONDS: Final = 5.0
@@ -31,9 +32,7 @@ class Monitor:
 
     async def start(self, place: str) -> None:
         """Listen; port 0 takes a free one, and `place` says which."""
-        host, port = parse_place(place)
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Request(self), host, port)
+        self._server = await open_listener(lambda: _Request(self), place)
         self.place = place_of(self._server.sockets[0].getsockname())
 
     def close(self) -> None:

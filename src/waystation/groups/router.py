@@ -39,8 +39,8 @@ from waystation.groups.outcomes import MemberRecord, Outcomes
 from waystation.groups.reader import Reader
 from waystation.groups.settings import Settings
 from waystation.transports.complaints import Complaints
-from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import listening_at
+from waystation.transports.place import place_of
+from waystation.transports.sockets import open_listener
 from waystation.transports.tls import Tls
 from waystation.wire.jgroups import Address
 
@@ -117,20 +117,17 @@ class GossipServer:
 
     async def start(self, place: str) -> None:
         """Listen; port 0 takes a free one, and `place` says which."""
-        host, port = parse_place(place)
         context = self._tls.for_listener() if self._tls else None
         if context is not None:
             watch_handshakes(context, self._refuse_handshake)
         self.loop = asyncio.get_running_loop()
-        with listening_at(place):
-            self._server = await self.loop.create_server(
-                self._make_client,
-                host,
-                port,
-                backlog=self.settings.backlog,
-                ssl=context,
-                ssl_handshake_timeout=self.settings.silence if context else None,
-            )
+        self._server = await open_listener(
+            self._make_client,
+            place,
+            backlog=self.settings.backlog,
+            tls=context,
+            handshake=self.settings.silence,
+        )
         self.place = place_of(self._server.sockets[0].getsockname())
         self._sweep()
 

@@ -5,8 +5,12 @@ gives to its observers. It needs pyarrow: `pip install 'waystation[journal]'`.
 """
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from waystation.errors import LocalError
+
+if TYPE_CHECKING:
+    from waystation.journal.writer import Journal
 
 if find_spec("pyarrow") is None:
     raise LocalError(
@@ -15,6 +19,13 @@ if find_spec("pyarrow") is None:
         hint="pip install 'waystation[journal]'",
     )
 
-from waystation.journal.writer import Journal
-
 __all__ = ["Journal"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what writes only when somebody asks for it: most who come here read."""
+    if name == "Journal":
+        from waystation.journal import writer  # noqa: PLC0415
+
+        return writer.Journal
+    raise AttributeError(f"module 'waystation.journal' has no attribute {name!r}")

@@ -7,6 +7,7 @@ What lies in it and how it is encoded is decided here, for sealed and for compac
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ ROW_GROUP: Final = 131_072
 
 _RISING: Final = ("seq", "at", "received_at", "expiry")
 _DIGITS: Final = ("message_id",)
+_MISTAKES: Final = 0.05  # how often a Bloom filter lets an id pass that is not there: a byte an id
 
 
 def write_sealed(
@@ -76,8 +78,10 @@ def _sealed_already(path: Path, last: pa.RecordBatch) -> bool:
 
 def _write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     last = -1
-    with pq.ParquetWriter(path, schema, **_options(schema)) as writer:
-        for group in _row_groups(schema, batches):
+    groups = _row_groups(schema, batches)
+    first = next(groups, schema.empty_table())  # no later one has more rows
+    with pq.ParquetWriter(path, schema, **_options(schema, first.num_rows)) as writer:
+        for group in chain([first] if first.num_rows else [], groups):
             writer.write_table(group, row_group_size=ROW_GROUP)
             last = group.column("seq")[-1].as_py()
         writer.add_key_value_metadata({LAST_SEQ.decode(): str(last)})
@@ -99,9 +103,10 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
         yield pa.Table.from_batches(held, schema)
 
 
-def _options(schema: pa.Schema) -> dict[str, Any]:
+def _options(schema: pa.Schema, rows: int) -> dict[str, Any]:
     encodings = {name: "DELTA_BINARY_PACKED" for name in _RISING if name in schema.names}
     encodings |= {name: "DELTA_LENGTH_BYTE_ARRAY" for name in _DIGITS if name in schema.names}
+    ids = [name for name in _DIGITS if name in schema.names]
     repeating = [
         f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
         for field in schema
@@ -111,6 +116,7 @@ def _options(schema: pa.Schema) -> dict[str, Any]:
         "compression": "zstd",
         "use_dictionary": repeating,
         "column_encoding": encodings,
+        "bloom_filter_options": {name: {"ndv": max(rows, 1), "fpp": _MISTAKES} for name in ids},
         "sorting_columns": [pq.SortingColumn(schema.get_field_index("seq"))],
         "store_schema": False,  # the types of Parquet say it all
         "write_page_checksum": True,

@@ -22,24 +22,27 @@ from waystation.pipeline.shipping import check_shared
 from waystation.pipeline.steps import (
     audit,
     expected,
+    expected_and_audit,
     health,
     rejects,
     route_history,
     subscription_history,
     traces,
 )
-from waystation.pipeline.writing import write_table
+from waystation.pipeline.writing import write_table, write_tables
 
 TABLES: Final = (
     "route_history",
     "subscription_history",
     "expected",
-    "traces",
     "audit",
+    "traces",
     "health",
     "rejects",
 )
 """The tables, in the order in which they are built."""
+
+_TOGETHER: Final = ("expected", "audit")
 
 
 class Progress(Struct, frozen=True):
@@ -58,7 +61,7 @@ class TableSummary(Struct, frozen=True):
 
     rows: int
     bytes: int
-    seconds: float
+    seconds: float  # of what was made together, its share
 
 
 class Summary(Struct, frozen=True):
@@ -100,19 +103,39 @@ def build(
     check_shared(journal.spark, read=[journal.path], write=[directory])
     tell = progress if progress is not None else _tell_nobody
     began = time.monotonic()
-    frames = _frames(journal)
-    written = {}
-    for number, table in enumerate(asked, 1):
+    written: dict[str, TableSummary] = {}
+    for group in _grouped(asked):
         started = time.monotonic()
-        tell(Progress(table, number, len(asked), "started", 0, 0.0))
-        place = Place(directory, table)
-        rows = write_table(frames[table](), place, table)
-        seconds = time.monotonic() - started
-        written[table] = TableSummary(rows, place.size(), seconds)
-        tell(Progress(table, number, len(asked), "done", rows, seconds))
+        numbers = {table: len(written) + place for place, table in enumerate(group, 1)}
+        for table, number in numbers.items():
+            tell(Progress(table, number, len(asked), "started", 0, 0.0))
+        rows = _write(journal, directory, group)
+        seconds = (time.monotonic() - started) / len(group)
+        for table, number in numbers.items():
+            size = Place(directory, table).size()
+            written[table] = TableSummary(rows[table], size, seconds)
+            tell(Progress(table, number, len(asked), "done", rows[table], seconds))
     rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
     taken = time.monotonic() - began
     return Summary(written, rows_in(journal), rejected, taken, str(directory))
+
+
+def _grouped(tables: list[str]) -> list[tuple[str, ...]]:
+    """The tables in their order, those together that are made together."""
+    together = [table for table in _TOGETHER if table in tables]
+    if len(together) < len(_TOGETHER):
+        return [(table,) for table in tables]
+    first, *others = together
+    return [_TOGETHER if table == first else (table,) for table in tables if table not in others]
+
+
+def _write(journal: Journal, directory: Path, tables: tuple[str, ...]) -> dict[str, int]:
+    """Write one table, or those that are made together; tells how many rows each has."""
+    places = {table: Place(directory, table) for table in tables}
+    if tables == _TOGETHER:
+        return write_tables(expected_and_audit(journal), places)
+    [table] = tables
+    return {table: write_table(_frames(journal)[table](), places[table], table)}
 
 
 def rows_in(journal: Journal) -> dict[str, int]:

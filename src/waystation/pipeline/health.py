@@ -1,60 +1,162 @@
-"""One row of `messages` as `health` counts it: how it ended, over which kind of address, how fast.
+"""How messages fared, by node and window: CONTRACT's `health`. Arrow in, Arrow out; no Spark.
 
-Arrow in, Arrow out; the counting itself is Spark's.
+Messages are tallied first: how many took how long, of each kind. A tally is small, since the same
+few durations come again and again, and tallies can be added up wherever they come from; the rows of
+`health` follow from it exactly, percentiles included.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from waystation.core.address import STANDARD_TYPES, Address
-from waystation.pipeline.columns import Longs, are, codes, column, encoded, longs, picked
-from waystation.pipeline.deciding import first_addresses
-from waystation.pipeline.schema import INSTANT, TEXT
-
-SAMPLES: Final = pa.schema(
-    {
-        "node": TEXT,
-        "at": INSTANT,
-        "outcome": TEXT,
-        "reason": TEXT,
-        "address_type": TEXT,
-        "bytes": pa.int64(),
-        "milliseconds": pa.float64(),
-    }
+from waystation.pipeline.columns import (
+    Flags,
+    Longs,
+    are,
+    chosen,
+    codes,
+    column,
+    encoded,
+    instants,
+    kept,
+    longs,
+    numbered,
+    taken,
 )
+from waystation.pipeline.deciding import first_addresses
+from waystation.pipeline.schema import BUILT, INSTANT, TEXT
+
+Doubles: TypeAlias = npt.NDArray[np.float64]
+
+MINUTE: Final = 60_000_000
+"""Microseconds: the windows of the table that is built."""
+
+ADDED_AT_ONCE: Final = 1_000_000
+"""So many rows of tallies are held until they are added up."""
 
 NO_TYPE: Final = "none"
 """What stands for the address type of a message that was sent to no address."""
 
 _LOCAL: Final = "local"
 _NAMES: Final = {number: name for name, number in STANDARD_TYPES.items()}
+_KINDS: Final = ("node", "outcome", "reason", "address_type")
+_SUMS: Final = ("messages", "bytes")
+TALLY: Final = pa.schema(
+    {
+        "node": TEXT,
+        "window_start": INSTANT,
+        **dict.fromkeys(_KINDS[1:], TEXT),
+        "milliseconds": pa.float64(),
+        "messages": pa.int64(),
+        "bytes": pa.int64(),
+    }
+)
 
 
-def sample(messages: pa.Table) -> pa.Table:
-    """What `health` needs of these rows of `messages` (with `node`)."""
+def counted(messages: pa.Table, window: int = MINUTE) -> pa.Table:
+    """These rows of `messages` (with `node`) as tallies of one message each."""
     count = messages.num_rows
+    at = longs(messages, "at")
+    columns = {
+        "node": column(messages, "node"),
+        "window_start": instants(at - at % window),
+        "outcome": column(messages, "outcome"),
+        "reason": column(messages, "reason"),
+        "address_type": _address_types(messages),
+        "milliseconds": pa.array((at - longs(messages, "received_at")) / 1_000),
+        "messages": pa.array(np.ones(count, np.int64)),
+        "bytes": column(messages, "bytes").cast(pa.int64()),
+    }
+    return pa.table(columns)
+
+
+def added_up(tallies: pa.Table) -> pa.Table:
+    """Several tallies as one: how many took how long, by window and kind; texts as they came."""
+    if not tallies.num_rows:
+        return TALLY.empty_table()
+    order, kinds, same = _sorted(tallies)
+    starts = np.flatnonzero(kinds | ~same)
+    firsts = order[starts]
+    sums = [np.add.reduceat(longs(tallies, name)[order], starts) for name in _SUMS]
+    columns = [kept(tallies, name, firsts) for name in TALLY.names if name not in _SUMS]
+    columns += map(pa.array, sums)
+    return pa.Table.from_arrays(columns, names=TALLY.names)
+
+
+def sums(tallies: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Tallies added up, about so many rows at a time as are worth the sorting."""
+    held: list[pa.Table] = []
+    for found in tallies:
+        held.append(found)
+        if sum(part.num_rows for part in held) >= ADDED_AT_ONCE:
+            yield added_up(pa.concat_tables(held))
+            held = []
+    if held:
+        yield added_up(pa.concat_tables(held))
+
+
+def health_of(tallies: pa.Table) -> pa.Table:
+    """The rows of `health` that these tallies come to."""
+    if not tallies.num_rows:
+        return BUILT["health"].empty_table()
+    order, kinds, _ = _sorted(tallies)
+    starts = np.flatnonzero(kinds)
+    took = np.asarray(column(tallies, "milliseconds"))[order]
+    counts = longs(tallies, "messages")[order]
+    firsts, total = order[starts], np.add.reduceat(counts, starts)
+    columns = [
+        *(taken(tallies, name, firsts) for name in ("node", "window_start", *_KINDS[1:])),
+        pa.array(total),
+        pa.array(np.add.reduceat(longs(tallies, "bytes")[order], starts)),
+        *(pa.array(_percentile(took, counts, total, share)) for share in (0.5, 0.99)),
+    ]
+    return pa.Table.from_arrays(columns, schema=BUILT["health"])
+
+
+def _sorted(tallies: pa.Table) -> tuple[Longs, Flags, Flags]:
+    """The order of (window, kind, duration), where each kind begins, and each equal duration."""
+    _, key = numbered(longs(tallies, "window_start"))
+    for name in _KINDS:
+        code = codes(column(tallies, name))
+        key = key * (int(code.max()) + 2) + code + 1
+    took = np.asarray(column(tallies, "milliseconds"))
+    order = np.lexsort((took, key))
+    begins = np.append(True, key[order][1:] != key[order][:-1])
+    same = np.append(False, took[order][1:] == took[order][:-1])
+    return order, begins, same
+
+
+def _percentile(took: Doubles, counts: Longs, total: Longs, share: float) -> Doubles:
+    """The percentile of each group: `took` stands `counts` times, `total` are those of a group.
+
+    Between two values it is interpolated, as Spark's `percentile` does.
+    """
+    upto, before = np.cumsum(counts), np.cumsum(total) - total
+    position = (total - 1).astype(np.float64) * share
+    lower, higher = np.floor(position), np.ceil(position)
+    low = took[np.searchsorted(upto, before + lower.astype(np.int64), "right")]
+    high = took[np.searchsorted(upto, before + higher.astype(np.int64), "right")]
+    between = (higher - position) * low + (position - lower) * high
+    return np.where((lower == higher) | (low == high), low, between)
+
+
+def _address_types(messages: pa.Table) -> pa.DictionaryArray:
+    """Over which kind of address each message went, or was to go."""
     outcome = encoded(column(messages, "outcome"))
-    forwarded = are(outcome, "FORWARDED")
-    aims = [first_addresses(messages, np.arange(count)), encoded(column(messages, "next_hop"))]
+    everyone = np.arange(messages.num_rows)
+    aims = [first_addresses(messages, everyone), encoded(column(messages, "next_hop"))]
     names: dict[str, int] = {_LOCAL: 0}
     first, hop = (_types_of(aim, names) for aim in aims)
-    types = np.where(are(outcome, "DELIVERED"), 0, np.where(forwarded, hop, first))
-    took = longs(messages, "at") - longs(messages, "received_at")
-    columns = {
-        "node": messages.column("node").cast(TEXT),
-        "at": messages.column("at"),
-        "outcome": outcome.cast(TEXT),
-        "reason": messages.column("reason").cast(TEXT),
-        "address_type": picked(pa.array(list(names), TEXT), types),
-        "bytes": column(messages, "bytes").cast(pa.int64()),
-        "milliseconds": pa.array(took / 1_000),
-    }
-    return pa.table(columns, schema=SAMPLES)
+    onward = np.where(are(outcome, "FORWARDED"), hop, first)
+    types = np.where(are(outcome, "DELIVERED"), 0, onward)
+    return chosen(pa.array(list(names), TEXT), types)
 
 
 def _types_of(addresses: pa.DictionaryArray, names: dict[str, int]) -> Longs:

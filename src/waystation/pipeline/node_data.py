@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from waystation.journal.chunks import instant_bounds, number_bounds
 from waystation.pipeline.checks import problems_of
 from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs, with_numbers
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
@@ -520,8 +521,8 @@ def _overlapping(spans: list[tuple[int, int, int] | None]) -> set[int]:
 def _seq_span(metadata: Any) -> tuple[int, int, int] | None:
     """The incarnation, the lowest and the highest seq of a file of one incarnation, if it tells."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    incarnations = [_statistics(group, "incarnation") for group in groups]
-    seqs = [_statistics(group, "seq") for group in groups]
+    incarnations = [number_bounds(group, "incarnation") for group in groups]
+    seqs = [number_bounds(group, "seq") for group in groups]
     if not groups:
         return (0, 0, -1)
     if None in incarnations or None in seqs:
@@ -533,46 +534,14 @@ def _seq_span(metadata: Any) -> tuple[int, int, int] | None:
     return lows.pop(), min(numbers), max(numbers)
 
 
-def _statistics(group: Any, name: str) -> tuple[Any, Any] | None:
-    """The least and the greatest value of a column in a row group, where the footer tells."""
-    found = _column_of(group, name)
-    statistics = None if found is None else found.statistics
-    if statistics is None or not statistics.has_min_max or statistics.null_count:
-        return None
-    return statistics.min_raw, statistics.max_raw
-
-
 def _overlaps(group: Any, name: str, since: int | None, until: int | None) -> bool:
     """Whether a row group may hold an instant of a span, [since, until)."""
     if since is None and until is None:
         return True
-    low, high = instant_bounds(group, name)
-    if low is None or high is None:
+    bounds = instant_bounds(group, name)
+    if bounds is None:
         return True
-    return (until is None or low < until) and (since is None or high >= since)
-
-
-def instant_bounds(group: Any, name: str) -> tuple[int | None, int | None]:
-    """The first and the last instant of a column in a row group, in microseconds, if it tells."""
-    found = _column_of(group, name)
-    statistics = None if found is None else found.statistics
-    if statistics is None or not statistics.has_min_max or statistics.null_count:
-        return None, None
-    kind = statistics.logical_type
-    if kind.type != "TIMESTAMP":
-        return None, None
-    scale = {"milliseconds": 1_000, "microseconds": 1}.get(json.loads(kind.to_json())["timeUnit"])
-    if scale is None:
-        return None, None
-    return statistics.min_raw * scale, statistics.max_raw * scale
-
-
-def _column_of(group: Any, name: str) -> Any:
-    for number in range(group.num_columns):
-        found = group.column(number)
-        if found.path_in_schema == name:
-            return found
-    return None
+    return (until is None or bounds[0] < until) and (since is None or bounds[1] >= since)
 
 
 def _within(rows: pa.Table, name: str, since: int | None, until: int | None) -> pa.Array:

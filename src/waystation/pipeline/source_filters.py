@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import datasource as spark
 
+from waystation.journal.chunks import bounds_of
 from waystation.pipeline.journal import instant
-from waystation.pipeline.node_data import instant_bounds
 
 _COMPARISONS: Final[dict[type, str]] = {
     spark.EqualTo: "equal",
@@ -93,22 +93,6 @@ def all_hold(conditions: Iterable[Condition], rows: pa.Table) -> pa.Table:
             break
         rows = rows.filter(condition.holds(rows))
     return rows
-
-
-def bounds_of(group: Any, name: str) -> tuple[Any, Any] | None:
-    """The least and the greatest value of a column in a row group, where the footer tells."""
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema != name:
-            continue
-        statistics = column.statistics
-        if statistics is None or not statistics.has_min_max:
-            return None
-        if statistics.logical_type.type == "TIMESTAMP":
-            low, high = instant_bounds(group, name)
-            return None if low is None or high is None else (low, high)
-        return statistics.min, statistics.max
-    return None
 
 
 def _fitting(value: Any, kind: pa.DataType) -> Any:

@@ -18,10 +18,11 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.errors import WaystationError
+from waystation.journal.chunks import bounds_of
 from waystation.pipeline.columns import Flags, longs
 from waystation.pipeline.listing import File, Listing, Wanted, locate
 from waystation.pipeline.node_data import UNREADABLE, FileData, Share
-from waystation.pipeline.source_filters import Condition, all_hold, bounds_of
+from waystation.pipeline.source_filters import Condition, all_hold
 from waystation.pipeline.source_spans import FIRST, LAST, Spans
 
 BYTES_PER_PARTITION: Final = 8 * 2**20

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -26,7 +27,7 @@ from waystation.pipeline.columns import coded_name
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
 from waystation.pipeline.deciding import coded_decisions
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, named
-from waystation.pipeline.health import SAMPLES, sample
+from waystation.pipeline.health import counted, health_of, sums
 from waystation.pipeline.journal import Journal, Origin, instant, marked, origin_of
 from waystation.pipeline.node_data import FileData, FrameData, NodeData, sound_rows
 from waystation.pipeline.normal import normal
@@ -40,7 +41,19 @@ from waystation.pipeline.schema import (
     spark_schema,
 )
 from waystation.pipeline.tracing import PACKED, coded_steps, packed, trace, unpacked
-from waystation.pipeline.work import BYTES_PER_TASK, Through, checked, from_frames, mapped
+from waystation.pipeline.work import (
+    BYTES_PER_TASK,
+    PIECES,
+    Through,
+    checked,
+    from_frames,
+    gathered,
+    mapped,
+    pieces,
+)
+from waystation.pipeline.writing import part_of
+
+_JUDGED_BY: Final = (MESSAGES, ROUTES, SUBSCRIPTIONS)
 
 OfNode: TypeAlias = Callable[[NodeData], Iterator[pa.Table]]
 """What a step makes of one node."""
@@ -168,16 +181,9 @@ def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = N
         limit = origin.hop_limit
 
         def work(data: FileData) -> Iterator[pa.Table]:
-            rows = data.coded_events(MESSAGES)
-            routes, subscriptions = data.coded_route_history, data.coded_subscription_history
-            ruled = list(coded_decisions(data.node, rows, routes, subscriptions, limit))
-            whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
-            yield compare(data.node, whole, rows, data.later_entries(waiting_ids(rows)))
-            if data.is_first_share:
-                for part in data.foldable(ROUTES):
-                    yield route_differences(data.node, part)
+            return (rows for table, rows in _judged(data, limit) if table == "audit")
 
-        return journal.work((MESSAGES, ROUTES, SUBSCRIPTIONS), work, BUILT["audit"])
+        return journal.work(_JUDGED_BY, work, BUILT["audit"])
 
     def work_on_frames(data: FrameData) -> Iterator[pa.Table]:
         yield compare(data.node, data.given("expected"), data.events(MESSAGES))
@@ -187,6 +193,29 @@ def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = N
     if routes is not None:
         frames[ROUTES] = routes
     return from_frames(frames, work_on_frames, BUILT["audit"])
+
+
+def expected_and_audit(journal: Journal) -> DataFrame:
+    """Both tables of a journal from one reading of it, for `write_tables`."""
+
+    def work(data: FileData) -> Iterator[pa.Table]:
+        return (part_of(table, rows) for table, rows in _judged(data, HOP_LIMIT))
+
+    return journal.work(_JUDGED_BY, work, BUILT["audit"])
+
+
+def _judged(data: FileData, limit: int) -> Iterator[tuple[str, pa.Table]]:
+    """What the rules say of a node's messages, and how that compares with what happened."""
+    rows = data.coded_events(MESSAGES)
+    routes, subscriptions = data.coded_route_history, data.coded_subscription_history
+    ruled = list(coded_decisions(data.node, rows, routes, subscriptions, limit))
+    for part in ruled:
+        yield "expected", part
+    whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
+    yield "audit", compare(data.node, whole, rows, data.later_entries(waiting_ids(rows)))
+    if data.is_first_share:
+        for part in data.foldable(ROUTES):
+            yield "audit", route_differences(data.node, part)
 
 
 def _is_of(frame: DataFrame | None, table: str, journal: Journal) -> bool:
@@ -248,22 +277,18 @@ def health(messages: DataFrame, *, window: float = 60.0) -> DataFrame:
     width = round(window * 1_000_000)
     if width < 1:
         raise LocalError(f"the window is {window} s", rule="SP-1", hint="give seconds above 0")
-    micros = f.unix_micros("at")
-    start = f.timestamp_micros(micros - f.pmod(micros, f.lit(width)))
-    keys = ["node", "window_start", "outcome", "reason", "address_type"]
-    return (
-        _of_messages(messages, sample, SAMPLES)
-        .withColumn("window_start", start)
-        .groupBy(*keys)
-        .agg(
-            f.count("*").alias("messages"),
-            f.sum("bytes").alias("bytes"),
-            f.percentile("milliseconds", [0.5, 0.99]).alias("percentiles"),
-        )
-        .withColumn("p50_ms", f.col("percentiles")[0])
-        .withColumn("p99_ms", f.col("percentiles")[1])
-        .select(*BUILT["health"].names)
-    )
+
+    def together(found: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        for tallies in sums(found):
+            yield pa.Table.from_batches([pieces("tally", tallies)])
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        for _, tables in gathered(batches):
+            yield health_of(tables["tally"])
+
+    tallies = _of_messages(messages, partial(counted, window=width), PIECES, through=together)
+    brought = tallies.repartition("node").sortWithinPartitions("node")
+    return mapped(brought, work, BUILT["health"])
 
 
 def _of_messages(

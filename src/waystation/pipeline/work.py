@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from waystation.errors import LocalError
+from waystation.journal.chunks import instant_bounds
 from waystation.pipeline.columns import codes, column
 from waystation.pipeline.listing import File, Listing, Wanted, locate
 from waystation.pipeline.node_data import (
@@ -31,7 +32,6 @@ from waystation.pipeline.node_data import (
     FileData,
     FrameData,
     Share,
-    instant_bounds,
 )
 from waystation.pipeline.normal import UnfitError, check_built, check_columns
 from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, TEXT, spark_schema
@@ -43,11 +43,14 @@ SPLIT_BYTES: Final = 4 * 2**20
 ROWS_PER_SHARE: Final = 500_000
 """A node with more messages than this is done in several shares, as far as its files allow."""
 
-EVENTS_PER_SHARE: Final = 2_000_000
+EVENTS_PER_SHARE: Final = 8_000_000
 """The same for events of other tables, which take less memory; each share reads all of them."""
 
 BYTES_PER_TASK: Final = 32 * 2**20
 _BYTES_WORTH_A_FILE: Final = 16 * 2**10  # so much is read in the time that it takes to open one
+PIECES: Final = pa.schema({"node": TEXT, "name": TEXT, "rows": pa.binary()})
+"""Rows of any table on their way to where all of a node come together, many at a time."""
+
 _FRUGAL: Final = 4
 _MADE: Final = "_waystation_made"
 _BATCH_ROWS: Final = 65_536
@@ -107,7 +110,7 @@ def from_frames(frames: Mapping[str, DataFrame], work: FromFrames, schema: pa.Sc
     assert packed is not None  # there is no step without a table
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        for node, tables in _gathered(batches):
+        for node, tables in gathered(batches):
             yield from work(FrameData(node, tables))
 
     return mapped(packed.repartition("node").sortWithinPartitions("node"), run, schema)
@@ -172,13 +175,13 @@ def _packed(name: str, frame: DataFrame) -> DataFrame:
     def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                yield _pieces(name, pa.Table.from_batches([batch]))
+                yield pieces(name, pa.Table.from_batches([batch]))
 
-    schema = pa.schema({"node": TEXT, "name": TEXT, "rows": pa.binary()})
-    return checked(name, frame).select(*kept).mapInArrow(pack, spark_schema(schema))
+    return checked(name, frame).select(*kept).mapInArrow(pack, spark_schema(PIECES))
 
 
-def _pieces(name: str, table: pa.Table) -> pa.RecordBatch:
+def pieces(name: str, table: pa.Table) -> pa.RecordBatch:
+    """Rows of a table as PIECES, one for each node."""
     table = table.filter(pc.is_valid(table.column("node")))
     encoded = column(table, "node").dictionary_encode()
     which = codes(encoded)
@@ -198,7 +201,7 @@ def _pieces(name: str, table: pa.Table) -> pa.RecordBatch:
     )
 
 
-def _gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, dict[str, pa.Table]]]:
+def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, dict[str, pa.Table]]]:
     """The tables of one node after the other; pieces come sorted by node."""
     current: str | None = None
     pieces: dict[str, list[pa.Table]] = {}
@@ -284,17 +287,17 @@ def _spans(footers: list[Any], wanted: int) -> list[tuple[int, int] | None]:
     for footer in footers:
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
-            low, _ = instant_bounds(group, "received_at")
-            if low is None:
+            bounds = instant_bounds(group, "received_at")
+            if bounds is None:
                 return [None]
-            groups.append((low, group.num_rows))
-    bounds, rows = [], 0
+            groups.append((bounds[0], group.num_rows))
+    cuts, rows = [], 0
     for low, count in sorted(groups):
         if rows >= wanted:
-            bounds.append(low)
+            cuts.append(low)
             rows = 0
         rows += count
-    edges = [-(2**63), *sorted(set(bounds)), 2**63 - 1]
+    edges = [-(2**63), *sorted(set(cuts)), 2**63 - 1]
     return list(pairwise(edges))
 
 

@@ -1,19 +1,19 @@
-"""A table from a frame to the disk, written by the tasks that made it.
+"""Tables from frames to the disk, written by the tasks that made them.
 
 What a step makes is in Arrow already, texts as numbers of distinct ones. Written from there it
 never becomes rows of Spark, which would cost more than to make it. Each task writes one hidden
-file, and tells its name when it is whole; only files that were told of are shown. So a task that is
-tried twice, or runs on after all is done, adds nothing. Frames that are not made by our own tasks
-are written by Spark.
+file of a table, and tells its name when it is whole; only files that were told of are shown. So a
+task that is tried twice, or runs on after all is done, adds nothing. Frames that are not made by
+our own tasks are written by Spark.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,8 +26,9 @@ from waystation.pipeline.work import ended_by
 ROW_GROUP: Final = 262_144
 """About so many rows are written together."""
 
-_WRITTEN: Final = pa.schema({"file": TEXT, "rows": pa.int64()})
+_WRITTEN: Final = pa.schema({"table": TEXT, "file": TEXT, "rows": pa.int64()})
 _HIDDEN: Final = "."
+_TABLE: Final = b"waystation.table"
 
 
 def write_table(frame: DataFrame, place: Place, table: str) -> int:
@@ -35,59 +36,99 @@ def write_table(frame: DataFrame, place: Place, table: str) -> int:
 
     It takes its place when it is whole.
     """
-    directory = Path(place.prepare())
-    then = partial(written, directory=str(directory), table=table)
-    parts = ended_by(frame, then, _WRITTEN)
-    if parts is None:
-        # By its full name: a cluster may have another default than the disk.
-        frame.write.option("compression", "zstd").parquet(f"file://{directory}")
-        rows = sum(int(pq.read_metadata(file).num_rows) for file in directory.glob("*.parquet"))
-    else:
-        directory.mkdir(parents=True)
-        rows = _shown(directory, parts, table)
+    parts = ended_by(frame, partial(written, {table: place.prepare()}), _WRITTEN)
+    if parts is not None:
+        return _shown(parts, {table: place})[table]
+    # By its full name: a cluster may have another default than the disk.
+    frame.write.option("compression", "zstd").parquet(f"file://{place.hidden}")
+    rows = sum(int(pq.read_metadata(file).num_rows) for file in place.hidden.glob("*.parquet"))
     place.replace()
     return rows
 
 
-def _shown(directory: Path, parts: DataFrame, table: str) -> int:
-    """Run the tasks, and show the files that they tell of."""
-    told: dict[str, int] = {row["file"]: row["rows"] for row in parts.collect()}
-    if not told:
-        [empty] = written(iter([BUILT[table].empty_table()]), str(directory), table)
-        told = {empty.column("file")[0].as_py(): 0}
-    for name in told:
-        (directory / name).rename(directory / name.removeprefix(_HIDDEN))
-    for left in directory.glob(f"{_HIDDEN}*"):
-        left.unlink(missing_ok=True)
-    return sum(told.values())
+def write_tables(frame: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
+    """The same for several tables that tasks of ours make together; each says whose it is."""
+    directories = {table: place.prepare() for table, place in places.items()}
+    parts = ended_by(frame, partial(written, directories), _WRITTEN)
+    assert parts is not None  # nobody else says whose
+    return _shown(parts, places)
 
 
-def written(tables: Iterator[pa.Table], directory: str, table: str) -> Iterator[pa.Table]:
-    """Write all tables of a task to one file; its name, and how many rows it has."""
-    schema = _as_written(table)
-    first = next(tables, None)
-    if first is None:
-        return
-    name = f"{_HIDDEN}part-{uuid.uuid4().hex}.parquet"
-    rows = 0
-    with pq.ParquetWriter(f"{directory}/{name}", schema, **_options(schema)) as writer:
-        for group in _row_groups(first, tables, schema):
-            writer.write_table(group, row_group_size=2 * ROW_GROUP)
-            rows += group.num_rows
-    yield pa.table({"file": [name], "rows": [rows]}, schema=_WRITTEN)
+def part_of(table: str, rows: pa.Table) -> pa.Table:
+    """Rows that say of which table they are."""
+    return rows.replace_schema_metadata({_TABLE: table})
 
 
-def _row_groups(
-    first: pa.Table, others: Iterator[pa.Table], schema: pa.Schema
-) -> Iterator[pa.Table]:
-    """Tables put together until they are worth a row group."""
-    held = [first.cast(schema)]
-    for found in others:
-        if sum(part.num_rows for part in held) >= ROW_GROUP:
-            yield pa.concat_tables(held).combine_chunks()
-            held = []
-        held.append(found.cast(schema))
-    yield pa.concat_tables(held).combine_chunks()
+def _shown(parts: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
+    """Run the tasks, show the files that they tell of, and put the tables in their places."""
+    for place in places.values():
+        place.hidden.mkdir(parents=True, exist_ok=True)
+    told: dict[str, dict[str, int]] = {table: {} for table in places}
+    for row in parts.collect():
+        told[row["table"]][row["file"]] = row["rows"]
+    for table, place in places.items():
+        if not told[table]:
+            empty = part_of(table, BUILT[table].empty_table())
+            [file] = written({table: str(place.hidden)}, iter([empty]))
+            told[table] = {file.column("file")[0].as_py(): 0}
+        for name in told[table]:
+            (place.hidden / name).rename(place.hidden / name.removeprefix(_HIDDEN))
+        for left in place.hidden.glob(f"{_HIDDEN}*"):
+            left.unlink(missing_ok=True)
+        place.replace()
+    return {table: sum(files.values()) for table, files in told.items()}
+
+
+def written(directories: Mapping[str, str], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Write all tables of a task to a file each; their names, and how many rows they have."""
+    with ExitStack() as open_files:
+        files: dict[str, _File] = {}
+        for found in tables:
+            table = _whose(found, directories)
+            if table not in files:
+                files[table] = open_files.enter_context(_File(directories[table], table))
+            files[table].add(found)
+    columns = zip(*((file.table, file.name, file.rows) for file in files.values()), strict=True)
+    if files:
+        yield pa.Table.from_arrays(list(map(pa.array, columns)), schema=_WRITTEN)
+
+
+def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
+    told = (rows.schema.metadata or {}).get(_TABLE)
+    return next(iter(directories)) if told is None else str(told.decode())
+
+
+class _File:
+    """One hidden file of a table; what comes is held until it is worth a row group."""
+
+    def __init__(self, directory: str, table: str) -> None:
+        self.table = table
+        self.name = f"{_HIDDEN}part-{uuid.uuid4().hex}.parquet"
+        self.rows = 0
+        self._schema = _as_written(table)
+        options = parquet_options(self._schema)
+        self._writer = pq.ParquetWriter(f"{directory}/{self.name}", self._schema, **options)
+        self._held: list[pa.Table] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def add(self, rows: pa.Table) -> None:
+        """Have some more rows in it."""
+        if sum(part.num_rows for part in self._held) >= ROW_GROUP:
+            self._write()
+        self._held.append(rows.cast(self._schema))
+        self.rows += rows.num_rows
+
+    def __exit__(self, *error: object) -> None:
+        if error[0] is None:
+            self._write()
+        self._writer.close()
+
+    def _write(self) -> None:
+        group = pa.concat_tables(self._held).combine_chunks()
+        self._writer.write_table(group, row_group_size=2 * ROW_GROUP)
+        self._held = []
 
 
 def _as_written(table: str) -> pa.Schema:
@@ -100,17 +141,32 @@ def _as_written(table: str) -> pa.Schema:
     )
 
 
-def _options(schema: pa.Schema) -> dict[str, Any]:
+def _texts_of(field: pa.Field) -> list[str]:
+    """The paths of all texts in a column, as Parquet names them."""
+    if field.type in (TEXT, CODED):
+        return [field.name]
+    if not pa.types.is_list(field.type):
+        return []
+    element = field.type.value_type
+    if not pa.types.is_struct(element):
+        return [f"{field.name}.list.element"] if element in (TEXT, CODED) else []
+    return [f"{field.name}.list.element.{part.name}" for part in element if part.type == TEXT]
+
+
+def _is_asked_for(field: pa.Field) -> bool:
+    """Whether bounds of a column are worth their cost, which is high for texts."""
+    return bool(pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type))
+
+
+def parquet_options(schema: pa.Schema) -> dict[str, Any]:
+    """How the columns of a built table are encoded: ids hardly repeat, other texts do."""
     rising = [field.name for field in schema if field.type == INSTANT]
-    repeating = [field.name for field in schema if field.type == CODED]
-    hops = [
-        f"path.list.element.{part.name}" for part in BUILT["traces"].field("path").type.value_type
-    ]
-    texts = [name for name in hops if not name.endswith(".at")] if "path" in schema.names else []
+    texts = [leaf for field in schema if field.name != "message_id" for leaf in _texts_of(field)]
     return {
         "compression": "zstd",
         "compression_level": 1,
-        "use_dictionary": [*repeating, *texts],
+        "use_dictionary": texts,
         "column_encoding": dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+        "write_statistics": ["node", *(field.name for field in schema if _is_asked_for(field))],
         "store_schema": False,  # the types of Parquet say it all
     }

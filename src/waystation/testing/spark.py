@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from waystation.errors import LocalError
+from waystation.testing.minded import minded
 
 LOOPBACK: Final = "127.0.0.1"
 START_SECONDS: Final = 120.0
@@ -28,12 +28,6 @@ START_SECONDS: Final = 120.0
 SHORT_LIVED: Final = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """How Java spends little on a program that soon ends."""
 
-_ON_A_LEASH: Final = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)  # be killed when the one that started this is gone
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
 _END_SECONDS: Final = 20.0
 _LOOK_SECONDS: Final = 0.05
 
@@ -50,7 +44,7 @@ class SparkProcess:
         self._log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - a program of PySpark's own
-                [sys.executable, "-S", "-c", _ON_A_LEASH, *command],
+                minded(command, by=signal.SIGKILL),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -6,11 +6,27 @@ import random
 from collections.abc import Callable
 
 
-class Backoff:
-    """Waits that double from `first` to `most` seconds, each with its share of chance.
+def pause_before(
+    attempt: int,
+    *,
+    first: float = 0.1,
+    most: float = 5.0,
+    chance: Callable[[], float] = random.random,
+) -> float:
+    """The seconds to wait before an attempt to connect, 1 for the first again.
 
-    Half of a wait is certain, so that a fleet does not hammer; half is random, so that it does not
-    come back all at once.
+    They double from `first` to `most`. Half of a wait is certain, so that a fleet does not hammer;
+    half is chance, so that it does not come back all at once.
+
+    >>> 0.05 <= pause_before(1) <= 0.1, 2.5 <= pause_before(50) <= 5
+    (True, True)
+    """
+    wait = min(most, first * 2.0 ** min(attempt - 1, 32))
+    return wait / 2 + wait / 2 * chance()
+
+
+class Backoff:
+    """Such waits one after the other, until an attempt succeeds.
 
     >>> backoff = Backoff(first=0.1, most=1.0, chance=lambda: 1.0)
     >>> [round(backoff.next(), 1) for _ in range(6)]
@@ -20,7 +36,7 @@ class Backoff:
     0.1
     """
 
-    __slots__ = ("_chance", "_first", "_most", "_wait")
+    __slots__ = ("_attempts", "_chance", "_first", "_most")
 
     def __init__(
         self,
@@ -32,14 +48,13 @@ class Backoff:
         self._first = first
         self._most = most
         self._chance = chance
-        self._wait = first
+        self._attempts = 0
 
     def next(self) -> float:
         """The seconds to wait now."""
-        wait = min(self._wait, self._most)
-        self._wait = wait * 2
-        return wait / 2 + wait / 2 * self._chance()
+        self._attempts += 1
+        return pause_before(self._attempts, first=self._first, most=self._most, chance=self._chance)
 
     def reset(self) -> None:
         """Begin anew: an attempt succeeded."""
-        self._wait = self._first
+        self._attempts = 0

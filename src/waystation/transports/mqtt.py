@@ -25,6 +25,7 @@ from waystation.core.message import NO_ID, Message
 from waystation.core.multicast import MulticastId, is_multicast_id
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError, shown
+from waystation.transports.backoff import pause_before
 from waystation.transports.tls import Tls
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.joynr import (
@@ -50,7 +51,6 @@ from waystation.transports.mqtt_client import (
     Credentials,
     MqttClient,
     MqttLimits,
-    pause_before,
 )
 from waystation.transports.mqtt_joynr import (
     JoynrLink,

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 import socket
 import ssl
 from collections import deque
@@ -45,6 +44,7 @@ from msgspec import Struct
 
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, shown
+from waystation.transports.backoff import pause_before
 from waystation.transports.mqtt_packets import PING, PacketReader, acknowledgement
 from waystation.transports.place import parse_place, place_of
 from waystation.transports.sockets import prepare, reason_of
@@ -72,19 +72,6 @@ _AROUND: Final = 512  # bytes at the most that a packet has beside its topic and
 _QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _LOG: Final = logging.getLogger("waystation.mqtt")
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883}
-
-
-def pause_before(attempt: int) -> float:
-    """The seconds to wait before an attempt to connect, 1 for the first again.
-
-    They double from a tenth to five; half of a wait is chance, so that a fleet does not come back
-    all at once.
-
-    >>> 0.05 <= pause_before(1) <= 0.1, 2.5 <= pause_before(50) <= 5
-    (True, True)
-    """
-    wait = min(5.0, 0.1 * 2.0 ** min(attempt - 1, 16))
-    return wait / 2 + wait / 2 * random.random()  # noqa: S311 - nobody has to guess it
 
 
 class MqttLimits(Struct, frozen=True, kw_only=True):

@@ -214,8 +214,6 @@ class JoynrLink(MqttLink):
         if len(self._parked) > PARKED:
             self.end(Reason.QUEUE_FULL, "more came than anybody here had room for")
 
-    def resume_reading(self) -> None:
-        """Hand in what came meanwhile, and what comes."""
+    def _take_held(self) -> None:
         self._batch += self._parked
         self._parked = []
-        super().resume_reading()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from enum import IntEnum
 from struct import Struct as Layout
@@ -112,7 +113,7 @@ class Hub(Protocol):
         ...
 
 
-class MqttLink:
+class MqttLink(ABC):
     """What all links do; how a message looks on its way is said by the kinds below."""
 
     def __init__(
@@ -128,8 +129,6 @@ class MqttLink:
         self._unsettled: deque[bool] = deque()  # published: is it a message of the owner's?
         self._acknowledged = 0  # messages of the owner's, since it was told
         self._batch: list[Message] = []  # received in this turn
-        self._held: deque[tuple[int, int, bytes]] = deque()  # received, and not to be handed in yet
-        self._held_bytes = 0
         self._reading = True
         self._owner_waits = False
         self._closing = False
@@ -140,13 +139,13 @@ class MqttLink:
 
     # What the owner asks for
 
+    @abstractmethod
     def send(self, message: Message) -> Reason | None:
         """Take a message to the peer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send_control(self, payload: bytes) -> None:
         """Take a payload to the peer's session."""
-        raise NotImplementedError
 
     def pause_reading(self) -> None:
         """Hand in nothing more."""
@@ -157,10 +156,7 @@ class MqttLink:
         if self._reading:
             return
         self._reading = True
-        held, self._held = self._held, deque()
-        self._held_bytes = 0
-        for kind, number, payload in held:
-            self._take(kind, number, payload)
+        self._take_held()
         self._hub.touch(self)
         self._client.schedule()
 
@@ -254,21 +250,21 @@ class MqttLink:
 
     # What the kinds of links differ in
 
+    @abstractmethod
+    def _take_held(self) -> None:
+        """Take what came while nothing was to be handed in."""
+
     def _has_room(self) -> bool:
         return True
 
     def _is_empty(self) -> bool:
         return not self._unsettled
 
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self) -> None:  # noqa: B027 - only our own peers would listen
         """Tell the peer of an orderly end."""
 
-    def _break_off(self) -> None:
+    def _break_off(self) -> None:  # noqa: B027 - the same
         """Tell the peer of a disorderly end."""
-
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
-        """Take what the peer sent, in its turn."""
-        raise NotImplementedError
 
     # Inside
 
@@ -305,18 +301,6 @@ class MqttLink:
             self._owner_waits = True
             self.owner.pause()
 
-    def _receive(self, kind: int, number: int, payload: bytes) -> None:
-        if self._over or self._closing:
-            return
-        if self._reading:
-            self._take(kind, number, payload)
-            self._hub.touch(self)
-            return
-        self._held.append((kind, number, payload))
-        self._held_bytes += len(payload) + _OVERHEAD
-        if self._held_bytes > 4 * (self._hub.limits.unsent + self._hub.limits.frame):
-            self.end(Reason.QUEUE_FULL, "the peer sent more than anybody here had room for")
-
     def _hand_in(self) -> None:
         messages, self._batch = self._batch, []
         if messages and not self._over:
@@ -334,7 +318,67 @@ class MqttLink:
         self.owner.closed(reason, detail)
 
 
-class OckamLink(MqttLink):
+class FramedLink(MqttLink):
+    """What links of Ockam's frames share: encoding, decoding, and holding what may not be taken."""
+
+    def __init__(
+        self, hub: Hub, owner: LinkOwner, inbox: str, peer: str, qos: int | None = None
+    ) -> None:
+        super().__init__(hub, owner, inbox, peer, qos)
+        self._decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
+        self._decoder.feed(PREFACE)
+        self._held: deque[tuple[int, int, bytes]] = deque()  # received, and not to be taken yet
+        self._held_bytes = 0
+
+    def send(self, message: Message) -> Reason | None:
+        """Encode a message and publish it, now or when there is room."""
+        try:
+            frame = encode_departure(message, limit=self._hub.limits.frame)
+        except LocalError as error:
+            return _REASONS.get(error.rule, Reason.MALFORMED)
+        reason = self._send_frame(frame, expiry_seconds(message.expiry))
+        self._hold_owner()
+        return reason
+
+    @abstractmethod
+    def _send_frame(self, frame: bytes, expiry: int | None) -> Reason | None:
+        """Take the frame of a message to the peer."""
+
+    @abstractmethod
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        """Take what the peer sent, in its turn."""
+
+    def _receive(self, kind: int, number: int, payload: bytes) -> None:
+        if self._over or self._closing:
+            return
+        if self._reading:
+            self._take(kind, number, payload)
+            self._hub.touch(self)
+            return
+        self._held.append((kind, number, payload))
+        self._held_bytes += len(payload) + _OVERHEAD
+        if self._held_bytes > 4 * (self._hub.limits.unsent + self._hub.limits.frame):
+            self.end(Reason.QUEUE_FULL, "the peer sent more than anybody here had room for")
+
+    def _take_held(self) -> None:
+        held, self._held = self._held, deque()
+        self._held_bytes = 0
+        for kind, number, payload in held:
+            self._take(kind, number, payload)
+
+    def _decode(self, payload: bytes) -> bool:
+        """Decode a publication, which must be whole frames; whether it was."""
+        if self._decoder.error is None:
+            self._batch += self._decoder.feed(payload)
+        return self._decoder.error is None and not self._decoder.unfinished
+
+    def _end_undecoded(self) -> None:
+        self._hand_in()
+        self._break_off()
+        self.end(*_problem(self._decoder.error))
+
+
+class OckamLink(FramedLink):
     """A link to another node of ours: Ockam's frames, one to a publication, within a window."""
 
     def __init__(
@@ -351,8 +395,6 @@ class OckamLink(MqttLink):
         self.tag = tag
         self.incarnation = incarnation  # of the peer's connection to the broker
         self.opening: asyncio.Future[None] | None = None  # until the peer has answered
-        self._decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
-        self._decoder.feed(PREFACE)
         self._number = 0  # of the last publication
         self._waiting: deque[tuple[Kind, bytes, int | None, bool]] = deque()
         self._ahead: deque[int] = deque()  # sizes of what the peer has not taken yet
@@ -361,18 +403,6 @@ class OckamLink(MqttLink):
         self._received = 0  # the number of the last publication of the peer's
         self._taken = 0  # the number of the last one that was handed in
         self._asked = False  # whether the peer wants to know that
-
-    def send(self, message: Message) -> Reason | None:
-        """Encode a message and publish it, now or when the window allows."""
-        try:
-            frame = encode_departure(message, limit=self._hub.limits.frame)
-        except LocalError as error:
-            return _REASONS.get(error.rule, Reason.MALFORMED)
-        if not self._client.fits(len(frame) + len(self.place)):
-            return Reason.TOO_LARGE
-        self._give(Kind.MESSAGE, frame, expiry_seconds(message.expiry), is_message=True)
-        self._hold_owner()
-        return None
 
     def send_control(self, payload: bytes) -> None:
         """Publish a payload for the peer's session, in order with the messages."""
@@ -425,6 +455,12 @@ class OckamLink(MqttLink):
             self.refuse(detail)
         else:
             super().end(reason, detail)
+
+    def _send_frame(self, frame: bytes, expiry: int | None) -> Reason | None:
+        if not self._client.fits(len(frame) + len(self.place)):
+            return Reason.TOO_LARGE
+        self._give(Kind.MESSAGE, frame, expiry, is_message=True)
+        return None
 
     def _has_room(self) -> bool:
         limits = self._hub.limits
@@ -486,14 +522,8 @@ class OckamLink(MqttLink):
         if kind == Kind.CLOSE:
             self._hand_in()
             self.end(None, "closed by the peer")
-            return
-        messages = self._decoder.feed(payload) if self._decoder.error is None else []
-        self._batch += messages
-        error = self._decoder.error
-        if error is not None or self._decoder.unfinished:
-            self._hand_in()
-            self.say(Kind.UNKNOWN)
-            self.end(*_problem(error))
+        elif not self._decode(payload):
+            self._end_undecoded()
         elif kind == Kind.ASKING:
             self._asked = True
 
@@ -519,7 +549,7 @@ class _Refusal:
             self._link.refuse(f"the broker refused: {code.name.lower()}")
 
 
-class PlainLink(MqttLink):
+class PlainLink(FramedLink):
     """A link to a peer of another make that publishes Ockam's frames and has a response topic.
 
     It has no window, and never says goodbye: silence ends it.
@@ -527,20 +557,7 @@ class PlainLink(MqttLink):
 
     def __init__(self, hub: Hub, owner: LinkOwner, inbox: str, peer: str) -> None:
         super().__init__(hub, owner, inbox, peer)
-        self._decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
-        self._decoder.feed(PREFACE)
         self.end_when_idle()
-
-    def send(self, message: Message) -> Reason | None:
-        """Encode a message and publish it."""
-        try:
-            frame = encode_departure(message, limit=self._hub.limits.frame)
-        except LocalError as error:
-            return _REASONS.get(error.rule, Reason.MALFORMED)
-        expiry = expiry_seconds(message.expiry)
-        reason = self._publish(self.place, frame, expiry, is_message=True)
-        self._hold_owner()
-        return reason
 
     def send_control(self, payload: bytes) -> None:
         """Say nothing: a peer of another make has no session."""
@@ -550,10 +567,10 @@ class PlainLink(MqttLink):
         self._used = True
         self._receive(Kind.MESSAGE, 0, payload)
 
+    def _send_frame(self, frame: bytes, expiry: int | None) -> Reason | None:
+        return self._publish(self.place, frame, expiry, is_message=True)
+
     def _take(self, kind: int, number: int, payload: bytes) -> None:
         del kind, number
-        self._batch += self._decoder.feed(payload) if self._decoder.error is None else []
-        error = self._decoder.error
-        if error is not None or self._decoder.unfinished:
-            self._hand_in()
-            self.end(*_problem(error))
+        if not self._decode(payload):
+            self._end_undecoded()

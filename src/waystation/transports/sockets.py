@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from waystation.transports.place import parse_place
 
 
 def prepare(found: socket.socket | None, dead: float) -> None:
@@ -25,6 +29,27 @@ def prepare(found: socket.socket | None, dead: float) -> None:
 def reason_of(error: OSError) -> str:
     """Why the system did not do it, without the call that it refused."""
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+
+
+async def open_listener(
+    make: Callable[[], asyncio.BaseProtocol],
+    place: str,
+    *,
+    backlog: int = 100,
+    tls: ssl.SSLContext | None = None,
+    handshake: float | None = None,
+) -> asyncio.Server:
+    """Listen at a place; each that connects gets a protocol, and so long for its TLS handshake."""
+    host, port = parse_place(place)
+    with listening_at(place):
+        return await asyncio.get_running_loop().create_server(
+            make,
+            host,
+            port,
+            backlog=backlog,
+            ssl=tls,
+            ssl_handshake_timeout=handshake if tls else None,
+        )
 
 
 @contextmanager

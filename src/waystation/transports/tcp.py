@@ -22,7 +22,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import listening_at, prepare, reason_of
+from waystation.transports.sockets import open_listener, prepare, reason_of
 from waystation.transports.tls import Tls
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam import (
@@ -342,7 +342,6 @@ class Tcp:
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> TcpListener:
         """Listen; port 0 takes a free one."""
-        host, port = parse_place(place)
         tls = self._tls
         loop = asyncio.get_running_loop()
 
@@ -356,15 +355,10 @@ class Tcp:
             return made
 
         context = tls.for_listener() if tls else None
-        with listening_at(place):
-            server = await loop.create_server(
-                link,
-                host,
-                port,
-                backlog=self.limits.backlog,
-                ssl=context,
-                ssl_handshake_timeout=self.limits.greeting if tls else None,
-            )
+        limits = self.limits
+        server = await open_listener(
+            link, place, backlog=limits.backlog, tls=context, handshake=limits.greeting
+        )
         return TcpListener(server)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:

@@ -26,7 +26,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError, shown
 from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import listening_at, prepare
+from waystation.transports.sockets import open_listener, prepare
 from waystation.transports.tcp import (
     REASONS,
     Refused,
@@ -493,15 +493,13 @@ class WebSocket:
             return made
 
         context = tls.for_listener() if tls else None
-        with listening_at(place):
-            server = await loop.create_server(
-                link,
-                host,
-                port,
-                backlog=limits.backlog,
-                ssl=context,
-                ssl_handshake_timeout=limits.greeting if tls else None,
-            )
+        server = await open_listener(
+            link,
+            place_of((host, port)),
+            backlog=limits.backlog,
+            tls=context,
+            handshake=limits.greeting,
+        )
         return WebSocketListener(server, path)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:

@@ -4,6 +4,7 @@ No Spark: file statistics say where the message is not, and only the rows about 
 rules are asked of the core itself, which is what the live nodes asked.
 """
 
+import waystation.journal  # noqa: F401 - it says what to install
 from waystation.why.account import Account, Decision, Hop, Step
 from waystation.why.explain import explain
 from waystation.why.telling import tell

@@ -1,7 +1,7 @@
 """The rows of a journal that are about one message, and about those it was sent to.
 
-Only what may matter is read: files and row groups whose statistics rule the message out are passed
-over, and of the rest the column of ids comes first. Files that cannot be read are reported.
+Only what may matter is read: row groups whose bounds or Bloom filter rule the message out are
+passed over, and of the rest the column of ids comes first. Files that cannot be read are reported.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from waystation.journal.chunks import may_hold_text
 from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
 from waystation.journal.reader import TableReader, plain
 from waystation.journal.records import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
@@ -106,22 +107,11 @@ class Evidence:
 
 def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
     """The rows of a message in a sealed file."""
-    with pq.ParquetFile(path) as file:
+    with path.open("rb", buffering=0) as bytes, pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
-            if not _may_hold(file.metadata.row_group(group), id):
+            if not may_hold_text(bytes, file.metadata.row_group(group), "message_id", id):
                 continue
             ids = file.read_row_group(group, columns=["message_id"], use_threads=False).column(0)
             if pc.any(pc.equal(ids, id)).as_py():
                 table = file.read_row_group(group).filter(pc.field("message_id") == id)
                 yield from table.to_batches()
-
-
-def _may_hold(group: Any, id: str) -> bool:
-    for number in range(group.num_columns):
-        chunk = group.column(number)
-        if chunk.path_in_schema == "message_id":
-            statistics = chunk.statistics
-            if statistics is None or not statistics.has_min_max:
-                return True
-            return bool(statistics.min <= id <= statistics.max)
-    return True

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
 from waystation.why.account import Account, Decision, Hop, Step
 from waystation.why.explain import REASONS, span, summary
@@ -28,11 +29,13 @@ def explain_from_tables(tables: Path, message_id: str) -> Account:
         )
     expected = _rows(tables, "expected", pc.field("message_id") == message_id)
     judged = _rows(tables, "audit", pc.field("message_id") == message_id)
-    hops = tuple(
+    told = [
         _Hop(tables, node, list(path), expected, judged).told()
         for node, path in groupby(found[0]["path"], key=lambda step: step["node"])
-    )
-    return Account(message_id, hops, summary(hops), tuple(_remarks(found[0])))
+    ]
+    # A node may be told what became of a message after the next one has dealt with it.
+    hops = tuple(sorted(told, key=lambda hop: hop.received_at))
+    return Account(message_id, hops, summary(hops), tuple(_remarks(found[0], hops)))
 
 
 class _Hop:
@@ -124,7 +127,14 @@ def _rows(tables: Path, table: str, wanted: pc.Expression) -> list[Row]:
             rule="OB-4",
             hint="build the tables with `waystation pipeline build`",
         )
-    found = ds.dataset(directory, format="parquet").to_table(filter=wanted)
+    try:
+        found = ds.dataset(directory, format="parquet").to_table(filter=wanted)
+    except (pa.ArrowException, OSError) as error:
+        raise LocalError(
+            f"the table {table} in {tables} cannot be read: {error}",
+            rule="OB-4",
+            hint="build the tables again with `waystation pipeline build`",
+        ) from error
     for unit in (pa.timestamp("us", "UTC"), pa.int64()):  # Spark may have written nanoseconds
         found = found.cast(_with_instants(found.schema, unit))
     rows: list[Row] = found.to_pylist()
@@ -146,10 +156,11 @@ def _retyped(type: pa.DataType, unit: pa.DataType) -> pa.DataType:
     return type
 
 
-def _remarks(trace: Row) -> list[str]:
+def _remarks(trace: Row, hops: tuple[Hop, ...]) -> list[str]:
     remarks = []
+    ended = hops[-1].steps[-1].outcome in (Outcome.DELIVERED, Outcome.DROPPED)
     if trace["looped"]:
         remarks.append("it came into the same node twice on the same way: a loop")
-    if not trace["complete"]:
+    if not trace["complete"] and not ended:
         remarks.append("no node says how it ended")
     return remarks

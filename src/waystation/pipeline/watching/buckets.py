@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 
 from waystation.pipeline.columns import Longs, column
+from waystation.pipeline.health import TALLY
 from waystation.pipeline.schema import BUILT, MESSAGES, journal_schema
 from waystation.pipeline.watching.identity import hashes
 from waystation.pipeline.watching.node_step import Report, advance
@@ -22,7 +23,6 @@ from waystation.pipeline.watching.segments import Shelf
 from waystation.pipeline.watching.state import BucketState, Files, NodeState, decoded, encoded
 from waystation.pipeline.watching.steps import gathered
 from waystation.pipeline.watching.store import Store, write_part
-from waystation.pipeline.watching.windows import TALLY
 
 PORTION_BYTES: Final = 48 * 2**20
 """So much of a node's files is taken in at a time: about a million messages."""

@@ -34,6 +34,7 @@ from waystation.pipeline.columns import (
 )
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
 from waystation.pipeline.deciding import coded_decisions
+from waystation.pipeline.health import TALLY, added_up, counted, health_of
 from waystation.pipeline.listing import Wanted, locate
 from waystation.pipeline.node_data import FileData, Share
 from waystation.pipeline.schema import (
@@ -62,7 +63,6 @@ from waystation.pipeline.watching.state import (
     share_rows,
     tops,
 )
-from waystation.pipeline.watching.windows import added_up, health_of, tally
 
 HOT: Final = 1_000_000
 """Microseconds: so far back from the latest message others are expected to be told of late."""
@@ -222,8 +222,11 @@ class _Step:
 
     def steps(self) -> pa.Table:
         """What is new for the traces."""
-        name = coded_name(self._node, self._messages.num_rows)
-        return coded_steps(self._messages.append_column("node", name))
+        return coded_steps(self._named(self._messages))
+
+    def _named(self, rows: pa.Table) -> pa.Table:
+        """Rows with the name of the node."""
+        return rows.append_column("node", coded_name(self._node, rows.num_rows))
 
     def report(self, new: Mapping[str, list[Known]]) -> Report:
         """What is to be told of these files."""
@@ -488,18 +491,22 @@ class _Step:
         state, former, shelf = self.state, self._former, self._shelves["hot_tallies"]
         if not self._messages.num_rows:
             return
-        new = tally(self._messages)
+        new = added_up(counted(self._named(self._messages))).cast(TALLY)
         windows = np.unique(longs(new, "window_start"))
         state.window = max(former.window, int(windows[-1]))
         near = added_up(pa.concat_tables([shelf.read(self._node), new]))
         spans = self._spans("health")
         for low, high in runs_of(spans, reached_by(spans, windows)):
-            rows = near if low >= former.window else tally(self._rows_at(low, high))
+            rows = (
+                near
+                if low >= former.window
+                else added_up(counted(self._named(self._rows_at(low, high))))
+            )
             self._take_out("health", low, high)
             cut = [state.window] if high == LAST and low < state.window else []
             for begin, end in pairwise([low, *cut, high]):
                 part = from_to(rows, "window_start", begin, end)
-                self._put("health", begin, end, health_of(self._node, part))
+                self._put("health", begin, end, health_of(part))
         shelf.take_out(self._node)
         shelf.add(self._node, FIRST, LAST, from_to(near, "window_start", state.window, LAST))
 

@@ -17,6 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from waystation.pipeline.writing import parquet_options
+
 FIRST: Final = -(2**63)
 LAST: Final = 2**63 - 1
 
@@ -197,7 +199,7 @@ def write_rows(directory: Path, name: str, rows: pa.Table) -> str:
     unique = f"{name}-{uuid.uuid4().hex[:12]}.parquet"
     directory.mkdir(parents=True, exist_ok=True)
     hidden = directory / f".{unique}"
-    pq.write_table(rows, hidden, compression="zstd", compression_level=1)
+    pq.write_table(rows, hidden, **parquet_options(rows.schema))
     hidden.rename(directory / unique)
     return unique
 

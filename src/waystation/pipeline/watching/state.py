@@ -12,9 +12,10 @@ import msgspec
 import pyarrow.parquet as pq
 from msgspec import Struct, field
 
+from waystation.journal.chunks import instant_bounds, number_bounds
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File
-from waystation.pipeline.node_data import UNREADABLE, instant_bounds
+from waystation.pipeline.node_data import UNREADABLE
 from waystation.pipeline.watching.segments import FIRST, LAST, Segment
 
 Files = dict[str, list[File]]
@@ -121,15 +122,15 @@ def _known(system: Any, directory: str, file: File) -> Known:
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     if not groups:
         return Known(file)
-    incarnations = _bounds(_numbers(group, "incarnation") for group in groups)
+    incarnations = _bounds(number_bounds(group, "incarnation") for group in groups)
     same = incarnations is not None and incarnations[0] == incarnations[1]
     return Known(
         file,
         footer.num_rows,
         incarnations[0] if incarnations is not None and same else None,
-        _bounds(_numbers(group, "seq") for group in groups),
-        _bounds(_instants(group, "at") for group in groups),
-        _bounds(_instants(group, "received_at") for group in groups),
+        _bounds(number_bounds(group, "seq") for group in groups),
+        _bounds(instant_bounds(group, "at") for group in groups),
+        _bounds(instant_bounds(group, "received_at") for group in groups),
     )
 
 
@@ -139,23 +140,6 @@ def _bounds(found: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
     if len(known) < len(pairs):
         return None
     return min(low for low, _ in known), max(high for _, high in known)
-
-
-def _instants(group: Any, name: str) -> tuple[int, int] | None:
-    low, high = instant_bounds(group, name)
-    return None if low is None or high is None else (low, high)
-
-
-def _numbers(group: Any, name: str) -> tuple[int, int] | None:
-    for number in range(group.num_columns):
-        column = group.column(number)
-        if column.path_in_schema == name:
-            statistics = column.statistics
-            if statistics is None or not statistics.has_min_max or statistics.null_count:
-                return None
-            low, high = statistics.min_raw, statistics.max_raw
-            return (low, high) if isinstance(low, int) and isinstance(high, int) else None
-    return None
 
 
 def listed(files: Mapping[str, list[Known]]) -> Files:

@@ -1,0 +1,112 @@
+"""Mistakes that people make at the command line: each is told in one line that says what to do."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.live_commands import PATIENCE, WAYSTATION
+from waystation.cli import main
+from waystation.journal import Journal
+
+
+def ends(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as ended:
+        main([*map(str, arguments)])
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.mark.parametrize("group", ["journal", "pipeline"])
+def test_a_group_alone_says_what_there_is(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = ends(capsys, group)
+    assert (code, err) == (0, "")
+    assert "Examples:" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("journal", "cat", "X"),
+        ("journal", "tail", "X"),
+        ("journal", "check", "X"),
+        ("journal", "compact", "X"),
+        ("why", "1" * 32, "--journal", "X"),
+        ("pipeline", "build", "--journal", "X", "--out", "T"),
+        ("pipeline", "table", "--journal", "X", "--at", "1m"),
+    ],
+)
+def test_a_directory_that_is_no_journal_is_told_before_anything_is_done(
+    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"X": tmp_path / "elsewhere", "T": tmp_path / "tables"}
+    places["X"].mkdir()
+    (places["X"] / "notes.txt").write_text("no journal")
+    code, out, err = ends(capsys, *(places.get(word, word) for word in arguments))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "is no journal: it has none of members, messages" in err
+    assert not places["T"].exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("journal", "tail", "J", "-n", "-5"), "-5 is not in the range"),
+        (("journal", "tail", "J", "-n", "9" * 23), "is not in the range"),
+        (("journal", "cat", "J", "--message", "zz"), "32 lower-case hexadecimal digits"),
+        (("pipeline", "build", "--journal", "J", "--out", "T", "--node", "nobody"), "'nobody'"),
+        (
+            ("pipeline", "build", "--journal", "J", "--out", "T", "--since", "1h", "--until", "2h"),
+            "--since is not before --until",
+        ),
+        (("send", "echo", "hello"), "give --via URL"),
+        (("send", "a => => b", "hello", "--via", "tcp://127.0.0.1:1"), "address '' is no text"),
+        (("send", "a/b/+", "x", "--publish", "--via", "tcp://127.0.0.1:1"), "a/b/+"),
+        (("send", "echo", "x", "--via", "tcp://127.0.0.1:1", "--ttl", "nan"), "no number"),
+        (("demo", "--seconds", "nan"), "no number"),
+        (("simulate", "--nodes", "2", "--participants", "1", "--messages", "9" * 20), "range"),
+    ],
+)
+def test_what_cannot_be_meant_is_wrong_usage(
+    arguments: tuple[str, ...],
+    complaint: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Journal(tmp_path / "journal", "garage").close()
+    places = {"J": tmp_path / "journal", "T": tmp_path / "tables"}
+    code, out, err = ends(capsys, *(places.get(word, word) for word in arguments))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert complaint in err
+    assert not places["T"].exists()
+
+
+def test_a_table_that_cannot_be_read_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "part-0.parquet").write_bytes(b"PAR1 and no more")
+    code, out, err = ends(capsys, "why", "1" * 32, "--tables", tmp_path)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "the table traces in " in err
+    assert "waystation pipeline build" in err
+
+
+@pytest.mark.parametrize("option", ["--listen", "--metrics"])
+def test_a_port_that_is_taken_is_told_without_a_number_of_the_system(option: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        command = [*WAYSTATION, "router", "--listen", "127.0.0.1:0", option, place]
+        found = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=PATIENCE
+        )
+    assert found.returncode == 1
+    [line] = found.stderr.splitlines()
+    assert line.startswith(f"waystation: cannot listen on {place}: ")
+    assert "a port that is free" in line
+    assert "Errno" not in line
