@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.harness import Report, in_turns, medians_of, seconds
 from benchmarks.pipeline import journals
+from waystation.demo.processes import WAYSTATION
 
 PACKAGES = ("pyarrow", "duckdb")
 ROWS = int(os.environ.get("WAYSTATION_BENCH_ROWS", "10000000"))
@@ -34,9 +35,8 @@ def run(report: Report) -> None:
     journal = journals.messages(ROWS)
     ids = iter(some_ids(journal, 2 * TURNS))
     files = str(journal / "messages" / "*" / "*.parquet")
-    why = [sys.executable, "-c", "from waystation.cli import main; main()", "why"]
     measures = {
-        "waystation": lambda: took([*why, next(ids), "--journal", str(journal)]),
+        "waystation": lambda: took([*WAYSTATION, "why", next(ids), "--journal", str(journal)]),
         "DuckDB, rows only": lambda: took([sys.executable, "-c", _DUCKDB, files, next(ids)]),
     }
     for name, value in medians_of(in_turns(measures, TURNS)).items():

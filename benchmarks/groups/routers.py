@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 import subprocess
-import sys
 import time
 from types import TracebackType
 from typing import Self
 
-_WAYSTATION = (sys.executable, "-c", "from waystation.cli import main; main()")
+from waystation.demo.processes import WAYSTATION
 
 
 class Router:
@@ -35,7 +34,7 @@ class Router:
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        command = [*_WAYSTATION, "router", "--listen", self.place]
+        command = [*WAYSTATION, "router", "--listen", self.place]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)  # noqa: S603
         host, port = self.place.split(":")
         while True:

@@ -22,7 +22,7 @@ from waystation.journal.records import INSTANT, SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.pipeline.columns import id_texts
 from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import TRUTH, CellWriter
+from waystation.pipeline.fleet_journal import write_fleet
 
 KEPT = Path(os.environ.get("WAYSTATION_BENCH_DATA", tempfile.gettempdir())) / "waystation-bench"
 BEGIN = 1_767_225_600_000_000
@@ -65,13 +65,8 @@ def rows_in(journal: Path, table: str) -> int:
 
 
 def _write_fleet(fleet: Fleet, directory: Path) -> None:
-    (directory / TRUTH / "losses").mkdir(parents=True)
     with ProcessPoolExecutor() as pool:
-        list(pool.map(partial(_write_cell, fleet, directory), range(fleet.cells)))
-
-
-def _write_cell(fleet: Fleet, directory: Path, cell: int) -> None:
-    CellWriter(fleet, cell, directory).write()
+        write_fleet(fleet, directory, pool.map)
 
 
 def hubs(rows: int) -> Path:

@@ -16,6 +16,7 @@ import msgspec
 from benchmarks.harness import resident_bytes
 from benchmarks.router.load import RECEIVERS, SENDERS, Job, Shape, join
 from tests.peers.jgroups_peer import VERSIONS, free_port, real_router, wait_for_port
+from waystation.demo.processes import WAYSTATION
 
 WARM_UP = 4.0
 """A JVM compiles what it runs often; before that it is several times slower."""
@@ -60,7 +61,7 @@ def ours() -> Iterator[Running]:
     port = free_port()
     command = ["router", "--listen", f"127.0.0.1:{port}"]
     with subprocess.Popen(  # noqa: S603 - ourselves
-        [sys.executable, "-c", "from waystation.cli import main; main()", *command],
+        [*WAYSTATION, *command],
         stdout=subprocess.DEVNULL,
     ) as process:
         try:

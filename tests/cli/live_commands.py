@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,9 @@ import pytest
 
 from waystation.cli import main
 from waystation.config import check_file, running
+from waystation.demo.processes import WAYSTATION
 from waystation.node import Node
 
-WAYSTATION = (sys.executable, "-c", "from waystation.cli import main; main()")
 PATIENCE = 60.0
 """Seconds after which whatever a test waits for will not come any more."""
 

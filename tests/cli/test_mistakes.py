@@ -8,21 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.live_commands import PATIENCE, WAYSTATION
-from waystation.cli import main
+from tests.cli.live_commands import PATIENCE, Commands
+from waystation.demo.processes import WAYSTATION
 from waystation.journal import Journal
 
 
-def ends(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, arguments)])
-    captured = capsys.readouterr()
-    return int(ended.value.code or 0), captured.out, captured.err
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(capsys)
 
 
 @pytest.mark.parametrize("group", ["journal", "pipeline"])
-def test_a_group_alone_says_what_there_is(group: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = ends(capsys, group)
+def test_a_group_alone_says_what_there_is(group: str, call: Commands) -> None:
+    code, out, err = call(group)
     assert (code, err) == (0, "")
     assert "Examples:" in out
 
@@ -40,12 +38,12 @@ def test_a_group_alone_says_what_there_is(group: str, capsys: pytest.CaptureFixt
     ],
 )
 def test_a_directory_that_is_no_journal_is_told_before_anything_is_done(
-    arguments: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: tuple[str, ...], tmp_path: Path, call: Commands
 ) -> None:
     places = {"X": tmp_path / "elsewhere", "T": tmp_path / "tables"}
     places["X"].mkdir()
     (places["X"] / "notes.txt").write_text("no journal")
-    code, out, err = ends(capsys, *(places.get(word, word) for word in arguments))
+    code, out, err = call(*(str(places.get(word, word)) for word in arguments))
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "is no journal: it has none of members, messages" in err
     assert not places["T"].exists()
@@ -74,22 +72,20 @@ def test_what_cannot_be_meant_is_wrong_usage(
     arguments: tuple[str, ...],
     complaint: str,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    call: Commands,
 ) -> None:
     Journal(tmp_path / "journal", "garage").close()
     places = {"J": tmp_path / "journal", "T": tmp_path / "tables"}
-    code, out, err = ends(capsys, *(places.get(word, word) for word in arguments))
+    code, out, err = call(*(str(places.get(word, word)) for word in arguments))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert complaint in err
     assert not places["T"].exists()
 
 
-def test_a_table_that_cannot_be_read_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_table_that_cannot_be_read_is_named(tmp_path: Path, call: Commands) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "part-0.parquet").write_bytes(b"PAR1 and no more")
-    code, out, err = ends(capsys, "why", "1" * 32, "--tables", tmp_path)
+    code, out, err = call("why", "1" * 32, "--tables", str(tmp_path))
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "the table traces in " in err
     assert "waystation pipeline build" in err

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cli import live_commands
 from tests.cli.live_commands import PATIENCE, Commands, Served, served, started
 from waystation.cli.top import line, picture
+from waystation.demo.processes import WAYSTATION
 from waystation.node.status import RouteStatus, SessionStatus, Snapshot
 
 HUB = """\
@@ -122,7 +122,7 @@ def test_away_from_a_terminal_it_prints_lines_until_told_to_end(hub: Served) -> 
 def test_in_a_terminal_it_draws_over_what_was_there(hub: Served) -> None:
     terminal, own = pty.openpty()
     with subprocess.Popen(
-        [*live_commands.WAYSTATION, "top", hub.url, "--interval", "0.05"],
+        [*WAYSTATION, "top", hub.url, "--interval", "0.05"],
         stdout=own,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"},
     ) as process:

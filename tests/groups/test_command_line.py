@@ -7,17 +7,16 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.groups.clients import uuid
+from waystation.demo.processes import WAYSTATION
 from waystation.transports.place import parse_place
 from waystation.wire.jgroups5 import Goodbye, Heartbeat, Message, Register, Value, encode
 
-WAYSTATION = (sys.executable, "-c", "from waystation.cli import main; main()")
 PATIENCE = 30
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,10 @@ import trustme
 
 from tests.peers import jgroups_peer
 from tests.peers.jgroups_peer import SOURCES, Generation, Member, free_port, shipped, wait_for_port
+from waystation.demo.processes import WAYSTATION
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(jgroups_peer.FETCH_SECONDS + 300)]
 
-WAYSTATION = (sys.executable, "-c", "from waystation.cli import main; main()")
 Start = Callable[[Generation, str, str, str], Member]
 GENERATIONS: tuple[Generation, ...] = (2, 5)
 

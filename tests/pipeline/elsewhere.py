@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from tests.pipeline.frames import assert_same
 from waystation import pipeline
 from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import TRUTH, CellWriter
+from waystation.pipeline.fleet_journal import write_fleet
 from waystation.pipeline.shipping import NEEDED
 
 NEEDED_BY_PANDAS = ("dateutil", "python_dateutil", "pytz", "six", "tzdata")
@@ -53,9 +53,7 @@ def bare_python(directory: Path, *, without: Collection[str] = ()) -> Path:
 def small_fleet(directory: Path) -> Path:
     """The journal of a fleet of several nodes, with losses of most kinds."""
     fleet = Fleet(nodes=9, participants=60, messages=1_500, seed=11)
-    (directory / TRUTH / "losses").mkdir(parents=True)
-    for cell in range(fleet.cells):
-        CellWriter(fleet, cell, directory).write()
+    write_fleet(fleet, directory)
     return directory
 
 

@@ -16,7 +16,7 @@ from tests.pipeline.journals import read
 from waystation import cli, pipeline
 from waystation.journal import Journal
 from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import TRUTH, CellWriter
+from waystation.pipeline.fleet_journal import write_fleet
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
@@ -70,10 +70,8 @@ SIZE = ("--nodes", 3, "--participants", 20, "--messages", 300)
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory: Path = tmp_path_factory.mktemp("command") / "journal"
-    (directory / TRUTH / "losses").mkdir(parents=True)
     made = Fleet(nodes=3, participants=20, messages=300, seed=3)
-    for cell in range(made.cells):
-        CellWriter(made, cell, directory).write()
+    write_fleet(made, directory)
     return directory
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from waystation import pipeline
 from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import TRUTH, CellWriter
+from waystation.pipeline.fleet_journal import TRUTH, write_fleet
 from waystation.pipeline.report import write_report
 from waystation.pipeline.report.facts import gather
 from waystation.pipeline.report.reading import Tables
@@ -21,10 +21,8 @@ pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its tim
 
 def test_losses_of_a_made_up_fleet_are_all_told(spark: SparkSession, tmp_path: Path) -> None:
     journal, tables = tmp_path / "journal", tmp_path / "tables"
-    (journal / TRUTH / "losses").mkdir(parents=True)
     fleet = Fleet(nodes=6, participants=40, messages=4_000, seed=11)
-    for cell in range(fleet.cells):
-        CellWriter(fleet, cell, journal).write()
+    write_fleet(fleet, journal)
     messages = pipeline.read_journal(spark, journal).messages
     pipeline.traces(messages).write.parquet(str(tables / "traces"))
     pipeline.health(messages).write.parquet(str(tables / "health"))

@@ -31,7 +31,7 @@ from waystation.errors import LocalError
 from waystation.journal.compaction import compact
 from waystation.pipeline import TABLES
 from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import TRUTH, CellWriter
+from waystation.pipeline.fleet_journal import write_fleet
 from waystation.pipeline.watching import buckets, node_step, segments, traces
 from waystation.pipeline.watching import engine as engines
 from waystation.pipeline.watching.buckets import bucket_of
@@ -54,10 +54,8 @@ def in_batches(paths: list[str], rng: random.Random, count: int) -> list[list[st
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory: Path = tmp_path_factory.mktemp("fleet") / "journal"
-    (directory / TRUTH / "losses").mkdir(parents=True)
     made = Fleet(nodes=5, participants=30, messages=600, seed=5)
-    for cell in range(made.cells):
-        CellWriter(made, cell, directory).write()
+    write_fleet(made, directory)
     return directory
 
 

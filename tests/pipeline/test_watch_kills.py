@@ -14,6 +14,7 @@ import pytest
 
 from tests.pipeline.journals import busy, journal_of, write
 from tests.pipeline.watched import assert_up_to_date, table_in
+from waystation.demo.processes import WAYSTATION
 from waystation.pipeline import TABLES
 
 pytestmark = pytest.mark.timeout(900)
@@ -73,9 +74,8 @@ def test_a_killed_driver_of_spark_goes_on_from_its_checkpoint(tmp_path: Path) ->
     rng = random.Random(5)
     journal = journal_in(tmp_path, 12)
     out, checkpoint = tmp_path / "tables", tmp_path / "checkpoint"
-    code = "from waystation.cli import main; main()"
     options = ("--out", out, "--checkpoint", checkpoint, "--files", 9, "--once", "--json")
-    command = (sys.executable, "-c", code, "pipeline", "watch", "--journal", journal, *options)
+    command = (*WAYSTATION, "pipeline", "watch", "--journal", journal, *options)
     for _ in range(5):
         process = subprocess.Popen(
             [*map(str, command)], stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -69,15 +69,17 @@ def nodes_in(directory: Path) -> set[str]:
     return set(all_nodes(directory))
 
 
-def check_is_journal(directory: Path) -> None:
-    """Refuse a directory that no node has ever kept a journal in, before anything is done."""
+def check_is_journal(directory: Path) -> set[str]:
+    """Refuse a directory that no node has ever kept a journal in; the nodes that it has."""
+    nodes = nodes_in(directory)
     begun = directory.glob(".node=*.lock")  # by a node that has told of nothing yet
-    if not nodes_in(directory) and not any(begun):
+    if not nodes and not any(begun):
         raise LocalError(
             f"{shown(str(directory))} is no journal: it has none of {', '.join(TABLES)}",
             rule="OB-5",
             hint="give the directory that nodes keep their journal in",
         )
+    return nodes
 
 
 class Checked(click.ParamType[str]):

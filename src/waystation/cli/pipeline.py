@@ -23,7 +23,6 @@ from waystation.cli.options import (
     journal_option,
     json_option,
     master_option,
-    nodes_in,
     tables_option,
 )
 from waystation.cli.spark import drawn, spark_session
@@ -119,8 +118,7 @@ def _check_asked(
     """Refuse to look for what cannot be there, before Spark is started."""
     if find_spec("pyspark") is None:
         import_module("waystation.pipeline")  # it says what to install
-    check_is_journal(journal)
-    known = nodes_in(journal)
+    known = check_is_journal(journal)
     for node in nodes:
         if node not in known:
             raise click.UsageError(f"nothing in {journal} is of a node {shown(node)}")

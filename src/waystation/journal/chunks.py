@@ -54,8 +54,8 @@ def may_hold_text(file: BinaryIO, group: Any, name: str, text: str) -> bool:
     chunk = _chunk(group, name)
     if chunk is None:
         return True
-    bounds = bounds_of(group, name)
-    if bounds is not None and not bounds[0] <= text <= bounds[1]:
+    bounds = _bounded(chunk)
+    if bounds is not None and not bounds.min <= text <= bounds.max:
         return False
     if chunk.bloom_filter_offset is None or chunk.bloom_filter_length is None:
         return True
@@ -106,7 +106,12 @@ def _blocks(head: bytes, length: int) -> tuple[int, int] | None:
 
 def _statistics(group: Any, name: str) -> Any:
     chunk = _chunk(group, name)
-    statistics = None if chunk is None else chunk.statistics
+    return None if chunk is None else _bounded(chunk)
+
+
+def _bounded(chunk: Any) -> Any:
+    """The statistics of a chunk, if they have bounds."""
+    statistics = chunk.statistics
     return statistics if statistics is not None and statistics.has_min_max else None
 
 

@@ -122,10 +122,9 @@ def build(
 
 def _grouped(tables: list[str]) -> list[tuple[str, ...]]:
     """The tables in their order, those together that are made together."""
-    together = [table for table in _TOGETHER if table in tables]
-    if len(together) < len(_TOGETHER):
+    if not set(_TOGETHER) <= set(tables):
         return [(table,) for table in tables]
-    first, *others = together
+    first, *others = _TOGETHER
     return [_TOGETHER if table == first else (table,) for table in tables if table not in others]
 
 

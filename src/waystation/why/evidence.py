@@ -107,7 +107,7 @@ class Evidence:
 
 def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
     """The rows of a message in a sealed file."""
-    with path.open("rb", buffering=0) as bytes, pq.ParquetFile(path) as file:
+    with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes) as file:
         for group in range(file.num_row_groups):
             if not may_hold_text(bytes, file.metadata.row_group(group), "message_id", id):
                 continue

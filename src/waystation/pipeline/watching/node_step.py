@@ -497,11 +497,8 @@ class _Step:
         near = added_up(pa.concat_tables([shelf.read(self._node), new]))
         spans = self._spans("health")
         for low, high in runs_of(spans, reached_by(spans, windows)):
-            rows = (
-                near
-                if low >= former.window
-                else added_up(counted(self._named(self._rows_at(low, high))))
-            )
+            far = low < former.window
+            rows = counted(self._named(self._rows_at(low, high))) if far else near
             self._take_out("health", low, high)
             cut = [state.window] if high == LAST and low < state.window else []
             for begin, end in pairwise([low, *cut, high]):
