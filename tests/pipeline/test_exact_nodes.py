@@ -19,11 +19,10 @@ from tests.pipeline import oracle
 from tests.pipeline.frames import assert_same
 from tests.pipeline.journals import busy, journal_of, many, write
 from tests.pipeline.oracle import Row, Tables
-from waystation.pipeline import deciding, node_data, tracing
+from waystation.pipeline import deciding, node_data, stretches, tracing
 from waystation.pipeline.columns import coded_name
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
 from waystation.pipeline.deciding import coded_decisions
-from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Share
 from waystation.pipeline.schema import BUILT
@@ -65,7 +64,7 @@ def data(
         monkeypatch.setattr(node_data, "_MANY_ROWS", 0)
         monkeypatch.setattr(node_data, "_BYTES_OF_UNREPEATED", 0)
     if request.param == "in small portions":
-        monkeypatch.setattr(node_data, "FOLDED_AT_ONCE", 7)
+        monkeypatch.setattr(stretches, "FOLDED_AT_ONCE", 7)
         monkeypatch.setattr(node_data, "_OPEN_AT_ONCE", 1)
         monkeypatch.setattr(deciding, "ROWS_AT_ONCE", 5)
         monkeypatch.setattr(deciding, "_DENSE", 0)
@@ -100,14 +99,11 @@ def test_histories_are_what_the_oracle_says(
 ) -> None:
     def routes() -> Iterator[pa.Table]:
         for node in data:
-            for part in node.foldable("routes"):
-                yield written_out("route_history", node.node, coded_routes(part, node.lifetimes()))
+            yield node.route_history
 
     def subscriptions() -> Iterator[pa.Table]:
         for node in data:
-            for part in node.foldable("subscriptions"):
-                found = coded_subscriptions(part, node.lifetimes())
-                yield written_out("subscription_history", node.node, found)
+            yield node.subscription_history
 
     assert_same(plain(routes(), "route_history"), wanted["route_history"])
     found = plain(subscriptions(), "subscription_history")
@@ -128,8 +124,7 @@ def test_verdicts_are_what_the_oracle_says(
             whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
             messages = node.coded_events("messages")
             yield compare(node.node, whole, messages, node.later_entries(waiting_ids(messages)))
-            for part in node.foldable("routes"):
-                yield route_differences(node.node, part)
+            yield route_differences(node.node, node.coded_events("routes"))
 
     assert_same(plain(expected(), "expected"), wanted["expected"])
     assert_same(plain(audit(), "audit"), wanted["audit"])

@@ -14,15 +14,16 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows, row, table_of
 from waystation import pipeline
-from waystation.pipeline import deciding, node_data, work
+from waystation.pipeline import deciding, node_data, stretches, work
 from waystation.pipeline.building import rows_in
 from waystation.pipeline.comparing import compare, waiting_ids
 from waystation.pipeline.deciding import decide
-from waystation.pipeline.folding import RouteFold, fold_routes
+from waystation.pipeline.folding import fold_routes, route_parts
 from waystation.pipeline.lifetimes import Lifetimes
-from waystation.pipeline.listing import Wanted, list_journal
+from waystation.pipeline.listing import File, Wanted, list_journal
 from waystation.pipeline.matching import match
 from waystation.pipeline.node_data import FileData, Share
+from waystation.pipeline.route_fold import route_folds
 from waystation.pipeline.schema import BUILT
 from waystation.pipeline.tracing import coded_steps, packed, steps, trace, unpacked
 
@@ -70,10 +71,11 @@ def test_a_history_is_folded_in_parts_to_the_same_rows(
     [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
     found = []
     for at_once in (1_000, 60):
-        monkeypatch.setattr(node_data, "FOLDED_AT_ONCE", at_once)
+        monkeypatch.setattr(stretches, "FOLDED_AT_ONCE", at_once)
         data = opened(tmp_path, Share(*node))
         found.append(sorted_rows([data.route_history, data.subscription_history]))
-    assert len(list(data.foldable("routes"))) == 9
+    events = data.coded_events("routes")
+    assert len(list(route_parts(events, data.lifetimes()))) == 9  # whole folds
     assert found[0] == found[1]
 
 
@@ -135,8 +137,22 @@ def test_a_large_node_is_decided_and_audited_in_spans_to_the_same_rows(tmp_path:
 def test_tasks_get_about_equal_work_and_every_node_is_done_once() -> None:
     made = [Share(f"n{number}", {}) for number in range(100)]
     bundles = work._bundled(made, ("routes",), 7)
-    assert [share for bundle in bundles for share in bundle] == made
+    in_order = sorted(bundles, key=lambda bundle: made.index(bundle[0]))
+    assert [share for bundle in in_order for share in bundle] == made  # neighbours stay together
     assert max(map(len, bundles)) - min(map(len, bundles)) <= 1
+
+
+def test_the_costliest_task_comes_first_and_there_are_more_where_it_is_worth_it() -> None:
+    sizes = [1, 30, 1, 1, 2, 90, 1]
+    made = [
+        Share(f"n{number}", {"routes": [File("f", size * 2**20, 1, 1)]})
+        for number, size in enumerate(sizes)
+    ]
+    bundles = work._bundled(made, ("routes",), 3)
+    assert made[5] in bundles[0]
+    for wanted, count in ((1, 4), (4, 7), (200, 7)):
+        assert work._tasks(wanted, made, ("routes",)) == count
+    assert work._tasks(2, made[:1], ("routes",)) == 1
 
 
 def test_a_node_with_most_of_the_rows_is_shared_out_among_the_tasks(
@@ -267,7 +283,7 @@ def test_matching_many_ids_finds_what_the_core_finds() -> None:
 def test_a_fold_that_goes_on_for_long_is_the_same_row_by_row(
     monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
-    monkeypatch.setattr("waystation.pipeline.folding.ROUNDS", rounds)
+    monkeypatch.setattr("waystation.pipeline.route_fold.ROUNDS", rounds)
     events = []
     for number in range(200):  # each time a refused put hides that the local one has expired
         at = number * 10 * SECOND
@@ -286,9 +302,10 @@ def test_instants_that_lie_ages_apart_are_compared_as_exactly() -> None:
         row("routes", seq, participant=f"p{seq % 3}", expiry=last if seq % 2 else BEGIN + seq)
         for seq in range(40_000)
     ]
-    fold = RouteFold(table_of("routes", events))
-    assert fold._scale._distinct is not None  # too far apart for distances
-    assert set(fold.expiry.tolist()) <= {last, *(BEGIN + seq for seq in range(40_000))}
+    folds = list(route_folds(table_of("routes", events)))
+    assert all(fold._scale._distinct is not None for fold in folds)  # too far apart for distances
+    held = {expiry for fold in folds for expiry in fold.expiry.tolist()}
+    assert held <= {last, *(BEGIN + seq for seq in range(40_000))}
 
 
 def test_a_journal_that_lies_in_several_files_of_any_order_is_one(tmp_path: Path) -> None:
@@ -304,3 +321,18 @@ def test_a_journal_that_lies_in_several_files_of_any_order_is_one(tmp_path: Path
         found.append(sorted_rows([opened(tmp_path / name, Share(*node)).route_history]))
     assert found[0] == found[1]
     assert INCARNATION * 1_000 == BEGIN
+
+
+def test_an_expiry_at_the_beginning_of_time_is_one_like_others() -> None:
+    events = [
+        row("routes", 0, participant="old", expiry=0),
+        row("routes", 1, participant="old", expiry=None),
+        row("routes", 2, participant="old", expiry=BEGIN + SECOND),
+        row("routes", 3, participant="new", expiry=None),
+    ]
+    found = fold_routes("n", table_of("routes", events), Lifetimes()).to_pylist()
+    assert [(each["participant"], each["expiry"], each["closed_by"]) for each in found] == [
+        ("old", None, "replaced"),
+        ("old", None, None),
+        ("new", None, None),
+    ]

@@ -71,6 +71,19 @@ def common_codes(some: pa.Array, others: pa.Array) -> tuple[Longs, Longs]:
     return codes(one), np.append(numbers, -1)[codes(other)]
 
 
+def common_texts(some: pa.Array, others: pa.Array) -> tuple[pa.Array, Longs, Longs]:
+    """The distinct texts of two columns, and the number of each row's text in both; -1 for null.
+
+    >>> texts, one, other = common_texts(pa.array(["a", "b"]), pa.array(["b", None, "c"]))
+    >>> texts.to_pylist(), one.tolist(), other.tolist()
+    (['a', 'b', 'c'], [0, 1], [1, -1, 2])
+    """
+    one, other = encoded(some), encoded(others)
+    new = pc.is_null(pc.index_in(other.dictionary, value_set=one.dictionary))
+    texts = pa.concat_arrays([one.dictionary, other.dictionary.filter(new)])
+    return texts, *common_codes(one, other)
+
+
 def are(values: pa.Array, text: str) -> Flags:
     """Which texts are this one; each distinct one is asked."""
     coded = encoded(values)
@@ -201,6 +214,17 @@ def number_codes(numbers: Longs | Words) -> Longs:
     return codes(pa.array(numbers))
 
 
+def repeated_numbers(numbers: Longs) -> Longs:
+    """The numbers that are there more than once, each as often as it is there again; sorted.
+
+    >>> repeated_numbers(np.array([7, 3, 7, 5, 7, 3])).tolist()
+    [3, 7, 7]
+    """
+    ordered = np.sort(numbers)
+    found: Longs = ordered[1:][ordered[1:] == ordered[:-1]]
+    return found
+
+
 def firsts(codes: Longs) -> Flags:
     """Which rows are the first of their number; numbers are given in the order they come in."""
     highest = np.maximum.accumulate(codes)
@@ -222,6 +246,8 @@ def word_codes(high: Words, low: Words) -> Longs:
 
 def text_bounds(texts: Any) -> npt.NDArray[np.int32]:
     """Where each text begins in the bytes of all, and the last one ends."""
+    if not len(texts):
+        return np.zeros(1, np.int32)
     return np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, texts.offset * 4)
 
 
@@ -234,7 +260,8 @@ def text_bytes(texts: Any) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
 
 
-_DIGITS: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+_PAIRS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
+"""The two digits of each byte."""
 
 
 def id_words(ids: pa.Array) -> tuple[Words, Words]:
@@ -257,8 +284,7 @@ def id_texts(high: Words, low: Words) -> pa.Array:
     True
     """
     bytes = np.stack([high, low], axis=1).astype(">u8").view(np.uint8).ravel()
-    digits = np.empty((len(bytes), 2), np.uint8)
-    digits[:, 0], digits[:, 1] = _DIGITS[bytes >> 4], _DIGITS[bytes & 15]
+    digits = _PAIRS[bytes]
     bounds = np.arange(0, 32 * len(high) + 1, 32, dtype=np.int32)
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(digits)]
     return pa.Array.from_buffers(TEXT, len(high), buffers)

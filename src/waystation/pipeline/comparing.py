@@ -6,7 +6,7 @@ How rows are paired is written in docs/reference/tables.md. Arrow in, Arrow out;
 from __future__ import annotations
 
 from collections.abc import Set  # noqa: PYI025 - any kind of set
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -17,24 +17,28 @@ from waystation.pipeline.columns import (
     Flags,
     Longs,
     are,
+    chosen,
+    coded_name,
     codes,
     column,
     common_codes,
+    common_texts,
     encoded,
     flags,
     longs,
     number_codes,
     pair_codes,
-    picked,
-    plain,
     ranks,
     repeated,
     taken,
+    text_bounds,
+    text_bytes,
 )
 from waystation.pipeline.folding import decided_otherwise
 from waystation.pipeline.schema import BUILT, TEXT
 
 _NONE: Final = -1
+_ID_BYTES: Final = 32
 _VERDICTS: Final = pa.array(["ok", "missing", "unexpected", "different"], TEXT)
 _OK, _MISSING, _UNEXPECTED, _DIFFERENT = range(4)
 _OUTCOMES: Final = pa.array([str(outcome) for outcome in Outcome], TEXT)
@@ -48,28 +52,36 @@ def compare(
 
     `entered_later` are the ids of messages that entered the node again after all of these.
     """
+    return coded_comparison(node, expected, messages, entered_later).cast(BUILT["audit"])
+
+
+def coded_comparison(
+    node: str, expected: pa.Table, messages: pa.Table, entered_later: Set[str] = frozenset()
+) -> pa.Table:
+    """The same, with texts as numbers of distinct ones, but for the ids."""
     expected, messages = _without_superseded(expected, messages, entered_later)
     pairing = _Pairing(expected, messages)
     answers = np.append(pairing.theirs, _NONE)[pairing.mine]
     surplus = pairing.theirs[pairing.unclaimed]
     told = np.append(answers, surplus)
-    alone = pa.array(answers < 0)
-    reason = taken(messages, "reason", answers)
+    ids = column(expected, "message_id"), taken(messages, "message_id", surplus)
+    names, for_whom, to_whom = common_texts(*_of_both(expected, messages, "recipient"))
+    reasons, ruled, given = common_texts(*_of_both(expected, messages, "reason"))
+    why = np.where(answers < 0, ruled, np.append(given, _NONE)[answers])
     columns = [
-        _both(expected, "message_id", messages, surplus),
-        repeated(node, len(told)),
-        _both(expected, "recipient", messages, surplus),
-        pa.concat_arrays([plain(column(expected, "outcome")), repeated(None, len(surplus))]),
-        taken(messages, "outcome", told),
-        picked(_VERDICTS, np.append(pairing.verdict, np.full(len(surplus), _UNEXPECTED))),
-        pa.concat_arrays(
-            [
-                pc.if_else(alone, plain(column(expected, "reason")), reason),
-                taken(messages, "reason", surplus),
-            ]
-        ),
+        pa.concat_arrays(ids) if len(surplus) else ids[0],
+        coded_name(node, len(told)),
+        chosen(names, np.append(for_whom, to_whom[surplus])),
+        chosen(_OUTCOMES, np.append(_outcome_codes(expected), np.full(len(surplus), _NONE))),
+        chosen(_OUTCOMES, np.append(_outcome_codes(messages), _NONE)[told]),
+        chosen(_VERDICTS, np.append(pairing.verdict, np.full(len(surplus), _UNEXPECTED))),
+        chosen(reasons, np.append(why, given[surplus])),
     ]
-    return pa.Table.from_arrays(columns, schema=BUILT["audit"])
+    return pa.Table.from_arrays(columns, names=BUILT["audit"].names)
+
+
+def _of_both(expected: pa.Table, messages: pa.Table, name: str) -> tuple[pa.Array, pa.Array]:
+    return column(expected, name), column(messages, name)
 
 
 def waiting_ids(messages: pa.Table) -> set[str]:
@@ -120,10 +132,6 @@ def _left_out(table: pa.Table, instant: str, entries: set[tuple[str, int]]) -> p
     return table.filter(pa.array(kept))
 
 
-def _both(expected: pa.Table, name: str, messages: pa.Table, surplus: Longs) -> pa.Array:
-    return pa.concat_arrays([plain(column(expected, name)), taken(messages, name, surplus)])
-
-
 def route_differences(node: str, routes: pa.Table) -> pa.Table:
     """The rows of `audit` for puts that the live node took otherwise than the rules say."""
     rows = decided_otherwise(routes)
@@ -166,9 +174,9 @@ class _Pairing:
 
     def _number_entries(self, expected: pa.Table, messages: pa.Table) -> None:
         """Number each (message id, received at), the same way on both sides."""
-        ids = pa.concat_arrays([column(expected, "message_id"), column(messages, "message_id")])
+        ids = pa.chunked_array([column(expected, "message_id"), column(messages, "message_id")])
         at = np.append(longs(expected, "at"), longs(messages, "received_at"))
-        entry = pair_codes(codes(ids), at)
+        entry = _entry_numbers(ids, at)
         self._entry_of_expected = entry[: expected.num_rows]
         self._entry_of_message = entry[expected.num_rows :]
         self._entries = int(entry.max(initial=-1)) + 1
@@ -198,9 +206,10 @@ class _Pairing:
         did = np.append(self._mine_do, self._theirs_did)
         keys = (entry * 4 + did) * width + text + 1
         mine, theirs = keys[:count], keys[count:]
-        self._answer_copies(np.flatnonzero(self._mine_do == _FORWARDED), mine, theirs)
-        rows = np.flatnonzero(self._mine_do == _DELIVERED)
-        others = np.flatnonzero(self._theirs_did == _DELIVERED)
+        self._answer_only_ones(mine, theirs)
+        self._answer_copies(mine, theirs)
+        rows = np.flatnonzero((self._mine_do == _DELIVERED) & (self.mine < 0))
+        others = np.flatnonzero((self._theirs_did == _DELIVERED) & self.unclaimed)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
         rows, others = self._left(_DROPPED)
         self._answer_by_name(rows, others, mine[rows], theirs[others], _OK)
@@ -217,9 +226,25 @@ class _Pairing:
             self.mine = np.where(self.mine < 0, waiting[self._entry_of_expected], self.mine)
             self.unclaimed[queued] = False
 
-    def _answer_copies(self, rows: Longs, mine: Longs, theirs: Longs) -> None:
+    def _answer_only_ones(self, mine: Longs, theirs: Longs) -> None:
+        """Pair what is alone on both sides in its entry, which is nearly all: nothing to sort."""
+        expected, told = self._entry_of_expected, self._theirs_of
+        alone = np.bincount(expected, minlength=self._entries) == 1
+        alone &= np.bincount(told, minlength=self._entries) == 1
+        answer = np.zeros(self._entries, np.int64)
+        answer[told] = np.arange(len(told))
+        rows = np.flatnonzero(alone[expected])
+        others = answer[expected[rows]]
+        alike = mine[rows] == theirs[others]
+        rows, others = rows[alike], others[alike]
+        self.mine[rows] = others
+        self.unclaimed[others] = False
+        self.verdict[rows] = _OK
+
+    def _answer_copies(self, mine: Longs, theirs: Longs) -> None:
         """One copy answers all who are behind its address (MC-9)."""
-        sent = np.flatnonzero(self._theirs_did == _FORWARDED)
+        rows = np.flatnonzero((self._mine_do == _FORWARDED) & (self.mine < 0))
+        sent = np.flatnonzero((self._theirs_did == _FORWARDED) & self.unclaimed)
         if not len(rows) or not len(sent):
             return
         keys, counts = np.unique(mine[rows], return_counts=True)
@@ -314,3 +339,37 @@ def _outcome_codes(table: pa.Table) -> Longs:
     # A dictionary may hold what only rows have that were rejected.
     found = pc.fill_null(pc.index_in(told.dictionary, value_set=_OUTCOMES), -1)
     return np.asarray(found).astype(np.int64)[codes(told)]
+
+
+def _entry_numbers(ids: pa.ChunkedArray, at: Longs) -> Longs:
+    """A number for each distinct pair of id and instant.
+
+    Messages hardly ever share an instant, and to see whether they do costs less than to number
+    their ids.
+    """
+    cells = [_cells(part) for part in ids.chunks]
+    if any(part is None for part in cells):
+        return pair_codes(codes(ids.combine_chunks()), at)
+    words = np.concatenate(cells)
+    order = np.argsort(at, kind="stable")  # which is quick where they come in order, as here
+    ordered = at[order]
+    begins = np.append(True, ordered[1:] != ordered[:-1])[: len(at)]
+    number = np.empty(len(at), np.int64)
+    number[order] = np.cumsum(begins) - 1
+    again = np.flatnonzero(~begins)
+    differs = words.take(order[again], axis=0) != words.take(order[again - 1], axis=0)
+    mixed = again[differs.any(axis=1)]
+    if len(mixed):
+        shared = np.isin(number, number[order[mixed]])
+        some = ids.filter(pa.array(shared)).combine_chunks()
+        number[shared] = len(at) + pair_codes(codes(some), at[shared])
+    return number
+
+
+def _cells(ids: pa.Array) -> Any:
+    """The bytes of ids as four numbers each; None if there is anything that is no id."""
+    if not len(ids):
+        return np.zeros((0, _ID_BYTES // 8), np.uint64)
+    if ids.type != TEXT or ids.null_count or (np.diff(text_bounds(ids)) != _ID_BYTES).any():
+        return None
+    return text_bytes(ids).view(np.uint64).reshape(-1, _ID_BYTES // 8)

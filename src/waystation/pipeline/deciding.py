@@ -26,7 +26,7 @@ from waystation.pipeline.columns import (
     coded_name,
     codes,
     column,
-    common_codes,
+    common_texts,
     encoded,
     flags,
     longs,
@@ -246,7 +246,7 @@ class Lookup:
         participants = encoded(column(history, "participant"))
         self._participants = participants.dictionary
         self._incarnations, lives = numbered(longs(history, "incarnation"))
-        fold = lives * max(len(self._participants), 1) + codes(participants)
+        fold = codes(participants) * len(self._incarnations) + lives
         starts = longs(history, "valid_from")
         in_order = (fold[1:] > fold[:-1]) | ((fold[1:] == fold[:-1]) & (starts[1:] > starts[:-1]))
         if not in_order.all():
@@ -269,7 +269,7 @@ class Lookup:
             return np.full(len(at), _NONE)
         life = positions(self._incarnations, incarnation)
         known = (participant >= 0) & (life >= 0)
-        fold = np.where(known, life * len(self._participants) + participant, _NONE)
+        fold = np.where(known, participant * len(self._incarnations) + life, _NONE)
         first, end = self._folds.spans(fold)
         found = self._latest(first, end, at)
         return np.where((found >= first) & (at < self._ends[found]), found, _NONE)
@@ -285,9 +285,7 @@ class Lookup:
     ) -> pa.Array:
         """The same, but where told so those of others, by number."""
         own = self.addresses_of(found)
-        _, numbers = common_codes(own.dictionary, others)
-        new = numbers >= len(own.dictionary)
-        texts = pa.concat_arrays([own.dictionary, others.filter(pa.array(new))])
+        texts, _, numbers = common_texts(own.dictionary, others)
         return chosen(texts, np.where(instead, np.append(numbers, _NONE)[which], codes(own)))
 
     def _latest(self, first: Longs, end: Longs, at: Longs) -> Longs:

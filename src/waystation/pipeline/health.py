@@ -14,6 +14,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from waystation.core.address import STANDARD_TYPES, Address
 from waystation.pipeline.columns import (
@@ -29,6 +30,8 @@ from waystation.pipeline.columns import (
     longs,
     numbered,
     taken,
+    text_bounds,
+    text_bytes,
 )
 from waystation.pipeline.deciding import first_addresses
 from waystation.pipeline.schema import BUILT, INSTANT, TEXT
@@ -43,6 +46,12 @@ ADDED_AT_ONCE: Final = 1_000_000
 
 NO_TYPE: Final = "none"
 """What stands for the address type of a message that was sent to no address."""
+
+_EXACT: Final = 1e12
+"""Milliseconds: up to here a duration is known to the microsecond."""
+
+_DIGIT_AND_DATA: Final = r"^[0-9]#[!-/1-~][!-~]*$"
+"""Addresses whose type is seen at once: most of them."""
 
 _LOCAL: Final = "local"
 _NAMES: Final = {number: name for name, number in STANDARD_TYPES.items()}
@@ -127,10 +136,21 @@ def _sorted(tallies: pa.Table) -> tuple[Longs, Flags, Flags]:
         code = codes(column(tallies, name))
         key = key * (int(code.max()) + 2) + code + 1
     took = np.asarray(column(tallies, "milliseconds"))
-    order = np.lexsort((took, key))
-    begins = np.append(True, key[order][1:] != key[order][:-1])
-    same = np.append(False, took[order][1:] == took[order][:-1])
+    order = _order(key, took)
+    key, took = key[order], took[order]
+    begins = np.append(True, key[1:] != key[:-1])
+    same = np.append(False, took[1:] == took[:-1])
     return order, begins, same
+
+
+def _order(key: Longs, took: Doubles) -> Longs:
+    """The order by kind and duration: by one number for both, which sorts much faster."""
+    longest = float(np.abs(took).max())
+    if longest < _EXACT and (int(key.max()) + 1) * int(2_000 * longest + 2) < 2**63:
+        microseconds = np.rint(took * 1_000).astype(np.int64)
+        span = int(2_000 * longest + 2)
+        return np.argsort(key * span + (microseconds - microseconds.min()))
+    return np.lexsort((took, key))
 
 
 def _percentile(took: Doubles, counts: Longs, total: Longs, share: float) -> Doubles:
@@ -161,9 +181,18 @@ def _address_types(messages: pa.Table) -> pa.DictionaryArray:
 
 def _types_of(addresses: pa.DictionaryArray, names: dict[str, int]) -> Longs:
     """The type of each address by number; `names` numbers them, and gets those that are new."""
-    texts = [*addresses.dictionary.to_pylist(), None]
-    numbers = [names.setdefault(_type_of(text), len(names)) for text in texts]
-    return np.array(numbers, np.int64)[codes(addresses)]
+    texts = addresses.dictionary
+    plain = np.asarray(pc.match_substring_regex(texts, _DIGIT_AND_DATA))
+    bounds, bytes = text_bounds(texts), text_bytes(texts)
+    digit = bytes[bounds[:-1][plain] - bounds[0]] - ord("0")
+    by_digit = [names.setdefault(_name_of(number), len(names)) for number in range(10)]
+    numbers = np.empty(len(texts) + 1, np.int64)
+    numbers[:-1][plain] = np.array(by_digit)[digit]
+    odd = np.flatnonzero(~plain)
+    told = texts.take(pa.array(odd)).to_pylist()
+    numbers[odd] = [names.setdefault(_type_of(text), len(names)) for text in told]
+    numbers[-1] = names.setdefault(NO_TYPE, len(names))
+    return numbers[codes(addresses)]
 
 
 @lru_cache(maxsize=65_536)
@@ -173,4 +202,8 @@ def _type_of(address: str | None) -> str:
         number = Address.parse(address).type if address is not None else None
     except ValueError:  # next_hop is told as the node wrote it
         number = None
-    return NO_TYPE if number is None else _NAMES.get(number, str(number))
+    return NO_TYPE if number is None else _name_of(number)
+
+
+def _name_of(type: int) -> str:
+    return _NAMES.get(type, str(type))

@@ -6,15 +6,14 @@ Only that; no files and no Spark.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from waystation.pipeline.columns import numbered
+from waystation.pipeline.columns import NEVER, Flags, Longs, numbered
 
-_NEVER: Final = np.iinfo(np.int64).max
+REPLACED, REMOVED, EXPIRED, STOPPED, RESTART, OPEN = range(6)
+"""Why an interval ended, or that it did not."""
 
 
 class Lifetimes:
@@ -87,16 +86,22 @@ class Lifetimes:
             found[incarnation] = (at, True)
         return found
 
-    def ends_of(
-        self, incarnations: npt.NDArray[np.int64]
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    def ends_of(self, incarnations: Longs) -> tuple[Longs, Flags]:
         """For each row: when its incarnation ended, or the highest number; and if by a stop."""
         numbers, rows = numbered(incarnations)
         ends = self.ends()
-        found = [ends.get(number, (_NEVER, False)) for number in numbers.tolist()]
+        found = [ends.get(number, (NEVER, False)) for number in numbers.tolist()]
         instants = np.array([at for at, _ in found], np.int64)
         stops = np.array([stopped for _, stopped in found], np.bool_)
         return instants[rows], stops[rows]
+
+
+def cut(lifetimes: Lifetimes, incarnation: Longs, to: Longs, why: Longs) -> None:
+    """End in place what would outlast its incarnation."""
+    ends, stopped = lifetimes.ends_of(incarnation)
+    beyond = ends < to
+    to[beyond] = ends[beyond]
+    why[beyond] = np.where(stopped[beyond], STOPPED, RESTART)
 
 
 def _keep_least(kept: dict[int, tuple[int, int]], incarnation: int, found: tuple[int, int]) -> None:

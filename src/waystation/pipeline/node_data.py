@@ -23,7 +23,7 @@ from msgspec import Struct
 
 from waystation.journal.chunks import instant_bounds, number_bounds
 from waystation.pipeline.checks import problems_of
-from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs, with_numbers
+from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File, Wanted, locate
@@ -43,9 +43,6 @@ from waystation.pipeline.schema import (
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
 """What reading a file raises that is not what it should be."""
-
-FOLDED_AT_ONCE: Final = 1_000_000
-"""So many events of a node are folded together at the most, as far as their participants allow."""
 
 _NOT_THE_FILE: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
@@ -76,9 +73,6 @@ class NodeData(Protocol):
 
     def coded_events(self, table: str) -> pa.Table:
         """The same, with texts as numbers of distinct ones where they are read so."""
-
-    def foldable(self, table: str) -> Iterator[pa.Table]:
-        """The same in parts that can be folded one after the other."""
 
     def lifetimes(self) -> Lifetimes:
         """When its incarnations began and ended."""
@@ -177,18 +171,6 @@ class FileData:
                 rows = self._wanted_rows(table, form(repeats.without(number, found)))
                 yield self._sound(table, source.file, rows)
 
-    def foldable(self, table: str) -> Iterator[pa.Table]:
-        """The coded rows in so many parts by participant that none takes much memory to fold."""
-        rows = self.coded_events(table)
-        count = -(-rows.num_rows // FOLDED_AT_ONCE)
-        if count < 2:
-            yield rows
-            return
-        rows = with_numbers(rows, *_SPLIT_BY[table])
-        part = sum(codes(column(rows, name)) for name in _SPLIT_BY[table]) % count
-        for number in np.unique(part).tolist():
-            yield rows.filter(pa.array(part == number))
-
     def lifetimes(self) -> Lifetimes:
         """When its incarnations began and ended, from all of its tables."""
         return self._lifetimes
@@ -227,16 +209,13 @@ class FileData:
     @cached_property
     def coded_route_history(self) -> pa.Table:
         """Who was reached how, with texts as numbers of distinct ones; without the node."""
-        lives = self.lifetimes()
-        parts = [coded_routes(part, lives) for part in self.foldable(ROUTES)]
-        return pa.concat_tables(parts).combine_chunks()
+        return coded_routes(self.coded_events(ROUTES), self.lifetimes()).combine_chunks()
 
     @cached_property
     def coded_subscription_history(self) -> pa.Table:
         """The same of who listened to what."""
-        lives = self.lifetimes()
-        parts = [coded_subscriptions(part, lives) for part in self.foldable(SUBSCRIPTIONS)]
-        return pa.concat_tables(parts).combine_chunks()
+        events = self.coded_events(SUBSCRIPTIONS)
+        return coded_subscriptions(events, self.lifetimes()).combine_chunks()
 
     def later_entries(self, ids: set[str]) -> set[str]:
         """Which of these messages entered the node again after the span of this share."""
@@ -384,10 +363,6 @@ class FrameData:
     def coded_events(self, table: str) -> pa.Table:
         """The same: these texts are written out already."""
         return self.events(table)
-
-    def foldable(self, table: str) -> Iterator[pa.Table]:
-        """The same in one part."""
-        yield self.events(table)
 
     def lifetimes(self) -> Lifetimes:
         """When its incarnations began and ended, as far as these tables tell."""

@@ -24,9 +24,14 @@ from pyspark.sql import functions as f
 from waystation.core.message import HOP_LIMIT
 from waystation.errors import LocalError
 from waystation.pipeline.columns import coded_name
-from waystation.pipeline.comparing import compare, route_differences, waiting_ids
+from waystation.pipeline.comparing import (
+    coded_comparison,
+    compare,
+    route_differences,
+    waiting_ids,
+)
 from waystation.pipeline.deciding import coded_decisions
-from waystation.pipeline.folding import coded_routes, coded_subscriptions, named
+from waystation.pipeline.folding import named, route_parts, subscription_parts
 from waystation.pipeline.health import counted, health_of, sums
 from waystation.pipeline.journal import Journal, Origin, instant, marked, origin_of
 from waystation.pipeline.node_data import FileData, FrameData, NodeData, sound_rows
@@ -71,8 +76,8 @@ def route_history(routes: DataFrame, nodes: DataFrame | None = None) -> DataFram
     """
 
     def work(data: NodeData) -> Iterator[pa.Table]:
-        for part in data.foldable(ROUTES):
-            yield named(data.node, coded_routes(part, data.lifetimes()))
+        for part in route_parts(data.coded_events(ROUTES), data.lifetimes()):
+            yield named(data.node, part)
 
     return _history("route_history", ROUTES, routes, nodes, work)
 
@@ -86,8 +91,8 @@ def subscription_history(subscriptions: DataFrame, nodes: DataFrame | None = Non
     """
 
     def work(data: NodeData) -> Iterator[pa.Table]:
-        for part in data.foldable(SUBSCRIPTIONS):
-            yield named(data.node, coded_subscriptions(part, data.lifetimes()))
+        for part in subscription_parts(data.coded_events(SUBSCRIPTIONS), data.lifetimes()):
+            yield named(data.node, part)
 
     return _history("subscription_history", SUBSCRIPTIONS, subscriptions, nodes, work)
 
@@ -212,10 +217,10 @@ def _judged(data: FileData, limit: int) -> Iterator[tuple[str, pa.Table]]:
     for part in ruled:
         yield "expected", part
     whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
-    yield "audit", compare(data.node, whole, rows, data.later_entries(waiting_ids(rows)))
+    later = data.later_entries(waiting_ids(rows))
+    yield "audit", coded_comparison(data.node, whole, rows, later)
     if data.is_first_share:
-        for part in data.foldable(ROUTES):
-            yield "audit", route_differences(data.node, part)
+        yield "audit", route_differences(data.node, data.coded_events(ROUTES))
 
 
 def _is_of(frame: DataFrame | None, table: str, journal: Journal) -> bool:

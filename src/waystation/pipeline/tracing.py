@@ -30,8 +30,10 @@ from waystation.pipeline.columns import (
     id_words,
     instants,
     longs,
+    number_codes,
     pair_codes,
     picked,
+    repeated_numbers,
     spread,
     text_bounds,
     text_bytes,
@@ -111,7 +113,8 @@ def _route_codes(routes: pa.Array) -> Longs:
         for place in range(min(first + at_once, longest) - 1, first - 1, -1):
             there = np.flatnonzero(lengths[rows] > place)
             key[there] = key[there] * base + address[bounds[rows[there]] + place]
-        route[rows] = pair_codes(route[rows], key) + int(route.max()) + 1
+        # The first addresses tell routes apart by themselves; what follows is added to that.
+        route[rows] = pair_codes(route[rows], key) + int(route.max()) + 1 if first else key + 1
     return route
 
 
@@ -154,22 +157,20 @@ def _packed(rows: pa.Table, parts: int) -> pa.Table:
     ordered = rows.take(pa.array(order))
     present, counts = np.unique(part, return_counts=True)
     ends = np.cumsum(counts)
-    blobs = [
-        _written(ordered.slice(end - count, count))
-        for end, count in zip(ends.tolist(), counts.tolist(), strict=True)
-    ]
-    columns = [pa.array(present.astype(np.int32)), pa.array(blobs, pa.binary())]
-    return pa.Table.from_arrays(columns, schema=PACKED)
+    sink, bounds = pa.BufferOutputStream(), [0]
+    for end, count in zip(ends.tolist(), counts.tolist(), strict=True):
+        _write(ordered.slice(end - count, count), sink)
+        bounds.append(sink.tell())
+    buffers = [None, pa.py_buffer(np.array(bounds, np.int32)), sink.getvalue()]
+    blobs = pa.Array.from_buffers(pa.binary(), len(present), buffers)
+    return pa.Table.from_arrays([pa.array(present.astype(np.int32)), blobs], schema=PACKED)
 
 
-def _written(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
+def _write(rows: pa.Table, sink: pa.BufferOutputStream) -> None:
     columns = {name: _own_texts(column(rows, name)) for name in rows.column_names}
     content = pa.table(columns)
     with pa.ipc.new_stream(sink, content.schema) as stream:
         stream.write_table(content)
-    written: bytes = sink.getvalue().to_pybytes()
-    return written
 
 
 def _own_texts(values: pa.Array) -> pa.Array:
@@ -265,17 +266,18 @@ class _Traces:
 
     def _entered(self) -> Longs:
         """The first row of each entry into a node: several rows may tell how one entry ended."""
-        alone = self._starts == self._ends
-        several = np.flatnonzero(~alone[self._place])
-        if not len(several):
-            return np.arange(len(self._place))
-        origin = self._order[several]
-        life = pair_codes(self._node, longs(self._rows, "incarnation"))[origin]
-        entry = pair_codes(self._place[several], life)
-        entry = pair_codes(entry, longs(self._rows, "received_at")[origin])
-        repeats = several[~firsts(entry)]
-        kept = np.ones(len(self._place), np.bool_)
-        kept[repeats] = False
+        life = pair_codes(self._node, longs(self._rows, "incarnation"))
+        lives = int(life.max()) + 1
+        visit = self._place * lives + life[self._order]
+        again = repeated_numbers(visit)
+        if not len(again):
+            return np.arange(len(visit))
+        several = np.zeros(len(self._starts), np.bool_)
+        several[again // lives] = True
+        doubtful = np.flatnonzero(several[self._place])
+        received = longs(self._rows, "received_at")[self._order[doubtful]]
+        kept = np.ones(len(visit), np.bool_)
+        kept[doubtful[~firsts(pair_codes(number_codes(visit[doubtful]), received))]] = False
         return np.flatnonzero(kept)
 
     def _looped(self, place: Longs, origin: Longs, count: int) -> Flags:
@@ -284,8 +286,8 @@ class _Traces:
         if len(place) == count:
             return found
         way = pair_codes(self._node[origin], codes(column(self._rows, "onward"))[origin])
-        again = ~firsts(pair_codes(place, way))
-        found[place[again]] = True
+        ways = int(way.max()) + 1
+        found[repeated_numbers(place * ways + way) // ways] = True
         return found
 
     def _paths(self) -> pa.Array:

@@ -47,6 +47,12 @@ EVENTS_PER_SHARE: Final = 8_000_000
 """The same for events of other tables, which take less memory; each share reads all of them."""
 
 BYTES_PER_TASK: Final = 32 * 2**20
+"""A task gets about so much at the most."""
+
+BYTES_WORTH_A_TASK: Final = 2 * 2**20
+"""And more tasks than Spark wants only while each has so much."""
+
+_FINER: Final = 4
 _BYTES_WORTH_A_FILE: Final = 16 * 2**10  # so much is read in the time that it takes to open one
 PIECES: Final = pa.schema({"node": TEXT, "name": TEXT, "rows": pa.binary()})
 """Rows of any table on their way to where all of a node come together, many at a time."""
@@ -302,8 +308,11 @@ def _spans(footers: list[Any], wanted: int) -> list[tuple[int, int] | None]:
 
 
 def _tasks(wanted: int, shares: list[Share], tables: tuple[str, ...]) -> int:
+    """As many as are wanted, or more: cores that get less at a time end at about the same time."""
     size = sum(_cost(share, tables) for share in shares)
-    return max(1, min(len(shares), max(wanted, size // BYTES_PER_TASK)))
+    finer = min(_FINER * wanted, size // BYTES_WORTH_A_TASK)
+    count = max(wanted, finer, size // BYTES_PER_TASK)
+    return max(1, min(len(shares), count))
 
 
 def _cost(share: Share, tables: tuple[str, ...]) -> int:
@@ -313,12 +322,15 @@ def _cost(share: Share, tables: tuple[str, ...]) -> int:
 
 
 def _bundled(shares: list[Share], tables: tuple[str, ...], count: int) -> list[list[Share]]:
-    """The shares in so many bundles of about equal cost; the order of nodes is kept."""
+    """The shares in so many bundles of neighbours, of about equal cost; the costliest first."""
     if not shares:
         return []
-    costs = np.cumsum([_cost(share, tables) for share in shares])
-    bundle = (costs - 1) * count // costs[-1]
+    costs = np.array([_cost(share, tables) for share in shares])
+    ends = np.cumsum(costs)
+    bundle = (ends - 1) * count // ends[-1]
+    _, which = np.unique(bundle, return_inverse=True)
+    sums = np.bincount(which, costs)
     return [
-        [shares[number] for number in np.flatnonzero(bundle == which).tolist()]
-        for which in np.unique(bundle)
+        [shares[number] for number in np.flatnonzero(which == found).tolist()]
+        for found in np.argsort(-sums, kind="stable").tolist()
     ]

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, Final, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
@@ -105,7 +106,7 @@ class _File:
         self.table = table
         self.name = f"{_HIDDEN}part-{uuid.uuid4().hex}.parquet"
         self.rows = 0
-        self._schema = _as_written(table)
+        self._schema = written_schema(table)
         options = parquet_options(self._schema)
         self._writer = pq.ParquetWriter(f"{directory}/{self.name}", self._schema, **options)
         self._held: list[pa.Table] = []
@@ -126,12 +127,34 @@ class _File:
         self._writer.close()
 
     def _write(self) -> None:
-        group = pa.concat_tables(self._held).combine_chunks()
-        self._writer.write_table(group, row_group_size=2 * ROW_GROUP)
+        rows = pa.concat_tables(self._held).combine_chunks()
+        for first in range(0, rows.num_rows, 2 * ROW_GROUP):
+            group = _trimmed(rows.slice(first, 2 * ROW_GROUP))
+            self._writer.write_table(group, row_group_size=group.num_rows)
         self._held = []
 
 
-def _as_written(table: str) -> pa.Schema:
+def _trimmed(rows: pa.Table) -> pa.Table:
+    """The rows without texts that none of them has, as far as these stand at the ends of a list.
+
+    Each text that there is a number for would be written, and costs more than many rows.
+    """
+    for place, field in enumerate(rows.schema):
+        if field.type == CODED:
+            rows = rows.set_column(place, field, _without_ends(rows.column(place).chunk(0)))
+    return rows
+
+
+def _without_ends(texts: pa.DictionaryArray) -> pa.DictionaryArray:
+    bounds = pc.min_max(texts.indices)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is None or high - low + 1 == len(texts.dictionary):
+        return texts
+    indices = pc.subtract(texts.indices, pa.scalar(low, texts.indices.type))
+    return pa.DictionaryArray.from_arrays(indices, texts.dictionary.slice(low, high - low + 1))
+
+
+def written_schema(table: str) -> pa.Schema:
     """The columns of a table, with texts as numbers, but for ids, which hardly repeat."""
     return pa.schema(
         [
@@ -160,13 +183,15 @@ def _is_asked_for(field: pa.Field) -> bool:
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:
     """How the columns of a built table are encoded: ids hardly repeat, other texts do."""
-    rising = [field.name for field in schema if field.type == INSTANT]
+    encodings = {f.name: "DELTA_BINARY_PACKED" for f in schema if f.type == INSTANT}
+    if "message_id" in schema.names:
+        encodings["message_id"] = "DELTA_LENGTH_BYTE_ARRAY"  # all are of the same length
     texts = [leaf for field in schema if field.name != "message_id" for leaf in _texts_of(field)]
     return {
         "compression": "zstd",
         "compression_level": 1,
         "use_dictionary": texts,
-        "column_encoding": dict.fromkeys(rising, "DELTA_BINARY_PACKED"),
+        "column_encoding": encodings,
         "write_statistics": ["node", *(field.name for field in schema if _is_asked_for(field))],
         "store_schema": False,  # the types of Parquet say it all
     }

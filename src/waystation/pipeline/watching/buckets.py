@@ -23,6 +23,7 @@ from waystation.pipeline.watching.segments import Shelf
 from waystation.pipeline.watching.state import BucketState, Files, NodeState, decoded, encoded
 from waystation.pipeline.watching.steps import gathered
 from waystation.pipeline.watching.store import Store, write_part
+from waystation.pipeline.writing import written_schema
 
 PORTION_BYTES: Final = 48 * 2**20
 """So much of a node's files is taken in at a time: about a million messages."""
@@ -47,13 +48,13 @@ SHELVES: Final = {
     "subscription_closed": _Kind(
         "subscription_history", BUILT["subscription_history"], 200_000, loose=True
     ),
-    "expected": _Kind("expected", BUILT["expected"], RECOMPUTED),
-    "audit": _Kind("audit", BUILT["audit"], RECOMPUTED),
-    "expected_hot": _Kind("expected", BUILT["expected"]),
-    "audit_hot": _Kind("audit", BUILT["audit"]),
-    "audit_routes": _Kind("audit", BUILT["audit"], 200_000, loose=True),
-    "health": _Kind("health", BUILT["health"], 500),
-    "health_hot": _Kind("health", BUILT["health"]),
+    "expected": _Kind("expected", written_schema("expected"), RECOMPUTED),
+    "audit": _Kind("audit", written_schema("audit"), RECOMPUTED),
+    "expected_hot": _Kind("expected", written_schema("expected")),
+    "audit_hot": _Kind("audit", written_schema("audit")),
+    "audit_routes": _Kind("audit", written_schema("audit"), 200_000, loose=True),
+    "health": _Kind("health", written_schema("health"), 500),
+    "health_hot": _Kind("health", written_schema("health")),
     "rejects": _Kind("rejects", BUILT["rejects"], 200_000, loose=True),
     "route_recent": _Kind(None, BUILT["route_history"]),
     "subscription_recent": _Kind(None, BUILT["subscription_history"]),

@@ -32,7 +32,7 @@ from waystation.pipeline.columns import (
     numbered,
     taken,
 )
-from waystation.pipeline.comparing import compare, route_differences, waiting_ids
+from waystation.pipeline.comparing import coded_comparison, route_differences, waiting_ids
 from waystation.pipeline.deciding import coded_decisions
 from waystation.pipeline.health import TALLY, added_up, counted, health_of
 from waystation.pipeline.listing import Wanted, locate
@@ -442,7 +442,7 @@ class _Step:
         for number, ((begin, end), part) in enumerate(zip(pairwise(bounds), parts, strict=True)):
             later = self._entered_later(part, parts[number + 1 :], high)
             expected = within(whole, "at", begin, end, BUILT["expected"])
-            audit = compare(self._node, expected, part, later)
+            audit = coded_comparison(self._node, expected, part, later)
             self._put("expected", begin, end, expected)
             self._put("audit", begin, end, audit)
             self.state.waiting.update(_waiting(part, later))

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from waystation.pipeline.schema import CODED
 from waystation.pipeline.writing import parquet_options
 
 FIRST: Final = -(2**63)
@@ -144,13 +145,13 @@ class Shelf:
 
     def _rows_of(self, placed: _Placed) -> pa.Table:
         if placed.segment not in self._read:
-            self._read[placed.segment] = read_rows(self._directory / placed.segment)
+            self._read[placed.segment] = read_rows(self._directory / placed.segment, self._schema)
         return self._read[placed.segment].slice(placed.first, placed.piece.rows)
 
     def _written(self, name: str, held: list[tuple[Piece, pa.Table]]) -> Segment:
         held.sort(key=lambda pair: (pair[0].node, pair[0].low))
         pieces = _neighbours_joined([piece for piece, _ in held], self._joined, loose=self._loose)
-        rows = pa.concat_tables([rows for _, rows in held])
+        rows = pa.concat_tables([rows for _, rows in held]).unify_dictionaries()
         return Segment(write_rows(self._directory, name, rows), pieces)
 
 
@@ -204,8 +205,9 @@ def write_rows(directory: Path, name: str, rows: pa.Table) -> str:
     return unique
 
 
-def read_rows(path: Path) -> pa.Table:
-    """All rows of such a file."""
-    with pq.ParquetFile(path) as source:
+def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
+    """All rows of such a file; texts as numbers of distinct ones where the schema says so."""
+    coded = [field.name for field in schema if field.type == CODED]
+    with pq.ParquetFile(path, read_dictionary=coded) as source:
         rows: Any = source.read(use_threads=False)  # Spark has some
-    return rows
+    return rows.cast(schema)

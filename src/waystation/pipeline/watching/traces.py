@@ -189,7 +189,7 @@ class _Bucket:
         return read_part(self._store.shelf(_STEPS) / segment.steps)
 
     def _traces_of(self, segment: TraceSegment) -> pa.Table:
-        return read_rows(self._store.shelf(_TRACES) / segment.traces).cast(BUILT["traces"])
+        return read_rows(self._store.shelf(_TRACES) / segment.traces, BUILT["traces"])
 
     def _written(self, steps: pa.Table, traces: pa.Table) -> TraceSegment | None:
         if not steps.num_rows:

@@ -1,0 +1,220 @@
+"""What a routing table decided about puts and removes, and what it then held, by whole columns.
+
+All folds of a node advance together:
+
+    Between two removes, a put finds a live entry unless everything before it has expired. Only
+    accepted puts prolong an entry, and a put is refused only if it is remote and a local one came
+    before it in the same life. So with the lives known, acceptance, expiry and stickiness are
+    running sums and maxima. A life ends where a put comes after everything before it has expired,
+    refused puts included: these ends are seen at once. The few that a refused put hides are found
+    in rounds, the first of each life in each round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from waystation.pipeline.columns import NEVER, Flags, Longs, are, codes, column, flags, longs
+from waystation.pipeline.lifetimes import EXPIRED, OPEN, REMOVED, REPLACED, Lifetimes, cut
+from waystation.pipeline.stretches import (
+    Portion,
+    after,
+    before,
+    latest_so_far,
+    portions,
+    running_any,
+    running_rank,
+)
+
+ROUNDS: Final = 8
+"""So often all lives that are still in doubt are looked at together; the rest goes row by row."""
+
+PUT, LOCAL, VISIBLE, STICKY = 1, 2, 4, 8
+
+_ROW: Final = np.dtype(
+    [("at", "i8"), ("expiry", "i8"), ("address", "i4"), ("marks", "u1")], align=True
+)
+"""What a fold has to know of an event; flags are bits of `marks`.
+
+To bring events into the order of folds is to fetch them from all over the memory. What lies
+together is fetched at one go.
+"""
+
+
+def route_folds(events: pa.Table) -> Iterator[RouteFold]:
+    """All folds of a node, so many at a time as are worth it."""
+    if events.num_rows == 0:
+        return
+    rows = _rows(events)
+    expiries = _bounds(rows["expiry"])
+    for portion in portions(events, codes(column(events, "participant"))):
+        yield RouteFold(portion, rows.take(portion.order), expiries)
+
+
+def _bounds(instants: Longs) -> tuple[int, int]:
+    """The earliest and the latest instant that comes at all."""
+    earliest = int(instants.min())
+    if earliest == NEVER:
+        return 0, 0
+    return earliest, int(instants.max(where=instants < NEVER, initial=earliest))
+
+
+def _rows(events: pa.Table) -> Any:
+    rows = np.empty(events.num_rows, _ROW)
+    rows["at"] = longs(events, "at")
+    rows["expiry"] = longs(events, "expiry", NEVER)
+    rows["address"] = _text_numbers(column(events, "address"))
+    marks = are(column(events, "kind"), "put").astype(np.uint8) * PUT
+    for name, bit in (("local", LOCAL), ("visible", VISIBLE), ("sticky", STICKY)):
+        marks |= flags(events, name).astype(np.uint8) * bit
+    rows["marks"] = marks
+    return rows
+
+
+def _text_numbers(texts: pa.Array) -> Any:
+    """The number of each distinct text, or of each row where texts are written out."""
+    return codes(texts) if pa.types.is_dictionary(texts.type) else np.arange(len(texts))
+
+
+class RouteFold:
+    """Some folds of a node's routes. Arrays stand in the order of (participant, incarnation, seq).
+
+    `order` leads back to the events, `rows` is what is known of them. `accepted`, `expiry` and
+    `sticky` are what the table decided and then held, where `put` is true.
+    """
+
+    def __init__(self, portion: Portion, rows: Any, expiries: tuple[int, int]) -> None:
+        self.order, self.first, self.incarnation, self.participant = portion
+        self.rows = rows
+        self.at = latest_so_far(np.ascontiguousarray(rows["at"]), self.first)
+        marks = np.ascontiguousarray(rows["marks"])
+        self.put = marks & PUT != 0
+        self._local = marks & (PUT | LOCAL) == PUT | LOCAL
+        self._asked_sticky = marks & (PUT | STICKY) == PUT | STICKY
+        self._asked_expiry = np.ascontiguousarray(rows["expiry"])
+        self._scale = Scale(self._asked_expiry, *expiries)
+        # In a life that is over when an expiry passes, what is sticky lasts for ever.
+        self._holds = np.where(self._asked_sticky, self._scale.top - 1, self._scale.ranks)
+        self.accepted = self.put.copy()
+        self.expiry = self._asked_expiry.copy()
+        self.sticky = self._asked_sticky.copy()
+        self._decide()
+
+    def intervals(self, lifetimes: Lifetimes) -> tuple[Longs, Longs, Longs]:
+        """The rows that open an interval which is not empty, where it ends (NEVER), and why."""
+        telling = self._telling()
+        at, put = self.at[telling], self.put[telling]
+        last = np.append(self.first[telling][1:], True)  # nobody's first row is refused
+        to = np.where(last, NEVER, after(at))
+        why = np.where(last, OPEN, np.where(after(put), REPLACED, REMOVED))
+        ends = np.where(self.sticky[telling], NEVER, self.expiry[telling])
+        expired = (ends <= to) & (ends < NEVER)
+        np.copyto(to, ends, where=expired)
+        np.copyto(why, EXPIRED, where=expired)
+        cut(lifetimes, self.incarnation[telling], to, why)
+        lasting = np.flatnonzero(put & (at < to))
+        return np.arange(len(self.put))[telling][lasting], to[lasting], why[lasting]
+
+    def _telling(self) -> Any:
+        """The rows that change a table: all but refused puts."""
+        tells = self.accepted | ~self.put
+        return slice(None) if tells.all() else np.flatnonzero(tells)
+
+    def _decide(self) -> None:
+        """Find where lives begin, and with that everything else."""
+        begins = self.first.copy()
+        begins[1:] |= ~self.put[:-1]  # after a remove there is nothing
+        # Where even the longest of all expiries before has passed, whatever was refused of it.
+        begins |= self._outlived(slice(None), np.cumsum(begins), self.put)
+        part: Any = slice(None)
+        for _ in range(ROUNDS):
+            missed = self._settle(begins, part)
+            if not len(missed):
+                return
+            begins[missed] = True
+            fold = np.cumsum(self.first)
+            part = np.flatnonzero(np.isin(fold, fold[missed]))
+        self._settle_row_by_row(part)
+
+    def _settle(self, begins: Flags, part: Any) -> Longs:
+        """Decide the rows of `part` with these beginnings; tell which beginnings were missed.
+
+        Of each life only the first is told: what comes after it was decided in error.
+        """
+        starts, put, local = begins[part], self.put[part], self._local[part]
+        life = np.cumsum(starts)
+        accepted = put
+        if local.any():
+            local_before = before(running_any(local, life))
+            accepted = put & (local | starts | ~local_before)
+        rank = np.where(accepted, self._scale.ranks[part], 0)
+        self.accepted[part] = accepted
+        self.expiry[part] = self._scale.values(running_rank(rank, life, self._scale.top))
+        self.sticky[part] = running_any(accepted & self._asked_sticky[part], life)
+        if accepted is put:
+            return np.zeros(0, np.int64)  # where nothing is refused, all beginnings are seen
+        rows = np.flatnonzero(~starts & self._outlived(part, life, accepted))
+        firsts = np.append(True, life[rows[1:]] != life[rows[:-1]])[: len(rows)]
+        found: Longs = np.arange(len(begins))[part][rows[firsts]]
+        return found
+
+    def _outlived(self, part: Any, life: Longs, taken: Flags) -> Flags:
+        """The puts that come when all has expired that was taken before them in a life.
+
+        Of the first row of a life it says nothing.
+        """
+        holds = running_rank(np.where(taken, self._holds[part], 0), life, self._scale.top)
+        outlived: Flags = self.put[part] & (self.at[part] >= before(self._scale.values(holds)))
+        return outlived
+
+    def _settle_row_by_row(self, part: Any) -> None:
+        """The same for folds that go on for longer than is worth looking at all of them again."""
+        alive = local = sticky = False
+        expiry = 0
+        for row in np.arange(len(self.put))[part].tolist():
+            if self.first[row]:
+                alive = False
+            if not self.put[row]:
+                alive = False
+                continue
+            alive = alive and (sticky or bool(self.at[row] < expiry))
+            accepted = not alive or bool(self._local[row]) or not local
+            self.accepted[row] = accepted
+            if accepted:
+                asked, asked_sticky = int(self._asked_expiry[row]), bool(self._asked_sticky[row])
+                expiry = max(asked, expiry) if alive else asked
+                sticky = asked_sticky or (alive and sticky)
+                local, alive = bool(self._local[row]), True
+            self.expiry[row], self.sticky[row] = expiry, sticky
+
+
+class Scale:
+    """Instants as small numbers in the same order, so that stretches can be set apart by them.
+
+    0 stands for no instant at all, and the highest for NEVER. The numbers are the distances from
+    the earliest instant there is, where these are small enough for so many stretches; else the
+    places in the sorted list of all, which costs a sort.
+    """
+
+    def __init__(self, instants: Longs, earliest: int, latest: int) -> None:
+        self._before = earliest - 1
+        self._distinct: Longs | None = None
+        self.top = latest - earliest + 3
+        if self.top * (len(instants) + 2) < 2**62:
+            self.ranks: Longs = np.minimum(instants, latest + 1) - self._before
+        else:
+            known = np.append([-1, NEVER], instants)
+            self._distinct, ranks = np.unique(known, return_inverse=True)
+            self.ranks, self.top = ranks[2:], len(self._distinct)
+
+    def values(self, ranks: Longs) -> Longs:
+        """The instants that these numbers stand for; for 0, one before all others."""
+        if self._distinct is not None:
+            return self._distinct[ranks]
+        found = ranks + self._before
+        np.copyto(found, NEVER, where=ranks == self.top - 1)
+        return found
