@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 
 from tests.groups.crowd import (
+    LASTING,
     Ear,
     Routers,
     everybody_knows,
@@ -32,6 +36,32 @@ generations = pytest.mark.parametrize("generation", [2, 5])
 @pytest.fixture(scope="module", autouse=True)
 def _java() -> None:
     jgroups_peer.built()
+
+
+@asynccontextmanager
+async def one_after_the_other(
+    names: Iterable[str], via: list[str], dialect: str
+) -> AsyncIterator[list[Group]]:
+    """Members of one group, each registered with every router before the next one comes.
+
+    When several make a group at the same moment, the router of 2.12 forgets one or hangs up on it.
+    """
+    async with AsyncExitStack() as stack:
+        found = []
+        for name in names:
+            joining = Group("fleet", name=name, via=via, limits=LASTING, dialect=dialect)
+            group = await stack.enter_async_context(joining)
+            await until(partial(is_everywhere, group))
+            found.append(group)
+        await everybody_knows(found)
+        yield found
+
+
+def is_everywhere(group: Group) -> bool:
+    """Whether all routers of a group's list have answered."""
+    assert group._exchange is not None
+    carrier: Any = group._exchange.carrier
+    return all(stub.is_ready for stub in carrier.routers._stubs)
 
 
 @pytest.mark.rule("GR-11")
@@ -87,7 +117,7 @@ async def test_ours_and_theirs_side_by_side_and_one_dies_under_traffic(
         async with our_routers() as ours:
             via = [f"gossip://127.0.0.1:{port}", ours.via()]
             dialect = DIALECT[generation]
-            async with members(["a", "b", "c"], via, dialect=dialect) as (a, b, c):
+            async with one_after_the_other(["a", "b", "c"], via, dialect) as (a, b, c):
                 ears = [Ear(b), Ear(c)]
                 sending = asyncio.gather(stream(a, 3_000), stream(a, 3_000, to=named(a, "b")))
                 await until(lambda: len(ears[0].heard) > 200)
