@@ -21,11 +21,12 @@ from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
 from waystation.pipeline.columns import (
+    ID_DIGITS,
     Flags,
+    are_as_long_as_ids,
     codes,
     column,
     longs,
-    text_bounds,
     text_bytes,
 )
 from waystation.pipeline.matching import are_usual_patterns
@@ -35,7 +36,6 @@ Problems: TypeAlias = Iterator[tuple[Flags, str]]
 """Rows, and what is wrong with them; a check that finds nothing may tell nothing."""
 
 _LAST: Final = LAST_INSTANT * 1_000 + 999
-_ID_DIGITS: Final = 32
 
 # What most addresses look like; the others are read as the live node reads them.
 _USUAL_ADDRESS: Final = r"^(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])#[!-/1-~][!-~]*$"
@@ -221,17 +221,15 @@ def _bad_routes(routes: pa.Array) -> Flags | None:
 
 def _all_ids(ids: pa.Array) -> bool:
     """Whether every text is a message id."""
-    if ids.null_count or not (np.diff(text_bounds(ids)) == _ID_DIGITS).all():
-        return False
-    return not _no_digits(text_bytes(ids)).any()
+    return are_as_long_as_ids(ids) and not _no_digits(text_bytes(ids)).any()
 
 
 def _no_ids(ids: pa.Array) -> Flags:
     """Which texts are no message ids."""
     lengths = np.asarray(pc.fill_null(pc.binary_length(ids), 0))
-    bad: Flags = lengths != _ID_DIGITS
+    bad: Flags = lengths != ID_DIGITS
     sound = np.flatnonzero(~bad)
-    digits = text_bytes(ids.take(pa.array(sound))).reshape(len(sound), _ID_DIGITS)
+    digits = text_bytes(ids.take(pa.array(sound))).reshape(len(sound), ID_DIGITS)
     bad[sound] = _no_digits(digits).any(axis=1)
     return bad
 

@@ -57,20 +57,6 @@ def codes(values: pa.Array) -> Longs:
     return np.asarray(indices).astype(np.int64)
 
 
-def common_codes(some: pa.Array, others: pa.Array) -> tuple[Longs, Longs]:
-    """The same for texts of two columns: equal texts have equal numbers in both.
-
-    >>> one, other = common_codes(pa.array(["a", "b"]), pa.array(["b", None, "c"]))
-    >>> one.tolist(), other.tolist()
-    ([0, 1], [1, -1, 2])
-    """
-    one, other = encoded(some), encoded(others)
-    known = np.asarray(pc.fill_null(pc.index_in(other.dictionary, value_set=one.dictionary), -1))
-    new = known < 0
-    numbers = np.where(new, len(one.dictionary) + np.cumsum(new) - 1, known)
-    return codes(one), np.append(numbers, -1)[codes(other)]
-
-
 def common_texts(some: pa.Array, others: pa.Array) -> tuple[pa.Array, Longs, Longs]:
     """The distinct texts of two columns, and the number of each row's text in both; -1 for null.
 
@@ -79,9 +65,11 @@ def common_texts(some: pa.Array, others: pa.Array) -> tuple[pa.Array, Longs, Lon
     (['a', 'b', 'c'], [0, 1], [1, -1, 2])
     """
     one, other = encoded(some), encoded(others)
-    new = pc.is_null(pc.index_in(other.dictionary, value_set=one.dictionary))
-    texts = pa.concat_arrays([one.dictionary, other.dictionary.filter(new)])
-    return texts, *common_codes(one, other)
+    known = np.asarray(pc.fill_null(pc.index_in(other.dictionary, value_set=one.dictionary), -1))
+    new = known < 0
+    numbers = np.where(new, len(one.dictionary) + np.cumsum(new) - 1, known)
+    texts = pa.concat_arrays([one.dictionary, other.dictionary.filter(pa.array(new))])
+    return texts, codes(one), np.append(numbers, -1)[codes(other)]
 
 
 def are(values: pa.Array, text: str) -> Flags:
@@ -260,6 +248,14 @@ def text_bytes(texts: Any) -> npt.NDArray[np.uint8]:
     return np.frombuffer(data, np.uint8)[bounds[0] : bounds[-1]]
 
 
+ID_DIGITS: Final = 32
+
+
+def are_as_long_as_ids(texts: pa.Array) -> bool:
+    """Whether each text has as many bytes as a message id; null has not."""
+    return not texts.null_count and bool((np.diff(text_bounds(texts)) == ID_DIGITS).all())
+
+
 _PAIRS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 """The two digits of each byte."""
 
@@ -285,6 +281,6 @@ def id_texts(high: Words, low: Words) -> pa.Array:
     """
     bytes = np.stack([high, low], axis=1).astype(">u8").view(np.uint8).ravel()
     digits = _PAIRS[bytes]
-    bounds = np.arange(0, 32 * len(high) + 1, 32, dtype=np.int32)
+    bounds = np.arange(0, ID_DIGITS * len(high) + 1, ID_DIGITS, dtype=np.int32)
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(digits)]
     return pa.Array.from_buffers(TEXT, len(high), buffers)

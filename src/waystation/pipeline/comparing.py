@@ -14,14 +14,15 @@ import pyarrow.compute as pc
 
 from waystation.core.outcome import Outcome
 from waystation.pipeline.columns import (
+    ID_DIGITS,
     Flags,
     Longs,
     are,
+    are_as_long_as_ids,
     chosen,
     coded_name,
     codes,
     column,
-    common_codes,
     common_texts,
     encoded,
     flags,
@@ -31,14 +32,12 @@ from waystation.pipeline.columns import (
     ranks,
     repeated,
     taken,
-    text_bounds,
     text_bytes,
 )
 from waystation.pipeline.folding import decided_otherwise
 from waystation.pipeline.schema import BUILT, TEXT
 
 _NONE: Final = -1
-_ID_BYTES: Final = 32
 _VERDICTS: Final = pa.array(["ok", "missing", "unexpected", "different"], TEXT)
 _OK, _MISSING, _UNEXPECTED, _DIFFERENT = range(4)
 _OUTCOMES: Final = pa.array([str(outcome) for outcome in Outcome], TEXT)
@@ -65,23 +64,19 @@ def coded_comparison(
     surplus = pairing.theirs[pairing.unclaimed]
     told = np.append(answers, surplus)
     ids = column(expected, "message_id"), taken(messages, "message_id", surplus)
-    names, for_whom, to_whom = common_texts(*_of_both(expected, messages, "recipient"))
-    reasons, ruled, given = common_texts(*_of_both(expected, messages, "reason"))
+    names, for_whom, to_whom = pairing.recipients
+    reasons, ruled, given = pairing.reasons
     why = np.where(answers < 0, ruled, np.append(given, _NONE)[answers])
     columns = [
         pa.concat_arrays(ids) if len(surplus) else ids[0],
         coded_name(node, len(told)),
         chosen(names, np.append(for_whom, to_whom[surplus])),
-        chosen(_OUTCOMES, np.append(_outcome_codes(expected), np.full(len(surplus), _NONE))),
-        chosen(_OUTCOMES, np.append(_outcome_codes(messages), _NONE)[told]),
+        chosen(_OUTCOMES, np.append(pairing.mine_do, np.full(len(surplus), _NONE))),
+        chosen(_OUTCOMES, np.append(pairing.their_outcome, _NONE)[told]),
         chosen(_VERDICTS, np.append(pairing.verdict, np.full(len(surplus), _UNEXPECTED))),
         chosen(reasons, np.append(why, given[surplus])),
     ]
     return pa.Table.from_arrays(columns, names=BUILT["audit"].names)
-
-
-def _of_both(expected: pa.Table, messages: pa.Table, name: str) -> tuple[pa.Array, pa.Array]:
-    return column(expected, name), column(messages, name)
 
 
 def waiting_ids(messages: pa.Table) -> set[str]:
@@ -160,11 +155,13 @@ class _Pairing:
     def __init__(self, expected: pa.Table, messages: pa.Table) -> None:
         self._number_entries(expected, messages)
         self._expected, self._messages = expected, messages
-        self._their_outcome = _outcome_codes(messages)
+        self.their_outcome = _outcome_codes(messages)
+        self.recipients = self._common("recipient", "recipient")
+        self.reasons = self._common("reason", "reason")
         self.theirs = self._counting_rows()
         self._theirs_of = self._entry_of_message[self.theirs]
-        self._theirs_did = self._their_outcome[self.theirs]
-        self._mine_do = _outcome_codes(expected)
+        self._theirs_did = self.their_outcome[self.theirs]
+        self.mine_do = _outcome_codes(expected)
         self.mine: Longs = np.full(expected.num_rows, _NONE)
         self.unclaimed: Flags = np.ones(len(self.theirs), np.bool_)
         self.verdict: Longs = np.full(expected.num_rows, _MISSING)
@@ -183,7 +180,7 @@ class _Pairing:
 
     def _counting_rows(self) -> Longs:
         """The rows that tell how an entry ended: QUEUED ones only where there is no other."""
-        queued = self._their_outcome == _QUEUED
+        queued = self.their_outcome == _QUEUED
         order = np.argsort(longs(self._messages, "seq"), kind="stable")
         if not queued.any():
             return np.asarray(order)
@@ -201,14 +198,14 @@ class _Pairing:
         expected, told = self._texts()
         text = np.append(expected, told[self.theirs])
         width = int(text.max(initial=0)) + 2
-        count = len(self._mine_do)
+        count = len(self.mine_do)
         entry = np.append(self._entry_of_expected, self._theirs_of)
-        did = np.append(self._mine_do, self._theirs_did)
+        did = np.append(self.mine_do, self._theirs_did)
         keys = (entry * 4 + did) * width + text + 1
         mine, theirs = keys[:count], keys[count:]
         self._answer_only_ones(mine, theirs)
         self._answer_copies(mine, theirs)
-        rows = np.flatnonzero((self._mine_do == _DELIVERED) & (self.mine < 0))
+        rows = np.flatnonzero((self.mine_do == _DELIVERED) & (self.mine < 0))
         others = np.flatnonzero((self._theirs_did == _DELIVERED) & self.unclaimed)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
         rows, others = self._left(_DROPPED)
@@ -243,7 +240,7 @@ class _Pairing:
 
     def _answer_copies(self, mine: Longs, theirs: Longs) -> None:
         """One copy answers all who are behind its address (MC-9)."""
-        rows = np.flatnonzero((self._mine_do == _FORWARDED) & (self.mine < 0))
+        rows = np.flatnonzero((self.mine_do == _FORWARDED) & (self.mine < 0))
         sent = np.flatnonzero((self._theirs_did == _FORWARDED) & self.unclaimed)
         if not len(rows) or not len(sent):
             return
@@ -275,7 +272,7 @@ class _Pairing:
         """What nothing was paired with yet; expected rows in the order of their recipients."""
         open_ones, unclaimed = self.mine < 0, self.unclaimed
         if outcome is not None:
-            open_ones = open_ones & (self._mine_do == outcome)
+            open_ones = open_ones & (self.mine_do == outcome)
             unclaimed = unclaimed & (self._theirs_did == outcome)
         rows, others = np.flatnonzero(open_ones), np.flatnonzero(unclaimed)
         if not len(rows) or not len(others):
@@ -317,18 +314,16 @@ class _Pairing:
         self.unclaimed[answers] = False
         self.verdict[rows[hit]] = verdict
 
+    def _common(self, mine: str, theirs: str) -> tuple[pa.Array, Longs, Longs]:
+        """The distinct texts of a column of each side, and those of each row by number."""
+        return common_texts(column(self._expected, mine), column(self._messages, theirs))
+
     def _texts(self) -> tuple[Longs, Longs]:
         """What makes rows alike beside the outcome: the recipient, the address, or the reason."""
-        pairs = [
-            common_codes(column(self._expected, mine), column(self._messages, theirs))
-            for mine, theirs in (
-                ("recipient", "recipient"),
-                ("address", "next_hop"),
-                ("reason", "reason"),
-            )
-        ]
+        addresses = self._common("address", "next_hop")
+        pairs = [texts[1:] for texts in (self.recipients, addresses, self.reasons)]
         found = []
-        for side, did in enumerate((self._mine_do, self._their_outcome)):
+        for side, did in enumerate((self.mine_do, self.their_outcome)):
             who, where, why = (pair[side] for pair in pairs)
             found.append(np.where(did == _DELIVERED, who, np.where(did == _FORWARDED, where, why)))
         return found[0], found[1]
@@ -369,7 +364,7 @@ def _entry_numbers(ids: pa.ChunkedArray, at: Longs) -> Longs:
 def _cells(ids: pa.Array) -> Any:
     """The bytes of ids as four numbers each; None if there is anything that is no id."""
     if not len(ids):
-        return np.zeros((0, _ID_BYTES // 8), np.uint64)
-    if ids.type != TEXT or ids.null_count or (np.diff(text_bounds(ids)) != _ID_BYTES).any():
+        return np.zeros((0, ID_DIGITS // 8), np.uint64)
+    if ids.type != TEXT or not are_as_long_as_ids(ids):
         return None
-    return text_bytes(ids).view(np.uint64).reshape(-1, _ID_BYTES // 8)
+    return text_bytes(ids).view(np.uint64).reshape(-1, ID_DIGITS // 8)

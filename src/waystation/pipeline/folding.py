@@ -19,6 +19,7 @@ from waystation.pipeline.columns import (
     Flags,
     Longs,
     are,
+    chosen,
     coded_name,
     codes,
     column,
@@ -78,10 +79,9 @@ def _route_intervals(events: pa.Table, fold: RouteFold, lifetimes: Lifetimes) ->
 
 def _texts(texts: pa.Array, numbers: Any) -> pa.Array:
     """Texts by the numbers that a fold has for them."""
-    indices = pa.array(numbers.astype(np.int32))
-    if not pa.types.is_dictionary(texts.type):
-        return texts.take(indices)
-    return pa.DictionaryArray.from_arrays(indices, texts.dictionary)
+    if pa.types.is_dictionary(texts.type):
+        return chosen(texts.dictionary, numbers)
+    return texts.take(pa.array(np.ascontiguousarray(numbers)))
 
 
 def named(node: str, history: pa.Table) -> pa.Table:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.message import NO_ID
+from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import (
     Flags,
     Longs,
@@ -157,20 +158,17 @@ def _packed(rows: pa.Table, parts: int) -> pa.Table:
     ordered = rows.take(pa.array(order))
     present, counts = np.unique(part, return_counts=True)
     ends = np.cumsum(counts)
-    sink, bounds = pa.BufferOutputStream(), [0]
-    for end, count in zip(ends.tolist(), counts.tolist(), strict=True):
-        _write(ordered.slice(end - count, count), sink)
-        bounds.append(sink.tell())
-    buffers = [None, pa.py_buffer(np.array(bounds, np.int32)), sink.getvalue()]
-    blobs = pa.Array.from_buffers(pa.binary(), len(present), buffers)
-    return pa.Table.from_arrays([pa.array(present.astype(np.int32)), blobs], schema=PACKED)
+    parts_of = (
+        _alone(ordered.slice(end - count, count))
+        for end, count in zip(ends.tolist(), counts.tolist(), strict=True)
+    )
+    columns = [pa.array(present.astype(np.int32)), blobs_of(parts_of)]
+    return pa.Table.from_arrays(columns, schema=PACKED)
 
 
-def _write(rows: pa.Table, sink: pa.BufferOutputStream) -> None:
-    columns = {name: _own_texts(column(rows, name)) for name in rows.column_names}
-    content = pa.table(columns)
-    with pa.ipc.new_stream(sink, content.schema) as stream:
-        stream.write_table(content)
+def _alone(rows: pa.Table) -> pa.Table:
+    """Rows that leave the others that they stood among."""
+    return pa.table({name: _own_texts(column(rows, name)) for name in rows.column_names})
 
 
 def _own_texts(values: pa.Array) -> pa.Array:
@@ -182,11 +180,7 @@ def _own_texts(values: pa.Array) -> pa.Array:
 
 def unpacked(blobs: pa.Array) -> list[pa.Table]:
     """The steps of some rows of PACKED."""
-    tables = []
-    for blob in blobs:
-        with pa.ipc.open_stream(blob.as_buffer()) as stream:
-            tables.append(stream.read_all())
-    return tables
+    return list(tables_of(blobs))
 
 
 def _words(rows: pa.Table, name: str) -> Words:

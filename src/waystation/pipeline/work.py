@@ -25,7 +25,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from waystation.errors import LocalError
 from waystation.journal.chunks import instant_bounds
-from waystation.pipeline.columns import codes, column
+from waystation.pipeline.blobs import blobs_of, tables_of
+from waystation.pipeline.columns import codes, column, repeated
 from waystation.pipeline.listing import File, Listing, Wanted, locate
 from waystation.pipeline.node_data import (
     UNREADABLE,
@@ -194,17 +195,11 @@ def pieces(name: str, table: pa.Table) -> pa.RecordBatch:
     order = np.argsort(which, kind="stable")
     ordered = table.take(pa.array(order))
     bounds = np.searchsorted(which[order], np.arange(len(encoded.dictionary) + 1)).tolist()
-    parts = []
-    for low, high in pairwise(bounds):
-        sink = pa.BufferOutputStream()
-        part = ordered.slice(low, high - low).combine_chunks()
-        with pa.ipc.new_stream(sink, part.schema) as stream:
-            stream.write_table(part)
-        parts.append(sink.getvalue().to_pybytes())
-    names = pa.repeat(pa.scalar(name, TEXT), len(parts))
-    return pa.RecordBatch.from_arrays(
-        [encoded.dictionary, names, pa.array(parts, pa.binary())], ["node", "name", "rows"]
+    blobs = blobs_of(
+        ordered.slice(low, high - low).combine_chunks() for low, high in pairwise(bounds)
     )
+    columns = [encoded.dictionary, repeated(name, len(blobs)), blobs]
+    return pa.RecordBatch.from_arrays(columns, ["node", "name", "rows"])
 
 
 def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, dict[str, pa.Table]]]:
@@ -212,14 +207,13 @@ def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, dict[str,
     current: str | None = None
     pieces: dict[str, list[pa.Table]] = {}
     for batch in batches:
-        columns = [column.to_pylist() for column in batch.columns]
-        for node, name, rows in zip(*columns, strict=True):
+        nodes, names = (column.to_pylist() for column in batch.columns[:2])
+        for node, name, rows in zip(nodes, names, tables_of(batch.column(2)), strict=True):
             if node != current:
                 if current is not None:
                     yield current, _put_together(pieces)
                 current, pieces = node, {}
-            with pa.ipc.open_stream(rows) as stream:
-                pieces.setdefault(name, []).append(stream.read_all())
+            pieces.setdefault(name, []).append(rows)
     if current is not None:
         yield current, _put_together(pieces)
 
