@@ -26,10 +26,10 @@ from benchmarks.harness import Report
 from tests.peers.kept import PeerMissing
 from tests.peers.mosquitto_peer import build, mosquitto, version
 from waystation.core.message import Message
+from waystation.mqtt.client import BrokerAt, Credentials, MqttClient
+from waystation.net.place import parse_place
 from waystation.node import Context, Node
 from waystation.transports.mqtt import Mqtt
-from waystation.transports.mqtt_client import BrokerAt, Credentials, MqttClient
-from waystation.transports.place import parse_place
 
 PACKAGES = ("mqtt5", "paho-mqtt", "uvloop")
 TURNS = 5

@@ -17,9 +17,9 @@ from msgspec import Meta, Struct
 import waystation
 from waystation import NEVER, Address, Message, Node, Reason, Route
 from waystation.core.expiry import LAST_INSTANT
+from waystation.net.place import parse_place, place_of
 from waystation.node import Context
 from waystation.transports import Link, LinkOwner
-from waystation.transports.place import parse_place, place_of
 
 LINE_LIMIT: Final = 16 * 1024 * 1024
 UNSENT: Final = 256 * 1024  # so many bytes wait in a link before its senders have to

@@ -27,11 +27,11 @@ class LocalError(WaystationError, ValueError):
 
     >>> raise LocalError("type 256 is out of range", rule="AD-1", hint="give 0..255")
     Traceback (most recent call last):
-    waystation.errors.LocalError: type 256 is out of range; give 0..255 [AD-1]
+    waystation.errors.LocalError: type 256 is out of range; give 0..255
     """
 
     def __init__(self, problem: str, *, rule: str, hint: str) -> None:
-        super().__init__(f"{problem}; {hint} [{rule}]")
+        super().__init__(f"{problem}; {hint}")
         self.problem = problem
         self.rule = rule
         self.hint = hint
@@ -44,7 +44,7 @@ class UndeliverableError(WaystationError):
     """
 
     def __init__(self, route: str, reason: str, node: str | None = None) -> None:
-        where = "" if node is None else f" by node {shown(node)}"
+        where = "" if node is None else f" by node {quote(node)}"
         super().__init__(f"the request to {route} was dropped{where}: {reason}")
         self.route = route
         self.reason = reason
@@ -97,10 +97,10 @@ class DecodeError(RemoteError):
         self.too_large = too_large
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """A value for an error message: its repr, never longer than a line.
 
-    >>> shown("x" * 1000)
+    >>> quote("x" * 1000)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
     """
     if isinstance(value, str | bytes):  # never spell out a megabyte to show sixty characters of it

@@ -9,11 +9,11 @@ import pytest
 
 from tests.config.files import ECHO, NODE, plan, problems
 from tests.node.live import PATIENCE, runs, until
-from waystation.broker import Broker
 from waystation.config import running
 from waystation.config.schemes import SCHEMES, Scheme
 from waystation.errors import LocalError
-from waystation.groups import GossipServer
+from waystation.gossip_router import GossipServer
+from waystation.mqtt.broker import Broker
 
 LEAF = '[node]\nname = "leaf"\n'
 

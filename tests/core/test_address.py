@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rule_errors import breaks
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.errors import LocalError
 
@@ -70,7 +71,7 @@ def test_every_address_reads_back_as_itself(address: Address) -> None:
     ],
 )
 def test_bad_text_is_refused_by_name_and_rule(text: str, problem: str) -> None:
-    with pytest.raises(LocalError, match="AD-1") as caught:
+    with pytest.raises(LocalError, check=breaks("AD-1")) as caught:
         Address.parse(text)
     assert problem in str(caught.value)
 
@@ -79,9 +80,11 @@ def test_bad_text_is_refused_by_name_and_rule(text: str, problem: str) -> None:
 def test_unchecked_values_are_refused_by_name_and_rule() -> None:
     assert Address.of(255, b"x") == Address(255, b"x")
     for bad_type in (-1, 256, "1", True, 10**5000):
-        with pytest.raises(LocalError, match=r"address type .* is out of range.*AD-1"):
+        with pytest.raises(
+            LocalError, match=r"address type .* is out of range", check=breaks("AD-1")
+        ):
             Address.of(bad_type, b"")  # type: ignore[arg-type]
-    with pytest.raises(LocalError, match=r"address data 'text' is not bytes.*AD-1"):
+    with pytest.raises(LocalError, match=r"address data 'text' is not bytes", check=breaks("AD-1")):
         Address.of(0, "text")  # type: ignore[arg-type]
 
 
@@ -126,7 +129,9 @@ def test_a_route_with_a_gap_is_refused(text: str) -> None:
 def test_a_route_of_a_million_hops_is_refused_before_it_is_built() -> None:
     longest = Route.of([Address(0, b"a")] * MAX_ROUTE_LENGTH)
     assert Route.parse(str(longest)) == longest
-    with pytest.raises(LocalError, match=r"a route of 1000000 addresses is too long.*WK-11"):
+    with pytest.raises(
+        LocalError, match=r"a route of 1000000 addresses is too long", check=breaks("WK-11")
+    ):
         Route.parse("=>".join(["a"] * 1_000_000))
     with pytest.raises(LocalError, match=r"a route of more than 255 addresses is too long"):
         Route.of([Address(0, b"a")] * (MAX_ROUTE_LENGTH + 1))
@@ -135,7 +140,7 @@ def test_a_route_of_a_million_hops_is_refused_before_it_is_built() -> None:
 
 
 def test_what_is_no_route_is_refused_by_name_and_rule() -> None:
-    with pytest.raises(LocalError, match=r"'e' is no address of a route.*AD-1"):
+    with pytest.raises(LocalError, match=r"'e' is no address of a route", check=breaks("AD-1")):
         Route.of("echo")  # type: ignore[arg-type]
-    with pytest.raises(LocalError, match=r"route None is no text.*AD-1"):
+    with pytest.raises(LocalError, match=r"route None is no text", check=breaks("AD-1")):
         Route.parse(None)  # type: ignore[arg-type]

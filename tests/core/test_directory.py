@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rule_errors import breaks
 from waystation.core.directory import Directory, Provider, Scope
 from waystation.core.expiry import NEVER, Deadlines
 from waystation.errors import LocalError
@@ -121,7 +122,7 @@ def test_a_name_that_cannot_be_written_in_a_route_is_refused(bad: str, place: in
 def test_an_expiry_that_is_no_instant_is_refused_and_what_was_known_stays(bad: int) -> None:
     directory = Directory()
     directory.register(Provider("a", "fleet", "position"))
-    with pytest.raises(LocalError, match="RE-14"):
+    with pytest.raises(LocalError, check=breaks("RE-14")):
         directory.register(Provider("a", "fleet", "fuel", expiry=bad))
     assert found(directory) == ["a"]
 

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from waystation.errors import DecodeError, LocalError, RemoteError, WaystationError, shown
+from waystation.errors import DecodeError, LocalError, RemoteError, WaystationError, quote
 
 
 def test_a_local_error_is_a_value_error_with_problem_rule_and_hint() -> None:
     error = LocalError("type 256 is out of range", rule="AD-1", hint="give 0 to 255")
-    assert str(error) == "type 256 is out of range; give 0 to 255 [AD-1]"
+    assert str(error) == "type 256 is out of range; give 0 to 255"
     assert (error.problem, error.rule, error.hint) == (
         "type 256 is out of range",
         "AD-1",
@@ -26,9 +26,9 @@ def test_a_decode_error_says_format_and_place() -> None:
 
 
 def test_values_are_shown_on_one_short_line() -> None:
-    assert shown("a\nb") == r"'a\nb'"
-    assert len(shown("x" * 10_000_000)) == 61
-    assert len(shown(b"\xff" * 10_000_000)) == 61
-    assert shown(256) == "256"
-    assert shown(10**5000) == "<int>"
-    assert len(shown(list(range(100)))) == 61
+    assert quote("a\nb") == r"'a\nb'"
+    assert len(quote("x" * 10_000_000)) == 61
+    assert len(quote(b"\xff" * 10_000_000)) == 61
+    assert quote(256) == "256"
+    assert quote(10**5000) == "<int>"
+    assert len(quote(list(range(100)))) == 61

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rule_errors import breaks
 from waystation.core.expiry import LAST_INSTANT, NEVER, Deadlines, check_expiry, expiry_after
 from waystation.errors import LocalError
 
@@ -27,7 +28,9 @@ def test_instants_and_never_are_expiries(expiry: float) -> None:
 
 @pytest.mark.parametrize("expiry", [-1, -math.inf, LAST_INSTANT + 1, 10**30, 1.5, math.nan, True])
 def test_what_is_no_instant_is_refused_by_name_and_rule(expiry: float) -> None:
-    with pytest.raises(LocalError, match=r"expiry .* is no instant; give .* \[RE-1\]") as caught:
+    with pytest.raises(
+        LocalError, match=r"expiry .* is no instant", check=breaks("RE-1")
+    ) as caught:
         check_expiry(expiry, rule="RE-1")
     assert caught.value.rule == "RE-1"
     assert str(expiry)[:5] in str(caught.value)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rule_errors import breaks
 from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message, check_message_id, message_id
@@ -39,7 +40,7 @@ def test_forwarding_may_put_another_own_address_on_the_return_route() -> None:
 
 @pytest.mark.rule("WK-2")
 def test_a_message_without_onward_route_cannot_be_forwarded() -> None:
-    with pytest.raises(LocalError, match="WK-2"):
+    with pytest.raises(LocalError, check=breaks("WK-2")):
         message("", "sender").forwarded()
 
 
@@ -117,7 +118,7 @@ def test_a_message_from_unchecked_values() -> None:
         ({"return_route": ["b"]}, "AD-1"),
     ):
         good = {"onward_route": onward, "return_route": back, "payload": b"", "id": ID}
-        with pytest.raises(LocalError, match=rule):
+        with pytest.raises(LocalError, check=breaks(rule)):
             Message.of(**{**good, **fields})  # type: ignore[arg-type]
 
 
@@ -132,7 +133,7 @@ def test_an_id_is_a_trace_id() -> None:
 @pytest.mark.rule("AD-7")
 @pytest.mark.parametrize("id", ["", "0" * 32, "4BF9" * 8, "4bf9" * 9, "4bg9" * 8, "x" * 10**6])
 def test_what_is_no_trace_id_is_refused_by_name_and_rule(id: str) -> None:
-    with pytest.raises(LocalError, match=r"is no message id; .* \[AD-7\]") as caught:
+    with pytest.raises(LocalError, match=r"is no message id", check=breaks("AD-7")) as caught:
         check_message_id(id)
     assert len(str(caught.value)) < 200
 

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from tests.rule_errors import breaks
 from waystation.core.multicast import (
     MAX_SEGMENTS,
     MulticastId,
@@ -61,33 +62,33 @@ def test_an_id_is_provider_broadcast_and_partition() -> None:
             "p/b/+",
             (
                 "'p/b/+' is published with the wildcard '+'; "
-                "name every segment; wildcards are for subscriptions [MC-5]"
+                "name every segment; wildcards are for subscriptions"
             ),
         ),
         (
             "garage",
             (
                 "'garage' is no multicast id; "
-                "write provider/broadcast, then the partition if there is one [MC-1]"
+                "write provider/broadcast, then the partition if there is one"
             ),
         ),
         (
             "p/b/a-b",
             (
                 "segment 'a-b' of 'p/b/a-b' is not made of letters and digits; "
-                "use one or more of A-Z, a-z and 0-9 [MC-2]"
+                "use one or more of A-Z, a-z and 0-9"
             ),
         ),
         (
             "p/b c",
             (
                 "'b c' in 'p/b c' names no provider or broadcast; "
-                "use printable characters without space, '/', '+', '*' or '#' [MC-1]"
+                "use printable characters without space, '/', '+', '*' or '#'"
             ),
         ),
         (
             "/".join(["a"] * 65),
-            f"'{'a/' * 29}a… has more than 64 segments; use a shallower partition [MC-1]",
+            f"'{'a/' * 29}a… has more than 64 segments; use a shallower partition",
         ),
     ],
 )
@@ -104,14 +105,14 @@ def test_a_bad_id_gets_a_whole_sentence(text: str, complaint: str) -> None:
             "p/*/a",
             (
                 "pattern 'p/*/a' has '*' before its end; "
-                "use '+' for one segment in between, '*' as the last segment only [MC-4]"
+                "use '+' for one segment in between, '*' as the last segment only"
             ),
         ),
         (
             "garage",
             (
                 "'garage' is no pattern of a multicast id; write provider/broadcast, "
-                "then the partition; wildcards may stand for segments [MC-1]"
+                "then the partition; wildcards may stand for segments"
             ),
         ),
     ],
@@ -125,7 +126,7 @@ def test_a_bad_pattern_gets_a_whole_sentence(pattern: str, complaint: str) -> No
 @pytest.mark.rule("MC-1")
 @pytest.mark.parametrize("text", ["", "garage", "/", "garage/", "/brod", "a b/brod", "a#/brod"])
 def test_what_is_no_id_is_refused_by_name_and_rule(text: str) -> None:
-    with pytest.raises(LocalError, match="MC-1") as caught:
+    with pytest.raises(LocalError, check=breaks("MC-1")) as caught:
         MulticastId.parse(text)
     assert repr(text) in str(caught.value)
 
@@ -135,9 +136,9 @@ def test_parts_with_slashes_are_refused_by_name_and_rule() -> None:
     with pytest.raises(LocalError) as caught:
         MulticastId.of("a/b", "brod")
     assert str(caught.value) == (
-        "'a/b' has a slash; give provider, broadcast and partition apart from each other [MC-1]"
+        "'a/b' has a slash; give provider, broadcast and partition apart from each other"
     )
-    with pytest.raises(LocalError, match=r"'c/d' has a slash.*MC-1"):
+    with pytest.raises(LocalError, match=r"'c/d' has a slash", check=breaks("MC-1")):
         pattern_of("a", "c/d")
 
 
@@ -145,11 +146,13 @@ def test_parts_with_slashes_are_refused_by_name_and_rule() -> None:
 def test_an_id_of_a_million_segments_is_refused_before_it_is_split() -> None:
     deepest = "/".join(["a"] * MAX_SEGMENTS)
     assert str(MulticastId.parse(deepest)) == deepest
-    with pytest.raises(LocalError, match=rf"more than {MAX_SEGMENTS} segments.*MC-1"):
+    with pytest.raises(
+        LocalError, match=rf"more than {MAX_SEGMENTS} segments", check=breaks("MC-1")
+    ):
         MulticastId.parse("/".join(["a"] * 30_000))
     with pytest.raises(LocalError) as caught:
         MulticastId.parse("/".join(["a"] * 1_000_000))
-    assert str(caught.value) == (f"'{'a/' * 29}a… has 1999999 characters; use at most 65535 [MC-1]")
+    assert str(caught.value) == (f"'{'a/' * 29}a… has 1999999 characters; use at most 65535")
 
 
 @pytest.mark.rule("MC-1")
@@ -158,9 +161,7 @@ def test_what_is_no_text_is_refused_by_name_and_rule(text: Any) -> None:
     for act in (MulticastId.parse, check_pattern):
         with pytest.raises(LocalError) as caught:
             act(text)
-        assert str(caught.value) == (
-            f"{text!r} is no multicast id; give a text, as str(id) does [MC-1]"
-        )
+        assert str(caught.value) == (f"{text!r} is no multicast id; give a text, as str(id) does")
 
 
 LONGEST = "a/" + "b" * 65_533
@@ -218,7 +219,7 @@ def test_an_empty_segment_is_not_lost() -> None:
 def test_nobody_cannot_subscribe(receiver: Any) -> None:
     with pytest.raises(LocalError) as caught:
         Subscriptions().subscribe("p/b", receiver)
-    assert str(caught.value) == f"{receiver!r} receives nothing; name the participant [MC-8]"
+    assert str(caught.value) == f"{receiver!r} receives nothing; name the participant"
 
 
 @pytest.mark.rule("MC-5")
@@ -252,10 +253,12 @@ def test_long_ids_that_match_nobody_fill_no_memory() -> None:
 @pytest.mark.parametrize("segment", ["", "a-b", "a b", "ä", "a+", "a*", "#", "٣", "++", "+a"])
 def test_a_segment_of_other_characters_is_refused_by_name_and_rule(segment: str) -> None:
     for text in (f"garage/brod/{segment}", f"garage/brod/x/{segment}/y"):
-        with pytest.raises(LocalError, match=r"is not made of letters and digits.*MC-2") as caught:
+        with pytest.raises(
+            LocalError, match=r"is not made of letters and digits", check=breaks("MC-2")
+        ) as caught:
             MulticastId.parse(text)
         assert repr(segment) in str(caught.value)
-        with pytest.raises(LocalError, match="MC-2"):
+        with pytest.raises(LocalError, check=breaks("MC-2")):
             check_pattern(text)
 
 
@@ -295,7 +298,9 @@ def test_a_last_star_is_any_number_of_segments_and_none() -> None:
 @pytest.mark.rule("MC-4")
 @pytest.mark.parametrize("pattern", ["p/*/a", "*/b/a", "p/b/*/*"])
 def test_a_star_before_the_end_is_refused_by_name_and_rule(pattern: str) -> None:
-    with pytest.raises(LocalError, match=r"has '\*' before its end.*MC-4") as caught:
+    with pytest.raises(
+        LocalError, match=r"has '\*' before its end", check=breaks("MC-4")
+    ) as caught:
         Subscriptions().subscribe(pattern, "r")
     assert repr(pattern) in str(caught.value)
 
@@ -304,14 +309,14 @@ def test_a_star_before_the_end_is_refused_by_name_and_rule(pattern: str) -> None
 def test_a_single_segment_is_a_pattern_only_as_a_star() -> None:
     assert check_pattern("*") == ["*"]
     for pattern in ("+", "garage"):
-        with pytest.raises(LocalError, match=r"is no pattern.*MC-1"):
+        with pytest.raises(LocalError, match=r"is no pattern", check=breaks("MC-1")):
             check_pattern(pattern)
 
 
 @pytest.mark.rule("MC-5")
 @pytest.mark.parametrize(("text", "wildcard"), [("p/b/+", "+"), ("p/b/*", "*"), ("+/b", "+")])
 def test_publishing_with_a_wildcard_is_an_error(text: str, wildcard: str) -> None:
-    with pytest.raises(LocalError, match="MC-5") as caught:
+    with pytest.raises(LocalError, check=breaks("MC-5")) as caught:
         MulticastId.parse(text)
     assert f"{text!r} is published with the wildcard {wildcard!r}" in str(caught.value)
 

@@ -10,10 +10,10 @@ from typing import Any, Self
 from tests.node.live import PATIENCE, until
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import LogicalAddress
-from waystation.groups import GossipServer, Settings
+from waystation.gossip_router import GossipServer, Settings
 from waystation.groups.group import Group
 from waystation.groups.member import GroupLimits, Member
-from waystation.transports.place import parse_place
+from waystation.net.place import parse_place
 
 QUICK = GroupLimits(beat=0.5, grace=1.0, dial=2.0)
 """Members that soon notice who is gone."""

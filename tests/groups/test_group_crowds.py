@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.groups.clients import Client5, uuid
+from tests.gossip_router.clients import Client5, uuid
 from tests.groups.crowd import (
     LASTING,
     Ear,

@@ -16,7 +16,7 @@ from waystation.core.identity import LogicalAddress, Mapping
 from waystation.errors import DecodeError, LocalError
 from waystation.groups.direct import Packets
 from waystation.groups.member import GroupLimits, Member
-from waystation.groups.packet import (
+from waystation.groups.packets import (
     EVERYBODY,
     Ack,
     Data,
@@ -26,7 +26,7 @@ from waystation.groups.packet import (
     encode_data,
     encode_notice,
 )
-from waystation.groups.stream import (
+from waystation.groups.sequences import (
     ANEW,
     BUNDLE,
     FIRST_PATIENCE,

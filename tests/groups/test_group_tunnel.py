@@ -26,7 +26,7 @@ from tests.node.live import runs, until
 from tests.transports.certificates import authority
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import LocalError, UnreachableError
-from waystation.groups import Admission, Door, GossipServer
+from waystation.gossip_router import Admission, Door, GossipServer
 from waystation.groups.group import Group
 from waystation.groups.member import GroupLimits
 from waystation.testing import tcp_path

@@ -12,7 +12,7 @@ from tests.journal.traffic import BEGIN
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.identity import LogicalAddress, Mapping
 from waystation.core.record import ChangeRecord
-from waystation.groups.outcomes import MemberRecord
+from waystation.gossip_router.outcomes import MemberRecord
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.layout import Stem

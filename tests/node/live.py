@@ -22,8 +22,8 @@ from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.core.routing import RouteChange
+from waystation.net.place import parse_place, place_of
 from waystation.node import Context, Limits, Node
-from waystation.transports.place import parse_place, place_of
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_frame
 

@@ -25,7 +25,7 @@ from waystation.core.directory import Provider, Scope
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UndeliverableError, WaystationError
 from waystation.node import Context, Node
-from waystation.node.registry import NAME
+from waystation.node.directory import NAME
 from waystation.testing import ManualClock
 
 SOON = PATIENCE

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.node.live import Journal, collect, echo, runs, until
+from tests.node.test_broadcasts import Heard
 from tests.node.test_hubs import QUIET, knows
-from tests.node.test_multicasts import Heard
 from tests.transports.mqtt_live import broker_here, soon
-from waystation.broker import Broker
 from waystation.core.outcome import Outcome
+from waystation.mqtt.broker import Broker
 from waystation.node import Node, Scope
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.tcp import Tcp

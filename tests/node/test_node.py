@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.node.live import Journal, runs, settle
+from tests.rule_errors import breaks
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
@@ -403,7 +404,7 @@ async def test_a_worker_is_a_routing_entry_for_as_long_as_it_runs() -> None:
             (b"unread", "DROPPED", "NO_ROUTE"),
             (b"gone", "DROPPED", "NO_ROUTE"),
         ]
-        with pytest.raises(LocalError, match=r"there is no worker 'a'.*WK-1"):
+        with pytest.raises(LocalError, match=r"there is no worker 'a'", check=breaks("WK-1")):
             await node.stop_worker("a")
 
 
@@ -440,16 +441,20 @@ async def test_what_makes_no_worker_is_refused_by_name_and_rule() -> None:
     async with a_node() as (node, _):
         collector(node, "taken")
         for names, options in (((), {}), (("x",), {"inbox": 0})):
-            with pytest.raises(LocalError, match=r"a worker with the names .*WK-1"):
+            with pytest.raises(LocalError, match=r"a worker with the names", check=breaks("WK-1")):
                 collector(node, *names, **options)
-        with pytest.raises(LocalError, match=r"there is a worker or session 'taken' already.*WK-1"):
+        with pytest.raises(
+            LocalError, match=r"there is a worker or session 'taken' already", check=breaks("WK-1")
+        ):
             collector(node, "free", "taken")
-        with pytest.raises(LocalError, match=r"'0#twice'\) twice.*WK-1"):
+        with pytest.raises(LocalError, match=r"'0#twice'\) twice", check=breaks("WK-1")):
             collector(node, "twice", "0#twice")
-        with pytest.raises(LocalError, match=r"'1#far' is no name for a worker.*WK-1"):
+        with pytest.raises(
+            LocalError, match=r"'1#far' is no name for a worker", check=breaks("WK-1")
+        ):
             collector(node, "1#far")
         assert set(node.router.table.snapshot(now=0)) == {"taken"}
-        with pytest.raises(LocalError, match=r"-1 is no time to wait.*WK-6"):
+        with pytest.raises(LocalError, match=r"-1 is no time to wait", check=breaks("WK-6")):
             await node.send("taken", b"", ttl=-1)
-        with pytest.raises(LocalError, match=r"'soon' is no time to wait.*WK-6"):
+        with pytest.raises(LocalError, match=r"'soon' is no time to wait", check=breaks("WK-6")):
             await node.request("taken", b"", timeout="soon")  # type: ignore[arg-type]

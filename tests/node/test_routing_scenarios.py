@@ -29,8 +29,8 @@ from tests.node.live import (
     settle,
     until,
 )
+from tests.node.test_broadcasts import Broker, BrokerClient
 from tests.node.test_hubs import QUIET, hub, knows, leaf
-from tests.node.test_multicasts import Broker, BrokerClient
 from waystation.core.address import Address
 from waystation.core.directory import Provider, Scope
 from waystation.core.expiry import NEVER, Deadlines

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from tests.broker.behaviour import BrokerBehaviour
+from tests.mqtt.broker.behaviour import BrokerBehaviour
 from tests.node.live import LOOPS, PATIENCE, collect, echo, until, watched
 from tests.peers.joynr_peer import JoynrPeer, joynr_peer
 from tests.peers.mosquitto_peer import Mosquitto, built, mosquitto
 from tests.transports.certificates import authority
 from tests.transports.mqtt_live import hub, proxied, soon, ways
-from waystation.broker import password_line
 from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
+from waystation.mqtt.broker import password_line
+from waystation.mqtt.client import MqttClient, MqttLimits
 from waystation.node import Node, Session
 from waystation.testing import check_transport, conformance
 from waystation.transports.mqtt import Mqtt
-from waystation.transports.mqtt_client import MqttClient, MqttLimits
 from waystation.wire.joynr import MulticastPublication, Request, decode_payload, encode_payload
 
 pytestmark = pytest.mark.peer

@@ -14,10 +14,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from waystation.broker import Settings
 from waystation.cli import waystation
 from waystation.cli.broker import broker
 from waystation.cli.completion import SHELLS, completion
+from waystation.mqtt.broker import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

@@ -13,7 +13,7 @@ import pytest
 import waystation
 from tests.project.transcripts import Desk, steps_of
 from waystation.config.reader import read_settings
-from waystation.groups import Admission
+from waystation.gossip_router import Admission
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])

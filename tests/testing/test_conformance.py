@@ -10,7 +10,7 @@ import pytest
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.node.connections import Connections
+from waystation.node.links import Connections
 from waystation.testing import (
     MemoryNetwork,
     NotConformingError,

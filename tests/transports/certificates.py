@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trustme
 
-from waystation.transports.tls import Tls
+from waystation.net.tls import Tls
 
 
 class Authority:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from tests.node.live import Journal, echo, until
-from waystation.broker import Broker, Settings
+from waystation.mqtt.broker import Broker, Settings
 from waystation.node import Limits, Node
 from waystation.testing.path import TcpPath, tcp_path
 from waystation.transports.mqtt import Mqtt

@@ -42,11 +42,11 @@ from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.net.place import parse_place
 from waystation.node import FAIL, Node, Wait
 from waystation.testing import check_transport, conformance
 from waystation.transports.http import Http, HttpLimits
-from waystation.transports.http_channel import Channel, Frame, Outgoing
-from waystation.transports.place import parse_place
+from waystation.transports.http.channel import Channel, Frame, Outgoing
 from waystation.transports.transport import Transport
 from waystation.wire.hello import PROOF_PURPOSE
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_frame
@@ -894,7 +894,7 @@ def test_without_the_web_server_the_error_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "starlette.applications", None)
-    monkeypatch.delitem(sys.modules, "waystation.transports.http_server", raising=False)
+    monkeypatch.delitem(sys.modules, "waystation.transports.http.server", raising=False)
     with pytest.raises(LocalError, match=r"pip install 'waystation\[http\]'"):
         Http()
 

@@ -13,18 +13,18 @@ from mqtt5 import PublishPacket
 from tests.node.live import LOOPS, PATIENCE, Gate, collect, echo, runs, until, watched
 from tests.transports.certificates import authority
 from tests.transports.mqtt_live import QUIET, broker_here, hub, proxied, soon, ways
-from waystation.broker import Broker, Passwords, password_line
 from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.mqtt.broker import Broker, Passwords, password_line
+from waystation.mqtt.client import BrokerAt, Credentials, MqttClient, MqttLimits
 from waystation.node import FAIL, Node, Session, Wait
 from waystation.testing import check_transport, conformance
 from waystation.transports.mqtt import Mqtt
-from waystation.transports.mqtt_client import BrokerAt, Credentials, MqttClient, MqttLimits
-from waystation.transports.mqtt_joynr import encode_multicast, encode_unicast
-from waystation.transports.mqtt_link import Kind, OckamLink, write_label
+from waystation.transports.mqtt.joynr import encode_multicast, encode_unicast
+from waystation.transports.mqtt.link import Kind, OckamLink, write_label
 from waystation.wire import smrf
 from waystation.wire.ockam import decode_body, encode_frame
 

@@ -30,10 +30,10 @@ from waystation.core.address import Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.net.place import parse_place, place_of
 from waystation.node import Limits, Node
 from waystation.testing import check_transport, conformance
 from waystation.testing.datagram_path import udp_path
-from waystation.transports.place import parse_place, place_of
 from waystation.transports.udp import Udp, UdpLimits, UdpLink
 from waystation.wire.ockam import CHUNK_SIZE, encode_body, fragments
 from waystation.wire.ockam_udp import GOODBYE, PeerReassembly, control_datagrams

@@ -38,10 +38,10 @@ from waystation.core.address import Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.net.tls import Tls
 from waystation.node import Limits, Node
 from waystation.testing import check_transport, conformance
 from waystation.transports.tcp import Tcp
-from waystation.transports.tls import Tls
 from waystation.transports.transport import Transport
 from waystation.transports.websocket import WebSocket, WebSocketLimits, parse_websocket_place
 from waystation.wire import bare

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.rule_errors import breaks
 from waystation.errors import DecodeError, LocalError
 from waystation.wire import smrf
 from waystation.wire.joynr import (
@@ -350,7 +351,7 @@ def test_too_deep_is_not_written() -> None:
     for _ in range(MAX_DEPTH - 3):
         deep = [deep]
     assert encode_payload(OneWayRequest(method_name="m", params=(deep,)))
-    with pytest.raises(LocalError, match=r"nested deeper than 64.*\[WK-10\]"):
+    with pytest.raises(LocalError, match=r"nested deeper than 64", check=breaks("WK-10")):
         encode_payload(OneWayRequest(method_name="m", params=([deep],)))
     circle: list[Any] = []
     circle.append(circle)
@@ -460,7 +461,7 @@ def test_an_address_that_cannot_be_written() -> None:
     with pytest.raises(LocalError, match="MqttAddress cannot be written"):
         encode_address(MqttAddress("\ud800", "t"))
     for topic in ("\ud800", "", "#", "a/+", "$SYS", "x" * MAX_TOPIC):
-        with pytest.raises(LocalError, match=r"MQTT has no topic.*\[MC-12\]"):
+        with pytest.raises(LocalError, match=r"MQTT has no topic", check=breaks("MC-12")):
             encode_address(MqttAddress("b", topic))
 
 
@@ -494,7 +495,7 @@ def test_the_filter_of_a_subscription_has_a_hash_for_a_star(
 @pytest.mark.rule("MC-5")
 @pytest.mark.parametrize("multicast_id", ["p/b/*", "p/b/+/c", "p/+", "*/b"])
 def test_nothing_is_published_to_a_wildcard(multicast_id: str) -> None:
-    with pytest.raises(LocalError, match="MC-5"):
+    with pytest.raises(LocalError, check=breaks("MC-5")):
         multicast_topic(multicast_id)
 
 
@@ -531,9 +532,9 @@ def test_unicast_topics() -> None:
     assert unicast_topic("channel-1") == "channel-1/low"
     assert unicast_filter("channel-1") == "channel-1/#"
     for topic in ("", "#", "a/+", "$SYS", "a" * MAX_TOPIC):
-        with pytest.raises(LocalError, match="MC-12"):
+        with pytest.raises(LocalError, check=breaks("MC-12")):
             unicast_topic(topic)
-        with pytest.raises(LocalError, match="MC-12"):
+        with pytest.raises(LocalError, check=breaks("MC-12")):
             unicast_filter(topic)
 
 
@@ -684,7 +685,7 @@ def test_numbers_that_no_reader_takes_are_not_written(number: Any) -> None:
     qos = OnChangeSubscriptionQos(expiry_date_ms=number)
     for kind in (SubscriptionRequest, BroadcastSubscriptionRequest):
         payload = kind(qos=qos, subscribed_to_name="a", subscription_id="1")
-        with pytest.raises(LocalError, match=r"no number of 64 bits.*\[WK-10\]"):
+        with pytest.raises(LocalError, match=r"no number of 64 bits", check=breaks("WK-10")):
             encode_payload(payload)
 
 

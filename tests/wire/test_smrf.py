@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from tests.rule_errors import breaks
 from waystation.core.expiry import NEVER
 from waystation.errors import DecodeError, LocalError
 from waystation.wire import smrf
@@ -223,7 +224,7 @@ def test_other_ttls_come_back(ttl: float) -> None:
 
 @pytest.mark.parametrize("ttl", [-1, 1.5, -NEVER, True, float("nan")])
 def test_what_is_no_instant_is_not_written(ttl: float) -> None:
-    with pytest.raises(LocalError, match=r"is no instant.*\[AD-7\]"):
+    with pytest.raises(LocalError, match=r"is no instant", check=breaks("AD-7")):
         encode(structs.replace(MINIMAL, ttl=ttl))
 
 
@@ -245,7 +246,9 @@ def test_an_encrypted_body_is_left_as_it_is() -> None:
     frame = bytearray(open_one)
     frame[FLAGS + 2 : FLAGS + 4] = b"\1\1"
     assert decode(bytes(frame)) == sealed
-    with pytest.raises(LocalError, match=r"nobody reads an encrypted message.*\[WK-10\]"):
+    with pytest.raises(
+        LocalError, match=r"nobody reads an encrypted message", check=breaks("WK-10")
+    ):
         encode(sealed)
 
 
@@ -303,7 +306,7 @@ def test_a_frame_over_the_limit_is_refused_before_it_is_read() -> None:
 
 def test_a_message_over_the_limit_is_not_written() -> None:
     assert encode(MINIMAL, max_size=len(FRAME)) == FRAME
-    with pytest.raises(LocalError, match=r"too large.*\[OB-2\]"):
+    with pytest.raises(LocalError, match=r"too large", check=breaks("OB-2")):
         encode(MINIMAL, max_size=len(FRAME) - 1)
     swelling = structs.replace(MINIMAL, body=bytes(5_000), is_compressed=True)
     with pytest.raises(LocalError, match="5000 bytes is too large"):
@@ -670,7 +673,7 @@ def test_participants_have_a_longest() -> None:
     longest = structs.replace(MINIMAL, recipient="r" * MAX_PARTICIPANT)
     assert decode(encode(longest)) == longest
     for name in ("recipient", "sender"):
-        with pytest.raises(LocalError, match=r"is too long.*\[WK-10\]"):
+        with pytest.raises(LocalError, match=r"is too long", check=breaks("WK-10")):
             encode(structs.replace(MINIMAL, **{name: "r" * (MAX_PARTICIPANT + 1)}))
     frame = bytearray(encode(structs.replace(MINIMAL, recipient="r" * MAX_PARTICIPANT)))
     (offset,) = struct.unpack_from("<I", frame, RECIPIENT)
@@ -698,11 +701,11 @@ def test_frames_come_in_any_kind_of_buffer() -> None:
     ids=str,
 )
 def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(wrong: dict[str, Any]) -> None:
-    with pytest.raises(LocalError, match=r"holds what cannot be written.*\[WK-10\]"):
+    with pytest.raises(LocalError, match=r"holds what cannot be written", check=breaks("WK-10")):
         encode(structs.replace(MINIMAL, **wrong))
 
 
 @pytest.mark.parametrize("signature", ["text", None, 4])
 def test_a_signature_is_bytes(signature: Any) -> None:
-    with pytest.raises(LocalError, match=r"signature .* is not bytes.*\[WK-10\]"):
+    with pytest.raises(LocalError, match=r"signature .* is not bytes", check=breaks("WK-10")):
         encode(MINIMAL, lambda _: signature)

@@ -17,7 +17,7 @@ from waystation.cli.serving import check_place, tls_of, tls_options
 from waystation.node.runner import run, stop_signals
 
 if TYPE_CHECKING:
-    from waystation.broker import Broker
+    from waystation.mqtt.broker import Broker
 
 _number = click.IntRange(min=1)
 
@@ -87,7 +87,7 @@ Examples:
 @click.option("--verbose", is_flag=True, help="Log more, to stderr.")
 def broker(**given: Any) -> None:
     """Run a broker."""
-    from waystation.broker import Broker, Passwords, Settings  # noqa: PLC0415 - it needs mqtt5
+    from waystation.mqtt.broker import Broker, Passwords, Settings  # noqa: PLC0415 - it needs mqtt5
 
     options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
     settings = Settings(**{name.removeprefix("max_"): value for name, value in given.items()})

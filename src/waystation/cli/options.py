@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 SETTINGS: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
 """How a command reads its options."""
@@ -75,7 +75,7 @@ def check_is_journal(directory: Path) -> set[str]:
     begun = directory.glob(".node=*.lock")  # by a node that has told of nothing yet
     if not nodes and not any(begun):
         raise LocalError(
-            f"{shown(str(directory))} is no journal: it has none of {', '.join(TABLES)}",
+            f"{quote(str(directory))} is no journal: it has none of {', '.join(TABLES)}",
             rule="OB-5",
             hint="give the directory that nodes keep their journal in",
         )

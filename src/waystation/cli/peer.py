@@ -14,8 +14,8 @@ import click
 
 from waystation.cli.options import FILE, Checked
 from waystation.config.schemes import SCHEMES, split_url
+from waystation.net.tls import Tls
 from waystation.node import Node
-from waystation.transports.tls import Tls
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

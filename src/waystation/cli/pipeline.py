@@ -26,7 +26,7 @@ from waystation.cli.options import (
     tables_option,
 )
 from waystation.cli.spark import drawn, spark_session
-from waystation.errors import shown
+from waystation.errors import quote
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
@@ -121,7 +121,7 @@ def _check_asked(
     known = check_is_journal(journal)
     for node in nodes:
         if node not in known:
-            raise click.UsageError(f"nothing in {journal} is of a node {shown(node)}")
+            raise click.UsageError(f"nothing in {journal} is of a node {quote(node)}")
     if since is not None and until is not None and since >= until:
         raise click.UsageError("--since is not before --until")
 

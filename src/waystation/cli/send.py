@@ -18,7 +18,7 @@ from waystation.core.address import LOCAL, Route
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.node import Node
 from waystation.node.node import REQUEST
 from waystation.node.runner import run
@@ -113,7 +113,7 @@ def _check_aim(order: Order) -> None:
         raise click.UsageError(str(error)) from error
     if first.type == LOCAL and not order.via:
         raise click.UsageError(
-            f"nobody is called {shown(first.name)} at this end;"
+            f"nobody is called {quote(first.name)} at this end;"
             " give --via URL, or begin the route with an address as tcp#host:port"
         )
 

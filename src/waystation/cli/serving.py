@@ -13,8 +13,8 @@ import click
 
 from waystation.cli.options import FILE
 from waystation.errors import LocalError
-from waystation.transports.place import parse_place
-from waystation.transports.tls import Tls
+from waystation.net.place import parse_place
+from waystation.net.tls import Tls
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -32,9 +32,9 @@ from waystation.config.workers import check_options, find_handler
 from waystation.core.access import Access, AccessRule
 from waystation.core.address import Address
 from waystation.core.router import Router
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
+from waystation.net.tls import Tls
 from waystation.node import Limits
-from waystation.transports.tls import Tls
 from waystation.transports.transport import Transport
 
 
@@ -151,7 +151,9 @@ class _Planner:
         schemes = {scheme for scheme, _ in places}
         if len(schemes) > 1:
             raise LocalError(
-                f"{shown(urls)} are of several kinds", rule="WK-8", hint="give places of one kind"
+                f"{quote(urls)} are of several kinds",
+                rule="WK-8",
+                hint="give places of one kind",
             )
         [scheme] = schemes
         tls = self._tls_of(table.tls, scheme)
@@ -312,7 +314,7 @@ class _Planner:
             with self._problems.noting(path):
                 Address.parse(name)
             if name in taken:
-                self._problems.add(path, f"{shown(name)} is there already", "choose another name")
+                self._problems.add(path, f"{quote(name)} is there already", "choose another name")
             taken[name] = path
 
     def _check_directory(self) -> None:
@@ -384,7 +386,7 @@ class _Planner:
             lines = self._file(name).read_text("utf-8").splitlines()
         except ValueError as error:  # no UTF-8, or a name that no file can have
             raise LocalError(
-                f"{shown(name)} cannot be read ({error})", rule="WK-8", hint="give a text file"
+                f"{quote(name)} cannot be read ({error})", rule="WK-8", hint="give a text file"
             ) from error
         return lines[0].strip() if lines else ""
 

@@ -20,7 +20,7 @@ from waystation.config.lines import KeyPath, lines_of
 from waystation.config.problem import Problem, Problems
 from waystation.config.settings import Settings
 from waystation.config.words import description, expected
-from waystation.errors import shown
+from waystation.errors import quote
 
 T = TypeVar("T", bound=Struct)
 
@@ -124,7 +124,7 @@ def _wrong(kind: Any, found: Any, said: str, path: KeyPath, problems: Problems) 
 
 
 def _shown(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else shown(value)
+    return str(value).lower() if isinstance(value, bool) else quote(value)
 
 
 def _named(value: Any) -> str:

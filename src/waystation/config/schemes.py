@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Final
 
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
-from waystation.transports.place import parse_place
+from waystation.errors import LocalError, quote
+from waystation.net.place import parse_place
 from waystation.transports.transport import Link, LinkOwner, Listener, Transport
 
 
@@ -51,7 +51,7 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 }
 
 MQTT: Final = Scheme("waystation.transports.mqtt", "Mqtt", extra="mqtt")
-GOSSIP: Final = Scheme("waystation.groups.transport", "Gossip")
+GOSSIP: Final = Scheme("waystation.transports.gossip", "Gossip")
 SERVICES: Final = {"mqtt": "mqtt", "gossip": "groups"}
 """Kinds of places that are reached through somebody else, and the tables that say through whom."""
 
@@ -69,7 +69,7 @@ def split_url(url: str) -> tuple[str, str]:
     if not mark or scheme not in SCHEMES:
         secure = {"wss": "ws", "https": "http", "tls": "tcp"}.get(scheme)
         raise LocalError(
-            f"{shown(url)} is no URL that a transport can use",
+            f"{quote(url)} is no URL that a transport can use",
             rule="AD-2",
             hint=f"write {secure}:// and set up TLS"
             if secure

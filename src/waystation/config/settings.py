@@ -30,7 +30,7 @@ class Table(Struct, frozen=True, kw_only=True):
 
 
 class TlsTable(Table, frozen=True, kw_only=True):
-    """Certificates of tcp, ws and http, as PEM files; see `waystation.transports.tls.Tls`."""
+    """Certificates of tcp, ws and http, as PEM files; see `waystation.net.tls.Tls`."""
 
     certificate: Annotated[Text | None, Meta(description="who this node is")] = None
     key: Annotated[Text | None, Meta(description="the key of the certificate")] = None

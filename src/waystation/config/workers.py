@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from waystation.core.message import Message
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.node.worker import Context, Handler
 
 
@@ -29,12 +29,12 @@ def find_handler(text: str) -> Callable[..., Any]:
     True
     >>> find_handler("waystation.config.workers")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'waystation.config.workers' names no function...; write ... [WK-1]
+    waystation.errors.LocalError: 'waystation.config.workers' names no function...; write ...
     """
     module, mark, name = text.partition(":")
     if not (module and mark and name):
         raise LocalError(
-            f"{shown(text)} names no function of a module",
+            f"{quote(text)} names no function of a module",
             rule="WK-1",
             hint="write package.module:function",
         )
@@ -50,7 +50,7 @@ def find_handler(text: str) -> Callable[..., Any]:
         found = getattr(found, step, None)
     if not callable(found):
         raise LocalError(
-            f"{module} has no function or class {shown(name)}",
+            f"{module} has no function or class {quote(name)}",
             rule="WK-1",
             hint="name one that it has",
         )

@@ -22,9 +22,9 @@ from waystation.console.guard import Doors, Guard, Names, check_token, is_loopba
 from waystation.console.pages import Pages
 from waystation.console.post import Post
 from waystation.console.views import Views
+from waystation.net.place import parse_place, place_of
+from waystation.net.sockets import listening_at
 from waystation.node import Node
-from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import listening_at
 
 _DRAIN: Final = 3  # seconds that answers have to be written at the end
 _BACKLOG: Final = 128

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 ANSWERS: Final = "request-"
 """The names under which a node waits for answers to its own requests."""
@@ -134,7 +134,7 @@ def _compiled(rule: AccessRule, types: Mapping[str, int]) -> AccessRule:
     for patterns in (rule.senders, rule.to):
         if not patterns or not all(isinstance(text, str) and text for text in patterns):
             raise LocalError(
-                f"an access rule for {shown(patterns)}",
+                f"an access rule for {quote(patterns)}",
                 rule="OB-2",
                 hint="give one or more names; * stands for any characters",
             )

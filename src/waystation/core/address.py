@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 LOCAL: Final = 0
 """The type of addresses that every router can route (AD-2)."""
@@ -43,11 +43,13 @@ class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
         """An address from values that nobody has checked yet."""
         if not isinstance(type, int) or isinstance(type, bool) or not 0 <= type <= 255:
             raise LocalError(
-                f"address type {shown(type)} is out of range", rule="AD-1", hint="give 0 to 255"
+                f"address type {quote(type)} is out of range",
+                rule="AD-1",
+                hint="give 0 to 255",
             )
         if not isinstance(data, bytes):
             raise LocalError(
-                f"address data {shown(data)} is not bytes", rule="AD-1", hint="give bytes"
+                f"address data {quote(data)} is not bytes", rule="AD-1", hint="give bytes"
             )
         return cls(type, data)
 
@@ -56,7 +58,7 @@ class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
         """Read `type#data` or plain `data`; a type is a number or one of the names in `types`."""
         if not isinstance(text, str) or not text or any(map(str.isspace, text)):
             raise LocalError(
-                f"address {shown(text)} is no text, is empty or has white space",
+                f"address {quote(text)} is no text, is empty or has white space",
                 rule="AD-1",
                 hint="write type#data, with bytes that are not printable as 0x…",
             )
@@ -80,7 +82,7 @@ def _parse_type(kind: str, text: str, types: Mapping[str, int]) -> int:
     if kind in types:
         return types[kind]
     raise LocalError(
-        f"address {shown(text)} has the unknown type {shown(kind)}",
+        f"address {quote(text)} has the unknown type {quote(kind)}",
         rule="AD-1",
         hint=f"give a number from 0 to 255 or one of {', '.join(sorted(types))}",
     )
@@ -94,7 +96,7 @@ def _parse_data(data: str, text: str) -> bytes:
     except ValueError:
         problem = "bytes that are not hexadecimal"
         hint = "write two digits of 0-9 and a-f for each byte after 0x"
-    raise LocalError(f"address {shown(text)} has {problem}", rule="AD-1", hint=hint)
+    raise LocalError(f"address {quote(text)} has {problem}", rule="AD-1", hint=hint)
 
 
 def _format_data(data: bytes) -> str:
@@ -136,7 +138,7 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
         for address in counted:
             if not isinstance(address, Address):
                 raise LocalError(
-                    f"{shown(address)} is no address of a route",
+                    f"{quote(address)} is no address of a route",
                     rule="AD-1",
                     hint="give Address values, or a text to Route.parse",
                 )
@@ -147,7 +149,7 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
         """Read addresses with `=>` between them; nothing at all is the empty route."""
         if not isinstance(text, str):
             raise LocalError(
-                f"route {shown(text)} is no text",
+                f"route {quote(text)} is no text",
                 rule="AD-1",
                 hint="write addresses with => between",
             )

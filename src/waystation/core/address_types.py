@@ -13,7 +13,7 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 MAX_LEARNT: Final = 64
 """So many types that only peers spoke of get a number here; the rest stay without a name."""
@@ -35,7 +35,7 @@ class AddressTypes:
     1
     >>> types.register("tcp")
     Traceback (most recent call last):
-    waystation.errors.LocalError: address type 'tcp' is registered already; ... [AD-2]
+    waystation.errors.LocalError: address type 'tcp' is registered already; ...
     """
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class AddressTypes:
         known = self._numbers.get(name)
         if known in self._routable:
             raise LocalError(
-                f"address type {shown(name)} is registered already",
+                f"address type {quote(name)} is registered already",
                 rule="AD-2",
                 hint="register each type once",
             )
@@ -70,7 +70,7 @@ class AddressTypes:
             known = self._assign(name, number)
         elif number not in (None, known):
             raise LocalError(
-                f"address type {shown(name)} has the number {known} already, not {number}",
+                f"address type {quote(name)} has the number {known} already, not {number}",
                 rule="AD-2",
                 hint="register it before the first session, or without a number",
             )
@@ -118,7 +118,7 @@ class AddressTypes:
     def _assign(self, name: str, number: int | None) -> int:
         if not _is_name(name):
             raise LocalError(
-                f"{shown(name)} is no name for an address type",
+                f"{quote(name)} is no name for an address type",
                 rule="AD-3",
                 hint="give 1 to 32 letters and digits, a letter first",
             )
@@ -126,19 +126,19 @@ class AddressTypes:
             number = self._free_number(name)
         elif not isinstance(number, int) or not 0 <= number <= 255:
             raise LocalError(
-                f"address type {shown(number)} of {shown(name)} is out of range",
+                f"address type {quote(number)} of {quote(name)} is out of range",
                 rule="AD-1",
                 hint="give 0 to 255",
             )
         if number is None:
             raise LocalError(
-                f"address type {shown(name)} finds no free number",
+                f"address type {quote(name)} finds no free number",
                 rule="AD-2",
                 hint="use fewer types",
             )
         if number in self._names:
             raise LocalError(
-                f"address type {number} of {shown(name)} is that of {shown(self._names[number])}",
+                f"address type {number} of {quote(name)} is that of {quote(self._names[number])}",
                 rule="AD-2",
                 hint="give a free number, or none",
             )
@@ -240,3 +240,7 @@ def _translated(route: Route, numbers: bytes) -> Route:
     if not numbers:  # nearly always: both number alike, and nothing is copied
         return route
     return Route(tuple(Address(numbers[hop.type], hop.data) for hop in route.addresses))
+
+
+GOSSIP: Final = AddressTypes().register("gossip")
+"""The number of the address type `gossip`: its data is a group, or `group/member`."""

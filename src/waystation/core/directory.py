@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from waystation.core.address import is_plain
 from waystation.core.expiry import NEVER, Deadlines, Expiry, check_expiry
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 
 class Scope(StrEnum):
@@ -110,7 +110,7 @@ def _check(provider: Provider) -> None:
     for text in (provider.participant, provider.domain, provider.name):
         if not text or not is_plain(text):
             raise LocalError(
-                f"{shown(text)} names no participant, domain or offer",
+                f"{quote(text)} names no participant, domain or offer",
                 rule="RE-14",
                 hint="give a text without white space, =>, or 0x in front",
             )

@@ -10,7 +10,7 @@ import math
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 Expiry: TypeAlias = float
 """A whole number of milliseconds since the epoch, or NEVER. Dead from the instant itself on."""
@@ -31,12 +31,12 @@ def check_expiry(expiry: Expiry, *, rule: str) -> Expiry:
 
     >>> check_expiry(-5, rule="RE-1")
     Traceback (most recent call last):
-    waystation.errors.LocalError: expiry -5 is no instant; give ... or NEVER [RE-1]
+    waystation.errors.LocalError: expiry -5 is no instant; give ... or NEVER
     """
     if expiry == NEVER or (type(expiry) is int and 0 <= expiry <= LAST_INSTANT):
         return expiry
     raise LocalError(
-        f"expiry {shown(expiry)} is no instant",
+        f"expiry {quote(expiry)} is no instant",
         rule=rule,
         hint=f"give whole milliseconds since the epoch, 0 to {LAST_INSTANT}, or NEVER",
     )

@@ -28,7 +28,7 @@ from waystation.core.identity import (
     check_places,
     uuid_text,
 )
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 
 class Dialect(Enum):
@@ -202,7 +202,7 @@ class GossipRouter:
         for name, value in structs.asdict(self.limits).items():
             if not isinstance(value, int) or value < 1:
                 raise LocalError(
-                    f"the limit {name} is {shown(value)}",
+                    f"the limit {name} is {quote(value)}",
                     rule="GR-2",
                     hint="give a number from 1 on",
                 )
@@ -218,7 +218,7 @@ class GossipRouter:
                 f"connection {connection} is open already", rule="GR-1", hint="number each anew"
             )
         if not isinstance(dialect, Dialect):
-            raise LocalError(f"{shown(dialect)} is no dialect", rule="GR-1", hint="give a Dialect")
+            raise LocalError(f"{quote(dialect)} is no dialect", rule="GR-1", hint="give a Dialect")
         self._opened += 1
         self._connections[connection] = _Connection(dialect, now, self._opened)
         heappush(self._checks, (now + self.limits.silence_ms, self._opened, connection))

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeAlias
 from msgspec import Struct
 
 from waystation.core.expiry import Expiry
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 Uuid: TypeAlias = bytes
 """16 bytes, the most significant first."""
@@ -59,7 +59,9 @@ class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
         """
         if not isinstance(random_bytes, bytes) or len(random_bytes) != 16:
             raise LocalError(
-                f"{shown(random_bytes)} does not make a UUID", rule="LA-2", hint="give 16 bytes"
+                f"{quote(random_bytes)} does not make a UUID",
+                rule="LA-2",
+                hint="give 16 bytes",
             )
         if name is None:
             name = f"{host.partition('.')[0]}-{int.from_bytes(random_bytes[14:], 'big')}"
@@ -86,11 +88,13 @@ def check_places(physical: Iterable[Physical]) -> tuple[Physical, ...]:
 
     >>> check_places("10.0.0.1:7800")
     Traceback (most recent call last):
-    waystation.errors.LocalError: '10.0.0.1:7800' is one physical address; give ... [LA-3]
+    waystation.errors.LocalError: '10.0.0.1:7800' is one physical address; give ...
     """
     if isinstance(physical, str):
         raise LocalError(
-            f"{shown(physical)} is one physical address", rule="LA-3", hint="give a list of them"
+            f"{quote(physical)} is one physical address",
+            rule="LA-3",
+            hint="give a list of them",
         )
     return tuple(physical)
 

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER, Expiry, check_expiry
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 HOP_LIMIT: Final = 32
 """A message with so many addresses in its return route goes no further (WK-11)."""
@@ -134,7 +134,7 @@ class Arrival(Struct, frozen=True, gc=False):
 
 def no_bytes(payload: object) -> LocalError:
     """What is wrong with a payload that is not bytes."""
-    return LocalError(f"payload {shown(payload)} is not bytes", rule="AD-4", hint="give bytes")
+    return LocalError(f"payload {quote(payload)} is not bytes", rule="AD-4", hint="give bytes")
 
 
 def check_message_id(id: str) -> str:
@@ -142,12 +142,12 @@ def check_message_id(id: str) -> str:
 
     >>> check_message_id("xyz")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'xyz' is no message id; give ... [AD-7]
+    waystation.errors.LocalError: 'xyz' is no message id; give ...
     """
     if isinstance(id, str) and len(id) == 32 and _HEX_DIGITS.issuperset(id) and id != NO_ID:
         return id
     raise LocalError(
-        f"{shown(id)} is no message id",
+        f"{quote(id)} is no message id",
         rule="AD-7",
         hint="give 32 lower-case hexadecimal digits, not all zero",
     )

@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 ONE: Final = "+"
 REST: Final = "*"
@@ -56,13 +56,13 @@ class MulticastId(Struct, frozen=True):
         for wildcard in (ONE, REST):
             if wildcard in segments:
                 raise LocalError(
-                    f"{shown(text)} is published with the wildcard {wildcard!r}",
+                    f"{quote(text)} is published with the wildcard {wildcard!r}",
                     rule="MC-5",
                     hint="name every segment; wildcards are for subscriptions",
                 )
         if len(segments) < 2:
             raise LocalError(
-                f"{shown(text)} is no multicast id",
+                f"{quote(text)} is no multicast id",
                 rule="MC-1",
                 hint="write provider/broadcast, then the partition if there is one",
             )
@@ -112,18 +112,18 @@ def check_pattern(pattern: str) -> list[str]:
 
     >>> check_pattern("garage/*/munich")
     Traceback (most recent call last):
-    waystation.errors.LocalError: pattern 'garage/*/munich' has '*' before its end; ... [MC-4]
+    waystation.errors.LocalError: pattern 'garage/*/munich' has '*' before its end; ...
     """
     segments = _checked_segments(pattern)
     if REST in segments[:-1]:
         raise LocalError(
-            f"pattern {shown(pattern)} has '*' before its end",
+            f"pattern {quote(pattern)} has '*' before its end",
             rule="MC-4",
             hint="use '+' for one segment in between, '*' as the last segment only",
         )
     if len(segments) < 2 and segments != [REST]:
         raise LocalError(
-            f"{shown(pattern)} is no pattern of a multicast id",
+            f"{quote(pattern)} is no pattern of a multicast id",
             rule="MC-1",
             hint="write provider/broadcast, then the partition; wildcards may stand for segments",
         )
@@ -143,7 +143,7 @@ def _joined(provider: str, broadcast: str, partition: str | Iterable[str]) -> st
     for part in (provider, broadcast):
         if "/" in part:
             raise LocalError(
-                f"{shown(part)} has a slash",
+                f"{quote(part)} has a slash",
                 rule="MC-1",
                 hint="give provider, broadcast and partition apart from each other",
             )
@@ -156,17 +156,19 @@ def _checked_segments(text: str) -> list[str]:
     """Split an id or a pattern; what its segments may hold is checked here (MC-2, MC-3)."""
     if not isinstance(text, str):
         raise LocalError(
-            f"{shown(text)} is no multicast id", rule="MC-1", hint="give a text, as str(id) does"
+            f"{quote(text)} is no multicast id",
+            rule="MC-1",
+            hint="give a text, as str(id) does",
         )
     if len(text) > MAX_LENGTH:
         raise LocalError(
-            f"{shown(text)} has {len(text)} characters",
+            f"{quote(text)} has {len(text)} characters",
             rule="MC-1",
             hint=f"use at most {MAX_LENGTH}",
         )
     if text.count("/") >= MAX_SEGMENTS:  # counted before anything is built
         raise LocalError(
-            f"{shown(text)} has more than {MAX_SEGMENTS} segments",
+            f"{quote(text)} has more than {MAX_SEGMENTS} segments",
             rule="MC-1",
             hint="use a shallower partition",
         )
@@ -178,7 +180,7 @@ def _checked_segments(text: str) -> list[str]:
             _check_name(segment, text)
         elif not (segment.isascii() and segment.isalnum()):
             raise LocalError(
-                f"segment {shown(segment)} of {shown(text)} is not made of letters and digits",
+                f"segment {quote(segment)} of {quote(text)} is not made of letters and digits",
                 rule="MC-2",
                 hint="use one or more of A-Z, a-z and 0-9",
             )
@@ -189,7 +191,7 @@ def _check_name(segment: str, text: str) -> None:
     # Providers and broadcasts are named by applications: dots and dashes are theirs to use.
     if not segment.isprintable() or not segment or not set(segment).isdisjoint("+*# "):
         raise LocalError(
-            f"{shown(segment)} in {shown(text)} names no provider or broadcast",
+            f"{quote(segment)} in {quote(text)} names no provider or broadcast",
             rule="MC-1",
             hint="use printable characters without space, '/', '+', '*' or '#'",
         )
@@ -288,7 +290,7 @@ class Subscriptions:
         """Add a subscription; None when it was there already (MC-8)."""
         if not isinstance(receiver, str) or not receiver:
             raise LocalError(
-                f"{shown(receiver)} receives nothing", rule="MC-8", hint="name the participant"
+                f"{quote(receiver)} receives nothing", rule="MC-8", hint="name the participant"
             )
         receivers = self._receivers.get(pattern)
         if receivers is None:

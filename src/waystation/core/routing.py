@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from waystation.core.address import Address, is_plain
 from waystation.core.expiry import LAST_INSTANT, NEVER, Deadlines, Expiry, check_expiry
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 REPLACES: Final[Mapping[tuple[bool, bool], bool]] = {
     # (the existing entry is local, the new one is local): may the new one replace it?
@@ -67,7 +67,7 @@ class RoutingEntry(Struct, frozen=True, gc=False):
 
         >>> RoutingEntry.of("truck 7", Address(0, b"truck 7"), local=True)
         Traceback (most recent call last):
-        waystation.errors.LocalError: the entry for ... has the participant 'truck 7'; ... [RE-1]
+        waystation.errors.LocalError: the entry for ... has the participant 'truck 7'; ...
         """
         entry = cls(participant, address, local, visible, check_expiry(expiry, rule="RE-1"), sticky)
         known_types = type(participant) is str and type(address) is Address
@@ -306,12 +306,12 @@ class RoutingTable:
 def _unusable(entry: RoutingEntry) -> LocalError:
     if type(entry.address) is not Address:
         return LocalError(
-            f"the entry for {shown(entry.participant)} points at {shown(entry.address)}",
+            f"the entry for {quote(entry.participant)} points at {quote(entry.address)}",
             rule="RE-1",
             hint="give an Address",
         )
     return LocalError(
-        f"the entry for {entry.address} has the participant {shown(entry.participant)}",
+        f"the entry for {entry.address} has the participant {quote(entry.participant)}",
         rule="RE-1",
         hint="give a text without white space, =>, or 0x in front, as an address is written",
     )

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.journal.lock import FileLock
 
 MADE: Final = "demo.json"
@@ -61,7 +61,7 @@ def prepared(out: Path) -> Iterator[Place]:
         lock = FileLock(out / _LOCK, "runs a demonstration there")
     except OSError as error:
         raise LocalError(
-            f"{shown(str(out))} cannot be used: {error.strerror}",
+            f"{quote(str(out))} cannot be used: {error.strerror}",
             rule=_RULE,
             hint="give a directory that can be written to",
         ) from None
@@ -85,12 +85,12 @@ def _check(out: Path) -> None:
     if not out.exists():
         return
     if not out.is_dir():
-        raise LocalError(f"{shown(str(out))} is no directory", rule=_RULE, hint="give another")
+        raise LocalError(f"{quote(str(out))} is no directory", rule=_RULE, hint="give another")
     if (out / MADE).exists():
         return
     if any(path.name != _LOCK for path in out.iterdir()):
         raise LocalError(
-            f"{shown(str(out))} is not empty, and no demonstration made it",
+            f"{quote(str(out))} is not empty, and no demonstration made it",
             rule=_RULE,
             hint="give a directory that is not there yet",
         )

@@ -17,11 +17,11 @@ from typing import Final, cast
 from waystation.core.identity import Physical, Uuid
 from waystation.errors import LocalError
 from waystation.groups.carrier import CarrierOwner
+from waystation.groups.router_client import Access
 from waystation.groups.routers import Routers
-from waystation.groups.stub import Access
-from waystation.transports.backoff import Backoff
-from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import open_listener, prepare, reason_of
+from waystation.net.backoff import Backoff
+from waystation.net.place import parse_place, place_of
+from waystation.net.sockets import open_listener, prepare, reason_of
 
 GREETING: Final = b"WSGM\x01"
 """The first bytes of a connection: our members, and the version of what follows."""

@@ -1,6 +1,6 @@
 """`waystation.Group`: a member of a group, for those who use one (LA, GR).
 
-What goes on between the members is the business of exchange.py; here are names instead of UUIDs,
+What goes on between the members is the business of streams.py; here are names instead of UUIDs,
 waiting instead of refusing, iterators instead of calls, and the record of all of it (OB-4).
 """
 
@@ -21,20 +21,20 @@ from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.identity import AddressCache, LogicalAddress, Mapping, Selection, Uuid
 from waystation.core.message import no_bytes
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.errors import LocalError, UnreachableError, shown
+from waystation.errors import LocalError, UnreachableError, quote
 from waystation.groups.carrier import Carrier
-from waystation.groups.datagrams import Datagrams
 from waystation.groups.direct import Direct
-from waystation.groups.exchange import Exchange, Letter, chance
 from waystation.groups.ledger import EVERYONE, Entry, Ledger, Note, Observed, Observer, message_id
 from waystation.groups.member import GroupLimits, Member
-from waystation.groups.packet import EVERYBODY
+from waystation.groups.multicast import Datagrams
+from waystation.groups.packets import EVERYBODY
+from waystation.groups.router_client import Access
+from waystation.groups.router_protocol import check_dialect
 from waystation.groups.routers import Tunnel
-from waystation.groups.speech import check_dialect
-from waystation.groups.stream import Item
-from waystation.groups.stub import Access
+from waystation.groups.sequences import Item
+from waystation.groups.streams import Exchange, Letter, chance
 from waystation.groups.via import Via, parse_via
-from waystation.transports.tls import Tls
+from waystation.net.tls import Tls
 
 SETTLE: Final = 1.0
 """Seconds that a member that connects waits for the answers of those it was told of."""
@@ -114,7 +114,7 @@ class Group:
         journal: str | Path | None = None,
     ) -> None:
         if not isinstance(group, str) or not group:
-            raise LocalError(f"{shown(group)} is no name of a group", rule="GR-2", hint="give text")
+            raise LocalError(f"{quote(group)} is no name of a group", rule="GR-2", hint="give text")
         self.group = group
         self.limits = limits or GroupLimits()
         self.ledger = Ledger(group)
@@ -170,7 +170,7 @@ class Group:
         """
         if self._exchange is not None and not self._exchange.is_closed:
             raise LocalError(
-                f"this member of {shown(self.group)} is connected already",
+                f"this member of {quote(self.group)} is connected already",
                 rule="LA-2",
                 hint="close it first, or make another",
             )
@@ -432,7 +432,7 @@ class Group:
     def _connected(self) -> Exchange:
         if self._exchange is None:
             raise LocalError(
-                f"this member of {shown(self.group)} is not connected",
+                f"this member of {quote(self.group)} is not connected",
                 rule="LA-2",
                 hint="use it within `async with`",
             )
@@ -463,7 +463,7 @@ class Group:
             return to.uuid
         if not isinstance(to, str):
             raise LocalError(
-                f"{shown(to)} is no member", rule="LA-1", hint="give a member, or its name"
+                f"{quote(to)} is no member", rule="LA-1", hint="give a member, or its name"
             )
         if to == exchange.own.member.name:
             return exchange.own.uuid
@@ -660,7 +660,7 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 
 def _seconds(value: float) -> float:
     if not value >= 0:
-        raise LocalError(f"{shown(value)} seconds", rule="LA-6", hint="give a number from 0 on")
+        raise LocalError(f"{quote(value)} seconds", rule="LA-6", hint="give a number from 0 on")
     return value
 
 

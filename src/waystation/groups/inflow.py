@@ -12,8 +12,8 @@ from typing import Protocol
 
 from waystation.core.identity import Uuid
 from waystation.groups.member import Member
-from waystation.groups.packet import Ack, Data
-from waystation.groups.stream import Incoming
+from waystation.groups.packets import Ack, Data
+from waystation.groups.sequences import Incoming
 
 
 class Receiver(Protocol):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from waystation.core.address import Address, Route
+from waystation.core.address_types import GOSSIP
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import Mapping, Uuid
@@ -22,8 +23,7 @@ from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.groups.member import Member
-from waystation.groups.outcomes import GOSSIP
-from waystation.groups.packet import EVERYBODY
+from waystation.groups.packets import EVERYBODY
 
 if TYPE_CHECKING:
     from waystation.journal import Journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, structs
 
 from waystation.core.identity import LogicalAddress, Mapping, Physical, Uuid, uuid_text
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 
 class Member(Struct, frozen=True, eq=False, gc=False):
@@ -67,7 +67,7 @@ class GroupLimits(Struct, frozen=True, kw_only=True):
 
     >>> GroupLimits(window=0)
     Traceback (most recent call last):
-    waystation.errors.LocalError: the limit window is 0; give more than 0 [LA-6]
+    waystation.errors.LocalError: the limit window is 0; give more than 0
     """
 
     window: int = 1_024
@@ -87,5 +87,5 @@ class GroupLimits(Struct, frozen=True, kw_only=True):
         for name, value in structs.asdict(self).items():
             if not value > 0:
                 raise LocalError(
-                    f"the limit {name} is {shown(value)}", rule="LA-6", hint="give more than 0"
+                    f"the limit {name} is {quote(value)}", rule="LA-6", hint="give more than 0"
                 )

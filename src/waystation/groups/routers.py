@@ -13,8 +13,8 @@ from typing import Final
 
 from waystation.core.identity import Mapping, Physical, Uuid
 from waystation.groups.carrier import CarrierOwner
-from waystation.groups.packet import EVERYBODY, sender_of
-from waystation.groups.stub import Access, Stub
+from waystation.groups.packets import EVERYBODY, sender_of
+from waystation.groups.router_client import Access, Stub
 
 REFRESH: Final = 5.0
 """Seconds between questions who is there, in a small group; in a large one they are longer."""

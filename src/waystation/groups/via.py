@@ -8,8 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.core.discovery import Way
-from waystation.errors import LocalError, shown
-from waystation.transports.place import parse_place
+from waystation.errors import LocalError, quote
+from waystation.net.place import parse_place
 
 _WAYS: Final[Mapping[str, Way]] = {
     "gossip": Way.TUNNEL,
@@ -35,7 +35,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
     'UDP multicast'
     >>> parse_via("http://example")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'http://example' leads to no group; write gossip://... [LA-9]
+    waystation.errors.LocalError: 'http://example' leads to no group; write gossip://...
     """
     texts = [via] if isinstance(via, str) else list(via)
     found: dict[str, None] = {}
@@ -44,7 +44,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
         kind, mark, places = text.partition("://")
         if not mark or kind not in _WAYS:
             raise LocalError(
-                f"{shown(text)} leads to no group",
+                f"{quote(text)} leads to no group",
                 rule="LA-9",
                 hint="write gossip://, gossip+tcp://, tcp:// or udp://, then host:port",
             )
@@ -54,7 +54,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
             found[place] = None
     if len(kinds) != 1 or (kinds == {"udp"} and len(found) != 1):
         raise LocalError(
-            f"{shown(via)} is not one way to a group",
+            f"{quote(via)} is not one way to a group",
             rule="LA-9",
             hint="give addresses of one kind, and of udp:// only one",
         )

@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.journal.records import SCHEMAS
 
 SEALED: Final = ".parquet"
@@ -96,7 +96,7 @@ def check_node(node: str) -> str:
             problem = "cannot be written as UTF-8"
     if problem:
         raise LocalError(
-            f"the node {shown(node)} {problem}",
+            f"the node {quote(node)} {problem}",
             rule="OB-4",
             hint=f"give a text that takes at most {_MAX_NAME_BYTES} bytes in a path",
         )

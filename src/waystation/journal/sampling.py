@@ -11,7 +11,7 @@ from zlib import crc32
 
 from waystation.core.outcome import Outcome
 from waystation.core.record import MessageRecord
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 
 def threshold(share: float) -> int:
@@ -22,7 +22,7 @@ def threshold(share: float) -> int:
     """
     if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
         raise LocalError(
-            f"the share of messages to keep is {shown(share)}", rule="OB-4", hint="give 0 to 1"
+            f"the share of messages to keep is {quote(share)}", rule="OB-4", hint="give 0 to 1"
         )
     return round(share * 2**32)
 

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.record import Record
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.journal.batch import Batches, Converter, Row
 from waystation.journal.layout import check_node, last_incarnation, lock_path
 from waystation.journal.lock import FileLock
@@ -94,7 +94,7 @@ class Journal:
         )
         if fsync not in {"never", "seal", "flush"}:
             raise LocalError(
-                f"fsync is {shown(fsync)}", rule="OB-5", hint="give 'never', 'seal' or 'flush'"
+                f"fsync is {quote(fsync)}", rule="OB-5", hint="give 'never', 'seal' or 'flush'"
             )
         self._below = threshold(sample)
         self._clock = clock
@@ -210,7 +210,7 @@ class Journal:
             self._take_directory()
         except (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError) as error:
             raise LocalError(
-                f"no journal can be kept in {shown(str(self.directory))}: {error.strerror}",
+                f"no journal can be kept in {quote(str(self.directory))}: {error.strerror}",
                 rule="OB-5",
                 hint="give a directory that this process may write to",
             ) from error
@@ -376,4 +376,4 @@ class Journal:
 def _check_positive(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise LocalError(f"{name} is {shown(value)}", rule="OB-5", hint="give a number above 0")
+            raise LocalError(f"{name} is {quote(value)}", rule="OB-5", hint="give a number above 0")

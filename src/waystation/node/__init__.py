@@ -3,8 +3,8 @@
 from waystation.core.access import Access
 from waystation.core.directory import Provider, Scope
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
-from waystation.node.connections import Limits, Listening
-from waystation.node.multicasts import Subscription
+from waystation.node.broadcasts import Subscription
+from waystation.node.links import Limits, Listening
 from waystation.node.node import Carrier, Node, Observer
 from waystation.node.policy import FAIL, WAIT, Fail, Policy, Queue, Wait
 from waystation.node.runner import run

@@ -32,18 +32,18 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import RouteChange, RoutingEntry
-from waystation.errors import LocalError, NoAnswerError, UndeliverableError, shown
-from waystation.node.absence import Absence, Absences, got_in, waits_until
-from waystation.node.connections import Connections, Limits, Listening
+from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
+from waystation.node.broadcasts import Callback, Multicasts, Subscription
+from waystation.node.directory import Registry
+from waystation.node.hierarchy import QUESTION_TIME, Hierarchy
 from waystation.node.ids import new_ids
-from waystation.node.kin import QUESTION_TIME, Kin
-from waystation.node.multicasts import Callback, Multicasts, Subscription
+from waystation.node.links import Connections, Limits, Listening
 from waystation.node.policy import WAIT, Fail, Policy, Queue, Wait, check_seconds
 from waystation.node.receiver import Receiver
-from waystation.node.registry import Registry
 from waystation.node.runner import stop_signals
 from waystation.node.session import Session, Verdicts
 from waystation.node.undeliverable import Undeliverable, error_answer, is_error, wants_to_know
+from waystation.node.waiting import Absence, Absences, got_in, waits_until
 from waystation.node.worker import Handler, Worker
 from waystation.transports.tcp import Tcp
 from waystation.transports.transport import Transport
@@ -175,7 +175,7 @@ class Node:
         self.observers: list[Observer] = []
         self._closing = self._closed = False
         self.limits = limits or Limits()
-        self.kin = Kin(self, hub=hub)
+        self.hierarchy = Hierarchy(self, hub=hub)
         self.multicasts = Multicasts(self)
         self.registry = Registry(self)
         self._absences = Absences(self, self._take)
@@ -233,8 +233,8 @@ class Node:
         """
         if not names or inbox < 1 or not callable(handler):
             raise LocalError(
-                f"a worker with the names {shown(names)}, room for {shown(inbox)} messages and the "
-                f"handler {shown(handler)}",
+                f"a worker with the names {quote(names)}, room for {quote(inbox)} messages and the "
+                f"handler {quote(handler)}",
                 rule="WK-1",
                 hint="give at least one name, room for one message, and something to call",
             )
@@ -242,7 +242,9 @@ class Node:
         addresses = tuple(dict.fromkeys(free))
         if len(addresses) < len(names):
             raise LocalError(
-                f"a worker has one of the names {shown(names)} twice", rule="WK-1", hint="once does"
+                f"a worker has one of the names {quote(names)} twice",
+                rule="WK-1",
+                hint="once does",
             )
         worker = Worker(self, addresses, handler, inbox, passing=passing)
         for address in addresses:
@@ -256,7 +258,7 @@ class Node:
         worker = self._workers.get(Address.parse(name).name)
         if worker is None:
             raise LocalError(
-                f"there is no worker {shown(name)}", rule="WK-1", hint="start it first"
+                f"there is no worker {quote(name)}", rule="WK-1", hint="start it first"
             )
         for address in worker.addresses:
             del self._workers[address.name]
@@ -286,7 +288,7 @@ class Node:
         leave a way back to it for as long as they live (RE-13), and what it publishes goes to the
         subscribers here and no further (MC-11).
         """
-        if self.kin.is_hub:
+        if self.hierarchy.is_hub:
             self.registry.serve()
         return await self._connections.listen(place, _secret(token), outside=outside)
 
@@ -335,7 +337,7 @@ class Node:
         """Forget where a participant is; None when nothing was known."""
         if participant in self._workers:
             raise LocalError(
-                f"{shown(participant)} is a worker of this node",
+                f"{quote(participant)} is a worker of this node",
                 rule="RE-11",
                 hint="stop it with stop_worker",
             )
@@ -421,7 +423,7 @@ class Node:
         """
         if self._closing:
             raise LocalError(
-                f"node {shown(self.name)} is closed", rule="MC-8", hint="subscribe before"
+                f"node {quote(self.name)} is closed", rule="MC-8", hint="subscribe before"
             )
         subscription = self.multicasts.subscribe(provider, broadcast, partition, inbox)
         if callback is not None:
@@ -568,13 +570,13 @@ class Node:
         address = Address.parse(name, self.router.types.numbers)
         if address.type != LOCAL or (address.name.startswith(RESERVED) and not reserved):
             raise LocalError(
-                f"{shown(name)} is no name for a worker or session",
+                f"{quote(name)} is no name for a worker or session",
                 rule="WK-1",
                 hint=f"give one of type 0 that does not begin with {' or '.join(RESERVED)}",
             )
         if address.data in self._receivers:
             raise LocalError(
-                f"there is a worker or session {shown(name)} already",
+                f"there is a worker or session {quote(name)} already",
                 rule="WK-1",
                 hint="choose another name, or stop that one",
             )
@@ -612,7 +614,7 @@ class Node:
         if len(back) < 2 or back[-1].type != LOCAL:
             return
         name = back[-1].name
-        if name and not self.is_private(name) and self.kin.may_add(session, name):
+        if name and not self.is_private(name) and self.hierarchy.may_add(session, name):
             session.participants.add(name)
             self.put_route(RoutingEntry.of_request(name, session.address, message.expiry))
 
@@ -948,8 +950,8 @@ class Node:
     def _tell_change(self, change: RouteChange, at: int) -> None:
         if self.observers:
             self.tell(ChangeRecord(change, at))
-        if self.kin.parents or self.kin.is_hub:
-            self.kin.heard_of(change)
+        if self.hierarchy.parents or self.hierarchy.is_hub:
+            self.hierarchy.heard_of(change)
         if self.router.has_global_transport and change.accepted:
             self.multicasts.provider_changed(change.entry.participant)
 

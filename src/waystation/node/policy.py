@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 
 class Fail(Struct, frozen=True):
@@ -43,5 +43,5 @@ def check_seconds(seconds: float) -> float:
     if isinstance(seconds, int | float) and 0 <= seconds < 10**9:
         return seconds
     raise LocalError(
-        f"{shown(seconds)} is no time to wait", rule="WK-6", hint="give seconds from 0 on"
+        f"{quote(seconds)} is no time to wait", rule="WK-6", hint="give seconds from 0 on"
     )

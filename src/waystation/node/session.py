@@ -3,7 +3,7 @@
 A session is a receiver like any worker: what is addressed to its name goes over its link. It says
 hello, proves the token, translates address types, sends heartbeats and notices their absence, keeps
 messages waiting while the link is slow or gone, and passes on to the peer that somebody here is
-slow. Who dials, listens and dials again is the node's business (connections.py).
+slow. Who dials, listens and dials again is the node's business (links.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from waystation.transports.transport import Link
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
-    from waystation.node.connections import Connections
+    from waystation.node.links import Connections
 
 Verdicts: TypeAlias = tuple[Verdict, ...]  # one for each who gets the message behind a session
 
@@ -360,7 +360,7 @@ class Session:
         if not payload:
             return
         greeting = self._greeting
-        if self._opened and self._connections.node.kin.hear(self, payload):
+        if self._opened and self._connections.node.hierarchy.hear(self, payload):
             return
         knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
         try:

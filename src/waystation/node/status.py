@@ -262,7 +262,7 @@ class Status:
             sessions=[_session(session) for session in sessions.told],
             session_events={str(kind): count for kind, count in sorted(self._events.items())},
             journal_lost=None if self._journal is None else self._journal.lost,
-            hub=self._node.kin.is_hub,
+            hub=self._node.hierarchy.is_hub,
             routes_fitting=routes.fitting,
             sessions_fitting=sessions.fitting,
             subscriptions_total=len(self._node.router.subscriptions),

@@ -12,7 +12,7 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.journal import Journal, read_journal
 from waystation.pipeline.node_data import FileData
 from waystation.pipeline.output import Place, prepared_directory
@@ -183,7 +183,7 @@ def _checked(tables: Iterable[str]) -> list[str]:
     for table in asked:
         if table not in TABLES:
             raise LocalError(
-                f"the pipeline builds no table {shown(table)}",
+                f"the pipeline builds no table {quote(table)}",
                 rule="SP-1",
                 hint=f"name some of {', '.join(TABLES)}",
             )

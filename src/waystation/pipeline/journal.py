@@ -17,7 +17,7 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.columns import repeated
 from waystation.pipeline.listing import Listing, Wanted, list_journal
 from waystation.pipeline.node_data import FileData
@@ -173,7 +173,7 @@ def instant(value: str | datetime) -> int:
             found = datetime.fromisoformat(found.strip())
         except ValueError:
             raise LocalError(
-                f"{shown(value)} is no instant",
+                f"{quote(value)} is no instant",
                 rule="SP-1",
                 hint="write it as 2026-11-15T12:00:00Z",
             ) from None

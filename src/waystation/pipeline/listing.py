@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.schema import JOURNAL, MEMBERS, MESSAGES
 
 _NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})\.parquet")
@@ -93,7 +93,7 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
     system, path = locate(root)
     if system.get_file_info(path).type is not FileType.Directory:
         raise LocalError(
-            f"there is no journal {shown(root)}",
+            f"there is no journal {quote(root)}",
             rule="SP-1",
             hint="give the directory that nodes write their journal to",
         )

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
@@ -59,7 +59,7 @@ def prepared_directory(out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LocalError(
-            f"the tables cannot be written to {shown(str(out))}: {error.strerror}",
+            f"the tables cannot be written to {quote(str(out))}: {error.strerror}",
             rule="SP-5",
             hint="give a directory that can be written to",
         ) from None

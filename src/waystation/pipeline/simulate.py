@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.journal.records import SCHEMAS
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter, losses_path
@@ -116,7 +116,7 @@ def _check(directory: Path, *, nodes: int, participants: int, messages: int) -> 
         )
     if directory.exists() and any(directory.iterdir()):
         raise LocalError(
-            f"{shown(str(directory))} is not empty",
+            f"{quote(str(directory))} is not empty",
             rule="SP-2",
             hint="give a directory that is not there yet",
         )

@@ -12,10 +12,10 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
+from waystation.net.place import parse_place
+from waystation.net.tls import Tls
 from waystation.pipeline.source_options import flag, known_options, number, seconds, size
-from waystation.transports.place import parse_place
-from waystation.transports.tls import Tls
 
 SCHEMES: Final = ("tcp", "ws")
 WINDOW: Final = 4_096
@@ -104,7 +104,7 @@ class Sending(Struct, frozen=True, kw_only=True):
         lines = Path(self.token_file).read_text("utf-8").splitlines()
         if not lines or not lines[0].strip():
             raise LocalError(
-                f"the first line of {shown(self.token_file)} is empty",
+                f"the first line of {quote(self.token_file)} is empty",
                 rule="WK-8",
                 hint="put the token there",
             )
@@ -124,7 +124,7 @@ def _places(text: str) -> tuple[str, ...]:
         scheme, _, rest = place.partition("://")
         if scheme not in SCHEMES or scheme != places[0].partition("://")[0]:
             raise LocalError(
-                f"{shown(place)} is no place to send via",
+                f"{quote(place)} is no place to send via",
                 rule="WK-8",
                 hint="write tcp://host:port or ws://host:port, several places of one kind",
             )

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from waystation.core.message import check_message_id
 from waystation.core.multicast import MulticastId
-from waystation.errors import LocalError, WaystationError, shown
+from waystation.errors import LocalError, WaystationError, quote
 
 _PARTS: Final = ("provider", "broadcast", "partition")
 _KINDS: Final[dict[str, tuple[type[DataType], ...]]] = {
@@ -68,7 +68,7 @@ def check_columns_to_send(schema: StructType, key: tuple[str, ...]) -> None:
     names = schema.fieldNames()
     for name in key:
         if name not in names:
-            raise _unfit(f"the frame has no column {shown(name)}", "name columns of it as key")
+            raise _unfit(f"the frame has no column {quote(name)}", "name columns of it as key")
     for field in schema:
         kinds = _KINDS.get(field.name, (DataType,))
         if not isinstance(field.dataType, kinds):
@@ -136,7 +136,7 @@ def outgoing(
         if payload is None:
             raise BadRowError(number, "its payload is null")
         if ttl is not None and not 0 <= ttl < 10**9:
-            raise BadRowError(number, f"its ttl is {shown(ttl)}, not seconds from 0 on")
+            raise BadRowError(number, f"its ttl is {quote(ttl)}, not seconds from 0 on")
         seconds = None if ttl is None else float(ttl)
         yield Outgoing(number, route, multicast_id, payload, seconds, id)
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.listing import File
 from waystation.pipeline.source_spans import Spans, by_incarnation
 
@@ -93,7 +93,7 @@ class Offset(Struct, frozen=True):
         if found.version != VERSION:
             raise _foreign(f"it has the version {found.version}")
         if found.table != table:
-            raise _foreign(f"it counts the table {shown(found.table)}, not {table}")
+            raise _foreign(f"it counts the table {quote(found.table)}, not {table}")
         return found
 
     def written(self) -> dict[str, Any]:

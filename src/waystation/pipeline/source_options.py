@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, journal_schema
 from waystation.pipeline.source_pieces import BYTES_PER_PARTITION
 
@@ -49,7 +49,7 @@ class Reading(Struct, frozen=True, kw_only=True):
         )
         table = given.get("table", MESSAGES)
         if table not in TABLES:
-            raise _wrong(f"there is no table {shown(table)}", f"give one of {', '.join(TABLES)}")
+            raise _wrong(f"there is no table {quote(table)}", f"give one of {', '.join(TABLES)}")
         return cls(
             path=_path(options),
             table=table,
@@ -70,7 +70,7 @@ def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[st
     full = {name.lower(): name for name in names}
     for name in options:
         if name.lower() not in full and name.lower() not in _SPARKS_OWN:
-            raise _wrong(f"there is no option {shown(name)}", f"use {', '.join(names)}")
+            raise _wrong(f"there is no option {quote(name)}", f"use {', '.join(names)}")
     return {full[name.lower()]: text for name, text in options.items() if name.lower() in full}
 
 
@@ -78,7 +78,7 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
     """An option that is true or false."""
     text = options.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise _wrong(f"the option {name} is {shown(options[name])}", "write true or false")
+        raise _wrong(f"the option {name} is {quote(options[name])}", "write true or false")
     return text == "true"
 
 
@@ -95,7 +95,7 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
         found = -1.0
     if 0 < found < 10**9:
         return found
-    raise _wrong(f"the option {name} is {shown(options[name])}", "give seconds above 0")
+    raise _wrong(f"the option {name} is {quote(options[name])}", "give seconds above 0")
 
 
 def size(options: Mapping[str, str], name: str) -> int | None:
@@ -112,7 +112,7 @@ def _counted(
     digits = text.rstrip("bkmg")
     unit = units.get(text[len(digits) :])
     if not (digits.isascii() and digits.isdigit()) or unit is None or int(digits) < 1:
-        raise _wrong(f"the option {name} is {shown(options[name])}", hint)
+        raise _wrong(f"the option {name} is {quote(options[name])}", hint)
     return int(digits) * unit
 
 

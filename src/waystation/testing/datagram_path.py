@@ -8,7 +8,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from waystation.transports.place import parse_place, place_of
+from waystation.net.place import parse_place, place_of
 
 
 class DatagramPath:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from waystation.transports.place import parse_place, place_of
+from waystation.net.place import parse_place, place_of
 
 
 class FaultyPath(Protocol):

@@ -21,9 +21,9 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import open_listener, prepare, reason_of
-from waystation.transports.tls import Tls
+from waystation.net.place import parse_place, place_of
+from waystation.net.sockets import open_listener, prepare, reason_of
+from waystation.net.tls import Tls
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam import (
     FRAME_LIMIT,

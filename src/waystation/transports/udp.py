@@ -25,8 +25,8 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
-from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import listening_at, reason_of
+from waystation.net.place import parse_place, place_of
+from waystation.net.sockets import listening_at, reason_of
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam_udp import (
     GOODBYE,

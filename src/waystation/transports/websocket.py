@@ -24,9 +24,10 @@ from typing import ClassVar, Final, cast
 from waystation.core.address import Address
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.errors import DecodeError, LocalError, shown
-from waystation.transports.place import parse_place, place_of
-from waystation.transports.sockets import open_listener, prepare
+from waystation.errors import DecodeError, LocalError, quote
+from waystation.net.place import parse_place, place_of
+from waystation.net.sockets import open_listener, prepare
+from waystation.net.tls import Tls
 from waystation.transports.tcp import (
     REASONS,
     Refused,
@@ -36,7 +37,6 @@ from waystation.transports.tcp import (
     race,
     within,
 )
-from waystation.transports.tls import Tls
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam import FrameDecoder
 from waystation.wire.ockam_ws import BodyDecoder, encode_control, encode_departure
@@ -542,7 +542,7 @@ def parse_websocket_place(text: str) -> tuple[str, int, str]:
     host, port = parse_place(authority)
     if slash and not _is_path(slash + rest):
         raise LocalError(
-            f"{shown(text)} has a path that no request can hold",
+            f"{quote(text)} has a path that no request can hold",
             rule="AD-1",
             hint="write host:port/path, other characters than printable ASCII as %xx",
         )

@@ -17,7 +17,7 @@ from typing import Final
 
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.message import Message
-from waystation.errors import DecodeError, LocalError, shown
+from waystation.errors import DecodeError, LocalError, quote
 from waystation.wire.ockam import (
     FRAME_LIMIT,
     HEARTBEAT,
@@ -45,7 +45,7 @@ def encode(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
         )
     if not isinstance(message.payload, bytes):
         raise LocalError(
-            f"payload {shown(message.payload)} is not bytes", rule="AD-4", hint="give bytes"
+            f"payload {quote(message.payload)} is not bytes", rule="AD-4", hint="give bytes"
         )
     text = tracing_text(message).encode()
     parts = [bytes((_TRACED if text else _PLAIN,))]

@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from waystation.errors import RemoteError, shown
+from waystation.errors import RemoteError, quote
 
 PAYLOAD_LIMIT: Final = 64 * 1024
 """No payload for the session itself is longer."""
@@ -86,22 +86,22 @@ class Greeting:
 
     def _hear_hello(self, hello: Hello) -> bytes | None:
         if len(hello.node) > NAME_LIMIT:
-            raise RemoteError(f"node {shown(hello.node)} has too long a name")
+            raise RemoteError(f"node {quote(hello.node)} has too long a name")
         if self.peer is not None:
-            raise RemoteError(f"node {shown(hello.node)} says hello a second time")
+            raise RemoteError(f"node {quote(hello.node)} says hello a second time")
         if hello.token and self._token is None:
-            raise RemoteError(f"node {shown(hello.node)} asks for a token, and none is set here")
+            raise RemoteError(f"node {quote(hello.node)} asks for a token, and none is set here")
         self.peer = hello
         if self._token is None:
             return None
         if not hello.token:
-            raise RemoteError(f"node {shown(hello.node)} has no token")
+            raise RemoteError(f"node {quote(hello.node)} has no token")
         return _encode(Proof(self._proof(self._ours, hello, opener=self._opened_here)))
 
     def _hear_proof(self, proof: str, peer: Hello) -> None:
         expected = self._proof(peer, self._ours, opener=not self._opened_here)
         if not hmac.compare_digest(expected.encode(), proof.encode(errors="replace")):
-            raise RemoteError(f"node {shown(peer.node)} has another token")
+            raise RemoteError(f"node {quote(peer.node)} has another token")
         self.admitted = True
 
     def _proof(self, prover: Hello, judge: Hello, *, opener: bool) -> str:

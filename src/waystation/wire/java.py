@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from msgspec import Struct
 
-from waystation.errors import DecodeError, LocalError, shown
+from waystation.errors import DecodeError, LocalError, quote
 
 MAX_UTF: Final = 0xFFFF
 """No text is longer in modified UTF-8: its length is written in two bytes."""
@@ -286,7 +286,7 @@ def encode_utf(text: str) -> bytes:
         raw = text.encode()
     except UnicodeEncodeError as error:
         raise LocalError(
-            f"text {shown(text)} has half a surrogate pair at {error.start}",
+            f"text {quote(text)} has half a surrogate pair at {error.start}",
             rule="GR-11",
             hint="give whole characters",
         ) from None
@@ -295,7 +295,7 @@ def encode_utf(text: str) -> bytes:
     raw = raw.replace(b"\0", b"\xc0\x80")
     if len(raw) > MAX_UTF:
         raise LocalError(
-            f"text {shown(text)} takes {len(raw)} bytes",
+            f"text {quote(text)} takes {len(raw)} bytes",
             rule="GR-11",
             hint=f"give one of at most {MAX_UTF} bytes",
         )

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 from msgspec import Struct
 
 from waystation.core.identity import uuid_text
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 
 Kind: TypeAlias = Literal[
     "uuid",
@@ -118,7 +118,7 @@ class PhysicalAddress(Struct, frozen=True, gc=False):
         match = _HOST_AND_PORT.fullmatch(text)
         if match is None:
             raise LocalError(
-                f"{shown(text)} is no physical address",
+                f"{quote(text)} is no physical address",
                 rule="GR-2",
                 hint="write 127.0.0.1:7800, [::1]:7800 or [fe80::1%5]:7800",
             )
@@ -213,7 +213,7 @@ def uuid_from_text(text: str) -> bytes:
         uuid = b""
     if len(uuid) != 16 or uuid_text(uuid) != text.lower():
         raise LocalError(
-            f"{shown(text)} is no UUID",
+            f"{quote(text)} is no UUID",
             rule="LA-1",
             hint="write 8-4-4-4-12 hexadecimal digits",
         )
@@ -225,11 +225,11 @@ def check_uuid(uuid: bytes) -> bytes:
 
     >>> check_uuid(b"short")
     Traceback (most recent call last):
-    waystation.errors.LocalError: UUID b'short' has 5 bytes; give 16 [LA-1]
+    waystation.errors.LocalError: UUID b'short' has 5 bytes; give 16
     """
     if len(uuid) == 16:
         return uuid
-    raise LocalError(f"UUID {shown(uuid)} has {len(uuid)} bytes", rule="LA-1", hint="give 16")
+    raise LocalError(f"UUID {quote(uuid)} has {len(uuid)} bytes", rule="LA-1", hint="give 16")
 
 
 @lru_cache(maxsize=1024)  # a group's members are named again in every answer
@@ -257,13 +257,13 @@ def host_bytes(host: str) -> bytes:
         address = ip_address(host)
     except ValueError:
         raise LocalError(
-            f"host {shown(host)} is no IP address",
+            f"host {quote(host)} is no IP address",
             rule="GR-2",
             hint="look the name up first; the format carries addresses, not names",
         ) from None
     if isinstance(address, IPv6Address) and address.scope_id is not None:
         raise LocalError(
-            f"host {shown(host)} names its interface",
+            f"host {quote(host)} names its interface",
             rule="GR-2",
             hint="give the interface's number as `scope`",
         )
@@ -293,7 +293,7 @@ def _in_bytes(number: int, layout: struct.Struct, name: str) -> bytes:
         return layout.pack(number)
     except struct.error:
         raise LocalError(
-            f"{name} {shown(number)} does not fit in {layout.size} bytes",
+            f"{name} {quote(number)} does not fit in {layout.size} bytes",
             rule="GR-2",
             hint="give a whole number in range",
         ) from None
@@ -304,7 +304,7 @@ def written(value: object, encoders: Mapping[type, Callable[[Any], bytes]]) -> b
     encoder = encoders.get(type(value))
     if encoder is None:
         raise LocalError(
-            f"{shown(value)} is no value of this format",
+            f"{quote(value)} is no value of this format",
             rule="GR-11",
             hint="give one of those that the decoders return",
         )
@@ -314,7 +314,7 @@ def written(value: object, encoders: Mapping[type, Callable[[Any], bytes]]) -> b
         raise
     except (TypeError, AttributeError, LookupError, ValueError, struct.error) as error:
         raise LocalError(
-            f"{shown(value)} holds what cannot be written: {error}",
+            f"{quote(value)} holds what cannot be written: {error}",
             rule="GR-11",
             hint="give each field a value of its own type",
         ) from None

@@ -35,7 +35,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from waystation.errors import DecodeError, LocalError, shown
+from waystation.errors import DecodeError, LocalError, quote
 from waystation.wire.java import (
     DEFAULT_LIMITS,
     MAX_ITEMS,
@@ -297,7 +297,7 @@ def _address_bytes(address: Address | None) -> bytes:
         return _physical_bytes(address)
     if isinstance(address, MillisAddress) or address.kind not in _PREFIXES:
         raise LocalError(
-            f"address {shown(address)} cannot be written in 2.12",
+            f"address {quote(address)} cannot be written in 2.12",
             rule="GR-11",
             hint="give the plain() form of a UuidAddress",
         )
@@ -330,7 +330,7 @@ def _extra_bytes(kind: Kind, extra: bytes) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{shown(extra)} is no extra data of an address of kind {shown(kind)}",
+        f"{quote(extra)} is no extra data of an address of kind {quote(kind)}",
         rule="GR-11",
         hint="give what a decoder gave, or the plain() form",
     )
@@ -721,7 +721,7 @@ def _view_id_bytes(view_id: ViewId | None) -> bytes:
         return b"\x01" + _address_bytes(view_id.creator) + _LONG.pack(view_id.id)
     except struct.error:
         raise LocalError(
-            f"the number {shown(view_id.id)} of a view does not fit in 8 bytes",
+            f"the number {quote(view_id.id)} of a view does not fit in 8 bytes",
             rule="GR-11",
             hint="give a whole number in range",
         ) from None
@@ -738,7 +738,7 @@ def _view_bytes(view: bytes) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{shown(view)} is no view", rule="GR-11", hint="give what a decoder gave, or nothing"
+        f"{quote(view)} is no view", rule="GR-11", hint="give what a decoder gave, or nothing"
     )
 
 
@@ -752,7 +752,7 @@ def _unknown_bytes(value: Unknown) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{shown(raw)} is no structure of type {shown(value.type)}",
+        f"{quote(raw)} is no structure of type {quote(value.type)}",
         rule="GR-11",
         hint="give what a decoder gave",
     )

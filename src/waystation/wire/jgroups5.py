@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from waystation.errors import DecodeError, LocalError, shown
+from waystation.errors import DecodeError, LocalError, quote
 from waystation.wire.java import (
     DEFAULT_LIMITS,
     MAX_ITEMS,
@@ -269,8 +269,8 @@ def _address_bytes(address: Address | None) -> bytes:
     prefix = _PREFIXES.get(address.kind)
     if prefix is None or not _is_extra(address.kind, address.extra):
         raise LocalError(
-            f"an address of kind {shown(address.kind)} with the extra data"
-            f" {shown(address.extra)} cannot be written in 5.x",
+            f"an address of kind {quote(address.kind)} with the extra data"
+            f" {quote(address.extra)} cannot be written in 5.x",
             rule="GR-11",
             hint="give its plain() form",
         )
@@ -321,7 +321,7 @@ def _read_ping_data(cursor: Cursor) -> PingData:
 def _ping_data_bytes(data: PingData) -> bytes:
     if not 0 <= data.flags <= 255:
         raise LocalError(
-            f"flags {shown(data.flags)} do not fit in a byte",
+            f"flags {quote(data.flags)} do not fit in a byte",
             rule="GR-11",
             hint="give SERVER, COORDINATOR or both",
         )
@@ -527,7 +527,7 @@ def _frame(
 def _unknown_frame(value: Unknown) -> bytes:
     if not _LAST_TYPE < value.type <= 255:
         raise LocalError(
-            f"{shown(value.type)} is no unknown type",
+            f"{quote(value.type)} is no unknown type",
             rule="GR-11",
             hint=f"give {_LAST_TYPE + 1} to 255, or a value of the type's own class",
         )

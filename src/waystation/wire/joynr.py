@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from waystation.core.multicast import ONE, MulticastId, check_pattern, mqtt_filter
-from waystation.errors import DecodeError, LocalError, shown
+from waystation.errors import DecodeError, LocalError, quote
 from waystation.wire.smrf import MAX_SIZE
 
 MAX_DEPTH: Final = 64
@@ -285,7 +285,7 @@ def encode_payload(payload: Payload) -> bytes:
 def _check_qos(payload: SubscriptionRequest | BroadcastSubscriptionRequest) -> None:
     for number in structs.astuple(payload.qos):
         if not (isinstance(number, int) and -(2**63) <= number < 2**63):
-            raise _unwritable(payload, f"{shown(number)} in its qos is no number of 64 bits")
+            raise _unwritable(payload, f"{quote(number)} in its qos is no number of 64 bits")
 
 
 def _has_too_many_values(body: bytes) -> bool:
@@ -437,7 +437,7 @@ class JoynrHeaders(Struct, frozen=True, gc=False):
             raise _malformed("the headers have no type or no id")
         kind = _TYPES.get(headers[_TYPE])
         if kind is None:
-            raise _malformed(f"{shown(headers[_TYPE])} is no type of message")
+            raise _malformed(f"{quote(headers[_TYPE])} is no type of message")
         reply_to = headers.get(_REPLY_TO) if kind in _ASKING else None
         return cls(
             kind,
@@ -487,7 +487,7 @@ def decode_address(text: str) -> MqttAddress:
     """
     address: MqttAddress = _decoded(_ADDRESS_DECODER, text, MAX_SIZE)
     if not _publishable(address.topic, room=len(_PRIORITY)):
-        raise _malformed(f"the reply-to topic {shown(address.topic)} cannot be published to")
+        raise _malformed(f"the reply-to topic {quote(address.topic)} cannot be published to")
     return address
 
 
@@ -575,7 +575,7 @@ def _publishable(topic: str, *, room: int = 0) -> bool:
 
 def _bad_topic(topic: str) -> LocalError:
     return LocalError(
-        f"MQTT has no topic for {shown(topic)}",
+        f"MQTT has no topic for {quote(topic)}",
         rule="MC-12",
         hint=f"give 1 to {MAX_TOPIC} bytes in all, without wildcards, zero bytes and a $ in front",
     )

@@ -35,7 +35,7 @@ import msgspec
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.expiry import LAST_INSTANT, NEVER, Expiry, check_expiry
 from waystation.core.message import Message, check_message_id, no_bytes
-from waystation.errors import DecodeError, LocalError, shown
+from waystation.errors import DecodeError, LocalError, quote
 
 PREFACE: Final = b"\x01"
 """The first byte that each side of a TCP connection writes, before any frame."""
@@ -301,7 +301,7 @@ def _merged_text(id: str, expiry: Expiry, context: str) -> str:
         context.encode()
     except UnicodeEncodeError:
         raise LocalError(
-            f"trace context {shown(context)} is no text that UTF-8 can write",
+            f"trace context {quote(context)} is no text that UTF-8 can write",
             rule="AD-8",
             hint="pass on what a peer sent, or nothing",
         ) from None
@@ -911,10 +911,12 @@ def fragments(body: bytes, number: int) -> list[bytes]:
     """
     if not (isinstance(number, int) and 0 <= number <= 0xFFFF):
         raise LocalError(
-            f"routing number {shown(number)} is out of range", rule="WK-10", hint="give 0 to 65535"
+            f"routing number {quote(number)} is out of range",
+            rule="WK-10",
+            hint="give 0 to 65535",
         )
     if not isinstance(body, bytes):
-        raise LocalError(f"body {shown(body)} is not bytes", rule="AD-4", hint="give bytes")
+        raise LocalError(f"body {quote(body)} is not bytes", rule="AD-4", hint="give bytes")
     if not 0 < len(body) <= FRAME_LIMIT:
         raise LocalError(
             f"a body of {len(body)} bytes fits no datagrams",

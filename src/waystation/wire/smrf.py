@@ -33,7 +33,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct, field
 
 from waystation.core.expiry import NEVER, Expiry
-from waystation.errors import DecodeError, LocalError, shown
+from waystation.errors import DecodeError, LocalError, quote
 
 MAX_SIZE: Final = 4_000_000
 """The default limit for a frame and for its inflated body: what joynr's own WebSockets carry."""
@@ -348,7 +348,7 @@ def encode(
     '010000006000000024000000'
     >>> encode(SmrfMessage("r", "s", signature=b"of other bytes"))
     Traceback (most recent call last):
-    waystation.errors.LocalError: a signature holds for the bytes it was made over; give ... [WK-10]
+    waystation.errors.LocalError: a signature holds for the bytes it was made over; give ...
     """
     if sign is None and (message.signature or message.is_custom_signed):
         raise LocalError(
@@ -364,13 +364,13 @@ def encode(
         frame = _written(message, sign is not None)
     except UnicodeEncodeError as error:
         raise LocalError(
-            f"{shown(error.object)} cannot be written in UTF-8",
+            f"{quote(error.object)} cannot be written in UTF-8",
             rule="WK-10",
             hint="give text without lone surrogates",
         ) from None
     except (TypeError, AttributeError, struct.error) as error:
         raise LocalError(
-            f"{shown(message)} holds what cannot be written: {error}",
+            f"{quote(message)} holds what cannot be written: {error}",
             rule="WK-10",
             hint="give each field a value of its own type",
         ) from None
@@ -438,7 +438,7 @@ def _participant(text: str) -> bytes:
     written = _string(text)
     if len(written) > MAX_PARTICIPANT and len(text.encode()) > MAX_PARTICIPANT:
         raise LocalError(
-            f"participant {shown(text)} is too long",
+            f"participant {quote(text)} is too long",
             rule="WK-10",
             hint=f"use at most {MAX_PARTICIPANT} bytes",
         )
@@ -457,7 +457,7 @@ def _checked_ttl(ttl: Expiry) -> int:
     if ttl == NEVER:
         return LAST_TTL
     raise LocalError(
-        f"ttl {shown(ttl)} is no instant",
+        f"ttl {quote(ttl)} is no instant",
         rule="AD-7",
         hint="give whole milliseconds from 0 on, or NEVER",
     )
@@ -467,7 +467,7 @@ def _signed(flatbuffer: bytes, sign: Callable[[bytes], bytes]) -> bytes:
     signature = sign(flatbuffer)
     if not isinstance(signature, bytes):
         raise LocalError(
-            f"signature {shown(signature)} is not bytes",
+            f"signature {quote(signature)} is not bytes",
             rule="WK-10",
             hint="let `sign` return bytes",
         )

@@ -17,7 +17,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow import acero
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.schema import BUILT, INSTANT
 
 Row: TypeAlias = dict[str, Any]
@@ -43,7 +43,7 @@ class Tables:
                     self._datasets[table] = self._opened(table)
         if not self._datasets:
             raise LocalError(
-                f"there are no tables in {shown(str(directory))}",
+                f"there are no tables in {quote(str(directory))}",
                 rule="OB-4",
                 hint="build them with `waystation pipeline build`",
             )
@@ -145,7 +145,7 @@ class Tables:
         absent = [name for name in BUILT[table].names if name not in dataset.schema.names]
         if absent and dataset.files:
             raise LocalError(
-                f"the table {table} in {shown(str(self.directory))} has no column {absent[0]}",
+                f"the table {table} in {quote(str(self.directory))} has no column {absent[0]}",
                 rule="OB-4",
                 hint="build it with `waystation pipeline build`",
             )
@@ -158,7 +158,7 @@ class Tables:
         except (pa.ArrowException, OSError) as error:
             problem = next(iter(str(error).splitlines()), type(error).__name__)
             raise LocalError(
-                f"the table {table} in {shown(str(self.directory))} cannot be read: {problem}",
+                f"the table {table} in {quote(str(self.directory))} cannot be read: {problem}",
                 rule="OB-4",
                 hint="build it again with `waystation pipeline build`",
             ) from error

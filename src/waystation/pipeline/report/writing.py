@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.report.facts import gather
 from waystation.pipeline.report.reading import Tables
 
@@ -111,7 +111,7 @@ def _umask() -> int:
 
 def _unwritable(target: Path, error: OSError) -> LocalError:
     return LocalError(
-        f"the report cannot be written to {shown(str(target))}: {error.strerror}",
+        f"the report cannot be written to {quote(str(target))}: {error.strerror}",
         rule="OB-4",
         hint="give a file in a directory that can be written to",
     )

@@ -18,7 +18,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct, field
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.journal.lock import FileLock
 from waystation.pipeline.listing import File, Listing, Wanted, list_journal
 from waystation.pipeline.output import prepared_directory
@@ -243,7 +243,7 @@ class Engine:
     def _check_journal(self) -> None:
         if self._last.journal != self._journal:
             raise LocalError(
-                f"the checkpoint is of the journal {shown(self._last.journal)}",
+                f"the checkpoint is of the journal {quote(self._last.journal)}",
                 rule="SP-3",
                 hint="give each journal a checkpoint and tables of its own",
             )

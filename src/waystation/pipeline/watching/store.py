@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct, field
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.building import TABLES
 from waystation.pipeline.output import Place
 from waystation.pipeline.schema import BUILT
@@ -163,7 +163,7 @@ class Ledger:
             return msgspec.msgpack.decode(content, type=Manifest)
         except msgspec.MsgspecError as error:
             raise LocalError(
-                f"{shown(str(self._path))} is not what a batch leaves: {error}",
+                f"{quote(str(self._path))} is not what a batch leaves: {error}",
                 rule="SP-3",
                 hint="give a new directory for the checkpoint; the tables are then built anew",
             ) from None

@@ -19,7 +19,7 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from waystation.errors import LocalError, shown
+from waystation.errors import LocalError, quote
 from waystation.pipeline.listing import Wanted, list_journal, locate
 from waystation.pipeline.session import session
 from waystation.pipeline.watching.alerts import Alerts, Watchman
@@ -279,7 +279,7 @@ def _check_checkpoint(engine: Engine, spark: Path) -> None:
     """Refuse a checkpoint in which Spark knows of files that nobody took in."""
     if engine.batch < 0 and any((spark / "commits").glob("[0-9]*")):
         raise LocalError(
-            f"the checkpoint {shown(str(spark.parent))} is not whole: what was done is not told",
+            f"the checkpoint {quote(str(spark.parent))} is not whole: what was done is not told",
             rule="SP-3",
             hint="give a new directory for the checkpoint; the tables are then built anew",
         )

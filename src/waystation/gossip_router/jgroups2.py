@@ -1,0 +1,221 @@
+"""How a router speaks JGroups 2.10 to 2.12: structures without a length in, and as odd ones out.
+
+Messages are passed on without their group, as the real router does, so each gets a new head. The
+real router sometimes closes without a word, or takes what is not its own; what is done here instead
+stands in docs/explanation/gossip-router.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from waystation.core.gossip import Dialect
+from waystation.core.outcome import Reason
+from waystation.gossip_router.reader import REQUEST, TURN, Reader
+from waystation.wire.java import cut
+from waystation.wire.jgroups import Address
+from waystation.wire.jgroups2 import (
+    Close,
+    Connect,
+    ConnectAnswer,
+    Disconnect,
+    DisconnectAnswer,
+    GossipGet,
+    Members,
+    Message,
+    Ping,
+    PingData,
+    Request,
+    RequestDecoder,
+    Run,
+    Suspect,
+    encode,
+    forwarded,
+    read_head,
+    scan,
+    size_at,
+)
+
+_CONNECTED, _REFUSED = encode(ConnectAnswer(ok=True)), encode(ConnectAnswer(ok=False))
+_LEFT, _NOT_LEFT = encode(DisconnectAnswer(ok=True)), encode(DisconnectAnswer(ok=False))
+
+
+class Reader2(Reader):
+    """What one client of 2.12 says."""
+
+    dialect: ClassVar[Dialect] = Dialect.JGROUPS2
+
+    _data: bytes | bytearray = b""
+    _position = 0
+    _end = 0
+    _runs: Iterator[Run] = iter(())
+    _structure = False  # the decoder is reading something that is no usual message
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)  # type: ignore[arg-type]
+        self._decoder = RequestDecoder(self._limits)
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a structure is there in part."""
+        return bool(self.held or self._decoder.pending)
+
+    def serve(self, data: bytes | bytearray, end: int) -> bool:
+        """Pass on the messages, and answer the requests."""
+        self._data, self._position, self._end = data, 0, end
+        self.need = 1
+        self.progressed = False
+        if self.go_on():
+            return True
+        self._data = cut(data, 0, end)  # the buffer will be used for others
+        return False
+
+    def go_on(self) -> bool:
+        """Work through the data; False when the turn is over before that."""
+        self._work = 0
+        while not self.ended:
+            if not self._pass_on():
+                return False
+            if self._position == self._end:
+                break
+            if self._structure:
+                self._read_structure()
+                if self._work >= TURN or not self.client.takes_answers():
+                    return False
+            elif not self._look():
+                break
+        self._data, self._position, self._end = b"", 0, 0
+        return True
+
+    def _look(self) -> bool:
+        """Find the next messages; False when the rest is too short to go on."""
+        data, position, end = self._data, self._position, self._end
+        runs, rest, need = scan(data, position, end, known=self._known, limits=self._limits)
+        self._runs, self._position = iter(runs), rest
+        self._structure = need == 0
+        if runs:
+            self.progressed = True
+            return True
+        if not need:
+            return True
+        self.need = need
+        self.held += memoryview(data)[rest:end]
+        return False
+
+    def _pass_on(self) -> bool:
+        """Pass on the messages that were found; False when the turn is over before them."""
+        self._check_routes()
+        for run in self._runs:
+            head, _, _, count = run
+            targets = self._routes.get(head) or self._find(self._data, run)
+            if targets:
+                self._work += count >> 6  # each gets a new head
+                self._forward(targets, forwarded(self._data, run), count, head)
+            if self._work >= TURN:
+                return False
+        return True
+
+    def _read_structure(self) -> None:
+        """Read on in a structure, and not a byte beyond its end."""
+        decoder = self._decoder
+        stop = min(self._position + decoder.needed, self._end)
+        requests = decoder.feed(self._data[self._position : stop])
+        self._position = stop
+        for request in requests:
+            self._structure = False
+            self.progressed = True
+            self._obey(request)
+        if decoder.error is not None and not self.ended:
+            self._fail(decoder.error)
+
+    def _obey(self, request: Request) -> None:
+        client, server = self.client, self.server
+        self._work += REQUEST
+        if isinstance(request, Message):
+            self._pass_on_unusual(request)
+            return
+        server.counts.requests[type(request).__name__.lower()] += 1
+        if isinstance(request, Connect):
+            self._connect(request)
+        elif isinstance(request, Disconnect):
+            self._disconnect(request)
+        elif isinstance(request, GossipGet):
+            if request.group is None:
+                self._refuse("a GOSSIP_GET names no group")
+            else:
+                client.tell(server.members(client, request.group, _members))
+        elif isinstance(request, Ping):
+            server.beat(client)
+        elif isinstance(request, Close):
+            self.ended = True
+            client.leave()
+
+    def _pass_on_unusual(self, message: Message) -> None:
+        """Pass on a message with fields that nobody uses; without a payload there is nothing to."""
+        where = message.group, message.destination
+        targets, reason = self._targets(*where)
+        if not message.payload:
+            reason = Reason.MALFORMED
+        if reason is None:
+            plain = encode(Message(None, message.destination, message.payload))
+            self._forward(targets, plain, 1, where)
+            return
+        self._count_dropped(reason, 1)
+        if self.server.outcomes is not None:
+            self._tell_dropped(where, [len(encode(message))], reason)
+
+    def _connect(self, request: Connect) -> None:
+        if request.group is None or request.address is None:
+            self.client.tell(_REFUSED)
+            self._refuse("a CONNECT names no group or no address")
+            return
+        physical = tuple(str(place) for place in request.physical or () if place is not None)
+        entry = PingData(request.address, request.name, request.physical)
+        self.server.register(
+            self.client, request.group, request.address, request.name, physical, entry
+        )
+
+    def _disconnect(self, request: Disconnect) -> None:
+        if request.address is None:
+            self.client.tell(_NOT_LEFT)
+        elif request.group is not None:
+            self.server.unregister(self.client, request.group, request.address.key)
+        else:
+            self.server.unregister_everywhere(self.client, request.address.key)
+
+    def _refuse(self, detail: str) -> None:
+        self.ended = True
+        self.client.fail("malformed", detail)
+
+    def _destination(self, head: bytes) -> tuple[str | None, Address | None]:
+        fields = read_head(head)
+        return fields.group, fields.destination
+
+    def _size_at(self, piece: bytes | bytearray, position: int) -> int:
+        return size_at(piece, position)
+
+    def registered(self) -> bytes:
+        """One bare byte."""
+        return _CONNECTED
+
+    def refused(self) -> bytes:
+        """Another bare byte."""
+        return _REFUSED
+
+    def unregistered(self) -> bytes:
+        """A structure."""
+        return _LEFT
+
+    def suspect(self, group: str, address: Address) -> bytes:  # noqa: ARG002 - there is no place for it
+        """A structure, and the address behind it."""
+        return encode(Suspect(address))
+
+    def farewell(self) -> bytes:
+        """Nothing: the end of the connection says it."""
+        return b""
+
+
+def _members(group: str, entries: tuple[PingData, ...]) -> bytes:
+    del group
+    return encode(Members(entries))

@@ -1,0 +1,238 @@
+"""What the two dialects have in common: how received messages get to the outboxes of others.
+
+A reader belongs to one connection. It is fed what the socket brings, passes messages on, and hands
+every other request to the router. It does a limited amount of work at a time: whoever sends more
+than that waits for its next turn, and nobody else for it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from waystation.core.gossip import Dialect
+from waystation.core.message import Arrival
+from waystation.core.outcome import Reason
+from waystation.errors import DecodeError
+from waystation.gossip_router.outbox import Outbox
+from waystation.wire.jgroups import Address, KnownHeads
+
+if TYPE_CHECKING:
+    from waystation.gossip_router.client import Client
+    from waystation.gossip_router.server import GossipServer
+
+TURN: Final = 20_000
+"""How much work a connection gets done at a time, in copies of runs of messages handed on."""
+
+REQUEST: Final = 200
+"""What a request costs of it."""
+
+ROUTES: Final = 1_024
+"""So many routes are remembered for one connection."""
+
+Targets = tuple[Outbox, ...]
+
+Run = tuple[bytes, int, int, int]
+"""Neighbouring messages: their head, where the first begins, where the last ends, how many."""
+
+Where = bytes | tuple[str | None, Address | None]
+"""Where messages go: their head, or what stands in it (group and member)."""
+
+
+class Reader(ABC):
+    """One connection's dialect."""
+
+    dialect: ClassVar[Dialect]
+
+    def __init__(self, client: Client, server: GossipServer) -> None:
+        self.client = client
+        self.server = server
+        self.ended = False  # nothing that still comes is looked at
+        self.held = bytearray()  # the beginning of a frame
+        self.progressed = False  # with the last data some frame came to its end
+        self.need = 1  # so many bytes must be there before they are worth a look
+        self._limits = server.settings.of_format()
+        self._known = KnownHeads()
+        self._routes: dict[bytes, Targets] = {}  # by the head of a message
+        self._generation = -1  # of the membership for which the routes hold
+        self._work = 0
+
+    @property
+    @abstractmethod
+    def unfinished(self) -> bool:
+        """Whether the bytes so far end within a frame."""
+
+    @abstractmethod
+    def serve(self, data: bytes | bytearray, end: int) -> bool:
+        """Do what the data ask for, up to the end; False when some of it has to wait.
+
+        Then call `go_on` until that is done, and give no more until then. Of `data` nothing is
+        used after the call.
+        """
+
+    @abstractmethod
+    def go_on(self) -> bool:
+        """Do more of what had to wait; False when there is still something."""
+
+    @abstractmethod
+    def _destination(self, head: bytes) -> tuple[str | None, Address | None]:
+        """Where a message with this head goes."""
+
+    @abstractmethod
+    def registered(self) -> bytes:
+        """The answer to a member that is registered now."""
+
+    @abstractmethod
+    def refused(self) -> bytes:
+        """The answer to a member that is not registered."""
+
+    @abstractmethod
+    def unregistered(self) -> bytes:
+        """The answer to a member that has left."""
+
+    @abstractmethod
+    def suspect(self, group: str, address: Address) -> bytes:
+        """The notice that a member is dead."""
+
+    @abstractmethod
+    def farewell(self) -> bytes:
+        """The last words of a router that closes the connection."""
+
+    def _fail(self, error: DecodeError) -> None:
+        reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
+        self.ended = True
+        if self.server.outcomes is not None:
+            self._tell_dropped((None, None), [len(self.held)], reason)
+        self.client.fail(reason.lower(), str(error))
+
+    def _forward(self, targets: Targets, piece: bytes, count: int, where: Where) -> None:
+        """Put messages into the outboxes of all that they are for."""
+        server = self.server
+        counts = server.counts
+        counts.received += count
+        size = len(piece)
+        shed = 0
+        lost: list[int] = []  # by those that had no room, the last so many each
+        for outbox in targets:
+            if outbox.room < size:
+                if outbox.is_crowded:
+                    outbox.patience.wait(self.client)
+                if not outbox.finds_room(size):
+                    left = self._squeeze(outbox, piece, count)
+                    if left:
+                        shed += left
+                        lost.append(left)
+                    continue
+            if not outbox.pieces:
+                server.touched.append(outbox)
+            outbox.pieces.append(piece)
+            outbox.room -= size
+        copies = len(targets)
+        counts.delivered += copies * count - shed
+        self._work += copies + 1
+        outcomes = server.outcomes
+        if outcomes is not None and (lost or outcomes.tells_forwarded):
+            self._tell_outcomes(piece, where, copies, lost)
+
+    def _squeeze(self, outbox: Outbox, piece: bytes, count: int) -> int:
+        """Put in one message after the other, as long as they have room; how many had none."""
+        start, left = 0, count
+        while left:
+            size = self._size_at(piece, start)
+            # An outbox that is quite empty takes any one message, however large.
+            if outbox.room < size and not outbox.finds_room(size) and outbox.waiting():
+                self.server.shed(outbox, left)
+                break
+            if not outbox.pieces:
+                self.server.touched.append(outbox)
+            outbox.put(piece[start : start + size])
+            start += size
+            left -= 1
+        return left
+
+    @abstractmethod
+    def _size_at(self, piece: bytes | bytearray, position: int) -> int:
+        """How long the message is that begins here, as it came or as it is passed on."""
+
+    def _find(self, data: bytes | bytearray, run: Run) -> Targets:
+        """The outboxes for a head that is not remembered; when there are none, that is told."""
+        head, first, last, count = run
+        targets, reason = self._targets(*self._destination(head))
+        if reason is not None:
+            self._count_dropped(reason, count)
+            if self.server.outcomes is not None:
+                self._tell_dropped(head, self._sizes(data, first, last), reason)
+        if targets and len(head) <= KnownHeads.LONGEST:
+            if len(self._routes) >= ROUTES:
+                self._routes.clear()
+            self._routes[head] = targets
+        return targets
+
+    def _targets(
+        self, group: str | None, destination: Address | None
+    ) -> tuple[Targets, Reason | None]:
+        """The outboxes for a destination, or why there are none."""
+        server = self.server
+        self._work += 1
+        reason = Reason.NO_ROUTE
+        if group is not None:
+            if server.admits(self.client, group):
+                targets = server.route(
+                    self.client, group, None if destination is None else destination.key
+                )
+                if targets:
+                    return targets, None
+            else:
+                reason = Reason.REFUSED
+        return (), reason
+
+    def _count_dropped(self, reason: Reason, count: int) -> None:
+        counts = self.server.counts
+        counts.received += count
+        counts.dropped[reason.value] += count
+
+    # For the journal
+
+    def _tell_outcomes(self, piece: bytes, where: Where, copies: int, lost: list[int]) -> None:
+        """Tell which messages of a piece were lost on the way to somebody, and which were not."""
+        outcomes = self.server.outcomes
+        assert outcomes is not None
+        arrivals = self._arrivals(where, self._sizes(piece, 0, len(piece)))
+        self._work += len(arrivals)
+        for left in lost:
+            outcomes.dropped(arrivals[-left:], Reason.QUEUE_FULL)
+        if outcomes.tells_forwarded:
+            nobody_got = min(lost) if len(lost) == copies else 0
+            outcomes.forwarded(arrivals[: len(arrivals) - nobody_got])
+
+    def _tell_dropped(self, where: Where, sizes: list[int], reason: Reason) -> None:
+        outcomes = self.server.outcomes
+        assert outcomes is not None
+        self._work += len(sizes)
+        outcomes.dropped(self._arrivals(where, sizes), reason)
+
+    def _arrivals(self, where: Where, sizes: list[int]) -> list[Arrival]:
+        group, destination = self._destination(where) if isinstance(where, bytes) else where
+        here = [uuid for joined, uuid in self.client.members if joined == group]
+        outcomes = self.server.outcomes
+        assert outcomes is not None
+        return outcomes.arrivals(
+            group,
+            None if destination is None else destination.key,
+            here[0] if len(here) == 1 else None,  # of several nobody can say who sent it
+            sizes,
+        )
+
+    def _sizes(self, data: bytes | bytearray, first: int, last: int) -> list[int]:
+        """How long each message is in a part of the data."""
+        sizes: list[int] = []
+        while first < last:
+            sizes.append(self._size_at(data, first))
+            first += sizes[-1]
+        return sizes
+
+    def _check_routes(self) -> None:
+        """Forget the routes when the membership has changed since."""
+        if self._generation != self.server.generation:
+            self._routes.clear()
+            self._generation = self.server.generation

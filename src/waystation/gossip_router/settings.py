@@ -1,0 +1,77 @@
+"""What a gossip router accepts and how long it waits: values, and their checks."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from waystation.core.gossip import Limits as MemberLimits
+from waystation.errors import LocalError, quote
+from waystation.wire.java import Limits as FormatLimits
+
+SlowReceiver: TypeAlias = Literal["shed", "disconnect"]
+"""What to do with a receiver whose queue is full (GR-10).
+
+Either way it loses the messages that find no room, and nobody waits for it. With `shed` that is
+all; with `disconnect` it is also given up once it has taken nothing for a while.
+"""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """The limits of a router.
+
+    `message` bytes is the largest message, `queue` bytes may wait for one receiver. When half of
+    that waits, its senders are held back for up to `patience` seconds (0: never). `silence`
+    seconds without a word end a connection that should have sent heartbeats, one that never said
+    anything, and one that leaves a frame unfinished. `stall` seconds without taking a byte is how
+    long `disconnect` bears with a receiver; `dead` seconds without a sign from its system end a
+    connection by TCP's own means; `linger` seconds are there to write what is left at the end.
+
+    >>> Settings(queue=0)
+    Traceback (most recent call last):
+    waystation.errors.LocalError: the setting queue is 0; give more than 0
+    """
+
+    groups: int = 10_000
+    members_per_group: int = 10_000
+    members_per_connection: int = 1_000
+    connections: int = 10_000
+    message: int = 16 << 20
+    queue: int = 8 << 20
+    slow_receiver: SlowReceiver = "disconnect"
+    patience: float = 0.1
+    stall: float = 10.0
+    silence: float = 60.0
+    dead: float = 60.0
+    linger: float = 5.0
+    backlog: int = 1024
+
+    def __post_init__(self) -> None:
+        for name, value in structs.asdict(self).items():
+            if name == "slow_receiver":
+                if value not in {"shed", "disconnect"}:
+                    raise LocalError(
+                        f"the policy for slow receivers is {quote(value)}",
+                        rule="GR-10",
+                        hint="give 'shed' or 'disconnect'",
+                    )
+            elif not value > 0 and (name, value) != ("patience", 0):
+                raise LocalError(
+                    f"the setting {name} is {quote(value)}",
+                    rule="GR-10",
+                    hint="give more than 0",
+                )
+
+    def of_members(self) -> MemberLimits:
+        """The part that the rules of membership need."""
+        return MemberLimits(
+            groups=self.groups,
+            members_per_group=self.members_per_group,
+            members_per_connection=self.members_per_connection,
+            silence_ms=max(1, int(self.silence * 1000)),
+        )
+
+    def of_format(self) -> FormatLimits:
+        """The part that the decoders need."""
+        return FormatLimits(frame=self.message, control=min(self.message, 1 << 20))

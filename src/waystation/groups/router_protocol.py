@@ -1,0 +1,227 @@
+"""How a member speaks to a gossip router, in either dialect: bytes only, no sockets (GR-11).
+
+The formats are those of wire/jgroups2.py and wire/jgroups5.py; here is what a client says in them,
+and what it makes of the answers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping as ReadOnlyDict
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from waystation.core.gossip import Dialect
+from waystation.core.identity import LogicalAddress, Mapping, Uuid
+from waystation.errors import DecodeError, LocalError, quote
+from waystation.wire import jgroups2, jgroups5
+from waystation.wire.java import Limits
+from waystation.wire.jgroups import Address, PhysicalAddress, UuidAddress
+
+LIMITS: Final = Limits(frame=64 << 20, control=4 << 20)
+"""A member believes its router more than a router believes its clients."""
+
+
+class Heard:
+    """What a piece of the stream said."""
+
+    __slots__ = ("error", "gone", "lists", "packets", "refused")
+
+    def __init__(self) -> None:
+        self.packets: list[bytes] = []
+        self.lists: list[list[Mapping]] = []
+        self.gone: list[Uuid] = []
+        self.refused = False
+        self.error: DecodeError | None = None
+
+
+class Speech(Protocol):
+    """One connection's dialect."""
+
+    def register(self, own: Mapping) -> bytes:
+        """We are a member of the group."""
+        ...
+
+    def unregister(self, own: Mapping) -> bytes:
+        """We are no longer, and the connection ends."""
+        ...
+
+    def ask(self) -> bytes:
+        """Who is in the group?"""
+        ...
+
+    def beat(self) -> bytes:
+        """Are you there? Whatever lives answers."""
+        ...
+
+    def message(self, own: Uuid, destination: Uuid | None, packet: bytes) -> bytes:
+        """A packet to a member, or to all."""
+        ...
+
+    def read(self, data: bytes) -> Heard:
+        """What the router said."""
+        ...
+
+
+class Speech5:
+    """JGroups 5.x."""
+
+    def __init__(self, group: str, token: bytes) -> None:
+        self._group = group
+        self._token = token
+        self._decoder = jgroups5.Decoder(LIMITS)
+
+    def register(self, own: Mapping) -> bytes:
+        """REGISTER, with the first of our places: the format has room for one."""
+        places = _physical(own)
+        return jgroups5.encode(
+            jgroups5.Register(
+                self._group,
+                UuidAddress(own.uuid),
+                own.member.name,
+                places[0] if places else None,
+                self._token,
+            )
+        )
+
+    def unregister(self, own: Mapping) -> bytes:
+        """UNREGISTER, and goodbye."""
+        left = jgroups5.Unregister(self._group, UuidAddress(own.uuid))
+        return jgroups5.encode(left) + jgroups5.encode(jgroups5.Goodbye())
+
+    def ask(self) -> bytes:
+        """GET_MBRS."""
+        return jgroups5.encode(jgroups5.GetMembers(self._group))
+
+    def beat(self) -> bytes:
+        """HEARTBEAT, which comes back."""
+        return jgroups5.encode(jgroups5.Heartbeat())
+
+    def message(self, own: Uuid, destination: Uuid | None, packet: bytes) -> bytes:
+        """MESSAGE."""
+        to = None if destination is None else UuidAddress(destination)
+        return jgroups5.encode(jgroups5.Message(self._group, to, UuidAddress(own), packet))
+
+    def read(self, data: bytes) -> Heard:
+        """Take frames apart."""
+        heard = Heard()
+        decoder = self._decoder
+        for value in decoder.feed(data):
+            if isinstance(value, jgroups5.Message):
+                heard.packets.append(value.payload)
+            elif isinstance(value, jgroups5.Members):
+                if value.group == self._group:
+                    heard.lists.append(_mappings((m, (m.physical,)) for m in value.members))
+            elif isinstance(value, jgroups5.Suspect) and value.group == self._group:
+                _add_uuid(heard.gone, value.address)
+        heard.error = decoder.error
+        return heard
+
+
+class Speech2:
+    """JGroups 2.10 to 2.12."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._decoder = jgroups2.AnswerDecoder(LIMITS)
+        self._asked: deque[bool] = deque()  # for the members, or only for a sign of life
+
+    def register(self, own: Mapping) -> bytes:
+        """CONNECT, with all our places."""
+        self._decoder.expect_connect_answer()
+        request = jgroups2.Connect(
+            self._group, UuidAddress(own.uuid), own.member.name, _physical(own)
+        )
+        return jgroups2.encode(request)
+
+    def unregister(self, own: Mapping) -> bytes:
+        """DISCONNECT, and CLOSE."""
+        left = jgroups2.Disconnect(self._group, UuidAddress(own.uuid))
+        return jgroups2.encode(left) + jgroups2.encode(jgroups2.Close())
+
+    def ask(self) -> bytes:
+        """GOSSIP_GET."""
+        return self._get(self._group, for_members=True)
+
+    def beat(self) -> bytes:
+        """PING, which has no answer; so also ask for a group that has no members."""
+        return jgroups2.encode(jgroups2.Ping()) + self._get("", for_members=False)
+
+    def message(self, own: Uuid, destination: Uuid | None, packet: bytes) -> bytes:
+        """MESSAGE; who sent it stands in the packet."""
+        del own
+        to = None if destination is None else UuidAddress(destination)
+        return jgroups2.encode(jgroups2.Message(self._group, to, packet))
+
+    def read(self, data: bytes) -> Heard:
+        """Take structures apart."""
+        heard = Heard()
+        decoder = self._decoder
+        for value in decoder.feed(data):
+            if isinstance(value, jgroups2.Message):
+                heard.packets.append(value.payload or b"")
+            elif isinstance(value, jgroups2.Members):
+                if self._asked.popleft():
+                    heard.lists.append(_mappings((m, m.physical or ()) for m in value.members))
+            elif isinstance(value, jgroups2.Suspect):
+                _add_uuid(heard.gone, value.address)
+            elif isinstance(value, jgroups2.ConnectAnswer) and not value.ok:
+                heard.refused = True
+        heard.error = decoder.error
+        return heard
+
+    def _get(self, group: str, *, for_members: bool) -> bytes:
+        self._decoder.expect_members()
+        self._asked.append(for_members)
+        return jgroups2.encode(jgroups2.GossipGet(group))
+
+
+DIALECTS: Final[ReadOnlyDict[str, Dialect]] = {
+    "jgroups5": Dialect.JGROUPS5,
+    "jgroups2": Dialect.JGROUPS2,
+}
+
+
+def check_dialect(dialect: str, token: bytes) -> str:
+    """Return the dialect, or raise the LocalError that says what is wrong with it."""
+    if dialect not in DIALECTS:
+        raise LocalError(
+            f"{quote(dialect)} is no dialect",
+            rule="GR-11",
+            hint="give 'jgroups5' or 'jgroups2'",
+        )
+    if token and dialect != "jgroups5":
+        raise LocalError(
+            "a token cannot be told in the dialect jgroups2",
+            rule="GR-2",
+            hint="use 'jgroups5', or a certificate",
+        )
+    return dialect
+
+
+def speech(dialect: str, group: str, token: bytes) -> Speech:
+    """What one connection needs, from its beginning to its end."""
+    return Speech5(group, token) if dialect == "jgroups5" else Speech2(group)
+
+
+def _physical(own: Mapping) -> tuple[PhysicalAddress, ...]:
+    return tuple(PhysicalAddress.parse(place) for place in own.physical)
+
+
+def _mappings(found: object) -> list[Mapping]:
+    """The members of a list whose addresses are UUIDs; others are none of ours."""
+    mappings: list[Mapping] = []
+    for data, places in found:  # type: ignore[attr-defined]
+        if isinstance(data.address, UuidAddress):
+            member = LogicalAddress(data.address.uuid, data.name or "")
+            mappings.append(Mapping(member, _texts(places)))
+    return mappings
+
+
+def _texts(places: Sequence[Address | None]) -> tuple[str, ...]:
+    return tuple(str(place) for place in places if isinstance(place, PhysicalAddress))
+
+
+def _add_uuid(found: list[Uuid], address: Address | None) -> None:
+    if isinstance(address, UuidAddress):
+        found.append(address.uuid)

@@ -1,0 +1,63 @@
+"""What all our TCP sockets have in common: how they are set up, and how a listener fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from waystation.net.place import parse_place
+
+
+def prepare(found: socket.socket | None, dead: float) -> None:
+    """Small messages at once, and a sign of life from the peer's system when all is quiet.
+
+    After `dead` seconds without one, the system takes a peer's machine for gone.
+    """
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(dead / 2)))
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(dead / 6)))
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+
+
+def reason_of(error: OSError) -> str:
+    """Why the system did not do it, without the call that it refused."""
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+
+
+async def open_listener(
+    make: Callable[[], asyncio.BaseProtocol],
+    place: str,
+    *,
+    backlog: int = 100,
+    tls: ssl.SSLContext | None = None,
+    handshake: float | None = None,
+) -> asyncio.Server:
+    """Listen at a place; each that connects gets a protocol, and so long for its TLS handshake."""
+    host, port = parse_place(place)
+    with listening_at(place):
+        return await asyncio.get_running_loop().create_server(
+            make,
+            host,
+            port,
+            backlog=backlog,
+            ssl=tls,
+            ssl_handshake_timeout=handshake if tls else None,
+        )
+
+
+@contextmanager
+def listening_at(place: str) -> Iterator[None]:
+    """Have an error while a listener opens say where that was, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"cannot listen on {place}: {reason_of(error)}"
+        hint = "give an address of this machine and a port that is free, or 0 for any"
+        raise OSError(error.errno, f"{problem}; {hint}") from error

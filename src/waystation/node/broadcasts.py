@@ -1,0 +1,489 @@
+"""Publishing and subscribing: broadcasts by partition, without a list of subscribers (MC).
+
+A publication is a message to `multicast#<id>`. It goes once to every address behind a matching
+subscription, and up: to the parents of a leaf, or over the global transport of a hub. Nobody waits
+for a receiver that is slow, but the publisher itself if it wants to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+
+from waystation.core.address import LOCAL, Address, Route
+from waystation.core.message import Arrival, Message
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
+from waystation.core.multicast import SubscriptionChange, SubscriptionKind, pattern_of
+from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.record import ChangeRecord
+from waystation.core.routing import RoutingEntry
+from waystation.node.inbox import Inbox
+from waystation.node.policy import Policy, Queue, Wait
+from waystation.node.receiver import Receiver
+from waystation.node.session import Session
+from waystation.transports.transport import Broadcaster
+
+if TYPE_CHECKING:
+    from waystation.node.node import Node
+
+REMEMBERED: Final = 32_768
+"""So many broadcasts that went up are known again when they come back."""
+
+LINED_UP: Final = 10_000
+"""How many broadcasts wait for a slow session before more are dropped, QUEUE_FULL."""
+
+_log = logging.getLogger("waystation.node")
+
+Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
+Stuck: TypeAlias = "asyncio.Future[Verdict | None]"
+
+
+class Subscription:
+    """What one subscriber receives: an async iterator of messages, or calls of its callback.
+
+    A broadcast is DELIVERED when the subscriber takes it. One that finds `inbox` of them waiting is
+    dropped for this subscriber, QUEUE_FULL, unless its publisher is in this node and waits.
+    """
+
+    refusal: Final = Reason.QUEUE_FULL
+
+    def __init__(self, node: Node, pattern: str, address: Address, inbox: int) -> None:
+        self.pattern = pattern
+        self.address = address
+        self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
+        self._node = node
+        self._inbox: Inbox[Arrival] = Inbox(inbox)
+        self._closed = False
+        self._reader: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        inbox = self._inbox
+        while not self._closed:
+            if not inbox.items:
+                await inbox.woken()
+                continue
+            arrival = inbox.take()
+            node = self._node
+            if arrival.message.expired(node.tick() // 1000):
+                node.end(arrival, Verdict.dropped(Reason.EXPIRED, self.address.name))
+            else:
+                node.end(arrival, self.verdict)
+                return arrival.message
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        """Receive nothing more; what was not taken yet is dropped, NO_ROUTE."""
+        self.stop(Reason.NO_ROUTE)
+        if self._reader is not None and self._reader is not asyncio.current_task():
+            self._reader.cancel()
+            await asyncio.wait([self._reader])
+
+    def stop(self, reason: Reason) -> None:
+        """Leave the node."""
+        if self._closed:
+            return
+        self._closed = True
+        self._node.multicasts.leave(self)
+        for arrival in self._inbox.empty():
+            self._node.end(arrival, Verdict.dropped(reason, self.address.name))
+        self._inbox.wake_reader()
+
+    def read_by(self, callback: Callback) -> None:
+        """Call a function with each message from now on."""
+        name = f"waystation subscription {self.pattern}"
+        self._reader = asyncio.get_running_loop().create_task(self._read(callback), name=name)
+
+    async def _read(self, callback: Callback) -> None:
+        async for message in self:
+            try:
+                result = callback(message)
+                if result is not None:
+                    await result
+            except Exception:  # noqa: BLE001 - it costs this one message, as in a worker
+                _log.exception("a subscriber to %s failed on message %s", self.pattern, message.id)
+
+    # A receiver of messages
+
+    def offer(self, arrival: Arrival) -> Verdict | None:
+        """Take a message if there is room."""
+        return self.verdict if self._inbox.offer(arrival) else None
+
+    def line_up(self, arrival: Arrival, deadline: float | None) -> Stuck:
+        """Take a message as soon as there is room."""
+        return self._inbox.line_up(arrival, self.verdict, deadline)
+
+    def waiting(self) -> int:
+        """How many are lined up."""
+        return len(self._inbox.line)
+
+
+class _Provider:
+    """A name that publishes and receives nothing; what is sent to it is refused."""
+
+    __slots__ = ("_node", "verdict")
+
+    refusal: Final = Reason.REFUSED
+
+    def __init__(self, node: Node, name: str) -> None:
+        self._node = node
+        self.verdict = Verdict.dropped(Reason.REFUSED, name)
+
+    def offer(self, arrival: Arrival) -> Verdict | None:
+        return self._node.end(arrival, self.verdict)
+
+    def line_up(self, arrival: Arrival, deadline: float | None) -> Stuck:
+        raise AssertionError((arrival, deadline))  # it never says that there is no room
+
+    def waiting(self) -> int:
+        return 0
+
+
+class _Copy:
+    """One copy of a broadcast into a session, for all receivers behind it."""
+
+    __slots__ = ("_message", "_session", "_verdicts")
+
+    def __init__(self, session: Session, message: Message, verdicts: tuple[Verdict, ...]) -> None:
+        self._session = session
+        self._message = message
+        self._verdicts = verdicts
+
+    @property
+    def refusal(self) -> Reason:
+        return self._session.refusal
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._verdicts[0]
+
+    def offer(self, arrival: Arrival) -> Verdict | None:
+        return self._session.offer_for(arrival, self._message, self._verdicts)
+
+    def line_up(self, arrival: Arrival, deadline: float | None) -> Stuck:
+        return self._session.line_up_for(arrival, self._message, self._verdicts, deadline)
+
+    def waiting(self) -> int:
+        return self._session.waiting()
+
+
+class _Memory:
+    """The ids of the latest messages: in two halves, the older of which is forgotten as a whole."""
+
+    __slots__ = ("_new", "_old")
+
+    def __init__(self) -> None:
+        self._new: set[str] = set()
+        self._old: set[str] = set()
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._new or id in self._old
+
+    def learn(self, id: str) -> bool:
+        """Remember an id; False when it was known."""
+        if id in self:
+            return False
+        if len(self._new) >= REMEMBERED // 2:
+            self._old, self._new = self._new, set()
+        self._new.add(id)
+        return True
+
+
+class Multicasts:
+    """The broadcasts of one node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._subscribers: dict[str, Subscription] = {}
+        self._providers: dict[str, bool] = {}  # names that only publish; whether they are visible
+        self._broadcasters: list[Broadcaster] = []
+        self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
+        self._heard_globally: set[str] = set()  # the patterns that the broadcasters were told
+        self._sent_up = _Memory()
+        self._from_outside = _Memory()
+        self.echoes = 0  # broadcasts that came back
+        node.router.types.register("multicast", MULTICAST)
+
+    def use(self, broadcaster: Broadcaster) -> None:
+        """Publish globally over a transport, and hear what others publish there (MC-12)."""
+        self._broadcasters.append(broadcaster)
+        self._node.router.has_global_transport = True
+        broadcaster.attach(self.arrive_from_outside)
+        for pattern in self._heard_globally:
+            broadcaster.subscribe(pattern)
+        for pattern in self._node.router.subscriptions.patterns():
+            self._listen_globally(pattern)
+
+    # Subscribing
+
+    def subscribe(
+        self, provider: str, broadcast: str, partition: str | Iterable[str], inbox: int
+    ) -> Subscription:
+        """Begin to receive what matches."""
+        node = self._node
+        pattern = pattern_of(provider, broadcast, partition)
+        address = Address(LOCAL, f"subscriber-{node.new_id()[-16:]}".encode())
+        subscription = Subscription(node, pattern, address, inbox)
+        self._subscribers[address.name] = subscription
+        node.add_receiver(address, subscription, RoutingEntry(address.name, address, local=True))
+        self.add_receiver(pattern, address.name)
+        return subscription
+
+    def leave(self, subscription: Subscription) -> None:
+        """End a subscription of this node."""
+        name = subscription.address.name
+        del self._subscribers[name]
+        self.unsubscribe(subscription.pattern, name)
+        self._node.remove_receiver(subscription.address)
+
+    def add_receiver(self, pattern: str, receiver: str) -> bool:
+        """Let a participant receive what matches (MC-8); says whether that is new."""
+        change = self._node.router.subscriptions.subscribe(pattern, receiver)
+        if change is None:
+            return False
+        self._note(change)
+        if change.edge:
+            self._patterns_of.setdefault(pattern.partition("/")[0], {})[pattern] = None
+            self._listen_globally(pattern)
+        return True
+
+    def unsubscribe(self, pattern: str, receiver: str) -> bool:
+        """Take that back; says whether there was anything."""
+        change = self._node.router.subscriptions.unsubscribe(pattern, receiver)
+        if change is not None:
+            self._forget(change)
+        return change is not None
+
+    def drop_receiver(self, receiver: str) -> int:
+        """Take back all that a participant subscribed to, since it went; says how much."""
+        changes = self._node.router.subscriptions.unsubscribe_all(receiver)
+        for change in changes:
+            self._forget(change)
+        return len(changes)
+
+    def provider_changed(self, provider: str) -> None:
+        """Hear globally from a provider that is no longer local (MC-12, MC-13)."""
+        for pattern in self._patterns_of.get(provider, ()):
+            self._listen_globally(pattern)
+
+    def close(self) -> None:
+        """End the subscriptions of this node, and what it published as."""
+        for subscription in list(self._subscribers.values()):
+            subscription.stop(Reason.TRANSPORT_DOWN)
+        for name in list(self._providers):
+            self._node.remove_receiver(Address(LOCAL, name.encode()))
+        self._providers.clear()
+
+    # Publishing
+
+    async def publish(
+        self, multicast_id: str, message: Message, policy: Policy, *, visible: bool
+    ) -> list[Verdict]:
+        """Send a message to whoever subscribed; what became of it at each receiver here."""
+        self._be_known(multicast_id.partition("/")[0], visible=visible)
+        node = self._node
+        arrival = Arrival(message, node.tick(), from_global=False, multicast_id=multicast_id)
+        verdicts: list[Verdict] = []
+        for receiver, mine in self._fan_out(arrival, verdicts):
+            verdicts += await self._wait(receiver, arrival, mine, policy)
+        return verdicts
+
+    def arrive(self, arrival: Arrival) -> Verdict:
+        """Pass on what a peer published; whoever has no room for it does without."""
+        multicast_id = arrival.message.onward_route.addresses[0].data.decode(errors="replace")
+        arrival = Arrival(arrival.message, arrival.received_at, arrival.from_global, multicast_id)
+        if arrival.message.id in self._sent_up:
+            return self._come_back(arrival)
+        if arrival.from_global and self._is_second(arrival.message.id):
+            self.echoes += 1
+            return _PASSED_ON
+        verdicts: list[Verdict] = []
+        for receiver, mine in self._fan_out(arrival, verdicts):
+            verdicts += self._keep_or_drop(receiver, arrival, mine)
+        return verdicts[0] if verdicts else _PASSED_ON
+
+    def _come_back(self, arrival: Arrival) -> Verdict:
+        """Take no notice of a broadcast that went up from here: its receivers here have it.
+
+        A parent sends it down to whoever subscribed behind this node, and does not know that it
+        came from here. From a leaf it comes only where hubs are parents of each other.
+        """
+        if arrival.from_global:
+            self.echoes += 1
+            return _PASSED_ON
+        return self._node.end(arrival, Verdict.dropped(Reason.HOP_LIMIT))
+
+    def arrive_from_outside(self, multicast_id: str, message: Message) -> None:
+        """Pass on what came over the global transport to the receivers here, and no further."""
+        node = self._node
+        address = Address(MULTICAST, multicast_id.encode())
+        if message.onward_route.first != address:
+            message = message.rerouted(Route((address,)), message.return_route)
+        self.arrive(Arrival(message, node.tick(), from_global=True))
+
+    def _is_second(self, id: str) -> bool:
+        """Whether it came over another parent or broadcaster already."""
+        ways = len(self._broadcasters) + len(self._node.hierarchy.parents)
+        return ways > 1 and not self._from_outside.learn(id)
+
+    def _be_known(self, provider: str, *, visible: bool) -> None:
+        """Make the publisher a participant, so that hubs know whether it is for everybody."""
+        node = self._node
+        if self._providers.get(provider) is visible or node.is_worker(provider):
+            return
+        address = Address(LOCAL, provider.encode())
+        if provider not in self._providers:
+            node.free_address(provider)
+        self._providers[provider] = visible
+        entry = RoutingEntry.of(provider, address, local=True, visible=visible)
+        node.add_receiver(address, _Provider(node, provider), entry)
+        node.hierarchy.tell()
+
+    def _fan_out(
+        self, arrival: Arrival, verdicts: list[Verdict]
+    ) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
+        """Hand a message to all who have room; returns who has none."""
+        node = self._node
+        multicast_id = arrival.multicast_id
+        assert multicast_id is not None
+        fan_out = node.router.fan_out(multicast_id, arrival, arrival.received_at // 1000)
+        behind: dict[Address, list[Verdict]] = {}
+        for verdict in fan_out.verdicts:
+            if verdict.address is None:
+                verdicts.append(node.end(arrival, verdict))
+            else:
+                behind.setdefault(verdict.address, []).append(verdict)
+        full = []
+        for address, mine in behind.items():
+            receiver = self._receiver(address, arrival.message, tuple(mine))
+            if receiver is None:
+                down = (Verdict.dropped(Reason.TRANSPORT_DOWN, v.recipient) for v in mine)
+                verdicts += (node.end(arrival, verdict) for verdict in down)
+            elif receiver.offer(arrival) is None:
+                full.append((receiver, tuple(mine)))
+            else:
+                verdicts += mine
+        if fan_out.upward:
+            full += self._send_up(arrival)
+        return full
+
+    def _receiver(
+        self, address: Address, message: Message, verdicts: tuple[Verdict, ...]
+    ) -> Receiver | None:
+        node = self._node
+        found = node.receiver_at(address)
+        if isinstance(found, Session):
+            return _Copy(found, found.outbound(message), verdicts)
+        return found
+
+    def _send_up(self, arrival: Arrival) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
+        """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
+        node, message = self._node, arrival.message
+        self._sent_up.learn(message.id)
+        full: list[tuple[Receiver, tuple[Verdict, ...]]] = []
+        for parent in node.hierarchy.parents:
+            verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
+            copy = _Copy(parent, parent.outbound(message), (verdict,))
+            if copy.offer(arrival) is None:
+                full.append((copy, (verdict,)))
+        if not node.hierarchy.parents:
+            assert arrival.multicast_id is not None
+            topic = Address(MULTICAST, arrival.multicast_id.encode())
+            up = Verdict(Outcome.FORWARDED, None, None, topic)
+            for broadcaster in self._broadcasters:
+                reason = broadcaster.publish(arrival.multicast_id, message)
+                node.end(arrival, up if reason is None else Verdict.dropped(reason))
+        return full
+
+    async def _wait(
+        self, receiver: Receiver, arrival: Arrival, mine: tuple[Verdict, ...], policy: Policy
+    ) -> tuple[Verdict, ...]:
+        """Wait for a receiver that is slow, as the publisher wants it."""
+        if receiver.offer(arrival) is not None:  # it caught up while another was waited for
+            return mine
+        if isinstance(policy, Queue):
+            return self._keep_or_drop(receiver, arrival, mine)
+        if isinstance(policy, Wait):
+            room = receiver.line_up(arrival, self._node.deadline(policy.seconds))
+            try:
+                if await room is not None:
+                    return mine
+            except asyncio.CancelledError:
+                if room.cancelled():
+                    self._drop(receiver, arrival, mine)
+                raise
+        return self._drop(receiver, arrival, mine)
+
+    def _keep_or_drop(
+        self, receiver: Receiver, arrival: Arrival, mine: tuple[Verdict, ...]
+    ) -> tuple[Verdict, ...]:
+        """Line a message up for a session that is slow; a subscriber that is slow goes without."""
+        if not isinstance(receiver, _Copy) or receiver.waiting() >= LINED_UP:
+            return self._drop(receiver, arrival, mine)
+        node = self._node
+        room = receiver.line_up(arrival, node.deadline(node.limits.stall))
+
+        def give_up(room: Stuck) -> None:
+            if room.result() is None:
+                self._drop(receiver, arrival, mine)
+
+        room.add_done_callback(give_up)
+        return mine
+
+    def _drop(
+        self, receiver: Receiver, arrival: Arrival, mine: tuple[Verdict, ...]
+    ) -> tuple[Verdict, ...]:
+        reason = receiver.refusal
+        dropped = tuple(Verdict.dropped(reason, verdict.recipient) for verdict in mine)
+        for verdict in dropped:
+            self._node.end(arrival, verdict)
+        return dropped
+
+    # Telling others
+
+    def _note(self, change: SubscriptionChange) -> None:
+        node = self._node
+        node.tell(ChangeRecord(change, node.tick()))
+        if node.hierarchy.parents:
+            node.hierarchy.heard_of_wish(change)
+
+    def _forget(self, change: SubscriptionChange) -> None:
+        assert change.kind is SubscriptionKind.UNSUBSCRIBE
+        self._note(change)
+        if change.edge:
+            provider = change.pattern.partition("/")[0]
+            patterns = self._patterns_of[provider]
+            del patterns[change.pattern]
+            if not patterns:
+                del self._patterns_of[provider]
+        if change.edge and change.pattern in self._heard_globally:
+            self._heard_globally.discard(change.pattern)
+            for broadcaster in self._broadcasters:
+                broadcaster.unsubscribe(change.pattern)
+
+    def _listen_globally(self, pattern: str) -> None:
+        node = self._node
+        known = pattern in self._heard_globally
+        if not known and node.router.listens_globally(pattern, node.tick() // 1000):
+            self._heard_globally.add(pattern)
+            for broadcaster in self._broadcasters:
+                broadcaster.subscribe(pattern)
+
+
+_PASSED_ON: Final = Verdict(Outcome.FORWARDED)

@@ -1,0 +1,347 @@
+"""One channel of an HTTP listener: the link of a client that comes and goes with its requests.
+
+What is kept here for a client is bounded, and numbered, so that a client can say up to where it has
+everything and ask for the rest again. No requests and no bytes of HTTP here: those are the business
+of http/server.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from waystation.core.message import Message
+from waystation.core.outcome import Reason
+from waystation.errors import DecodeError, LocalError
+from waystation.transports.http.transport import HttpLimits
+from waystation.transports.transport import LinkOwner
+from waystation.wire.ockam import (
+    HEARTBEAT_FRAME,
+    PREFACE,
+    FrameDecoder,
+    encode_control,
+    encode_departure,
+)
+
+REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
+"""Why a message cannot be written, by the rule that it breaks."""
+
+PART: Final = 64 * 1024
+PART_MESSAGES: Final = 1_000
+"""So many bytes are read, and so many messages handed in, in one turn of the event loop."""
+
+SOON: Final = 1.0
+"""Seconds in which a client that has fetched everything should have said so."""
+
+
+class Frame(Struct, frozen=True, gc=False):
+    """Some bytes for the client."""
+
+    data: bytes
+    is_message: bool  # or else for the client's session
+
+
+class Outgoing:
+    """The frames for a client, numbered from 1: those that wait, and the last that were given out.
+
+    >>> out = Outgoing(keep=1000)
+    >>> for data in (b"a", b"b", b"c"):
+    ...     out.put(Frame(data, True))
+    >>> [frame.data for frame in out.take(2)], out.given
+    ([b'a', b'b'], 2)
+    >>> out.rewind(1), [frame.data for frame in out.take(1000)], out.settle(3)
+    (True, [b'b', b'c'], 3)
+    """
+
+    __slots__ = (
+        "_keep", "_kept", "_kept_size", "_settled", "_unsettled", "_waiting", "given", "messages",
+        "size",
+    )  # fmt: skip
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep  # so many bytes of what is settled can be asked for again
+        self._waiting: deque[Frame] = deque()
+        self._kept: deque[Frame] = deque()  # given out
+        self._kept_size = 0
+        self._settled = 0  # the number of the last frame that is out of our hands
+        self._unsettled = 0  # messages that were given out and may still be in our hands
+        self.given = 0  # the number of the last frame that was given out
+        self.size = 0  # bytes that wait
+        self.messages = 0  # that wait
+
+    @property
+    def done(self) -> bool:
+        """Whether the client has every message."""
+        return not self.messages and not self._unsettled
+
+    def put(self, frame: Frame) -> None:
+        """Let a frame wait behind the others."""
+        self._waiting.append(frame)
+        self.size += len(frame.data)
+        self.messages += frame.is_message
+
+    def take(self, limit: int) -> list[Frame]:
+        """Give out what waits, until it is `limit` bytes or more; nothing if that is 0."""
+        frames: list[Frame] = []
+        size = 0
+        while self._waiting and size < limit:
+            frame = self._waiting.popleft()
+            size += len(frame.data)
+            self.messages -= frame.is_message
+            self._unsettled += frame.is_message
+            frames.append(frame)
+        self.size -= size
+        self.given += len(frames)
+        self._kept.extend(frames)
+        self._kept_size += size
+        return frames
+
+    def rewind(self, number: int) -> bool:
+        """Let everything behind a number wait once more; False when it is no longer there."""
+        if not self.given - len(self._kept) <= number <= self.given:
+            return False
+        while self.given > number:
+            frame = self._kept.pop()
+            self._kept_size -= len(frame.data)
+            self._waiting.appendleft(frame)
+            self.size += len(frame.data)
+            self.messages += frame.is_message
+            if self.given > self._settled:
+                self._unsettled -= frame.is_message
+            else:
+                self._settled = self.given - 1
+            self.given -= 1
+        return True
+
+    def settle(self, number: int) -> int:
+        """Note that frames up to a number are out of our hands; how many messages more that is."""
+        first = self.given - len(self._kept) + 1  # the number of the first that is kept
+        fresh = range(max(self._settled + 1, first), min(number, self.given) + 1)
+        messages = sum(self._kept[index - first].is_message for index in fresh)
+        self._unsettled -= messages
+        self._settled = max(self._settled, min(number, self.given))
+        while self._kept and self._kept_size > self._keep and first <= self._settled:
+            self._kept_size -= len(self._kept.popleft().data)
+            first += 1
+        return messages
+
+    def forget(self, number: int) -> None:
+        """Keep nothing up to a number: the client said that it has that."""
+        while self._kept and self.given - len(self._kept) < number:
+            self._kept_size -= len(self._kept.popleft().data)
+
+
+class Channel:
+    """A link to a client of a listener."""
+
+    def __init__(
+        self,
+        owner: LinkOwner,
+        limits: HttpLimits,
+        place: str,
+        forget: Callable[[Channel, Reason | None, str], None],
+    ) -> None:
+        self.id = secrets.token_urlsafe(24)
+        self.place = place
+        self.owner = owner
+        self.ended = False
+        self.expired = False
+        self.posting = asyncio.Lock()  # one request at a time hands in messages
+        self.room = asyncio.Event()  # there is some, or there will never be any
+        self.room.set()
+        self.over = asyncio.Event()  # it has ended
+        self._limits = limits
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._out = Outgoing(keep=limits.unsent)
+        self._news = asyncio.Event()  # for the request that waits for frames
+        self._receiver = 0  # the number of that request; a later one takes its place
+        self._asking = 0  # requests under way
+        self._asked = self._loop.time()  # when the last one ended
+        self._paused = False
+        self._closing = False
+        self._decoder: FrameDecoder | None = self._fresh_decoder()  # a new one after an error
+        self._linger: asyncio.TimerHandle | None = None
+        self._idle = self._loop.call_later(limits.idle, self._expire)
+
+    # What the owner asks for
+
+    def send(self, message: Message) -> Reason | None:
+        """Encode a message and let it wait for the client."""
+        try:
+            frame = encode_departure(message, limit=self._limits.frame)
+        except LocalError as error:
+            return REASONS.get(error.rule, Reason.MALFORMED)
+        self._put(Frame(frame, True))
+        if self._out.size > self._limits.unsent and not self._paused:
+            self._paused = True
+            self.owner.pause()
+        return None
+
+    def send_control(self, payload: bytes) -> None:
+        """Let a payload for the client's session wait."""
+        self._put(Frame(encode_control(payload) if payload else HEARTBEAT_FRAME, False))
+
+    def pause_reading(self) -> None:
+        """Take in nothing more; what the client posts has to wait."""
+        if not self.ended:
+            self.room.clear()
+
+    def resume_reading(self) -> None:
+        """Take in what is posted again."""
+        self.room.set()
+
+    def close(self) -> None:
+        """Let the client fetch what is left, within the time for it, and end."""
+        if self._closing or self.ended:
+            return
+        self._closing = True
+        # A client that is there asks again at once, and thereby says that it has what it was given.
+        time = self._limits.linger if self._out.messages else min(self._limits.linger, SOON)
+        self._linger = self._loop.call_later(time, self._end_lingering)
+        self._loop.call_soon(self._end_if_done)
+        self.room.set()
+
+    def abort(self) -> None:
+        """End at once."""
+        self._closing = True
+        self._loop.call_soon(self.end, Reason.TRANSPORT_DOWN, "aborted")
+
+    # What requests ask for
+
+    @property
+    def given(self) -> int:
+        """The number of the last frame that was given out."""
+        return self._out.given
+
+    @property
+    def closing(self) -> bool:
+        """Whether nothing that comes is wanted any more."""
+        return self._closing or self.ended
+
+    def begin(self) -> None:
+        """Note that the client is there."""
+        self._asking += 1
+
+    def done(self) -> None:
+        """Note that a request has been answered."""
+        self._asking -= 1
+        self._asked = self._loop.time()
+
+    async def decode(self, body: bytes) -> list[Message]:
+        """The messages in the body of a request, all of them or a DecodeError.
+
+        A long body is read in parts, so that others have their turn meanwhile.
+        """
+        decoder, self._decoder = self._decoder, None
+        messages: list[Message] = []
+        decoder = decoder or self._fresh_decoder()
+        for start in range(0, len(body), PART):
+            if start:
+                await asyncio.sleep(0)
+            messages += decoder.feed(body[start : start + PART] if len(body) > PART else body)
+            if decoder.error is not None:
+                raise decoder.error
+        if decoder.unfinished:
+            raise DecodeError("the body ends in the middle of a frame", format="ockam")
+        self._decoder = decoder
+        return messages
+
+    async def hand_in(self, messages: Sequence[Message]) -> None:
+        """Give the owner what the client posted; what comes after the end is lost."""
+        for start in range(0, len(messages), PART_MESSAGES):
+            if start:
+                await asyncio.sleep(0)
+            if not self.closing:
+                self.owner.received(messages[start : start + PART_MESSAGES])
+
+    async def wait_for_frames(self, seconds: float, *, only_messages: bool = False) -> bool:
+        """Wait until there is something to give out; False when another request asks for it now."""
+        self._receiver = mine = self._receiver + 1
+        self._news.set()  # whoever waited has to leave
+        self._news = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                while self._receiver == mine and not self.ended and not self._has(only_messages):
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        return self._receiver == mine
+
+    def take(self, limit: int) -> list[Frame]:
+        """Give out the next frames, or none if there are none."""
+        frames = self._out.take(limit)
+        if self._paused and self._out.size <= self._limits.unsent // 4:
+            self._paused = False
+            self.owner.resume()
+        return frames
+
+    def settle(self, number: int) -> None:
+        """Note that the frames up to a number are out of our hands."""
+        messages = self._out.settle(number)
+        if messages and not self.ended:
+            self.owner.sent(messages)
+        if self._closing:
+            self._loop.call_soon(self._end_if_done)
+
+    def go_back_to(self, number: int) -> bool:
+        """Go on behind a number, up to which the client has everything; False if that is gone."""
+        if not self._out.rewind(number):
+            return False
+        self.settle(number)
+        self._out.forget(number)
+        return True
+
+    def end(self, reason: Reason | None, detail: str) -> None:
+        """Tell everybody that it is over, once."""
+        if self.ended:
+            return
+        self.ended = True
+        self._idle.cancel()
+        if self._linger is not None:
+            self._linger.cancel()
+        self.room.set()
+        self.over.set()
+        self._news.set()
+        self._forget(self, reason, detail)
+        self.owner.closed(reason, detail)
+
+    # Inside
+
+    def _put(self, frame: Frame) -> None:
+        if not self._closing:
+            self._out.put(frame)
+            self._news.set()
+
+    def _has(self, only_messages: bool) -> bool:
+        return bool(self._out.messages if only_messages else self._out.size)
+
+    def _fresh_decoder(self) -> FrameDecoder:
+        decoder = FrameDecoder(limit=self._limits.frame, via=self.owner.address)
+        decoder.feed(PREFACE)
+        return decoder
+
+    def _end_if_done(self) -> None:
+        if self._out.done and not self.ended:
+            self.owner.sent()
+            self.end(None, "closed")
+
+    def _end_lingering(self) -> None:
+        self.end(Reason.TRANSPORT_DOWN, "the client did not fetch what was left")
+
+    def _expire(self) -> None:
+        """End what nobody asks for; look again later if somebody did."""
+        asked = self._loop.time() if self._asking else self._asked
+        left = asked + self._limits.idle - self._loop.time()
+        if left > 0:
+            self._idle = self._loop.call_later(left, self._expire)
+        else:
+            seconds = self._limits.idle
+            self.expired = True
+            self.end(Reason.TRANSPORT_DOWN, f"the client asked for nothing for {seconds:g} s")

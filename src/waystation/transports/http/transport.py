@@ -1,0 +1,117 @@
+"""HTTP, for networks and clients that have nothing else: the transport, its limits and its counts.
+
+Sending is a POST, receiving is a GET that waits, and both are about a channel: an unguessable id
+that stands for one link. Messages travel as Ockam's frames, or as JSON for people. How requests are
+answered stands in server.py, what is kept for a client in channel.py, the JSON form in
+json_messages.py, and how a node dials in client.py. The web server is loaded when the first
+transport is made, never before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
+
+from waystation.errors import LocalError
+from waystation.net.tls import Tls
+from waystation.transports.transport import Link, LinkOwner, Listener
+from waystation.wire.ockam import FRAME_LIMIT
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+class HttpLimits(Struct, frozen=True, kw_only=True):
+    """How much a listener takes, how much a link holds, and how long both wait.
+
+    `frame` bytes is the largest message, in either direction; one POST may have as many and `batch`
+    more. `unsent` bytes may wait in a link before its senders have to. A listener has at most
+    `channels` and `connections`. A client has `greeting` seconds for the head of a request and for
+    the TLS handshake, and `body` seconds for the rest. A channel that nobody asked anything for
+    `idle` seconds ends. A GET waits no longer than `wait` seconds; a POST waits `hold` seconds for
+    room before the client is told to come again. An unused connection stays open for `keep`
+    seconds. `dial`, `linger`, `dead` and `backlog` are those of TCP.
+    """
+
+    frame: int = FRAME_LIMIT
+    batch: int = 256 * 1024
+    unsent: int = 256 * 1024
+    channels: int = 10_000
+    connections: int = 30_000
+    greeting: float = 10.0
+    body: float = 30.0
+    idle: float = 60.0
+    wait: float = 25.0
+    hold: float = 10.0
+    keep: float = 75.0
+    dial: float = 5.0
+    linger: float = 5.0
+    dead: float = 30.0
+    backlog: int = 1024
+
+    @property
+    def post(self) -> int:
+        """The most bytes in the body of one request or answer."""
+        return self.frame + self.batch
+
+
+class HttpCounts(Struct):
+    """What the listeners of a transport have seen since it was made."""
+
+    opened: int = 0  # channels
+    refused: int = 0  # channels that nobody wanted, or one too many
+    expired: int = 0  # channels that nobody asked for
+    turned_away: int = 0  # connections over the limit
+    held_back: int = 0  # requests that were told to come again
+    too_large: int = 0  # requests
+    malformed: int = 0  # requests
+
+
+class Http:
+    """Messages over HTTP/1.1: addresses `http#host:port`, with or without TLS.
+
+    >>> from waystation.node import Node
+    >>> async def main():
+    ...     async with Node("hub", transports=[Http()]) as hub, Node("a", transports=[Http()]) as a:
+    ...         hub.start_worker(("echo",), lambda message, context: context.reply(b"hello"))
+    ...         door = await hub.listen("http://127.0.0.1:0")
+    ...         return (await a.request(f"http#{door.place} => echo", b"")).payload
+    >>> import asyncio
+    >>> asyncio.run(main())
+    b'hello'
+    """
+
+    type_name: ClassVar[str] = "http"
+
+    def __init__(self, *, tls: Tls | None = None, limits: HttpLimits | None = None) -> None:
+        self.limits = limits or HttpLimits()
+        self.counts = HttpCounts()
+        self._tls = tls
+        self._server: Any = _load("server")
+        self._client: Any = _load("client")
+
+    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
+        """Listen; port 0 takes a free one."""
+        listener: Listener = await self._server.listen(
+            place, accept, self._tls, self.limits, self.counts
+        )
+        return listener
+
+    async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
+        """Open a channel at the first of these places that gives one."""
+        link: Link = await self._client.dial(places, owner, self._tls, self.limits)
+        return link
+
+
+def _load(name: str) -> ModuleType:
+    try:
+        return import_module(f"waystation.transports.http.{name}")
+    except ModuleNotFoundError as error:
+        raise LocalError(
+            f"HTTP needs the package {error.name}, which is not installed",
+            rule="AD-2",
+            hint="pip install 'waystation[http]'",
+        ) from error

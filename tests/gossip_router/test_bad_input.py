@@ -1,0 +1,246 @@
+"""Clients that break the protocol or the limits: refused, counted, logged once, no harm done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gossip_router.clients import Client2, Client5, Raw, serving, uuid
+from tests.node.live import runs, until
+from waystation.errors import LocalError
+from waystation.gossip_router import GossipServer, Settings
+from waystation.wire import jgroups2, jgroups5
+
+VECTORS = Path(__file__).parent.parent / "wire/vectors"
+JOIN5 = jgroups5.encode(jgroups5.Register("g", uuid(5), "bad"))
+JOIN2 = jgroups2.encode(jgroups2.Connect("g", uuid(5), "bad"))
+
+MALFORMED_5 = {
+    "negative length": b"\xff\xff\xff\xfe",
+    "a length of zero": bytes(4),
+    "a huge length": b"\x7f\xff\xff\xff\x04",
+    "a long request": b"\x00\x20\x00\x00\x00" + bytes(10),
+    "a payload that is longer than its frame": bytes.fromhex("0000000d04010001670101000000097878"),
+    "an address of an unknown class": bytes.fromhex("0000000a0001000167 00ffff 01 0000"),
+    "a register without a group": jgroups5.encode(jgroups5.Register(None, uuid(1))),
+    "a register without an address": jgroups5.encode(jgroups5.Register("g", None)),
+    "a text that is no UTF-8": bytes.fromhex("0000000c020100016701010000000100")[:6]
+    + b"\1\0\1\xff\1\1\0\0\0\1",
+}
+MALFORMED_2 = {
+    "an address of an unknown class": bytes.fromhex("010100016700270f"),
+    "an IP address of five bytes": bytes.fromhex("01010001670405"),
+    "a negative length": bytes.fromhex("0a010001670100ffffffff01ffffffff"),
+    "a huge length": bytes.fromhex("0a010001670100ffffffff017fffffff"),
+    "a question without a group": jgroups2.encode(jgroups2.GossipGet(None)),
+    "a long text": bytes.fromhex("0401ffff"),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED_5)
+@runs
+async def test_malformed_frames_of_5_end_that_connection_only(case: str) -> None:
+    async with (
+        serving() as (server, _),
+        await Client5.open(server) as watcher,
+        await Client5.open(server) as bad,
+    ):
+        await watcher.join("g", 1)
+        hello = jgroups5.Message("g", uuid(1), None, b"before")
+        bad.send(JOIN5 + jgroups5.encode(hello) + MALFORMED_5[case])
+        assert await bad.ended() == jgroups5.encode(jgroups5.Goodbye())
+        assert await watcher.sync() == [hello, jgroups5.Suspect("g", uuid(5))]
+        assert sum(server.counts.refused.values()) == 1
+
+
+@pytest.mark.parametrize("case", MALFORMED_2)
+@runs
+async def test_malformed_structures_of_2_end_that_connection_only(case: str) -> None:
+    async with (
+        serving() as (server, _),
+        await Client2.open(server) as watcher,
+        await Client2.open(server) as bad,
+    ):
+        await watcher.join("g", 1)
+        hello = jgroups2.Message("g", uuid(1), b"before")
+        bad.send(JOIN2 + jgroups2.encode(hello) + MALFORMED_2[case])
+        assert await bad.ended() == b"\x0e"
+        forwarded = jgroups2.Message(None, uuid(1), b"before")
+        assert await watcher.sync() == [forwarded, jgroups2.Suspect(uuid(5))]
+        assert sum(server.counts.refused.values()) == 1
+
+
+@pytest.mark.parametrize("name", ["jgroups-2.12.json", "jgroups-5.json"])
+@runs
+async def test_no_recorded_request_hurts_anybody_else(name: str) -> None:
+    vectors = json.loads((VECTORS / name).read_text("utf-8"))
+    requests = {
+        step
+        for probes in vectors.values()
+        if isinstance(probes, list)
+        for probe in probes
+        for key, step in probe.get("steps", probe).items()
+        if isinstance(step, str) and key in {"req", "get", "hex"}
+    }
+    assert len(requests) > 20
+    async with (
+        serving() as (server, _),
+        await Client5.open(server) as five,
+        await Client2.open(server) as two,
+    ):
+        await five.join("mine", 1)
+        await two.join("mine", 2)
+        for request in sorted(requests):
+            raw = bytes.fromhex(request)
+            for prefix in (b"", JOIN5, JOIN2):
+                async with await Raw.open(server) as bad:
+                    bad.send(prefix + raw)
+                    bad.writer.write_eof()
+                    await bad.ended()
+        assert await five.sync() == []
+        assert await two.sync() == []
+        await until(lambda: len(server._clients) == 2)
+        assert len(server._rosters) == 2
+
+
+@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"bela", b"\x16\x03\x01", b"\x10"])
+@runs
+async def test_who_speaks_neither_dialect_is_refused(first: bytes) -> None:
+    async with serving() as (server, _), await Raw.open(server) as stranger:
+        stranger.send(first)
+        assert await stranger.ended() == b""
+        assert server.counts.refused == {"first byte": 1}
+
+
+@runs
+async def test_a_probe_that_connects_and_ends_is_no_refusal() -> None:
+    async with serving() as (server, _):
+        async with await Raw.open(server):
+            await until(lambda: len(server._clients) == 1)
+        await until(lambda: not server._clients)
+        assert server.counts.refused == {}
+
+
+@runs
+async def test_one_connection_too_many_is_refused_and_the_others_stay(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(connections=2) as (server, _):
+        async with await Client5.open(server) as a, await Client5.open(server) as b:
+            await a.join("g", 1)
+            await b.join("g", 2)
+            with caplog.at_level(logging.WARNING, "waystation.router"):
+                for _ in range(20):
+                    async with await Raw.open(server) as late:
+                        assert await late.ended() == b""
+            assert await a.sync() == await b.sync() == []
+        assert server.counts.refused == {"connections": 20}
+        assert len(caplog.records) == 1
+        assert "over 2 connections" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("limit", "why"),
+    [
+        ({"groups": 1}, "over 1 groups"),
+        ({"members_per_group": 1}, "over 1 members in one group"),
+        ({"members_per_connection": 1}, "over 1 members on one connection"),
+    ],
+)
+@runs
+async def test_a_member_over_a_limit_is_refused_as_each_generation_understands(
+    limit: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    group = "h" if "groups" in limit else "g"
+    async with serving(**limit) as (server, _):
+        async with await Client2.open(server) as two:
+            await two.join("g", 1)
+            two.say(jgroups2.Connect(group, uuid(2)))
+            assert await two.answer() == jgroups2.ConnectAnswer(ok=False)
+            assert await two.sync() == []
+        await until(lambda: not server._clients)
+        async with await Client5.open(server) as five, await Client5.open(server) as late:
+            await five.join("g", 1)
+            five.say(jgroups5.Register(group, uuid(2)))
+            assert await five.sync() == []  # it keeps what it has
+            if "members_per_connection" not in limit:
+                late.say(jgroups5.Register(group, uuid(3)))
+                assert await late.ended() == jgroups5.encode(jgroups5.Goodbye())
+        assert server.counts.refused["registration"] >= 2
+        assert why in caplog.text
+
+
+@runs
+async def test_a_message_over_the_limit_ends_its_sender_before_it_is_held() -> None:
+    async with (
+        serving(message=10_000) as (server, _),
+        await Client5.open(server) as five,
+        await Client2.open(server) as two,
+    ):
+        five.send(jgroups5.encode(jgroups5.Message("g", None, None, bytes(20_000)))[:30])
+        assert await five.ended() == jgroups5.encode(jgroups5.Goodbye())
+        two.send(jgroups2.encode(jgroups2.Message("g", None, bytes(20_000)))[:30])
+        assert await two.ended() == b""
+        assert server.counts.refused == {"too_large": 2}
+
+
+FRAMES = {
+    2: jgroups2.encode(jgroups2.Message("g", None, bytes(2_000))),
+    5: jgroups5.encode(jgroups5.Message("g", None, None, bytes(2_000))),
+}
+STRUCTURE = jgroups2.encode(jgroups2.Connect("g", uuid(1), "m" * 2_000))
+
+
+@pytest.mark.parametrize("frame", [FRAMES[2], FRAMES[5], STRUCTURE], ids=["2", "5", "connect"])
+@runs
+async def test_a_frame_that_never_ends_is_given_up(frame: bytes) -> None:
+    async with serving(silence=0.3) as (server, _), await Raw.open(server) as lazy:
+        for position in range(len(frame) - 1):  # a byte now and then is no end
+            lazy.send(frame[position : position + 1])
+            await asyncio.sleep(0.01)
+            if server.counts.disconnected:
+                break
+        assert await lazy.ended() == b""
+        assert server.counts.disconnected == {"unfinished": 1}
+
+
+@pytest.mark.parametrize("generation", FRAMES)
+@runs
+async def test_a_stream_that_is_always_within_some_frame_is_not_given_up(generation: int) -> None:
+    frame = FRAMES[generation]
+    async with serving(silence=0.3) as (server, _), await Raw.open(server) as busy:
+        busy.send(frame[:1000])
+        for _ in range(60):
+            busy.send(frame[1000:] + frame[:1000])
+            await asyncio.sleep(0.02)
+        assert server.counts.disconnected == {}
+        assert server.counts.received == 60
+
+
+@pytest.mark.rule("GR-9")
+@runs
+async def test_two_members_with_one_uuid_take_over_from_each_other_and_nobody_is_suspected() -> (
+    None
+):
+    async with serving() as (server, told), await Client5.open(server) as watcher:
+        await watcher.join("g", 1)
+        twins = [await (await Client5.open(server)).join("g", 2) for _ in range(20)]
+        assert await watcher.sync() == []
+        assert server.counts.disconnected == {"superseded": 19}
+        assert [str(record.change).split()[0] for record in told] == ["join", "join"]
+        await until(lambda: len(server._clients) == 2)
+        for twin in twins:
+            twin.writer.close()
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(LocalError, match="queue is 0"):
+        Settings(queue=0)
+    with pytest.raises(LocalError, match="'wait'"):
+        Settings(slow_receiver="wait")  # type: ignore[arg-type]
+    assert GossipServer(Settings(queue=1)).settings.queue == 1
