@@ -415,7 +415,7 @@ async def test_a_leaf_that_asks_and_never_reads_does_not_fill_the_hubs_memory() 
 
 def _unsent(session: Any) -> int:
     link = session._link
-    size: int = 0 if link is None else link._transport.get_write_buffer_size()
+    size: int = 0 if link is None else link.unsent
     return size
 
 

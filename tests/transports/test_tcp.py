@@ -220,7 +220,7 @@ async def test_every_attempt_that_failed_is_named() -> None:
         with pytest.raises(OSError, match=place) as caught:
             await Tcp().dial([place, "[fe80::1%none]:1"], Notes())
     assert "fe80::1" in str(caught.value)
-    with pytest.raises(OSError, match="no place"):
+    with pytest.raises(OSError, match="no address"):
         await Tcp().dial([], Notes())
 
 

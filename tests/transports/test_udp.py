@@ -550,16 +550,16 @@ async def test_a_socket_that_takes_nothing_makes_senders_wait() -> None:
     listener = await transport.listen(f"{HOST}:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     port = link._port  # type: ignore[attr-defined]
-    port.is_full = True  # as after a BlockingIOError
+    port.socket.is_full = True  # as after a BlockingIOError
     for _ in range(20):
         link.send(message(bytes(400)))
     await settle()
     assert owner.told[-1] == "pause"
     assert (owner.settled, theirs.messages) == (0, [])
-    port._writable()
+    port.socket._drain()
     await until(lambda: len(theirs.messages) == 20)
     assert owner.told[-1] == "resume"
-    port.is_full = True
+    port.socket.is_full = True
     link.send(message())
     link.close()
     await until(lambda: owner.end)
@@ -595,7 +595,7 @@ async def test_what_the_system_does_not_take_is_sent_when_it_does() -> None:
     listener = await transport.listen(f"{HOST}:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     port = link._port  # type: ignore[attr-defined]
-    full = port._socket = _FullSocket(port._socket, 3)
+    full = port.socket._socket = _FullSocket(port.socket._socket, 3)
     for number in range(10):
         link.send(message(b"%d" % number))
     await until(lambda: len(theirs.messages) == 10)
@@ -628,7 +628,7 @@ async def test_of_several_places_the_first_with_a_way_is_taken() -> None:
         assert (await client.request("hub => echo", b"x")).payload == b"x"
         with pytest.raises(OSError, match="fe80"):
             await Udp().dial(["[fe80::1%none]:1"], Notes())
-        with pytest.raises(OSError, match="no place"):
+        with pytest.raises(OSError, match="no address"):
             await Udp().dial([], Notes())
 
 

@@ -377,7 +377,7 @@ async def test_who_pings_and_does_not_read_gets_no_pile_of_pongs() -> None:
         for _ in range(40):
             peer.say(pings)
             await asyncio.wait_for(peer.writer.drain(), PATIENCE)
-        transport = link._transport  # type: ignore[union-attr]
+        transport = link.transport  # type: ignore[union-attr]
         assert transport.get_write_buffer_size() < 1024 * 1024
         await serves_an_honest_peer(place)
         peer.reset()

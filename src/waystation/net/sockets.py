@@ -12,10 +12,12 @@ from contextlib import contextmanager
 from waystation.net.place import parse_place
 
 
-def prepare(found: socket.socket | None, dead: float) -> None:
-    """Small messages at once, and a sign of life from the peer's system when all is quiet.
+def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = False) -> None:
+    """Send small messages at once, and have the system probe a quiet peer's machine.
 
-    After `dead` seconds without one, the system takes a peer's machine for gone.
+    After `dead` seconds without a sign of life, the system ends the connection. With `user_timeout`
+    it also does so when the peer acknowledges nothing of what was sent for that long; without it,
+    a peer that lives and is slow to read keeps its connection.
     """
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -24,6 +26,8 @@ def prepare(found: socket.socket | None, dead: float) -> None:
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(dead / 2)))
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, int(dead / 6)))
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
+    if user_timeout:
+        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))
 
 
 def reason_of(error: OSError) -> str:

@@ -52,17 +52,8 @@ class GossipLink(TcpLink):
     """A link to a member of a group."""
 
     def __init__(self, owner: LinkOwner, limits: TcpLimits, place: str) -> None:
-        self._member_place = place
-        super().__init__(owner, limits)
-
-    @property
-    def place(self) -> str:
-        """The peer as it stands in a route."""
-        return self._member_place
-
-    @place.setter
-    def place(self, value: str) -> None:
-        """A pipe has no other place."""
+        super().__init__(owner, limits.frame, limits.of_connections())
+        self.place = place  # the peer as it stands in a route; a pipe has no other
 
 
 class Room:

@@ -15,18 +15,26 @@ from __future__ import annotations
 
 import asyncio
 import random
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
+from waystation.net.datagrams import (
+    Datagram,
+    DatagramSocket,
+    OpenSocket,
+    SocketAddress,
+    bound_socket,
+    connected_socket,
+    resolve_datagram,
+)
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import listening_at, reason_of
+from waystation.net.sockets import reason_of
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam_udp import (
     GOODBYE,
@@ -38,13 +46,9 @@ from waystation.wire.ockam_udp import (
 LONGEST: Final = 2048
 """Bytes of a datagram that are read; Ockam's nodes and ours write 508 at the most."""
 
-READS: Final = 128
-"""So many datagrams are read before others have their turn."""
-
 REPEATS: Final = 8
 """So often a listener repeats its first words to a peer that repeats its own."""
 
-_Place: TypeAlias = tuple[object, ...]  # as the system has it
 REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
 
 
@@ -100,7 +104,7 @@ class UdpLink:
         "reassembly",
     )  # fmt: skip
 
-    def __init__(self, port: _Port, peer: _Place, owner: LinkOwner) -> None:
+    def __init__(self, port: _Port, peer: SocketAddress, owner: LinkOwner) -> None:
         self.place = place_of(peer)
         self.peer = peer
         self.reassembly = PeerReassembly(limit=port.limits.frame)
@@ -306,7 +310,7 @@ class UdpLink:
         if self._paused and self._size <= self._limits.unsent // 4:
             self._paused = False
             self._owner.resume()
-        if self._unsent and not self._due and not self._port.is_full:
+        if self._unsent and not self._due and not self._port.socket.is_full:
             self._due = True
             self._loop.call_later(max(0.0, self._next_burst - now), self.flush)
         elif self._closing and not self._unsent:
@@ -346,26 +350,24 @@ class _Port:
 
     def __init__(
         self,
-        found: socket.socket,
+        opened: OpenSocket,
         limits: UdpLimits,
         counts: UdpCounts,
         accept: Callable[[], LinkOwner | None] | None,
     ) -> None:
         self.limits = limits
         self.counts = counts
-        self.is_full = False  # the system takes no datagram at the moment
-        self.place = place_of(found.getsockname())
-        self._socket = found
+        self.socket = DatagramSocket(
+            opened, LONGEST, self._received, self._flush_all, self._refused
+        )
+        self.place = self.socket.place
         self._accept = accept
         self._serves = accept is not None
-        self._links: dict[_Place, UdpLink] = {}
-        self._strangers: dict[_Place, PeerReassembly] = {}
-        self._graves: dict[_Place, float] = {}
+        self._links: dict[SocketAddress, UdpLink] = {}
+        self._strangers: dict[SocketAddress, PeerReassembly] = {}
+        self._graves: dict[SocketAddress, float] = {}
         self._held = 0
         self._loop = asyncio.get_running_loop()
-        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-            found.setsockopt(socket.SOL_SOCKET, option, limits.buffer)
-        self._loop.add_reader(found, self._readable)
         self._round = self._loop.call_later(self._between_rounds, self._look_around)
 
     @property
@@ -374,7 +376,7 @@ class _Port:
 
     # Links
 
-    def add(self, peer: _Place, owner: LinkOwner) -> UdpLink:
+    def add(self, peer: SocketAddress, owner: LinkOwner) -> UdpLink:
         """A link to a peer."""
         link = self._links[peer] = UdpLink(self, peer, owner)
         return link
@@ -397,11 +399,9 @@ class _Port:
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
-        if self._accept is None and not self._links and self._socket.fileno() >= 0:
+        if self._accept is None and not self._links:
             self._round.cancel()
-            self._loop.remove_reader(self._socket)
-            self._loop.remove_writer(self._socket)
-            self._socket.close()
+            self.socket.close()
 
     def hold(self, link: UdpLink, before: int) -> None:
         """Count what the unfinished messages hold together, and let go of one when it is much."""
@@ -429,27 +429,22 @@ class _Port:
         self._strangers.clear()
         for peer in [peer for peer, until in self._graves.items() if until <= now]:
             del self._graves[peer]
-        if self._socket.fileno() >= 0:
+        if self.socket.is_open:
             self._round = self._loop.call_later(self._between_rounds, self._look_around)
 
     # Reading
 
-    def _readable(self) -> None:
+    def _received(self, datagrams: list[Datagram]) -> None:
         messages: dict[UdpLink, list[Message]] = {}
-        for _ in range(READS):
-            try:
-                datagram, peer = self._socket.recvfrom(LONGEST)
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError as error:
-                self._refused(error)
-                break
+        for datagram, peer in datagrams:
             self._take(datagram, peer, messages)
         for link, batch in messages.items():
             if not link.ended:
                 link.hand_in(batch)
 
-    def _take(self, datagram: bytes, peer: _Place, messages: dict[UdpLink, list[Message]]) -> None:
+    def _take(
+        self, datagram: bytes, peer: SocketAddress, messages: dict[UdpLink, list[Message]]
+    ) -> None:
         link = self._links.get(peer)
         if link is not None:
             batch = messages.get(link)
@@ -461,7 +456,9 @@ class _Port:
         else:
             self.counts.late += 1
 
-    def _meet(self, datagram: bytes, peer: _Place, messages: dict[UdpLink, list[Message]]) -> None:
+    def _meet(
+        self, datagram: bytes, peer: SocketAddress, messages: dict[UdpLink, list[Message]]
+    ) -> None:
         """Make a link of a stranger who sent a whole message."""
         known = self._strangers.pop(peer, None)
         reassembly = known or PeerReassembly(limit=min(self.limits.frame, 64 * 1024))
@@ -484,7 +481,7 @@ class _Port:
 
     def _welcome(
         self,
-        peer: _Place,
+        peer: SocketAddress,
         reassembly: PeerReassembly,
         message: Message,
         messages: dict[UdpLink, list[Message]],
@@ -513,24 +510,9 @@ class _Port:
 
     def send(self, datagram: bytes, link: UdpLink) -> bool:
         """Send a datagram; says whether it is gone, be it lost."""
-        if self.is_full:
-            return False
-        try:
-            if self._serves:
-                self._socket.sendto(datagram, link.peer)
-            else:
-                self._socket.send(datagram)
-        except (BlockingIOError, InterruptedError):
-            self.is_full = True
-            self._loop.add_writer(self._socket, self._writable)
-            return False
-        except OSError as error:
-            self._refused(error)
-        return True
+        return self.socket.send(datagram, link.peer if self._serves else None)
 
-    def _writable(self) -> None:
-        self.is_full = False
-        self._loop.remove_writer(self._socket)
+    def _flush_all(self) -> None:
         for link in list(self._links.values()):
             link.flush()
 
@@ -564,15 +546,8 @@ class Udp:
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> UdpListener:
         """Listen; port 0 takes a free one."""
-        with listening_at(place):
-            family, address = (await _resolve(place))[0]
-            found = _socket(family)
-            try:
-                found.bind(address)
-            except BaseException:
-                found.close()
-                raise
-        return UdpListener(_Port(found, self.limits, self.counts, accept))
+        opened = await bound_socket(place, self.limits.buffer)
+        return UdpListener(_Port(opened, self.limits, self.counts, accept))
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a link to the first of these places that there is a way to.
@@ -584,35 +559,21 @@ class Udp:
         async with asyncio.timeout(self.limits.answer):
             for place, (host, _) in zip(places, parsed, strict=True):
                 try:
-                    candidates = await _resolve(place)
+                    candidates = await resolve_datagram(place)
                 except (OSError, ValueError) as error:
                     errors.append(f"{host}: {error}")
                     continue
                 for family, address in candidates:
-                    found = _socket(family)
                     try:
-                        found.connect(address)
+                        opened = connected_socket(family, address, self.limits.buffer)
                     except OSError as error:
-                        found.close()
                         errors.append(f"{place_of(address)}: {reason_of(error)}")
                     else:
-                        return self._link(found, owner)
-        raise ConnectionError("; ".join(errors) or "there is no place to connect to")
+                        return self._link(opened, owner)
+        raise ConnectionError("; ".join(errors) or "no address to connect to")
 
-    def _link(self, found: socket.socket, owner: LinkOwner) -> UdpLink:
-        port = _Port(found, self.limits, self.counts, None)
-        link = port.add(found.getpeername(), owner)
+    def _link(self, opened: OpenSocket, owner: LinkOwner) -> UdpLink:
+        port = _Port(opened, self.limits, self.counts, None)
+        link = port.add(port.socket.peer, owner)
         link.open(waits=self._expect_answer)
         return link
-
-
-def _socket(family: int) -> socket.socket:
-    found = socket.socket(family, socket.SOCK_DGRAM)
-    found.setblocking(False)
-    return found
-
-
-async def _resolve(place: str) -> list[tuple[int, _Place]]:
-    host, port = parse_place(place)
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_DGRAM)
-    return [(family, address) for family, _, _, _, address in found]

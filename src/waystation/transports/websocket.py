@@ -1,9 +1,9 @@
 """WebSocket links in Ockam's format: what a link over TCP does, in the messages of a WebSocket.
 
 The handshake, the frames and their limits are the business of the package `websockets`, whose
-protocol needs no task and no future of ours; the bodies are that of wire/ockam_ws.py. One body is
-one binary message. Gathering frames, writing them once per turn, and back-pressure are those of
-tcp.py: a link here is a link there whose bytes are wrapped.
+protocol needs no task and no future of ours; the bodies are those of wire/ockam_ws.py. One body is
+one binary message. When bytes are read and written is the business of net/connection.py, as with
+TCP.
 
     node = Node("hub", transports=[Tcp(), WebSocket()])
     await node.listen("ws://127.0.0.1:0/fleet")
@@ -25,20 +25,13 @@ from waystation.core.address import Address
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError, quote
+from waystation.net.connection import ConnectionLimits, ConnectionState, Failure
+from waystation.net.dialer import dial, within
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import open_listener, prepare
+from waystation.net.server import Server
 from waystation.net.tls import Tls
-from waystation.transports.tcp import (
-    REASONS,
-    Refused,
-    TcpLimits,
-    TcpLink,
-    TcpListener,
-    race,
-    within,
-)
+from waystation.transports.tcp import REASONS, StreamLink, TcpLimits, TcpListener
 from waystation.transports.transport import Link, LinkOwner
-from waystation.wire.ockam import FrameDecoder
 from waystation.wire.ockam_ws import BodyDecoder, encode_control, encode_departure
 
 if find_spec("websockets") is None:
@@ -61,23 +54,22 @@ _log: Final = logging.getLogger(__name__)
 _is_path: Final = re.compile(r"/[!-\"$-~]*").fullmatch
 _OPEN: Final = State.OPEN
 _BINARY: Final = Opcode.BINARY
-_UNUSED: Final = FrameDecoder()
 _EXPECTED_ENDS: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
 
 class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
-    """Those of TCP, and how many handshakes a listener has under way at once.
+    """Those of TCP, and the most `handshakes` that a listener has under way at once.
 
-    One takes about 10 KiB, and whoever comes when there are so many is refused: with too low a
-    number, a large fleet that comes back all at once keeps itself out. A peer has `greeting`
-    seconds for TLS, and again for the WebSocket handshake. `frame` bytes is the largest message, in
-    whatever number of fragments it comes.
+    A handshake takes about 10 KiB. Further connections are refused meanwhile, so with too low a
+    limit a large fleet that reconnects all at once keeps itself out. A peer has `greeting` seconds
+    for TLS, and again for the WebSocket handshake. `frame` is the size of the largest message, in
+    any number of fragments.
     """
 
     handshakes: int = 16_384
 
 
-class WebSocketLink(TcpLink, ABC):
+class WebSocketLink(StreamLink, ABC):
     """One connection; how it opens is said below, for either end."""
 
     __slots__ = ("_bodies", "_partial", "_protocol", "_upgraded")
@@ -85,13 +77,13 @@ class WebSocketLink(TcpLink, ABC):
     def __init__(
         self,
         owner: LinkOwner,
-        limits: WebSocketLimits,
+        frame_limit: int,
+        limits: ConnectionLimits,
         protocol: ServerProtocol | ClientProtocol,
     ) -> None:
-        super().__init__(owner, limits)
-        self._decoder = _UNUSED  # a hub with many leaves feels every KiB
+        super().__init__(owner, frame_limit, limits)
         self._protocol = protocol
-        self._bodies = BodyDecoder(owner.address, limit=limits.frame)
+        self._bodies = BodyDecoder(owner.address, limit=frame_limit)
         self._partial: bytearray | None = None  # of a message that comes in fragments
         self._upgraded = False
 
@@ -100,51 +92,32 @@ class WebSocketLink(TcpLink, ABC):
     def send(self, message: Message) -> Reason | None:
         """Encode a message and put it with the others of this turn."""
         try:
-            body = encode_departure(message, limit=self._limits.frame)
+            body = encode_departure(message, limit=self._frame_limit)
         except LocalError as error:
             return REASONS.get(error.rule, Reason.MALFORMED)
-        self._give(self._framed(body))
+        self.give(self._framed(body))
         return None
 
     def send_control(self, payload: bytes) -> None:
         """Put a payload for the peer's session with the messages of this turn."""
-        self._frames.append(self._framed(encode_control(payload)))
-        if not self._flush_due:
-            self._flush_due = True
-            self._loop.call_soon(self._flush)
+        self.write(self._framed(encode_control(payload)))
 
     def close(self) -> None:
         """Write what is left and say goodbye; the peer has some time to answer that."""
-        transport = self._transport
-        if transport is None or transport.is_closing() or self._in_order:
-            return
-        if self._protocol.state is not _OPEN:  # not yet, or the peer was first
+        if self.is_open and self._protocol.state is not _OPEN:  # not yet, or the peer was first
             self.abort()
-            return
-        if self._frames:
-            self._write()
-        self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
-        self._write_out()
-        self._in_order = True
-        if not transport.is_reading():  # pass over what still comes before the peer's goodbye
-            transport.resume_reading()
-        self._set_alarm(self._limits.linger, self._end_lingering)
+        else:
+            super().close()
 
-    # What the event loop tells
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Give the handshake its time."""
-        self._transport = cast("asyncio.Transport", transport)
-        self.place = place_of(transport.get_extra_info("peername") or ("?", 0))
-        prepare(transport.get_extra_info("socket"), self._limits.dead)
-        unsent = self._limits.unsent
-        self._transport.set_write_buffer_limits(high=unsent, low=unsent // 4)
-        self._set_alarm(self._limits.greeting, self._give_up_on_silence)
+    # What the connection tells
 
     def data_received(self, data: bytes) -> None:
+        """Read also while closing: the peer's goodbye is still to come."""
+        if self.state <= ConnectionState.CLOSING and self.failure is None:
+            self.on_data(data)
+
+    def on_data(self, data: bytes) -> None:
         """Hand in the messages that these bytes complete."""
-        if self._failure is not None:
-            return
         protocol = self._protocol
         protocol.receive_data(data)
         events = protocol.events_received()
@@ -153,33 +126,29 @@ class WebSocketLink(TcpLink, ABC):
             events = events[1:]
         if self._upgraded:
             self._hand_in(events)
-            if protocol.parser_exc is not None and self._failure is None:
+            if protocol.parser_exc is not None and self.failure is None:
                 self._fail_as_told(protocol.parser_exc)
         self._write_out()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """Tell the owner how it ended."""
-        self._stop_alarm()
-        self._frames.clear()
+    def explain_end(self, error: Exception | None) -> Failure | None:
+        """Say why it ended: by what the peer said, else by what the system said."""
         if not self._upgraded:
-            self._never_opened(error)
-            return
-        reason, detail = self._how_it_ended(error)
-        if self._in_order and reason is None:  # all was written first
-            self._owner.sent()
-        self._owner.closed(reason, detail)
-
-    def _how_it_ended(self, error: Exception | None) -> tuple[Reason | None, str]:
-        said = self._protocol.close_rcvd
-        if self._failure is not None:
-            return self._failure
-        if said is not None and not self._in_order and said.code not in _EXPECTED_ENDS:
-            return Reason.TRANSPORT_DOWN, f"the peer closed with {said}"
+            return None if error is None else Failure(Reason.TRANSPORT_DOWN, str(error))
+        said, in_order = self._protocol.close_rcvd, self.state is ConnectionState.CLOSING
+        if said is not None and not in_order and said.code not in _EXPECTED_ENDS:
+            return Failure(Reason.TRANSPORT_DOWN, f"the peer closed with {said}")
         if error is not None and said is None:
-            return Reason.TRANSPORT_DOWN, f"{type(error).__name__}: {error}"
-        if said is None and not self._in_order:
-            return Reason.TRANSPORT_DOWN, "the connection ended without a goodbye"
-        return None, "closed"
+            return super().explain_end(error)
+        if said is None and not in_order:
+            return Failure(Reason.TRANSPORT_DOWN, "the connection ended without a goodbye")
+        return None
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Tell how it ended: the owner, or whoever waits for the link to open."""
+        if self._upgraded:
+            super().on_closed(failure)
+        else:
+            self._never_opened(failure)
 
     # Opening
 
@@ -188,31 +157,31 @@ class WebSocketLink(TcpLink, ABC):
         """Look at what should be the first thing that the peer says."""
 
     @abstractmethod
-    def _never_opened(self, error: Exception | None) -> None:
+    def _never_opened(self, failure: Failure | None) -> None:
         """Tell whoever waits for the link that there was none."""
 
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner
-        self._bodies = BodyDecoder(owner.address, limit=self._limits.frame)
+        self._bodies = BodyDecoder(owner.address, limit=self._frame_limit)
         self._upgraded = True
-        self._stop_alarm()
+        self.peer_spoke()
         owner.opened(self)
-        if self._transport is not None and not self._transport.is_closing():  # it may stay
+        if self.is_open:  # the owner may have refused it
             owner.answered()
 
-    def _give_up_on_silence(self) -> None:
-        self._alarm = None
-        seconds = self._limits.greeting
-        self._fail(Reason.REFUSED, f"there was no WebSocket handshake within {seconds:g} s")
+    def on_silence(self) -> None:
+        """End what is still no WebSocket."""
+        seconds = self.limits.first_byte
+        self.fail(Reason.REFUSED, f"there was no WebSocket handshake within {seconds:g} s")
 
     # Reading
 
     def _hand_in(self, events: list[Event]) -> None:
         messages: list[Message] = []
         for event in events:
-            if isinstance(event, Frame) and self._failure is None:
+            if isinstance(event, Frame) and self.failure is None:
                 self._take(event, messages)
-        if not self._in_order:
+        if self.state is not ConnectionState.CLOSING:
             self._owner.received(messages)
 
     def _take(self, frame: Frame, messages: list[Message]) -> None:
@@ -233,11 +202,11 @@ class WebSocketLink(TcpLink, ABC):
             return
         elif opcode is Opcode.TEXT:
             code = CloseCode.UNSUPPORTED_DATA
-            self._refuse(code, Reason.MALFORMED, "a text message came where bytes are spoken")
+            self._refuse(code, Reason.MALFORMED, "a text message came, and only binary is valid")
             return
         else:  # ping, pong
             return
-        if self._in_order:
+        if self.state is ConnectionState.CLOSING:
             return
         try:
             messages.append(self._bodies.decode(body))
@@ -247,11 +216,9 @@ class WebSocketLink(TcpLink, ABC):
 
     def _let_go(self) -> None:
         """Wait for the end of the connection: the peer said goodbye, and that was answered."""
-        if self._in_order:
-            return
-        if self._transport is not None and self._is_written(self._transport):
-            self._owner.sent()
-        self._set_alarm(self._limits.linger, self._drop)
+        if self.state is not ConnectionState.CLOSING:
+            self.settle_if_written()
+            self.start_timer(self.limits.linger, self.abort_transport)
 
     # Writing
 
@@ -259,21 +226,21 @@ class WebSocketLink(TcpLink, ABC):
         protocol = self._protocol
         return Frame(_BINARY, body).serialize(mask=isinstance(protocol, ClientProtocol))
 
-    def _write(self) -> None:
+    def flush(self) -> None:
+        """Write what this turn brought, unless a goodbye was said: nothing may follow that."""
         if self._protocol.state is _OPEN:
-            super()._write()
-        else:  # nothing may follow a goodbye
-            self._frames = []
-            self._size = 0
+            super().flush()
+        else:
+            self.discard()
 
     def _write_out(self) -> None:
         """Write what the protocol has to say by itself: handshakes, pongs and goodbyes."""
-        transport = self._transport
+        transport = self.transport
         pieces = self._protocol.data_to_send()
         if not pieces or transport is None or transport.is_closing():
             return
-        if self._paused and self._protocol.state is _OPEN:
-            return  # who does not read gets no pongs either, or they would pile up
+        if self.peer_is_slow and self._protocol.state is _OPEN:
+            return  # a peer that does not read gets no pongs either, or they would pile up
         for piece in pieces:
             if piece:
                 transport.write(piece)
@@ -282,27 +249,34 @@ class WebSocketLink(TcpLink, ABC):
 
     # Ending
 
+    def say_goodbye(self, transport: asyncio.Transport) -> None:
+        """Send the close frame; what arrives before the peer's is discarded."""
+        self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
+        self._write_out()
+        if not transport.is_reading():
+            transport.resume_reading()
+
     def _refuse(self, code: CloseCode, reason: Reason, detail: str) -> None:
         """End the link, and say to the peer what was wrong."""
-        self._failure = (reason, detail)
+        self.failure = Failure(reason, detail)
         if self._protocol.state is _OPEN:
             self._protocol.fail(code, detail.encode("ascii", "replace")[:100].decode())
         self._write_out()
-        if self._transport is not None:
-            self._end_soon(self._transport)
+        if self.transport is not None:
+            self._end_soon(self.transport)
 
     def _fail_as_told(self, error: Exception) -> None:
         """End the link: the protocol found something wrong, and has a goodbye to write."""
         too_large = isinstance(error, PayloadTooBig)
-        self._failure = (Reason.TOO_LARGE if too_large else Reason.MALFORMED, str(error))
+        self.failure = Failure(Reason.TOO_LARGE if too_large else Reason.MALFORMED, str(error))
         self._write_out()
-        if self._transport is not None:
-            self._end_soon(self._transport)
+        if self.transport is not None:
+            self._end_soon(self.transport)
 
     def _end_soon(self, transport: asyncio.Transport) -> None:
         """End when everything is written, or when that takes too long."""
         transport.close()
-        self._set_alarm(self._limits.linger, self._drop)
+        self.start_timer(self.limits.linger, self.abort_transport)
 
 
 # --- Listening ------------------------------------------------------------------------------------
@@ -323,9 +297,10 @@ class _Nobody:
 
 
 _NOBODY: Final = _Nobody()
+_NO_HANDSHAKE: Final = "the connection ended before the WebSocket handshake"
 
 
-class _Door:
+class _Upgrades:
     """What the connections of one listener share until they are links."""
 
     def __init__(
@@ -337,12 +312,20 @@ class _Door:
     ) -> None:
         self.accept = accept
         self.limits = limits
+        self.connection_limits = limits.of_connections()
         self.path = path
         self.origins: list[Origin | re.Pattern[str] | None] = [None, *map(Origin, origins)]
-        self.waiting = 0  # connections that are no links yet
+        self.pending = 0  # connections that are no links yet
+
+    def make(self) -> _AcceptedLink | None:
+        """A link for a connection that comes in; None when there are too many handshakes."""
+        if self.pending >= self.limits.handshakes:
+            self.tell(Reason.REFUSED, "there are as many handshakes as the limit allows")
+            return None
+        return _AcceptedLink(self)
 
     def tell(self, reason: Reason | None, detail: str) -> None:
-        """Have it noted that a connection came to nothing."""
+        """Have it recorded that a connection came to nothing."""
         owner = self.accept()
         if owner is not None:
             owner.closed(reason, detail)
@@ -351,41 +334,40 @@ class _Door:
 class _AcceptedLink(WebSocketLink):
     """A connection that a peer opened. It has an owner as soon as it is a WebSocket."""
 
-    __slots__ = ("_at_door", "_door")
+    __slots__ = ("_is_pending", "_upgrades")
 
-    def __init__(self, door: _Door) -> None:
-        limits = door.limits
-        protocol = ServerProtocol(origins=door.origins, max_size=limits.frame, logger=_log)
-        super().__init__(_NOBODY, limits, protocol)
-        self._door = door
-        self._at_door = True
-        door.waiting += 1
+    def __init__(self, upgrades: _Upgrades) -> None:
+        frame = upgrades.limits.frame
+        protocol = ServerProtocol(origins=upgrades.origins, max_size=frame, logger=_log)
+        super().__init__(_NOBODY, frame, upgrades.connection_limits, protocol)
+        self._upgrades = upgrades
+        self._is_pending = True
+        upgrades.pending += 1
 
-    def give_up_on_handshake(self) -> None:
-        """Note that nothing came of it, if there never was a connection."""
-        if self._transport is None:
-            self._leave_door()
-            self._door.tell(Reason.REFUSED, "there was no TLS handshake")
+    def on_handshake_failed(self) -> None:
+        """Record that nothing came of it."""
+        self._end_upgrade()
+        self._upgrades.tell(Reason.REFUSED, "there was no TLS handshake")
 
     def _shake_hands(self, events: list[Event]) -> None:
         protocol = cast("ServerProtocol", self._protocol)
         if protocol.handshake_exc is not None:  # no HTTP at all, or too much of it
-            self._failure = (Reason.REFUSED, f"{self.place}: {protocol.handshake_exc}")
+            self.failure = Failure(Reason.REFUSED, f"{self.place}: {protocol.handshake_exc}")
         elif len(events) > 1 or protocol.parser_exc is not None:
-            self._fail(Reason.REFUSED, f"{self.place}: it did not wait for the handshake")
+            self.fail(Reason.REFUSED, f"{self.place}: it did not wait for the handshake")
         elif events:
             self._answer(protocol, cast("Request", events[0]))
 
     def _answer(self, protocol: ServerProtocol, request: Request) -> None:
         owner = None
         response = protocol.accept(request)
-        path = self._door.path
+        path = self._upgrades.path
         if response.status_code == 101 and path and request.path.partition("?")[0] != path:
             response = protocol.reject(404, f"There is nothing here; try {path}\n")
         if response.status_code == 101:
-            self._leave_door()
-            owner = self._door.accept()
-            if owner is None:  # and it was told why
+            self._end_upgrade()
+            owner = self._upgrades.accept()
+            if owner is None:  # and the reason is on record
                 response = protocol.reject(503, "There are as many sessions as the limit allows.\n")
         protocol.send_response(response)
         self._write_out()
@@ -393,23 +375,23 @@ class _AcceptedLink(WebSocketLink):
             self._open(owner)
         else:
             text = (response.body or b"").decode().partition("\n")[0]
-            self._failure = (Reason.REFUSED, f"{self.place}: {response.status_code}, {text}")
+            detail = f"{self.place}: {response.status_code}, {text}"
+            self.failure = Failure(Reason.REFUSED, detail)
 
-    def _leave_door(self) -> None:
-        self._at_door = False
-        self._door.waiting -= 1
+    def _end_upgrade(self) -> None:
+        self._is_pending = False
+        self._upgrades.pending -= 1
 
-    def _never_opened(self, error: Exception | None) -> None:
-        if self._at_door:
-            self._leave_door()
-            why = str(error or "the connection ended before the WebSocket handshake")
-            self._door.tell(*(self._failure or (None, why)))
+    def _never_opened(self, failure: Failure | None) -> None:
+        if self._is_pending:
+            self._end_upgrade()
+            self._upgrades.tell(*(failure or (None, _NO_HANDSHAKE)))
 
 
 class WebSocketListener(TcpListener):
     """A listening socket."""
 
-    def __init__(self, server: asyncio.Server, path: str) -> None:
+    def __init__(self, server: Server, path: str) -> None:
         super().__init__(server)
         self.place += path
 
@@ -422,15 +404,16 @@ class _DialledLink(WebSocketLink):
 
     __slots__ = ("_path", "opening")
 
-    def __init__(self, owner: LinkOwner, limits: WebSocketLimits, url: str, path: str) -> None:
-        protocol = ClientProtocol(parse_uri(url), max_size=limits.frame, logger=_log)
-        super().__init__(owner, limits, protocol)
+    def __init__(
+        self, owner: LinkOwner, frame_limit: int, limits: ConnectionLimits, url: str, path: str
+    ) -> None:
+        protocol = ClientProtocol(parse_uri(url), max_size=frame_limit, logger=_log)
+        super().__init__(owner, frame_limit, limits, protocol)
         self._path = path
-        self.opening: asyncio.Future[None] = self._loop.create_future()
+        self.opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+    def on_open(self) -> None:
         """Ask for a WebSocket."""
-        super().connection_made(transport)
         self.place += self._path
         protocol = cast("ClientProtocol", self._protocol)
         protocol.send_request(protocol.connect())
@@ -443,12 +426,11 @@ class _DialledLink(WebSocketLink):
             if not self.opening.done():
                 self.opening.set_result(None)
         elif self._protocol.handshake_exc is not None:
-            self._failure = (Reason.REFUSED, str(self._protocol.handshake_exc))
+            self.failure = Failure(Reason.REFUSED, str(self._protocol.handshake_exc))
 
-    def _never_opened(self, error: Exception | None) -> None:
+    def _never_opened(self, failure: Failure | None) -> None:
         if not self.opening.done():
-            why = str(error or "the connection ended before the WebSocket handshake")
-            detail = why if self._failure is None else self._failure[1]
+            detail = _NO_HANDSHAKE if failure is None else failure.detail
             self.opening.set_exception(ConnectionError(f"{self.place}: {detail}"))
 
 
@@ -473,57 +455,36 @@ class WebSocket:
         origins: Sequence[str] = (),
     ) -> None:
         self.limits = limits or WebSocketLimits()
+        self._connection_limits = self.limits.of_connections()
         self._tls = tls
         self._origins = origins
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> WebSocketListener:
         """Listen; port 0 takes a free one."""
         host, port, path = parse_websocket_place(place)
-        tls, limits = self._tls, self.limits
-        loop = asyncio.get_running_loop()
-        door = _Door(accept, limits, path, self._origins)
-
-        def link() -> asyncio.Protocol:
-            if door.waiting >= limits.handshakes:
-                door.tell(Reason.REFUSED, "there are as many handshakes as the limit allows")
-                return Refused()
-            made = _AcceptedLink(door)
-            if tls is not None:  # nobody tells when a handshake fails
-                loop.call_later(limits.greeting + 1, made.give_up_on_handshake)
-            return made
-
-        context = tls.for_listener() if tls else None
-        server = await open_listener(
-            link,
-            place_of((host, port)),
-            backlog=limits.backlog,
-            tls=context,
-            handshake=limits.greeting,
-        )
+        upgrades = _Upgrades(accept, self.limits, path, self._origins)
+        server = Server(upgrades.make, limits=self.limits.of_servers(), tls=self._tls, log=_log)
+        await server.start(place_of((host, port)))
         return WebSocketListener(server, path)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Connect to the first of these places that answers."""
-        tls, limits = self._tls, self.limits
-        parsed = [parse_websocket_place(place) for place in places]
-        async with within(limits.dial, places):
-            found, host = await race([(host, port) for host, port, _ in parsed])
-            spot = (host, found.getpeername()[1])
-            place, path = next(
-                (p, c[2]) for p, c in zip(places, parsed, strict=True) if c[:2] == spot
+        limits, scheme = self.limits, "wss" if self._tls else "ws"
+        paths: dict[str, tuple[str, str]] = {}
+        for place in places:
+            host, port, path = parse_websocket_place(place)
+            paths.setdefault(place_of((host, port)), (place, path))
+
+        def make(where: str) -> _DialledLink:
+            place, path = paths[where]
+            return _DialledLink(
+                owner, limits.frame, self._connection_limits, f"{scheme}://{place}", path
             )
-            url = f"{'wss' if tls else 'ws'}://{place}"
-            try:
-                _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: _DialledLink(owner, limits, url, path),
-                    sock=found,
-                    ssl=tls.for_dialler() if tls else None,
-                    server_hostname=(tls.name or host) if tls else None,
-                    ssl_handshake_timeout=limits.greeting if tls else None,
-                )
-            except BaseException:
-                found.close()
-                raise
+
+        async with within(limits.dial, places):
+            link = await dial(
+                make, list(paths), timeout=limits.dial, tls=self._tls, handshake=limits.greeting
+            )
             try:
                 await link.opening
             except BaseException:

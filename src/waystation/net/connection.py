@@ -1,0 +1,440 @@
+"""One connection, of whatever protocol: when to read and write it, and when it is over.
+
+Every stream of the product is a `Connection`: links between nodes, the gossip router's clients and
+members, MQTT on both sides, direct members, monitoring. The base class owns the life cycle, the
+first-byte deadline, writing once per turn of the event loop, the water marks, and the end. What the
+bytes mean is the business of its subclasses, which implement the `on_...` methods.
+
+The life of a connection:
+
+    CONNECTING --made--> GREETING --peer spoke--> OPEN --close()--> CLOSING --lost--> CLOSED
+         any state --abort() or fail()--> ENDING --lost--> CLOSED
+
+GREETING ends when the subclass calls `peer_spoke`; until then the first-byte deadline runs. In
+CLOSING what was taken is still written, and what still arrives is discarded. In ENDING nothing is
+read or written any more; only the event loop's last word is missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Final, NamedTuple, Protocol, cast
+
+from msgspec import Struct
+
+from waystation.core.outcome import Reason
+from waystation.net.place import place_of
+from waystation.net.sockets import prepare
+
+BATCH: Final = 64 * 1024
+"""This many bytes are written at once, without waiting for the end of the loop's turn."""
+
+SETTLE_INTERVAL: Final = 0.005
+"""Seconds between looks at the write buffer while the system has not taken everything."""
+
+_log = logging.getLogger("waystation.net")
+
+
+class ConnectionState(IntEnum):
+    """Where a connection is in its life; the order is that of time."""
+
+    CONNECTING = 0
+    GREETING = 1
+    OPEN = 2
+    CLOSING = 3
+    ENDING = 4
+    CLOSED = 5
+
+
+_GREETING: Final = ConnectionState.GREETING
+_OPEN: Final = ConnectionState.OPEN
+
+
+class ConnectionLimits(Struct, frozen=True, kw_only=True):
+    """Deadlines and sizes of one connection; times are in seconds.
+
+    `high_water` bytes may wait to be written before `on_crowded`; `on_clear` follows at a quarter
+    of it. A peer has `first_byte` seconds to speak (None: no deadline). `linger` is the time to
+    write what is left after `close`. `dead` is when the system gives up on a machine that no longer
+    answers, and with `user_timeout` also on one that does not acknowledge what was sent.
+    """
+
+    high_water: int = 256 * 1024
+    first_byte: float | None = 10.0
+    linger: float = 5.0
+    dead: float = 30.0
+    user_timeout: bool = False
+
+
+class Failure(NamedTuple):
+    """Why a connection ended, if it did not end in order."""
+
+    reason: Reason
+    detail: str
+
+
+class Keeper(Protocol):
+    """The server that accepted a connection, as the connection sees it."""
+
+    def take(self, connection: BaseConnection) -> bool:
+        """Count a connection that is established; False to end it at once."""
+        ...
+
+    def forget(self, connection: BaseConnection) -> None:
+        """Note that a connection ended."""
+        ...
+
+
+class BaseConnection:
+    """What both kinds of connection share; `Connection` and `BufferedConnection` are below."""
+
+    __slots__ = (
+        "_batches", "_flush_due", "_given", "_held", "_immediate", "_loop", "_paused", "_pieces",
+        "_server", "_settle_due", "_settled", "_size", "_timer", "_turn", "_written", "failure",
+        "limits", "place", "state", "transport", "unfinished_since",
+    )  # fmt: skip
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self.state = ConnectionState.CONNECTING
+        self.place = ""  # of the peer; known once connected, unless a subclass sets it before
+        self.failure: Failure | None = None
+        self.unfinished_since: float | None = None  # since when the peer owes the rest of a frame
+        self.transport: asyncio.Transport | None = None
+        self._server: Keeper | None = None  # that accepted it
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._pieces: list[bytes] = []  # to be written at the end of this turn
+        self._size = 0  # bytes in those
+        self._turn = 0  # bytes of messages that were given to it in this turn
+        self._given = self._settled = 0  # messages given to it, and told to be out of our hands
+        self._written = 0  # bytes
+        self._batches: list[tuple[int, int]] = []  # of each write: all bytes, all messages so far
+        self._flush_due = False
+        self._settle_due = False
+        self._immediate = True  # the last turns had one message each, which need not wait
+        self._held = False  # crowded until the end of this turn
+        self._paused = False  # crowded until the peer has read more
+
+    # What subclasses implement
+
+    def on_open(self) -> None:
+        """Handle that the socket is connected, and TLS negotiated if there is any."""
+
+    def on_data(self, data: bytes) -> None:
+        """Read what the peer sent."""
+
+    def on_eof(self) -> None:
+        """Handle that the peer will send no more; the connection ends then."""
+
+    def on_crowded(self) -> None:
+        """Take no more from senders: more waits to be written than `high_water`."""
+
+    def on_clear(self) -> None:
+        """Take more from senders again."""
+
+    def on_sent(self, messages: int | None) -> None:
+        """Note that the next `messages` given by `give` left this process; None: all of them."""
+
+    def explain_end(self, error: Exception | None) -> Failure | None:
+        """Say why the connection ended, given the event loop's word; None for an orderly end."""
+        if error is None:
+            return None
+        return Failure(Reason.TRANSPORT_DOWN, f"{type(error).__name__}: {error}")
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Handle the end; called once, after everything else."""
+
+    def on_silence(self) -> None:
+        """Handle a peer that did not speak within the first-byte deadline."""
+        self.fail(Reason.REFUSED, f"the peer said nothing for {self.limits.first_byte:g} s")
+
+    def on_unfinished(self) -> None:
+        """Handle a peer that did not finish a frame within the server's deadline."""
+        self.fail(Reason.REFUSED, "the peer left a frame unfinished")
+
+    def on_handshake_failed(self) -> None:
+        """Handle that the TLS handshake of an accepted connection came to nothing."""
+
+    # What users of a connection call
+
+    def accepted_by(self, server: Keeper) -> None:
+        """Belong to a server, which is told when the connection is made and when it ends."""
+        self._server = server
+
+    @property
+    def is_greeting(self) -> bool:
+        """Whether the peer has not spoken yet."""
+        return self.state is _GREETING
+
+    @property
+    def is_open(self) -> bool:
+        """Whether something can be read and written: connected, and not ended from here."""
+        return _GREETING <= self.state <= _OPEN
+
+    @property
+    def unsent(self) -> int:
+        """How many bytes the system has not taken yet."""
+        transport = self.transport
+        return self._size + (0 if transport is None else transport.get_write_buffer_size())
+
+    @property
+    def written(self) -> int:
+        """How many bytes were written so far."""
+        return self._written
+
+    def give(self, data: bytes) -> None:
+        """Write the bytes of one message in this turn; `on_sent` tells when they are out."""
+        self._pieces.append(data)
+        size = len(data)
+        self._size += size
+        self._given += 1
+        self._turn += size
+        if self._turn > self.limits.high_water and not self._held:
+            self._held = True  # or a sender that never has to wait would never let others run
+            self.on_crowded()
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._end_turn)
+            if self._immediate:
+                self.flush()
+        elif self._size >= BATCH:
+            self.flush()
+
+    def write(self, data: bytes) -> None:
+        """Write bytes at the end of this turn, behind what was given before."""
+        self._pieces.append(data)
+        self._size += len(data)
+        if not self._flush_due:
+            self._flush_due = True
+            self._loop.call_soon(self._end_turn)
+
+    def queue(self, data: bytes) -> None:
+        """Put bytes behind the others; whoever queues calls `flush` at the end of its turn."""
+        self._pieces.append(data)
+        self._size += len(data)
+
+    def flush(self) -> None:
+        """Write what this turn brought so far, in one piece."""
+        pieces = self._pieces
+        if not pieces:
+            return
+        self._pieces = []
+        self._size = 0
+        transport = self.transport
+        if transport is None or not _GREETING <= self.state <= _OPEN or transport.is_closing():
+            return
+        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        transport.write(data)
+        self._written += len(data)
+        if self._given > self._settled:
+            self._batches.append((self._written, self._given))
+            if not self._settle_due:
+                self._settle_due = True
+                self._loop.call_soon(self._settle)
+
+    def discard(self) -> None:
+        """Forget what this turn brought so far."""
+        self._pieces = []
+        self._size = 0
+
+    def settle_if_written(self) -> None:
+        """Tell that all messages left this process, if they did."""
+        if not self.unsent and self._given > self._settled:
+            self._settle_all()
+
+    def pause_reading(self) -> None:
+        """Stop reading; TCP then holds the peer back."""
+        transport = self.transport
+        if transport is not None and transport.is_reading():
+            transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        transport = self.transport
+        if transport is not None and not transport.is_closing() and not transport.is_reading():
+            transport.resume_reading()
+
+    def peer_spoke(self) -> None:
+        """End the first-byte deadline: whoever is there speaks our protocol."""
+        if self.state is _GREETING:
+            self.state = ConnectionState.OPEN
+            self.stop_timer()
+
+    def close(self) -> None:
+        """Write what is left, within `linger` seconds, and end."""
+        transport = self.transport
+        if transport is None or not _GREETING <= self.state <= _OPEN or transport.is_closing():
+            return
+        self.flush()
+        self.state = ConnectionState.CLOSING
+        self.say_goodbye(transport)
+        self.start_timer(self.limits.linger, self._end_lingering)
+
+    def abort(self) -> None:
+        """End at once; what was not written is lost."""
+        if self.state >= ConnectionState.ENDING:
+            return
+        self.state = ConnectionState.ENDING
+        self.abort_transport()
+
+    def fail(self, reason: Reason, detail: str) -> None:
+        """End at once, for a reason that `on_closed` is told."""
+        if self.failure is None:
+            self.failure = Failure(reason, detail)
+        self.abort()
+
+    def start_timer(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call a function later, unless the timer is stopped or started anew before."""
+        self.stop_timer()
+        self._timer = self._loop.call_later(seconds, act)
+
+    def stop_timer(self) -> None:
+        """Call nothing later."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # What the event loop tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Set the socket up and start the first-byte deadline."""
+        made = self.transport = cast("asyncio.Transport", transport)
+        limits = self.limits
+        if not self.place:
+            self.place = place_of(transport.get_extra_info("peername") or ("?", 0))
+        if self.state is not ConnectionState.CONNECTING:  # given up while it was being made
+            made.abort()
+            return
+        self.state = ConnectionState.GREETING
+        prepare(transport.get_extra_info("socket"), limits.dead, user_timeout=limits.user_timeout)
+        made.set_write_buffer_limits(high=limits.high_water, low=limits.high_water // 4)
+        if limits.first_byte is not None:
+            self.start_timer(limits.first_byte, self._give_up_on_silence)
+        _log.debug("%s: connected", self.place)
+        if self._server is not None and not self._server.take(self):
+            self.abort()
+            return
+        self.on_open()
+
+    def eof_received(self) -> None:
+        """Let the connection end: a peer that no longer writes is of no use."""
+        self.settle_if_written()
+        self.on_eof()
+
+    def pause_writing(self) -> None:
+        """Pass on that the peer does not keep up."""
+        self._paused = True
+        self.on_crowded()
+
+    def resume_writing(self) -> None:
+        """Pass on that it does again."""
+        self._paused = False
+        if not self._held:
+            self.on_clear()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell how it ended."""
+        self.stop_timer()
+        self.discard()
+        if self.failure is None:
+            self.failure = self.explain_end(error)
+        in_order = self.state is ConnectionState.CLOSING
+        self.state = ConnectionState.CLOSED
+        if in_order and self.failure is None:  # everything was written first
+            self._settle_all()
+        _log.debug("%s: %s", self.place, self.failure or "closed")
+        if self._server is not None:
+            self._server.forget(self)
+        self.on_closed(self.failure)
+
+    # How it works
+
+    @property
+    def peer_is_slow(self) -> bool:
+        """Whether more than `high_water` bytes wait for the peer to read."""
+        return self._paused
+
+    def _end_turn(self) -> None:
+        """Write the messages of this turn; when they are few, the next may go without waiting."""
+        self._flush_due = False
+        self._turn = 0
+        pieces = len(self._pieces)
+        self._immediate = pieces == 0 or (pieces == 1 and not self._immediate)
+        if pieces:
+            self.flush()
+        if self._held:
+            self._held = False
+            if not self._paused:
+                self.on_clear()
+
+    def _settle(self) -> None:
+        """Tell which messages the system has taken; look again while it has not taken all."""
+        self._settle_due = False
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        out = self._written - transport.get_write_buffer_size()
+        batches, settled = self._batches, self._settled
+        while batches and batches[0][0] <= out:
+            settled = batches.pop(0)[1]
+        if settled > self._settled:
+            messages, self._settled = settled - self._settled, settled
+            self.on_sent(messages)
+        if batches:
+            self._settle_due = True
+            self._loop.call_later(SETTLE_INTERVAL, self._settle)
+
+    def _settle_all(self) -> None:
+        self._settled = self._given
+        self._batches.clear()
+        self.on_sent(None)
+
+    def say_goodbye(self, transport: asyncio.Transport) -> None:
+        """End our direction of the stream; the peer's end follows."""
+        if transport.can_write_eof():
+            # Closed with unread bytes in it, the system would tell the peer to throw away what it
+            # has of ours. So end our direction, and discard what arrives until the peer does too.
+            with contextlib.suppress(OSError):  # the peer has reset it, and we shall hear of that
+                transport.write_eof()
+            if not transport.is_reading():
+                transport.resume_reading()
+        else:
+            transport.close()
+
+    def _end_lingering(self) -> None:
+        """Wait no longer for the peer's goodbye, or for it to read."""
+        self._timer = None
+        if self.unsent:
+            self.failure = Failure(Reason.TRANSPORT_DOWN, "the peer did not read what was left")
+        self.abort_transport()
+
+    def abort_transport(self) -> None:
+        """End the socket in whatever state the connection is; `on_closed` follows."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def _give_up_on_silence(self) -> None:
+        self._timer = None
+        self.on_silence()
+
+
+class Connection(BaseConnection, asyncio.Protocol):
+    """A connection whose bytes are handed in as they come."""
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        """Hand in what came, unless nothing is read any more."""
+        if _GREETING <= self.state <= _OPEN:
+            self.on_data(data)
+
+
+class BufferedConnection(BaseConnection, asyncio.BufferedProtocol):
+    """A connection that reads into a buffer of its owner's; see `asyncio.BufferedProtocol`."""
+
+    __slots__ = ()

@@ -1,0 +1,220 @@
+"""Listening: one server for every kind of connection, with the same guards for all of them.
+
+A server makes a `Connection` of each that connects, within its limit. It ends those whose TLS
+handshake or frame takes too long, says in the log when the system has no descriptors left, and
+drains in order. What a refused or failed client means is told to its owner by the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final, cast
+
+from msgspec import Struct
+
+from waystation.net.complaints import Complaints
+from waystation.net.connection import BaseConnection, ConnectionState
+from waystation.net.place import place_of
+from waystation.net.sockets import open_listener
+from waystation.net.tls import Tls
+
+SWEEP: Final = 1.0
+"""Seconds between two looks for handshakes and frames that take too long, or a quarter of those."""
+
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class ServerLimits(Struct, frozen=True, kw_only=True):
+    """How many connections a server has, and how long it waits for them; times are in seconds.
+
+    `connections` counts TLS handshakes as well; None is no limit, for owners with one of their own.
+    A peer has `handshake` seconds for TLS, and `frame` seconds to finish a frame that it began
+    (None: no deadline), as far as the connections note `unfinished_since`.
+    """
+
+    connections: int | None = None
+    handshake: float = 10.0
+    frame: float | None = None
+    backlog: int = 1024
+
+
+class Server:
+    """A listening socket and the connections that it accepted.
+
+    `make` makes the protocol of each that connects, or gives None to refuse it. The counters
+    `opened` and `refused` only ever grow.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], BaseConnection | None],
+        *,
+        limits: ServerLimits | None = None,
+        tls: Tls | None = None,
+        log: logging.Logger,
+    ) -> None:
+        self.limits = limits or ServerLimits()
+        self.place = ""
+        self.draining = False
+        self.opened = 0
+        self.refused: Counter[str] = Counter()  # by cause
+        self.connections: set[BaseConnection] = set()
+        self._make = make
+        self._tls = tls
+        self._complaints = Complaints(log)
+        self._handshaking: dict[BaseConnection, float] = {}  # until when each must have ended
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    async def start(self, place: str) -> None:
+        """Listen; port 0 takes a free one, and `place` says which."""
+        context = None
+        if self._tls is not None:
+            context = self._tls.for_listener()
+            _watch_handshakes(context, self._handshake_failed)
+        self.loop = asyncio.get_running_loop()
+        self._server = await open_listener(
+            self._accept,
+            place,
+            backlog=self.limits.backlog,
+            tls=context,
+            handshake=self.limits.handshake,
+        )
+        self.place = place_of(self._server.sockets[0].getsockname())
+        deadlines = [self.limits.handshake, self.limits.frame or SWEEP]
+        self._sweep_interval = min(SWEEP, min(deadlines) / 4)
+        self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
+
+    def close(self) -> None:
+        """Accept no more connections; the open ones stay."""
+        if self._server is not None:
+            self._server.close()
+        if self._sweeper is not None and not self.connections:
+            self._sweeper.cancel()
+
+    async def drain(self, seconds: float) -> None:
+        """Accept nobody, wait until all connections ended, and abort those that do not in time.
+
+        The owner has closed each connection in its own way before.
+        """
+        self.draining = True
+        self.close()
+        try:
+            await asyncio.wait_for(self._empty.wait(), seconds)
+        except TimeoutError:
+            for connection in list(self.connections):
+                connection.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+
+    def complain(self, kind: str, who: str, detail: str) -> None:
+        """Log a problem with a peer; of many of one kind, one line a minute."""
+        self._complaints.add(self.loop.time(), kind, who, detail)
+
+    def refuse(self, cause: str, who: str, detail: str) -> None:
+        """Count and log that a peer was refused."""
+        self.refused[cause] += 1
+        self.complain(f"refused: {cause}", who, detail)
+
+    # What connections tell
+
+    def take(self, connection: BaseConnection) -> bool:
+        """Count a connection that is established; False when the server is ending."""
+        self._handshaking.pop(connection, None)
+        if self.draining:
+            return False
+        self.opened += 1
+        self.connections.add(connection)
+        self._empty.clear()
+        return True
+
+    def forget(self, connection: BaseConnection) -> None:
+        """Note that a connection ended."""
+        self._handshaking.pop(connection, None)
+        self.connections.discard(connection)
+        if not self.connections:
+            self._empty.set()
+
+    # How it works
+
+    def _accept(self) -> asyncio.BaseProtocol:
+        most = self.limits.connections
+        if most is not None and len(self.connections) + len(self._handshaking) >= most:
+            self.refuse("connections", "a client", f"over the limit of {most} connections")
+            return _Refused()
+        made = None if self.draining else self._make()
+        if made is None:
+            return _Refused()
+        made.accepted_by(self)
+        if self._tls is not None:
+            self._handshaking[made] = self.loop.time() + self.limits.handshake + 1
+        return cast("asyncio.BaseProtocol", made)
+
+    def _sweep(self) -> None:
+        now = self.loop.time()
+        for connection in [c for c, until in self._handshaking.items() if until < now]:
+            del self._handshaking[connection]
+            if connection.state is ConnectionState.CONNECTING:
+                connection.state = ConnectionState.CLOSED
+                connection.on_handshake_failed()
+        if self.limits.frame is not None:
+            for connection in list(self._overdue(now - self.limits.frame)):
+                connection.on_unfinished()
+        self._look_for_descriptors()
+        self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
+
+    def _overdue(self, latest: float) -> Iterator[BaseConnection]:
+        for connection in self.connections:
+            since = connection.unfinished_since
+            if since is not None and since < latest:
+                yield connection
+
+    def _look_for_descriptors(self) -> None:
+        """Say so when nothing can be accepted; event loops are silent about it, or drop peers."""
+        try:
+            os.close(os.dup(0))
+        except OSError as error:
+            if error.errno in _EXHAUSTED:
+                self.complain(
+                    "out of file descriptors",
+                    self.place,
+                    "no connection can be accepted; raise the limit (ulimit -n)",
+                )
+
+    def _handshake_failed(self, detail: str) -> None:
+        self.refuse("tls", "a client", detail)
+
+
+class _Refused(asyncio.Protocol):
+    """A connection that was refused."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """End it."""
+        cast("asyncio.Transport", transport).abort()
+
+
+def _watch_handshakes(context: ssl.SSLContext, failed: Callable[[str], None]) -> None:
+    """Have a function called with the reason when a TLS handshake fails; nobody else is told.
+
+    A client that ends its connection before, or says nothing, has not failed.
+    """
+
+    class Watched(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            try:
+                super().do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except ssl.SSLError as error:
+                failed(error.reason or str(error))
+                raise
+
+    context.sslobject_class = cast("Any", Watched)
