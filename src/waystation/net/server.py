@@ -68,7 +68,7 @@ class Server:
         self._make = make
         self._tls = tls
         self._complaints = Complaints(log)
-        self._handshaking: dict[BaseConnection, float] = {}  # until when each must have ended
+        self._pending: dict[BaseConnection, float] = {}  # until when each must be established
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
@@ -97,7 +97,8 @@ class Server:
         """Accept no more connections; the open ones stay."""
         if self._server is not None:
             self._server.close()
-        if self._sweeper is not None and not self.connections:
+            self._server = None
+        if self._sweeper is not None and self._is_idle:
             self._sweeper.cancel()
 
     async def drain(self, seconds: float) -> None:
@@ -112,8 +113,6 @@ class Server:
         except TimeoutError:
             for connection in list(self.connections):
                 connection.abort()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
 
     def complain(self, kind: str, who: str, detail: str) -> None:
         """Log a problem with a peer; of many of one kind, one line a minute."""
@@ -128,7 +127,7 @@ class Server:
 
     def take(self, connection: BaseConnection) -> bool:
         """Count a connection that is established; False when the server is ending."""
-        self._handshaking.pop(connection, None)
+        self._pending.pop(connection, None)
         if self.draining:
             return False
         self.opened += 1
@@ -138,7 +137,7 @@ class Server:
 
     def forget(self, connection: BaseConnection) -> None:
         """Note that a connection ended."""
-        self._handshaking.pop(connection, None)
+        self._pending.pop(connection, None)
         self.connections.discard(connection)
         if not self.connections:
             self._empty.set()
@@ -147,29 +146,34 @@ class Server:
 
     def _accept(self) -> asyncio.BaseProtocol:
         most = self.limits.connections
-        if most is not None and len(self.connections) + len(self._handshaking) >= most:
+        if most is not None and len(self.connections) + len(self._pending) >= most:
             self.refuse("connections", "a client", f"over the limit of {most} connections")
             return _Refused()
         made = None if self.draining else self._make()
         if made is None:
             return _Refused()
         made.accepted_by(self)
-        if self._tls is not None:
-            self._handshaking[made] = self.loop.time() + self.limits.handshake + 1
+        self._pending[made] = self.loop.time() + self.limits.handshake + 1
         return cast("asyncio.BaseProtocol", made)
 
     def _sweep(self) -> None:
         now = self.loop.time()
-        for connection in [c for c, until in self._handshaking.items() if until < now]:
-            del self._handshaking[connection]
+        for connection in [c for c, until in self._pending.items() if until < now]:
+            del self._pending[connection]
             if connection.state is ConnectionState.CONNECTING:
                 connection.state = ConnectionState.CLOSED
                 connection.on_handshake_failed()
         if self.limits.frame is not None:
             for connection in list(self._overdue(now - self.limits.frame)):
                 connection.on_unfinished()
-        self._look_for_descriptors()
-        self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
+        if not self._is_idle:
+            self._look_for_descriptors()
+            self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nobody can come any more, and nobody is there."""
+        return self._server is None and not self.connections and not self._pending
 
     def _overdue(self, latest: float) -> Iterator[BaseConnection]:
         for connection in self.connections:
