@@ -16,7 +16,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
 from waystation.errors import LocalError, UndeliverableError
-from waystation.journal.reader import JournalReader, Wanted
+from waystation.journal.read import JournalReader, Wanted
 from waystation.node import Context, Node
 from waystation.node.status import STATUS
 

@@ -16,8 +16,8 @@ from waystation.gossip_router.outcomes import MemberRecord
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.layout import Stem
-from waystation.journal.reader import TableReader
-from waystation.journal.records import ADDED, SCHEMAS, conforming
+from waystation.journal.read import TableReader
+from waystation.journal.schema import ADDED, SCHEMAS, conforming
 from waystation.journal.seal import write_sealed
 
 MEMBER = Mapping(LogicalAddress(bytes(15) + b"\7", "truck-7"), ("10.0.0.7:1",))

@@ -28,8 +28,8 @@ from waystation.cli.options import TABLES
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
 from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.journal import Journal
-from waystation.journal.compaction import TARGET_BYTES
-from waystation.journal.records import SCHEMAS
+from waystation.journal.housekeeping import TARGET_BYTES
+from waystation.journal.schema import SCHEMAS
 
 Run = Callable[..., tuple[int, list[str], str]]
 

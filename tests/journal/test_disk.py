@@ -14,7 +14,7 @@ import pytest
 
 from tests.journal.traffic import losses, message_record, rows, until
 from waystation.errors import LocalError
-from waystation.journal import Journal, writer
+from waystation.journal import Journal, write
 from waystation.journal.check import check
 from waystation.journal.tail import Tail
 
@@ -70,7 +70,7 @@ def test_a_full_disk_delays_records_and_loses_none_as_long_as_there_is_room_in_m
 def test_a_disk_that_stays_full_costs_records_which_are_counted_and_told(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_WAITING", 100)
+    monkeypatch.setattr(write, "_WAITING", 100)
     with Journal(tmp_path, "garage", flush_seconds=0.02, flush_records=10) as journal:
         until(lambda: rows(tmp_path, "nodes"))
         disk.room = 0
@@ -202,7 +202,7 @@ def test_a_node_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer, "FileLock", full)
+        patch.setattr(write, "FileLock", full)
         journal = Journal(tmp_path, "garage", flush_seconds=0.02)
         journal.note(message_record(1))
         until(lambda: journal._retry_seconds)
@@ -271,7 +271,7 @@ def test_without_the_lock_nobody_elses_tail_is_touched(
         living.note(message_record(1))
         until(lambda: rows(tmp_path, "messages"))
         with monkeypatch.context() as patch:
-            patch.setattr(writer, "FileLock", full)
+            patch.setattr(write, "FileLock", full)
             other = Journal(tmp_path, "garage", incarnation=6, flush_seconds=0.02)
             other._sealer.wait_until_tried(30)
             assert list(tmp_path.rglob(".5-1.arrows"))

@@ -23,10 +23,10 @@ from tests.journal.traffic import (
 from waystation.errors import LocalError
 from waystation.journal import Journal
 from waystation.journal.check import check
-from waystation.journal.compaction import compact
+from waystation.journal.housekeeping import compact
 from waystation.journal.layout import packing_lock_path
 from waystation.journal.lock import FileLock
-from waystation.journal.reader import JournalReader, TableReader
+from waystation.journal.read import JournalReader, TableReader
 from waystation.journal.retention import Keep, apply_retention
 from waystation.journal.sampling import is_kept, threshold
 

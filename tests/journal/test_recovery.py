@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from tests.journal.traffic import entries, losses, message_record, no_problem, rows
 from waystation.journal import Journal
 from waystation.journal import check as check_module
-from waystation.journal.batch import Converter
 from waystation.journal.check import check
+from waystation.journal.convert import Converter
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.reader import JournalReader
-from waystation.journal.records import NodeKind, NodeRecord
+from waystation.journal.read import JournalReader
 from waystation.journal.recovery import recover
+from waystation.journal.schema import NodeKind, NodeRecord
 from waystation.journal.seal import seal_tail, write_sealed
 from waystation.journal.tail import Tail, read_tail
 

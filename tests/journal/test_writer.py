@@ -37,9 +37,9 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, SessionKind, SessionRecord
 from waystation.core.routing import Refusal, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError
-from waystation.journal import Journal, batch, writer
+from waystation.journal import Journal, convert, write
 from waystation.journal.check import check
-from waystation.journal.records import SCHEMAS
+from waystation.journal.schema import SCHEMAS
 
 CONTRACT = {
     # As the contract's words map to Arrow's: long, int, timestamp, bool, string, array<string>.
@@ -235,8 +235,8 @@ def test_seq_counts_all_tables_together_in_the_order_of_the_notes(tmp_path: Path
 def test_many_distinct_routes_and_verdicts_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "REMEMBERED", 300)
-    monkeypatch.setattr(writer, "_CHUNK", 64)
+    monkeypatch.setattr(convert, "REMEMBERED", 300)
+    monkeypatch.setattr(write, "_CHUNK", 64)
     records = []
     for number in range(2_000):
         verdict = Verdict(Outcome.DELIVERED, None, f"w{number % 700}")
@@ -412,7 +412,7 @@ def test_every_fsync_policy_writes_the_same(tmp_path: Path, fsync: Any) -> None:
 def test_what_the_writer_cannot_keep_up_with_is_counted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_WAITING", 100)
+    monkeypatch.setattr(write, "_WAITING", 100)
     journal = Journal(tmp_path, "garage", flush_seconds=600, flush_records=10)
     journal._wake.set()
     until(lambda: rows(tmp_path, "nodes"))

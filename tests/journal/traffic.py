@@ -12,7 +12,7 @@ from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
-from waystation.journal.reader import Entry, JournalReader, Wanted
+from waystation.journal.read import Entry, JournalReader, Wanted
 
 BEGIN = 1_700_000_000_000_000
 DELIVERED = Verdict(Outcome.DELIVERED, None, "echo", Address(0, b"echo"))

@@ -28,7 +28,7 @@ from waystation.core.message import check_message_id
 from waystation.core.outcome import Outcome, Reason
 
 if TYPE_CHECKING:
-    from waystation.journal.reader import Entry, JournalReader
+    from waystation.journal.read import Entry, JournalReader
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -132,7 +132,7 @@ def _words(kind: type[Outcome | Reason]) -> click.Choice[str]:
 
 
 def _reader(directory: Path, options: dict[str, Any]) -> JournalReader:
-    from waystation.journal.reader import JournalReader, Wanted  # noqa: PLC0415
+    from waystation.journal.read import JournalReader, Wanted  # noqa: PLC0415
 
     wanted = Wanted(
         tables=frozenset(options["table"]),
@@ -258,7 +258,7 @@ Examples:
 def compact(directory: Path, *, node: str | None, target_bytes: int, as_json: bool) -> None:
     """Merge small sealed files; safe while the journal is written and read."""
     check_is_journal(directory)
-    from waystation.journal.compaction import compact as compact_journal  # noqa: PLC0415
+    from waystation.journal.housekeeping import compact as compact_journal  # noqa: PLC0415
 
     done = compact_journal(directory, _complain, node=node, target_bytes=target_bytes)
     if as_json:

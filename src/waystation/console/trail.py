@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from waystation.journal.layout import SEALED, TAIL, files_in, nodes_of, table_directory
-from waystation.journal.reader import plain
-from waystation.journal.records import MESSAGES
+from waystation.journal.read import plain
+from waystation.journal.schema import MESSAGES
 from waystation.journal.sealed import read_batches
 from waystation.journal.tail import UNREADABLE, read_tail
 

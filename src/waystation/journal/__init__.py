@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from waystation.errors import LocalError
 
 if TYPE_CHECKING:
-    from waystation.journal.writer import Journal
+    from waystation.journal.write import Journal
 
 if find_spec("pyarrow") is None:
     raise LocalError(
@@ -25,7 +25,7 @@ __all__ = ["Journal"]
 def __getattr__(name: str) -> Any:
     """Load what writes only when somebody asks for it: most who come here read."""
     if name == "Journal":
-        from waystation.journal import writer  # noqa: PLC0415
+        from waystation.journal import write  # noqa: PLC0415
 
-        return writer.Journal
+        return write.Journal
     raise AttributeError(f"module 'waystation.journal' has no attribute {name!r}")

@@ -24,8 +24,8 @@ from waystation.journal.layout import (
     files_in,
     table_directory,
 )
-from waystation.journal.records import ADDED, NODES, SCHEMAS
 from waystation.journal.retention import removed_rows
+from waystation.journal.schema import ADDED, NODES, SCHEMAS
 from waystation.journal.sealed import Footer, read_batches, read_footer, said
 from waystation.journal.tail import UNREADABLE, TailContent, read_tail
 

@@ -21,7 +21,7 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.errors import LocalError, quote
-from waystation.journal.records import SCHEMAS
+from waystation.journal.schema import SCHEMAS
 
 SEALED: Final = ".parquet"
 TAIL: Final = ".arrows"

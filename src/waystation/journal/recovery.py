@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow.compute as pc
 
 from waystation.journal.layout import SEALING, TAIL, Stem, files_in, table_directory
-from waystation.journal.records import NODES, SCHEMAS
 from waystation.journal.retention import removed_rows
+from waystation.journal.schema import NODES, SCHEMAS
 from waystation.journal.seal import seal_tail
 from waystation.journal.sealed import footers_in, read_batches, said, split_covered
 from waystation.journal.tail import UNREADABLE

@@ -19,7 +19,7 @@ from msgspec import Struct
 from waystation.errors import LocalError
 from waystation.journal.layout import REMOVED, packing_lock_path, table_directory
 from waystation.journal.lock import FileLock
-from waystation.journal.records import MESSAGES, SCHEMAS
+from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.sealed import Footer, footers_in
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from waystation.journal.files import sync, sync_directory
 from waystation.journal.layout import SEALING, Stem
-from waystation.journal.records import SCHEMAS, conforming
+from waystation.journal.schema import SCHEMAS, conforming
 from waystation.journal.sealed import LAST_SEQ, read_footer
 from waystation.journal.tail import UNREADABLE, TailContent, read_tail
 

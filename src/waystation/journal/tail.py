@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from waystation.journal.files import is_at, sync_directory
 from waystation.journal.layout import Stem
-from waystation.journal.records import SCHEMAS
+from waystation.journal.schema import SCHEMAS
 
 _END_OF_STREAM: Final = 8  # bytes
 UNREADABLE: Final = (

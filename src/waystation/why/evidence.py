@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from waystation.journal.chunks import may_hold_text
 from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
-from waystation.journal.reader import TableReader, plain
-from waystation.journal.records import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
+from waystation.journal.read import TableReader, plain
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
 from waystation.journal.sealed import said
 from waystation.journal.tail import UNREADABLE, read_tail
 

@@ -26,7 +26,7 @@ from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.core.routing import RouteChange
-from waystation.journal.records import (
+from waystation.journal.schema import (
     INSTANT,
     MEMBERS,
     MESSAGES,

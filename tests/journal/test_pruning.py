@@ -19,7 +19,7 @@ from waystation.journal.chunks import (
     number_bounds,
 )
 from waystation.journal.layout import Stem
-from waystation.journal.records import MESSAGES, SCHEMAS
+from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.seal import ROW_GROUP, write_sealed
 
 FILTER = {"id": {"ndv": 1_000, "fpp": 0.01}}

@@ -23,7 +23,7 @@ from waystation.journal.layout import (
     files_in,
     table_directory,
 )
-from waystation.journal.records import (
+from waystation.journal.schema import (
     MEMBERS,
     MESSAGES,
     ROUTES,

@@ -27,8 +27,8 @@ from waystation.journal.layout import (
     table_directory,
 )
 from waystation.journal.lock import FileLock
-from waystation.journal.reader import Report
-from waystation.journal.records import SCHEMAS
+from waystation.journal.read import Report
+from waystation.journal.schema import SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.journal.sealed import Footer, footers_in, read_batches, said, split_covered
 from waystation.journal.tail import UNREADABLE

@@ -30,13 +30,13 @@ import pyarrow.compute as pc
 
 from waystation.core.record import Record
 from waystation.errors import LocalError, quote
-from waystation.journal.batch import Batches, Converter, Row
+from waystation.journal.convert import Batches, Converter, Row
 from waystation.journal.layout import check_node, last_incarnation, lock_path
 from waystation.journal.lock import FileLock
 from waystation.journal.losses import Losses
-from waystation.journal.records import MESSAGES, NodeKind, NodeRecord
 from waystation.journal.retention import Keep
 from waystation.journal.sampling import keeps, threshold
+from waystation.journal.schema import MESSAGES, NodeKind, NodeRecord
 from waystation.journal.sealer import Sealer
 from waystation.journal.tails import Tails
 

@@ -1,6 +1,6 @@
 """The tables of the journal: names, columns and types (CONTRACT), and the rows of its own.
 
-Only what a table looks like lives here. How records become columns is in batch.py, where they lie
+Only what a table looks like lives here. How records become columns is in convert.py, where they lie
 on the disk in layout.py.
 """
 
