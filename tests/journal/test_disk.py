@@ -154,13 +154,13 @@ def test_sealing_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02, seal_bytes=1) as journal:
-        monkeypatch.setattr("waystation.journal.sealer._RETRY_SECONDS", 0.01)
+        monkeypatch.setattr("waystation.journal.seal._RETRY_SECONDS", 0.01)
 
         def full(*_args: object, **_options: object) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr("waystation.journal.sealer.seal_tail", full)
+            patch.setattr("waystation.journal.seal.seal_tail", full)
             journal.note(message_record(1))
             until(lambda: caplog.records)
             until(lambda: rows(tmp_path, "messages"))  # readable meanwhile

@@ -23,12 +23,11 @@ from tests.journal.traffic import (
 from waystation.errors import LocalError
 from waystation.journal import Journal
 from waystation.journal.check import check
-from waystation.journal.housekeeping import compact
+from waystation.journal.convert import is_kept, threshold
+from waystation.journal.files import FileLock
+from waystation.journal.housekeeping import Keep, apply_retention, compact
 from waystation.journal.layout import packing_lock_path
-from waystation.journal.lock import FileLock
 from waystation.journal.read import JournalReader, TableReader
-from waystation.journal.retention import Keep, apply_retention
-from waystation.journal.sampling import is_kept, threshold
 
 
 def sealed(directory: Path, table: str = "messages") -> list[Path]:

@@ -22,11 +22,10 @@ from waystation.journal import check as check_module
 from waystation.journal.check import check
 from waystation.journal.convert import Converter
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.read import JournalReader
-from waystation.journal.recovery import recover
+from waystation.journal.read import JournalReader, read_tail
 from waystation.journal.schema import NodeKind, NodeRecord
-from waystation.journal.seal import seal_tail, write_sealed
-from waystation.journal.tail import Tail, read_tail
+from waystation.journal.seal import recover, seal_tail, write_sealed
+from waystation.journal.tail import Tail
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,10 +17,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from waystation.journal.layout import SEALED, TAIL, files_in, nodes_of, table_directory
-from waystation.journal.read import plain
+from waystation.journal.read import UNREADABLE, plain, read_batches, read_tail
 from waystation.journal.schema import MESSAGES
-from waystation.journal.sealed import read_batches
-from waystation.journal.tail import UNREADABLE, read_tail
 
 _NEWEST: Final = 50  # so many files are looked at for losses
 

@@ -24,10 +24,17 @@ from waystation.journal.layout import (
     files_in,
     table_directory,
 )
-from waystation.journal.retention import removed_rows
+from waystation.journal.read import (
+    UNREADABLE,
+    Footer,
+    TailContent,
+    read_batches,
+    read_footer,
+    read_tail,
+    removed_rows,
+    said,
+)
 from waystation.journal.schema import ADDED, NODES, SCHEMAS
-from waystation.journal.sealed import Footer, read_batches, read_footer, said
-from waystation.journal.tail import UNREADABLE, TailContent, read_tail
 
 Span: TypeAlias = tuple[int, int]
 """Consecutive seqs: the first and the last."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from struct import error as StructError  # noqa: N812 - it is a class
 from struct import pack
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,6 +27,7 @@ from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.core.routing import RouteChange
+from waystation.errors import LocalError, quote
 from waystation.journal.schema import (
     INSTANT,
     MEMBERS,
@@ -58,6 +60,35 @@ _VERDICT: Final = pa.struct({"outcome": TEXT, "reason": TEXT, "next_hop": TEXT, 
 _BROADCAST: Final = pa.struct({"kind": TEXT, "multicast_id": TEXT})
 
 K = TypeVar("K", bound=Hashable)
+
+
+def threshold(share: float) -> int:
+    """Ids whose number is below this are kept.
+
+    >>> threshold(1.0) == 2**32, threshold(0.0)
+    (True, 0)
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise LocalError(
+            f"the share of messages to keep is {quote(share)}", rule="OB-4", hint="give 0 to 1"
+        )
+    return round(share * 2**32)
+
+
+def is_kept(message_id: str, below: int) -> bool:
+    """Whether the messages with this id are kept.
+
+    >>> [is_kept(f"{number:032x}", threshold(0.5)) for number in range(1, 5)]
+    [False, True, True, False]
+    """
+    return crc32(message_id.encode()) < below
+
+
+def keeps(record: object, below: int) -> bool:
+    """Whether a record is kept: all but messages, all drops, and the chosen messages."""
+    if not isinstance(record, MessageRecord) or record.verdict.outcome is Outcome.DROPPED:
+        return True
+    return is_kept(record.arrival.message.id, below)
 
 
 class Distinct(dict[K, int], Generic[K]):

@@ -13,9 +13,11 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.journal.layout import (
+    REMOVED,
     SEALED,
     TAIL,
     Stem,
@@ -31,8 +33,18 @@ from waystation.journal.schema import (
     SUBSCRIPTIONS,
     conforming,
 )
-from waystation.journal.sealed import read_batches, read_footer, said
-from waystation.journal.tail import UNREADABLE, read_tail
+
+UNREADABLE: Final = (
+    pa.ArrowException,
+    EOFError,
+    LookupError,  # a column that is not there
+    MemoryError,
+    OSError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+"""What Arrow raises when it is given bytes that are not Arrow, or not those of our tables."""
 
 Report: TypeAlias = Callable[[Path, str], None]
 """Hears which file could not be read, and why."""
@@ -42,6 +54,151 @@ Position: TypeAlias = tuple[int, int]
 
 BEGINNING: Final[Position] = (-1, -1)
 _LISTINGS: Final = 100  # files come and go while we look; so often we look again
+
+# Tails.
+
+
+class TailContent(Struct):
+    """What could be read of a tail.
+
+    `whole` is where the last readable batch ends; `torn` are the bytes behind it, and `problem`
+    says what is wrong with them. A tail that is being written may well be torn for a moment.
+    """
+
+    schema: pa.Schema | None
+    batches: list[pa.RecordBatch]
+    whole: int
+    torn: int
+    problem: str
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> TailContent:
+    """Read the whole batches of a tail; go on at `start` if its schema is known from before.
+
+    The file is read, not mapped: a writer that takes back half a batch makes it shorter.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    source = pa.BufferReader(data)
+    content = TailContent(schema, [], start, 0, "")
+    try:
+        while source.tell() < len(data):
+            _read_message(source, content)
+            content.whole = start + source.tell()
+    except UNREADABLE as error:
+        content.problem = " ".join(str(error).split()) or type(error).__name__
+    content.torn = start + len(data) - content.whole
+    return content
+
+
+def _read_message(source: pa.BufferReader, content: TailContent) -> None:
+    if content.schema is None:
+        content.schema = pa.ipc.read_schema(source)
+        return
+    batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), content.schema)
+    batch.validate(full=True)
+    content.batches.append(batch)
+
+
+# Sealed files.
+
+LAST_SEQ: Final = b"waystation.last_seq"
+"""The key in the footer of a file under which its last seq stands."""
+
+
+class Footer(Struct, frozen=True):
+    """What the footer of a sealed file tells."""
+
+    stem: Stem
+    path: Path
+    rows: int
+    last: int  # the last seq
+    size: int  # in bytes
+    schema: pa.Schema
+    ours: bool = True  # written by this package, which numbers rows without gaps
+
+
+def read_footer(path: Path) -> Footer:
+    """Read the footer of a sealed file; raises one of UNREADABLE."""
+    stem = Stem.parse(path.name)
+    if stem is None:
+        raise ValueError(f"{path.name} is no name of a sealed file")
+    size = path.stat().st_size
+    with pq.ParquetFile(path) as file:
+        metadata = file.metadata
+        told = (metadata.metadata or {}).get(LAST_SEQ)
+        last = _last_seq(file) if told is None else int(told)
+        ours = told is not None
+        return Footer(stem, path, metadata.num_rows, last, size, file.schema_arrow, ours)
+
+
+def _last_seq(file: Any) -> int:
+    """Files of other make do not tell; then the rows do."""
+    return int(max(file.read(["seq"]).column("seq").to_pylist(), default=-1))
+
+
+def footers_in(directory: Path, problems: list[tuple[Path, str]]) -> list[Footer]:
+    """The footers of all sealed files that can be read, covered ones included, in order."""
+    footers = []
+    for stem in files_in(directory, SEALED):
+        path = directory / stem.sealed
+        try:
+            footers.append(read_footer(path))
+        except FileNotFoundError:
+            continue  # compacted or removed meanwhile
+        except UNREADABLE as error:
+            problems.append((path, said(error)))
+    return footers
+
+
+def split_covered(footers: list[Footer]) -> tuple[list[Footer], list[Footer]]:
+    """Those that count, and those that a file before them covers."""
+    counting: list[Footer] = []
+    covered: list[Footer] = []
+    for footer in footers:
+        before = counting[-1] if counting else None
+        same = before is not None and before.stem.incarnation == footer.stem.incarnation
+        if same and before is not None and footer.stem.first <= before.last:
+            covered.append(footer)
+        else:
+            counting.append(footer)
+    return counting, covered
+
+
+def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a sealed file, each batch validated; raises one of UNREADABLE."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(batch_size=16_384, use_threads=False):
+            batch.validate(full=True)
+            yield batch
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def removed_rows(directory: Path, incarnation: int) -> int:
+    """How many rows of an incarnation retention has removed from a directory."""
+    try:
+        lines = (directory / REMOVED).read_text("ascii", "replace").splitlines()
+    except OSError:
+        return 0
+    rows = 0
+    for line in lines:
+        fields = line.split()
+        if len(fields) == 4 and all(map(str.isdigit, fields)) and int(fields[0]) == incarnation:
+            rows += int(fields[3])
+    return rows
+
+
+# Rows.
 
 
 class Entry(Struct, frozen=True):

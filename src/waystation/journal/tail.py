@@ -2,37 +2,27 @@
 
 The format is what Arrow says: a schema, then batches, each with its length in front. So a reader
 finds every whole batch, and what a crash left behind it is recognised as torn. There is no
-checksum; each batch is validated before anybody sees it.
+checksum; each batch is validated before anybody sees it. Only the writer's thread calls this.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
-from msgspec import Struct
 
 from waystation.journal.files import is_at, sync_directory
-from waystation.journal.layout import Stem
+from waystation.journal.layout import Stem, table_directory
 from waystation.journal.schema import SCHEMAS
 
+ReportLoss: TypeAlias = Callable[[int, str], None]
+"""Is told how many records were lost, and why; 0 where nobody can tell how many."""
+
 _END_OF_STREAM: Final = 8  # bytes
-UNREADABLE: Final = (
-    pa.ArrowException,
-    EOFError,
-    LookupError,  # a column that is not there
-    MemoryError,
-    OSError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
-"""What Arrow raises when it is given bytes that are not Arrow, or not those of our tables."""
-
-
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
 # Less than a third of the bytes, and no more work than writing the plain ones.
 
@@ -109,49 +99,71 @@ class Tail:
         os.close(self._descriptor)
 
 
-class TailContent(Struct):
-    """What could be read of a tail.
+class Tails:
+    """Where batches go. `retire` hears of each tail that is finished."""
 
-    `whole` is where the last readable batch ends; `torn` are the bytes behind it, and `problem`
-    says what is wrong with them. A tail that is being written may well be torn for a moment.
-    """
+    def __init__(
+        self,
+        journal: Path,
+        node: str,
+        *,
+        seal_bytes: int,
+        seal_seconds: float,
+        sync: bool,
+        report_loss: ReportLoss,
+        retire: Callable[[Tail], None],
+    ) -> None:
+        self._journal = journal
+        self._node = node
+        self._seal_bytes = seal_bytes
+        self._seal_seconds = seal_seconds
+        self._sync = sync
+        self._report_loss = report_loss
+        self._retire = retire
+        self._open: dict[str, Tail] = {}
 
-    schema: pa.Schema | None
-    batches: list[pa.RecordBatch]
-    whole: int
-    torn: int
-    problem: str
+    def append(self, table: str, batch: pa.RecordBatch) -> None:
+        """Write a batch, wholly or not at all; raises OSError."""
+        tail = self._open.get(table)
+        if tail is not None and not tail.in_place():
+            self._abandon(tail)
+            tail = None
+        if tail is None:
+            tail = self._open[table] = self._new(table, batch)
+        try:
+            tail.append(batch)
+        except OSError:
+            if tail.broken:
+                self._finish(tail)
+            raise
+        if tail.size >= self._seal_bytes:
+            self._finish(tail)
 
-    @property
-    def rows(self) -> int:
-        """How many rows were read."""
-        return sum(batch.num_rows for batch in self.batches)
+    def _new(self, table: str, batch: pa.RecordBatch) -> Tail:
+        stem = Stem(batch.column("incarnation")[0].as_py(), batch.column("seq")[0].as_py())
+        return Tail(table_directory(self._journal, table, self._node), table, stem)
 
+    def flushed(self) -> None:
+        """A round of appends is over: sync if asked for, and retire what is old."""
+        now = time.monotonic()
+        for tail in list(self._open.values()):
+            if self._sync:
+                tail.sync()
+            if now - tail.opened >= self._seal_seconds:
+                self._finish(tail)
 
-def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> TailContent:
-    """Read the whole batches of a tail; go on at `start` if its schema is known from before.
+    def finish_all(self) -> None:
+        """Retire every tail."""
+        for tail in list(self._open.values()):
+            self._finish(tail)
 
-    The file is read, not mapped: a writer that takes back half a batch makes it shorter.
-    """
-    with path.open("rb") as file:
-        file.seek(start)
-        data = file.read()
-    source = pa.BufferReader(data)
-    content = TailContent(schema, [], start, 0, "")
-    try:
-        while source.tell() < len(data):
-            _read_message(source, content)
-            content.whole = start + source.tell()
-    except UNREADABLE as error:
-        content.problem = " ".join(str(error).split()) or type(error).__name__
-    content.torn = start + len(data) - content.whole
-    return content
+    def _finish(self, tail: Tail) -> None:
+        del self._open[tail.table]
+        tail.close()
+        self._retire(tail)
 
-
-def _read_message(source: pa.BufferReader, content: TailContent) -> None:
-    if content.schema is None:
-        content.schema = pa.ipc.read_schema(source)
-        return
-    batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), content.schema)
-    batch.validate(full=True)
-    content.batches.append(batch)
+    def _abandon(self, tail: Tail) -> None:
+        """Somebody removed the file under us: what it held is gone."""
+        del self._open[tail.table]
+        tail.close()
+        self._report_loss(tail.rows, f"{tail.table}/{tail.path.name.removeprefix('.')} vanished")

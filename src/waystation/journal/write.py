@@ -4,7 +4,7 @@ Three parties:
 
     the caller   `note` appends to a list, and that is all
     the writer   takes the records off the list, turns them into columns, appends those to tails
-    the sealer   turns finished tails into Parquet (sealer.py)
+    the sealer   turns finished tails into Parquet (seal.py)
 
 Why no record is lost or changes place between caller and writer: the list is one object for the
 whole life of the journal, never swapped for another. The caller only appends at its end. The writer
@@ -21,7 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
@@ -30,15 +30,13 @@ import pyarrow.compute as pc
 
 from waystation.core.record import Record
 from waystation.errors import LocalError, quote
-from waystation.journal.convert import Batches, Converter, Row
+from waystation.journal.convert import Batches, Converter, Row, keeps, threshold
+from waystation.journal.files import FileLock
+from waystation.journal.housekeeping import Keep, apply_retention
 from waystation.journal.layout import check_node, last_incarnation, lock_path
-from waystation.journal.lock import FileLock
-from waystation.journal.losses import Losses
-from waystation.journal.retention import Keep
-from waystation.journal.sampling import keeps, threshold
 from waystation.journal.schema import MESSAGES, NodeKind, NodeRecord
-from waystation.journal.sealer import Sealer
-from waystation.journal.tails import Tails
+from waystation.journal.seal import Sealer
+from waystation.journal.tail import Tails
 
 Fsync: TypeAlias = Literal["never", "seal", "flush"]
 
@@ -53,6 +51,32 @@ _CROWDED: Final = "the writer could not keep up"
 
 def _now() -> int:
     return time.time_ns() // 1_000
+
+
+class Losses:
+    """Counts of lost records by what became of them, from whichever thread noticed."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._untold: dict[str, int] = {}
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """All records lost so far, told or not."""
+        return self._total
+
+    def add(self, count: int, why: str) -> None:
+        """Note a loss; 0 where nobody can tell how many."""
+        with self._lock:
+            self._total += count
+            self._untold[why] = self._untold.get(why, 0) + count
+
+    def take(self) -> dict[str, int]:
+        """What nobody was told yet; from now on it counts as told."""
+        with self._lock:
+            untold, self._untold = self._untold, {}
+        return untold
 
 
 class Journal:
@@ -101,13 +125,14 @@ class Journal:
         self._lock: FileLock | None = None
         self.incarnation = self._open(incarnation)
         self._losses = Losses()
+        keep = Keep(keep_age, keep_bytes)
         self._sealer = Sealer(
             self.directory,
             node,
             self.incarnation,
             fsync=fsync != "never",
-            keep=Keep(keep_age, keep_bytes),
-            losses=self._losses,
+            retain=lambda: apply_retention(self.directory, node, keep, time.time()),
+            report_loss=self._losses.add,
             may_recover=lambda: self._lock is not None,
         )
         self._tails = Tails(
@@ -116,7 +141,7 @@ class Journal:
             seal_bytes=seal_bytes,
             seal_seconds=seal_seconds,
             sync=fsync == "flush",
-            losses=self._losses,
+            report_loss=self._losses.add,
             retire=self._sealer.seal,
         )
         self._converter = Converter(self.incarnation)

@@ -16,12 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from waystation.journal.chunks import may_hold_text
 from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
-from waystation.journal.read import TableReader, plain
+from waystation.journal.pruning import may_hold_text
+from waystation.journal.read import UNREADABLE, TableReader, plain, read_tail, said
 from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
-from waystation.journal.sealed import said
-from waystation.journal.tail import UNREADABLE, read_tail
 
 Row = dict[str, Any]
 
