@@ -68,7 +68,7 @@ CHOSEN = {
     "waystation.transports.websocket": ("WebSocket", "WebSocketLimits"),
     "waystation.transports.mqtt": ("Mqtt",),
     "waystation.transports.gossip": ("Gossip",),
-    "waystation.journal.read": ("JournalReader", "Wanted", "Entry"),
+    "waystation.journal.read": ("JournalReader", "RowFilter", "Entry"),
     "waystation.journal.otel": ("Spans",),
     "waystation.core.address": ("Address", "Route"),
     "waystation.core.message": ("Message", "Arrival"),

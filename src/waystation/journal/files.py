@@ -1,7 +1,6 @@
-"""Files of any kind: locks, whether a path still names an open file, and waiting for the disk.
+"""What the journal needs of the file system: locks, file identity, fsync.
 
-A lock is the kernel's (flock): it ends with the process, however that ends. The lock file itself
-stays and means nothing. Nothing here knows the journal's names or formats.
+Nothing here knows the journal's names or formats.
 """
 
 from __future__ import annotations
@@ -14,7 +13,11 @@ from waystation.errors import LocalError
 
 
 class FileLock:
-    """A lock on a file, taken when made and let go by `release`."""
+    """An exclusive lock on a file, held from construction until `release`.
+
+    It is the kernel's (flock), so it ends with the process, however that ends. The file stays, and
+    its presence means nothing.
+    """
 
     def __init__(self, path: Path, purpose: str) -> None:
         self._path = path
@@ -26,7 +29,7 @@ class FileLock:
             raise LocalError(
                 f"{path} is locked: another process, or another part of this one, {purpose}",
                 rule="OB-5",
-                hint="end that one first, or choose another directory or node name",
+                hint="stop that one first, or choose another directory or node name",
             ) from None
         except OSError:
             os.close(descriptor)
@@ -34,25 +37,25 @@ class FileLock:
         self._descriptor = descriptor
 
     def in_place(self) -> bool:
-        """Whether the file is still where it was; if not, somebody else could lock a new one."""
-        return is_at(self._path, self._descriptor)
+        """Whether the path still names our file; if not, another process could lock a new one."""
+        return is_same_file(self._path, self._descriptor)
 
     def release(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
-def is_at(path: Path, descriptor: int) -> bool:
-    """Whether an open file is still the one that has this name."""
+def is_same_file(path: Path, descriptor: int) -> bool:
+    """Whether a path names the file that this descriptor has open."""
     try:
-        there, held = path.stat(), os.fstat(descriptor)
+        named, held = path.stat(), os.fstat(descriptor)
     except OSError:
         return False
-    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)
+    return (named.st_dev, named.st_ino) == (held.st_dev, held.st_ino)
 
 
-def sync(path: Path) -> None:
-    """Wait until the disk has a file, or the names in a directory."""
+def sync_path(path: Path) -> None:
+    """Wait until a file's content, or a directory's entries, are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -61,6 +64,6 @@ def sync(path: Path) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Wait until the disk has the names in a table's directory, and the way to it."""
+    """Wait until a table's directory and its parents up to the journal are on disk."""
     for path in (directory, directory.parent, directory.parent.parent):
-        sync(path)
+        sync_path(path)

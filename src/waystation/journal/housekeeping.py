@@ -1,16 +1,16 @@
 """Housekeeping of sealed files, beside running writers and readers: compaction and retention.
 
-Compaction: neighbours of one incarnation are merged under the name of the first of them, which is
-replaced by an atomic rename; then the others are removed. So no row is ever missing. For the moment
-between, and after a crash in that moment until the next compaction, rows stand in two files: the
-readers of this package leave the second one out (read.py); a Spark job that lists files just then
-sees them twice, and should be run when nobody compacts.
+Compaction merges neighbouring files of one incarnation under the name of the first, which is
+replaced by an atomic rename; then the others are removed. So no row is ever missing. Between the
+two steps, and after a crash between them until the next compaction, rows are in two files: readers
+of this package skip the second one (read.py), but a Spark job that lists the files at that moment
+reads them twice and should not run during a compaction.
 
-Retention: messages go first, the oldest first. The other tables of an incarnation say what its
-routing table and subscriptions were, and half of them is worth little: they go all together, when
-that incarnation has ended and all of its messages are old enough or gone; those of the latest
-incarnation stay. What was removed is counted in `_removed`, so that a check can tell it from what
-was lost.
+Retention removes messages first, oldest first. The other tables of an incarnation hold its routing
+table and subscriptions, of which half is worth little: they are removed together, once the
+incarnation has ended and all of its messages are old enough or gone; those of the latest
+incarnation stay. The number of removed rows is kept in `_removed`, so that a check can tell them
+from lost ones.
 """
 
 from __future__ import annotations
@@ -33,27 +33,29 @@ from waystation.journal.layout import (
     Stem,
     all_nodes,
     files_in,
-    packing_lock_path,
+    housekeeping_lock_path,
     table_directory,
 )
 from waystation.journal.read import (
     UNREADABLE,
     Footer,
-    Report,
-    footers_in,
-    read_batches,
-    said,
+    ReportProblem,
+    error_text,
+    read_footers,
+    read_sealed,
     split_covered,
 )
 from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.seal import write_sealed
 
+# Compaction.
+
 TARGET_BYTES: Final = 128 * 2**20
-"""What a compacted file should not exceed: what Spark reads in one task."""
+"""Maximum size of a compacted file: what Spark reads in one task."""
 
 
 class Compacted(Struct, frozen=True):
-    """What a compaction did: numbers of files before and after, and of rows moved."""
+    """Result of a compaction: number of files before and after, and of rows rewritten."""
 
     before: int = 0
     after: int = 0
@@ -66,14 +68,18 @@ class Compacted(Struct, frozen=True):
 
 
 def compact(
-    journal: Path, report: Report, *, node: str | None = None, target_bytes: int = TARGET_BYTES
+    journal: Path,
+    report: ReportProblem,
+    *,
+    node: str | None = None,
+    target_bytes: int = TARGET_BYTES,
 ) -> Compacted:
-    """Compact the sealed files of a journal, of one node or of all.
+    """Compact the sealed files of one node or of all.
 
-    Raises LocalError when somebody else does, and OSError when the disk does not let it; what was
-    done stays done. A file that cannot be read is reported and left as it is.
+    Raises LocalError if another process compacts or removes files, and OSError if the disk fails;
+    what was merged stays merged. A file that cannot be read is reported and left as it is.
     """
-    lock = FileLock(packing_lock_path(journal), "compacts or removes files")
+    lock = FileLock(housekeeping_lock_path(journal), "compacts or removes files")
     try:
         total = Compacted()
         for name in all_nodes(journal) if node is None else [node]:
@@ -85,17 +91,19 @@ def compact(
         lock.release()
 
 
-def _compact_directory(directory: Path, table: str, report: Report, target: int) -> Compacted:
-    for stem in files_in(directory, COMPACTING):  # of a compaction that did not end well
+def _compact_directory(
+    directory: Path, table: str, report: ReportProblem, target: int
+) -> Compacted:
+    for stem in files_in(directory, COMPACTING):  # left by a crash
         (directory / stem.temporary(COMPACTING)).unlink(missing_ok=True)
     problems: list[tuple[Path, str]] = []
-    footers = footers_in(directory, problems)
+    footers = read_footers(directory, problems)
     for path, problem in problems:
         report(path, problem)
     counting, covered = split_covered(footers)
     _remove(covered)
     done = Compacted(len(footers), len(counting))
-    # What is not sealed yet, or cannot be read, must not be covered by its neighbours.
+    # A merged file must not cover rows that are not sealed yet or cannot be read.
     barriers = [
         *files_in(directory, TAIL),
         *filter(None, (Stem.parse(p.name) for p, _ in problems)),
@@ -104,16 +112,16 @@ def _compact_directory(directory: Path, table: str, report: Report, target: int)
         try:
             rows = _merge(directory, table, group)
         except FileNotFoundError:
-            continue  # somebody removed one; the next compaction sees what is left
+            continue  # one was removed meanwhile; the next compaction merges the rest
         except UNREADABLE as error:
-            report(group[0].path, f"cannot be compacted: {said(error)}")
+            report(group[0].path, f"cannot be compacted: {error_text(error)}")
             continue
         done += Compacted(0, 1 - len(group), rows)
     return done
 
 
 def _groups(footers: list[Footer], target: int, barriers: list[Stem]) -> Iterator[list[Footer]]:
-    """Neighbours of one incarnation that together stay within the target, two or more."""
+    """Runs of two or more neighbours of one incarnation that fit into the target size."""
     group: list[Footer] = []
     size = 0
     for footer in footers:
@@ -142,14 +150,14 @@ def _merge(directory: Path, table: str, group: list[Footer]) -> int:
         directory, table, first.stem, _rows_of(group), fsync=True, suffix=COMPACTING
     )
     _remove(rest)
-    os.utime(path, (modified, modified))  # its rows are as old as they were
+    os.utime(path, (modified, modified))  # retention goes by the age of the rows
     return rows
 
 
 def _rows_of(group: list[Footer]) -> Iterator[pa.RecordBatch]:
     for footer in group:
         rows = 0
-        for batch in read_batches(footer.path):
+        for batch in read_sealed(footer.path):
             rows += batch.num_rows
             yield batch
         if rows != footer.rows:
@@ -161,19 +169,22 @@ def _remove(footers: list[Footer]) -> None:
         footer.path.unlink(missing_ok=True)
 
 
-class Keep(Struct, frozen=True):
-    """How much of a node's journal to keep: seconds, bytes, either, both, or (None) all."""
+# Retention.
+
+
+class RetentionLimits(Struct, frozen=True):
+    """Maximum age (seconds) and size (bytes) of a node's sealed files; None is unlimited."""
 
     age: float | None = None
     bytes: int | None = None
 
-    def everything(self) -> bool:
-        """Whether there is nothing to remove ever."""
+    def unlimited(self) -> bool:
+        """Whether everything is kept."""
         return self.age is None and self.bytes is None
 
 
 class _Candidate(Struct, frozen=True):
-    """Files that go together."""
+    """Files that are removed together."""
 
     footers: list[Footer]
     modified: float
@@ -183,45 +194,45 @@ class _Candidate(Struct, frozen=True):
         return sum(footer.size for footer in self.footers)
 
 
-def apply_retention(journal: Path, node: str, keep: Keep, now: float) -> int:
-    """Remove what need not be kept of one node; `now` is in seconds since the epoch.
+def apply_retention(journal: Path, node: str, limits: RetentionLimits, now: float) -> int:
+    """Remove a node's sealed files that exceed the limits; `now` is in seconds since the epoch.
 
-    Returns how many files went. Raises OSError when the disk does not let it. While somebody
-    compacts, nothing is removed: a name may stand for other rows a moment later.
+    Returns how many files were removed. Raises OSError if the disk fails. During a compaction
+    nothing is removed, because a file may be replaced by one with more rows at any moment.
     """
-    if keep.everything():
+    if limits.unlimited():
         return 0
     try:
-        lock = FileLock(packing_lock_path(journal), "compacts or removes files")
+        lock = FileLock(housekeeping_lock_path(journal), "compacts or removes files")
     except LocalError:
         return 0
     try:
-        return _remove_surplus(journal, node, keep, now)
+        return _remove_surplus(journal, node, limits, now)
     finally:
         lock.release()
 
 
-def _remove_surplus(journal: Path, node: str, keep: Keep, now: float) -> int:
-    every = {table: footers_in(table_directory(journal, table, node), []) for table in SCHEMAS}
-    total = sum(footer.size for footers in every.values() for footer in footers)
-    gone = 0
-    for candidate in _candidates(every):
-        too_old = keep.age is not None and candidate.modified < now - keep.age
-        too_much = keep.bytes is not None and total > keep.bytes
+def _remove_surplus(journal: Path, node: str, limits: RetentionLimits, now: float) -> int:
+    footers = {table: read_footers(table_directory(journal, table, node), []) for table in SCHEMAS}
+    total = sum(footer.size for files in footers.values() for footer in files)
+    removed = 0
+    for candidate in _candidates(footers):
+        too_old = limits.age is not None and candidate.modified < now - limits.age
+        too_much = limits.bytes is not None and total > limits.bytes
         if not (too_old or too_much):
             continue
         _remove_counted(candidate.footers)
         total -= candidate.size
-        gone += len(candidate.footers)
-    return gone
+        removed += len(candidate.footers)
+    return removed
 
 
-def _candidates(every: dict[str, list[Footer]]) -> Iterable[_Candidate]:
-    """What may go, in the order in which it should."""
-    messages = every[MESSAGES]
+def _candidates(footers: dict[str, list[Footer]]) -> Iterable[_Candidate]:
+    """What may be removed, first to last."""
+    messages = footers[MESSAGES]
     for footer in messages:
         yield _Candidate([footer], _modified(footer))
-    others = [footer for table in every if table != MESSAGES for footer in every[table]]
+    others = [footer for table in footers if table != MESSAGES for footer in footers[table]]
     incarnations = sorted({footer.stem.incarnation for footer in [*others, *messages]})
     for incarnation in incarnations[:-1]:
         together = [footer for footer in others if footer.stem.incarnation == incarnation]
@@ -240,16 +251,16 @@ def _modified(footer: Footer) -> float:
 
 def _remove_counted(footers: list[Footer]) -> None:
     for footer in footers:
-        # The note comes first: a crash in between leaves a file that is noted and still there,
-        # which no check takes for a loss.
-        note = f"{footer.stem.incarnation} {footer.stem.first} {footer.last} {footer.rows}\n"
+        # Counted first: after a crash in between, the file is counted and still there, which no
+        # check takes for a loss.
+        line = f"{footer.stem.incarnation} {footer.stem.first} {footer.last} {footer.rows}\n"
         descriptor = os.open(
             footer.path.parent / REMOVED,
             os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
             0o644,
         )
         try:
-            os.write(descriptor, note.encode())
+            os.write(descriptor, line.encode())
         finally:
             os.close(descriptor)
         with suppress(FileNotFoundError):

@@ -1,7 +1,11 @@
-"""Reading a journal back, sealed files and live tails alike, while it is written or not.
+"""Reading a journal: tails, sealed files, and all rows in order, even while it is being written.
 
-A reader is given whole rows only, each once, in the order of (incarnation, seq) for each table of
-each node. What cannot be read is reported and left out; nothing that lies in a file raises.
+Everything that opens journal files to read them is here. `read_tail` and `read_sealed` read one
+file, `TableReader` one table of one node, `JournalReader` a whole journal. The latter two return
+only complete rows, each once, in the order of (incarnation, seq) for each table of each node; what
+cannot be read is reported and skipped, so no content of a file makes them raise.
+
+What writes a journal is never imported here: `waystation why` and others start with this module.
 """
 
 from __future__ import annotations
@@ -26,34 +30,44 @@ from waystation.journal.layout import (
     table_directory,
 )
 from waystation.journal.schema import (
+    INSTANT,
     MEMBERS,
     MESSAGES,
     ROUTES,
     SCHEMAS,
     SUBSCRIPTIONS,
-    conforming,
+    conform,
 )
 
 UNREADABLE: Final = (
     pa.ArrowException,
     EOFError,
-    LookupError,  # a column that is not there
+    LookupError,  # a missing column
     MemoryError,
     OSError,
     OverflowError,
     TypeError,
     ValueError,
 )
-"""What Arrow raises when it is given bytes that are not Arrow, or not those of our tables."""
+"""What Arrow raises for bytes that are not Arrow or Parquet, or do not have our columns."""
 
-Report: TypeAlias = Callable[[Path, str], None]
-"""Hears which file could not be read, and why."""
+ReportProblem: TypeAlias = Callable[[Path, str], None]
+"""Called with a file that cannot be read, and why."""
 
 Position: TypeAlias = tuple[int, int]
-"""How far something was read: (incarnation, seq)."""
+"""A row's place in the order of its node: (incarnation, seq)."""
 
-BEGINNING: Final[Position] = (-1, -1)
-_LISTINGS: Final = 100  # files come and go while we look; so often we look again
+LAST_SEQ: Final = b"waystation.last_seq"
+"""The key of a sealed file's last seq in its footer."""
+
+_BEGINNING: Final[Position] = (-1, -1)
+_MAX_LISTINGS: Final = 100  # files come and go during a read; then the directory is listed again
+
+
+def error_text(error: BaseException) -> str:
+    """An exception's message on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
 
 # Tails.
 
@@ -61,26 +75,27 @@ _LISTINGS: Final = 100  # files come and go while we look; so often we look agai
 class TailContent(Struct):
     """What could be read of a tail.
 
-    `whole` is where the last readable batch ends; `torn` are the bytes behind it, and `problem`
-    says what is wrong with them. A tail that is being written may well be torn for a moment.
+    `end` is the offset at which the last complete batch ends, `torn` the number of bytes after it,
+    and `problem` says what is wrong with those. A tail that is being written may be torn briefly.
     """
 
     schema: pa.Schema | None
     batches: list[pa.RecordBatch]
-    whole: int
+    end: int
     torn: int
     problem: str
 
     @property
     def rows(self) -> int:
-        """How many rows were read."""
+        """The number of rows in the batches."""
         return sum(batch.num_rows for batch in self.batches)
 
 
 def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> TailContent:
-    """Read the whole batches of a tail; go on at `start` if its schema is known from before.
+    """Read the complete batches of a tail, each validated.
 
-    The file is read, not mapped: a writer that takes back half a batch makes it shorter.
+    To continue an earlier read, pass its `end` and `schema`. The file is read, not mapped, because
+    a writer that undoes a partial write makes it shorter. Raises OSError if it cannot be opened.
     """
     with path.open("rb") as file:
         file.seek(start)
@@ -90,10 +105,10 @@ def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> Ta
     try:
         while source.tell() < len(data):
             _read_message(source, content)
-            content.whole = start + source.tell()
+            content.end = start + source.tell()
     except UNREADABLE as error:
-        content.problem = " ".join(str(error).split()) or type(error).__name__
-    content.torn = start + len(data) - content.whole
+        content.problem = error_text(error)
+    content.torn = start + len(data) - content.end
     return content
 
 
@@ -106,45 +121,45 @@ def _read_message(source: pa.BufferReader, content: TailContent) -> None:
     content.batches.append(batch)
 
 
-# Sealed files.
-
-LAST_SEQ: Final = b"waystation.last_seq"
-"""The key in the footer of a file under which its last seq stands."""
+# Sealed files. A compacted file takes the name of the first file it was made of, and the others are
+# removed after that. In between, or after a crash in between, rows are in two files. So each file
+# says in its footer how far it goes, and a file that starts before the end of the one before it is
+# covered by that one.
 
 
 class Footer(Struct, frozen=True):
-    """What the footer of a sealed file tells."""
+    """What the footer of a sealed file says."""
 
     stem: Stem
     path: Path
     rows: int
     last: int  # the last seq
-    size: int  # in bytes
+    size: int  # of the file, in bytes
     schema: pa.Schema
-    ours: bool = True  # written by this package, which numbers rows without gaps
+    ours: bool = True  # written by this package, which leaves no gaps between seqs
 
 
 def read_footer(path: Path) -> Footer:
     """Read the footer of a sealed file; raises one of UNREADABLE."""
     stem = Stem.parse(path.name)
     if stem is None:
-        raise ValueError(f"{path.name} is no name of a sealed file")
+        raise ValueError(f"{path.name} is not the name of a sealed file")
     size = path.stat().st_size
     with pq.ParquetFile(path) as file:
         metadata = file.metadata
-        told = (metadata.metadata or {}).get(LAST_SEQ)
-        last = _last_seq(file) if told is None else int(told)
-        ours = told is not None
+        stored = (metadata.metadata or {}).get(LAST_SEQ)
+        last = _greatest_seq(file) if stored is None else int(stored)
+        ours = stored is not None
         return Footer(stem, path, metadata.num_rows, last, size, file.schema_arrow, ours)
 
 
-def _last_seq(file: Any) -> int:
-    """Files of other make do not tell; then the rows do."""
+def _greatest_seq(file: Any) -> int:
+    """The last seq by the rows, for files written by other programs."""
     return int(max(file.read(["seq"]).column("seq").to_pylist(), default=-1))
 
 
-def footers_in(directory: Path, problems: list[tuple[Path, str]]) -> list[Footer]:
-    """The footers of all sealed files that can be read, covered ones included, in order."""
+def read_footers(directory: Path, problems: list[tuple[Path, str]]) -> list[Footer]:
+    """The footers of all readable sealed files in order, covered ones included."""
     footers = []
     for stem in files_in(directory, SEALED):
         path = directory / stem.sealed
@@ -153,12 +168,12 @@ def footers_in(directory: Path, problems: list[tuple[Path, str]]) -> list[Footer
         except FileNotFoundError:
             continue  # compacted or removed meanwhile
         except UNREADABLE as error:
-            problems.append((path, said(error)))
+            problems.append((path, error_text(error)))
     return footers
 
 
 def split_covered(footers: list[Footer]) -> tuple[list[Footer], list[Footer]]:
-    """Those that count, and those that a file before them covers."""
+    """Split footers into those that count and those that an earlier file covers."""
     counting: list[Footer] = []
     covered: list[Footer] = []
     for footer in footers:
@@ -171,21 +186,16 @@ def split_covered(footers: list[Footer]) -> tuple[list[Footer], list[Footer]]:
     return counting, covered
 
 
-def read_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a sealed file, each batch validated; raises one of UNREADABLE."""
+def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a sealed file, checksums verified; raises one of UNREADABLE."""
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(batch_size=16_384, use_threads=False):
             batch.validate(full=True)
             yield batch
 
 
-def said(error: BaseException) -> str:
-    """What an exception says, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
 def removed_rows(directory: Path, incarnation: int) -> int:
-    """How many rows of an incarnation retention has removed from a directory."""
+    """How many rows of an incarnation retention has removed from a table's directory."""
     try:
         lines = (directory / REMOVED).read_text("ascii", "replace").splitlines()
     except OSError:
@@ -202,7 +212,7 @@ def removed_rows(directory: Path, incarnation: int) -> int:
 
 
 class Entry(Struct, frozen=True):
-    """One row of a journal. Instants are microseconds since the epoch."""
+    """One row of a journal. Timestamps are microseconds since the epoch."""
 
     table: str
     node: str
@@ -219,8 +229,8 @@ class Entry(Struct, frozen=True):
         return int(self.fields["incarnation"] or 0), int(self.fields["seq"] or 0)
 
 
-class Wanted(Struct, frozen=True):
-    """Which rows somebody wants to see; empty means all."""
+class RowFilter(Struct, frozen=True):
+    """Which rows to read. An empty set or None does not restrict."""
 
     tables: frozenset[str] = frozenset()
     nodes: frozenset[str] = frozenset()
@@ -228,22 +238,22 @@ class Wanted(Struct, frozen=True):
     outcomes: frozenset[str] = frozenset()
     reasons: frozenset[str] = frozenset()
     participant: str | None = None
-    since: int | None = None  # in microseconds, this instant included
-    until: int | None = None  # in microseconds, this instant excluded
+    since: int | None = None  # in microseconds, inclusive
+    until: int | None = None  # in microseconds, exclusive
 
-    def wants_table(self, table: str) -> bool:
-        """Whether any row of this table can be wanted."""
+    def allows_table(self, table: str) -> bool:
+        """Whether any row of this table can pass."""
         if self.message is not None or self.outcomes or self.reasons:
             return table == MESSAGES and (not self.tables or table in self.tables)
         return not self.tables or table in self.tables
 
-    def chosen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of a batch that may be wanted, as far as Arrow can tell."""
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that pass every condition but the participant."""
         conditions = []
         if self.since is not None:
-            conditions.append(pc.field("at") >= _instant(self.since))
+            conditions.append(pc.field("at") >= pa.scalar(self.since, INSTANT))
         if self.until is not None:
-            conditions.append(pc.field("at") < _instant(self.until))
+            conditions.append(pc.field("at") < pa.scalar(self.until, INSTANT))
         if self.message is not None:
             conditions.append(pc.field("message_id") == self.message)
         if self.outcomes:
@@ -254,13 +264,9 @@ class Wanted(Struct, frozen=True):
             batch = batch.filter(condition)
         return batch
 
-    def concerns(self, entry: Entry) -> bool:
-        """Whether a row is about the participant."""
+    def allows_participant(self, entry: Entry) -> bool:
+        """Whether a row is about the participant, if one is given."""
         return self.participant is None or self.participant in _participants(entry)
-
-
-def _instant(microseconds: int) -> pa.Scalar:
-    return pa.scalar(microseconds, pa.timestamp("us", "UTC"))
 
 
 def _participants(entry: Entry) -> set[str]:
@@ -274,7 +280,7 @@ def _participants(entry: Entry) -> set[str]:
 
 
 class TableReader:
-    """Reads one table of one node, and goes on where it stopped.
+    """Reads one table of one node; each call of `batches` continues where the last one ended.
 
     >>> from tempfile import mkdtemp
     >>> from waystation.journal import Journal
@@ -287,70 +293,62 @@ class TableReader:
     []
     """
 
-    def __init__(self, journal: Path, table: str, node: str, report: Report) -> None:
+    def __init__(self, journal: Path, table: str, node: str, report: ReportProblem) -> None:
         self._directory = table_directory(journal, table, node)
         self._schema = SCHEMAS[table]
         self._report = report
         self._reported: set[Path] = set()
-        self._done = BEGINNING
-        self._places: dict[Stem, tuple[int, pa.Schema]] = {}  # how far each tail was read
+        self._done = _BEGINNING
+        self._tails: dict[Stem, tuple[int, pa.Schema]] = {}  # how far each tail was read
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows that were not given out before."""
-        for _ in range(_LISTINGS):
+        """The rows that earlier calls did not return."""
+        for _ in range(_MAX_LISTINGS):
             try:
                 for stem in self._stems():
-                    yield from self._rows_of(stem)
+                    yield from self._new_rows(stem)
             except FileNotFoundError:
-                continue  # sealed, compacted or removed under our eyes: see what is there now
+                continue  # sealed, compacted or removed meanwhile: list the directory again
             return
 
     def _stems(self) -> list[Stem]:
         tails = files_in(self._directory, TAIL)
-        sealed = files_in(self._directory, SEALED)  # second: what vanished there is found here
-        self._places = {stem: self._places[stem] for stem in tails if stem in self._places}
+        sealed = files_in(self._directory, SEALED)  # second: finds a tail that was just sealed
+        self._tails = {stem: self._tails[stem] for stem in tails if stem in self._tails}
         return sorted({*tails, *sealed})
 
-    def _rows_of(self, stem: Stem) -> Iterator[pa.RecordBatch]:
-        before = self._done  # a file that is covered by the one before it begins below this
+    def _new_rows(self, stem: Stem) -> Iterator[pa.RecordBatch]:
+        done = self._done  # rows up to here are skipped; a covered file starts before it
         try:
-            for batch in self._open(stem):
-                fresh = _after(batch, stem.incarnation, before)
-                if fresh.num_rows:
-                    last = pc.max(fresh.column("seq")).as_py()
+            for batch in self._read(stem):
+                new = _after(conform(batch, self._schema), stem.incarnation, done)
+                if new.num_rows:
+                    last = pc.max(new.column("seq")).as_py()
                     self._done = max(self._done, (stem.incarnation, last))
-                    yield fresh
+                    yield new
         except FileNotFoundError:
             raise
         except UNREADABLE as error:
-            self._complain(self._directory / stem.sealed, said(error))
+            self._report_once(self._directory / stem.sealed, error_text(error))
 
-    def _open(self, stem: Stem) -> Iterator[pa.RecordBatch]:
+    def _read(self, stem: Stem) -> Iterator[pa.RecordBatch]:
         path = self._directory / stem.sealed
         if not path.exists():
             yield from self._read_tail(stem)
-            return
-        footer = read_footer(path)
-        if (stem.incarnation, footer.last) > self._done:
-            for batch in read_batches(path):
-                yield self._conforming(batch)
+        elif (stem.incarnation, read_footer(path).last) > self._done:
+            yield from read_sealed(path)
 
     def _read_tail(self, stem: Stem) -> Iterator[pa.RecordBatch]:
         path = self._directory / stem.tail
-        start, schema = self._places.get(stem, (0, None))
+        start, schema = self._tails.get(stem, (0, None))
         content = read_tail(path, start, schema)
         if content.schema is not None:
-            self._places[stem] = content.whole, content.schema
-        for batch in content.batches:
-            yield self._conforming(batch)
+            self._tails[stem] = content.end, content.schema
+        yield from content.batches
         if content.torn:
-            self._complain(path, f"{content.torn} bytes from byte {content.whole} on are not whole")
+            self._report_once(path, f"{content.torn} bytes after byte {content.end} are incomplete")
 
-    def _conforming(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns we know, in our order; raises one of UNREADABLE where one is missing."""
-        return conforming(batch, self._schema)
-
-    def _complain(self, path: Path, problem: str) -> None:
+    def _report_once(self, path: Path, problem: str) -> None:
         if path not in self._reported:
             self._reported.add(path)
             self._report(path, problem)
@@ -363,24 +361,26 @@ def _after(batch: pa.RecordBatch, incarnation: int, done: Position) -> pa.Record
 
 
 class JournalReader:
-    """Reads the wanted rows of a journal, and goes on where it stopped."""
+    """Reads the rows of a journal; each call of `entries` continues where the last one ended."""
 
-    def __init__(self, journal: Path, report: Report, wanted: Wanted | None = None) -> None:
+    def __init__(
+        self, journal: Path, report: ReportProblem, filter: RowFilter | None = None
+    ) -> None:
         self._journal = journal
         self._report = report
-        self._wanted = Wanted() if wanted is None else wanted
+        self._filter = RowFilter() if filter is None else filter
         self._readers: dict[tuple[str, str], TableReader] = {}
 
     def entries(self) -> Iterator[Entry]:
-        """The rows that were not given out before.
+        """The rows that earlier calls did not return.
 
-        The rows of a node come in its order; those of several nodes, merged by their instants.
+        The rows of a node are in its own order; those of several nodes are merged by time.
         """
-        nodes = self._wanted.nodes or all_nodes(self._journal)
+        nodes = self._filter.nodes or all_nodes(self._journal)
         return merge(*(self._of_node(node) for node in sorted(nodes)), key=lambda entry: entry.at)
 
     def _of_node(self, node: str) -> Iterator[Entry]:
-        tables = [table for table in SCHEMAS if self._wanted.wants_table(table)]
+        tables = [table for table in SCHEMAS if self._filter.allows_table(table)]
         streams = [self._of_table(table, node) for table in tables]
         return merge(*streams, key=lambda entry: entry.position)
 
@@ -390,14 +390,14 @@ class JournalReader:
             reader = TableReader(self._journal, table, node, self._report)
             self._readers[table, node] = reader
         for batch in reader.batches():
-            for fields in plain(self._wanted.chosen(batch)).to_pylist():
+            for fields in instants_as_integers(self._filter.apply(batch)).to_pylist():
                 entry = Entry(table, node, fields)
-                if self._wanted.concerns(entry):
+                if self._filter.allows_participant(entry):
                     yield entry
 
 
-def plain(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Instants as numbers, which Python reads in a tenth of the time."""
+def instants_as_integers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with timestamps as microseconds, which convert to Python in a tenth of the time."""
     columns = [
         column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
         for column in batch.columns

@@ -1,8 +1,8 @@
-"""A tail: the file of a table that is being written, in Arrow's streaming format.
+"""Tails: the files of the tables that are being written, in Arrow's streaming format.
 
-The format is what Arrow says: a schema, then batches, each with its length in front. So a reader
-finds every whole batch, and what a crash left behind it is recognised as torn. There is no
-checksum; each batch is validated before anybody sees it. Only the writer's thread calls this.
+That format is a schema and then batches, each with its length in front. So a reader finds every
+complete batch, and recognises what a crash left after the last one as torn. There is no checksum;
+readers validate each batch (read.py). Only the writer's thread calls what is here.
 """
 
 from __future__ import annotations
@@ -15,30 +15,20 @@ from typing import Final, TypeAlias
 
 import pyarrow as pa
 
-from waystation.journal.files import is_at, sync_directory
+from waystation.journal.files import is_same_file, sync_directory
 from waystation.journal.layout import Stem, table_directory
 from waystation.journal.schema import SCHEMAS
 
 ReportLoss: TypeAlias = Callable[[int, str], None]
-"""Is told how many records were lost, and why; 0 where nobody can tell how many."""
+"""Called with the number of records lost (0 if unknown), and why."""
 
 _END_OF_STREAM: Final = 8  # bytes
+# LZ4: less than a third of the bytes for no more work than writing them uncompressed.
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
-# Less than a third of the bytes, and no more work than writing the plain ones.
-
-
-def _compressed(batch: pa.RecordBatch) -> pa.Buffer:
-    """The bytes of a batch in a stream, without the schema that stands at its beginning."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_LZ4) as stream:
-        stream.write_batch(batch)
-    whole = sink.getvalue()
-    start = batch.schema.serialize().size
-    return whole.slice(start, whole.size - start - _END_OF_STREAM)
 
 
 class Tail:
-    """A tail as its one writer sees it. Every method may raise OSError."""
+    """A tail as its only writer sees it. Every method may raise OSError."""
 
     def __init__(self, directory: Path, table: str, stem: Stem) -> None:
         self.table = table
@@ -48,8 +38,8 @@ class Tail:
         self.opened = time.monotonic()
         self.rows = 0
         self.size = 0
-        self._synced = -1  # how much of it the disk has
-        self.broken = False  # half a batch stands at its end and could not be taken back
+        self._synced = -1  # how many bytes are known to be on disk
+        self.broken = False  # it ends in a partial batch that could not be removed
         directory.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o644)
@@ -59,8 +49,13 @@ class Tail:
             self.close()
             raise
 
+    @property
+    def label(self) -> str:
+        """The name of this tail in the journal's `lost` rows."""
+        return f"{self.table}/{self.path.name.removeprefix('.')}"
+
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write a batch, wholly or not at all."""
+        """Write a batch, completely or not at all."""
         self._write(_compressed(batch))
         self.rows += batch.num_rows
 
@@ -70,12 +65,12 @@ class Tail:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            self._take_back()
+            self._undo_partial_write()
             raise
         self.size += data.size
 
-    def _take_back(self) -> None:
-        """Half a batch must not stand between whole ones."""
+    def _undo_partial_write(self) -> None:
+        """Truncate: a partial batch would make every batch after it unreadable."""
         try:
             os.ftruncate(self._descriptor, self.size)
             os.lseek(self._descriptor, self.size, os.SEEK_SET)
@@ -83,7 +78,7 @@ class Tail:
             self.broken = True
 
     def sync(self) -> None:
-        """Wait until the disk has it."""
+        """Wait until everything written is on disk."""
         if self._synced < 0:
             sync_directory(self.directory)
         if self._synced != self.size:
@@ -91,16 +86,29 @@ class Tail:
             self._synced = self.size
 
     def in_place(self) -> bool:
-        """Whether the file still has its name; what is written to it is lost otherwise."""
-        return is_at(self.path, self._descriptor)
+        """Whether the path still names this file; if not, what is written to it is lost."""
+        return is_same_file(self.path, self._descriptor)
 
     def close(self) -> None:
-        """Close the file; it stays where it is."""
+        """Close the file and leave it where it is."""
         os.close(self._descriptor)
 
 
+def _compressed(batch: pa.RecordBatch) -> pa.Buffer:
+    """The bytes of a batch in a stream, without the schema at the start of that."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_LZ4) as stream:
+        stream.write_batch(batch)
+    whole = sink.getvalue()
+    start = batch.schema.serialize().size
+    return whole.slice(start, whole.size - start - _END_OF_STREAM)
+
+
 class Tails:
-    """Where batches go. `retire` hears of each tail that is finished."""
+    """The open tails of a node, one for each table that has had a record.
+
+    A tail that is large, old or broken is closed and handed to `retire`, to be sealed.
+    """
 
     def __init__(
         self,
@@ -123,7 +131,7 @@ class Tails:
         self._open: dict[str, Tail] = {}
 
     def append(self, table: str, batch: pa.RecordBatch) -> None:
-        """Write a batch, wholly or not at all; raises OSError."""
+        """Write a batch, completely or not at all; raises OSError."""
         tail = self._open.get(table)
         if tail is not None and not tail.in_place():
             self._abandon(tail)
@@ -143,8 +151,8 @@ class Tails:
         stem = Stem(batch.column("incarnation")[0].as_py(), batch.column("seq")[0].as_py())
         return Tail(table_directory(self._journal, table, self._node), table, stem)
 
-    def flushed(self) -> None:
-        """A round of appends is over: sync if asked for, and retire what is old."""
+    def flush(self) -> None:
+        """End a round of appends: sync if configured, and retire old tails."""
         now = time.monotonic()
         for tail in list(self._open.values()):
             if self._sync:
@@ -153,7 +161,7 @@ class Tails:
                 self._finish(tail)
 
     def finish_all(self) -> None:
-        """Retire every tail."""
+        """Close every tail and hand it over."""
         for tail in list(self._open.values()):
             self._finish(tail)
 
@@ -163,7 +171,7 @@ class Tails:
         self._retire(tail)
 
     def _abandon(self, tail: Tail) -> None:
-        """Somebody removed the file under us: what it held is gone."""
+        """Report the rows of a tail whose file was removed or replaced."""
         del self._open[tail.table]
         tail.close()
-        self._report_loss(tail.rows, f"{tail.table}/{tail.path.name.removeprefix('.')} vanished")
+        self._report_loss(tail.rows, f"{tail.label} vanished")
