@@ -309,6 +309,16 @@ def test_a_flush_comes_by_number(tmp_path: Path) -> None:
         until(lambda: rows(tmp_path, "messages"))
 
 
+def test_a_small_number_of_records_is_flushed_again_and_again(tmp_path: Path) -> None:
+    with Journal(tmp_path, "garage", flush_seconds=600, flush_records=5) as journal:
+        for number in range(5):  # behind the row that says that it started
+            journal.note(message_record(number))
+        until(lambda: len(rows(tmp_path, "messages")) == 5)
+        for number in range(5, 11):
+            journal.note(message_record(number))
+        until(lambda: len(rows(tmp_path, "messages")) == 11)
+
+
 def test_a_tail_is_sealed_by_size(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02, seal_bytes=1) as journal:
         for number in range(100):

@@ -148,9 +148,7 @@ class Journal:
         )
         self._converter = Converter(self.incarnation)
         self._seq = 0
-        self._at = (
-            0  # the latest timestamp written; the journal's own rows do not go back before it
-        )
+        self._at = 0  # the latest timestamp written: the journal's own rows are not earlier
         self._pending: deque[tuple[str, pa.RecordBatch]] = deque()
         self._pending_rows = 0
         self._retry_at = 0.0
