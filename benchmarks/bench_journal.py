@@ -20,7 +20,7 @@ from waystation.core.message import Arrival, Message, message_id
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import MessageRecord
 from waystation.journal import Journal
-from waystation.journal.batch import Converter
+from waystation.journal.convert import Converter
 
 PACKAGES = ("pyarrow",)
 RECORDS = 200_000

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.records import INSTANT, SCHEMAS
+from waystation.journal.schema import INSTANT, SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.pipeline.columns import id_texts
 from waystation.pipeline.fleet import Fleet

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.live_commands import PATIENCE, Commands, started
-from waystation.journal.reader import JournalReader
+from waystation.journal.read import JournalReader
 
 GOOD = """\
 [node]

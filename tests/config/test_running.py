@@ -16,7 +16,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
 from waystation.errors import LocalError, UndeliverableError
-from waystation.journal.reader import JournalReader, Wanted
+from waystation.journal.read import JournalReader, RowFilter
 from waystation.node import Context, Node
 from waystation.node.status import STATUS
 
@@ -121,7 +121,7 @@ async def test_what_the_access_rules_forbid_is_refused_and_journalled(tmp_path: 
         # The rules are for peers; the node's own programs are free.
         answer = await live.node.request("admin", b"own", timeout=PATIENCE)
         assert answer.payload == b"own"
-    wanted = Wanted(tables=frozenset({"messages"}), reasons=frozenset({"REFUSED"}))
+    wanted = RowFilter(tables=frozenset({"messages"}), reasons=frozenset({"REFUSED"}))
     rows = list(JournalReader(tmp_path / "J", lambda *_: None, wanted).entries())
     assert [row.fields["onward"] for row in rows] == [["0#admin"], ["0#telemetry"], ["0#nobody"]]
 

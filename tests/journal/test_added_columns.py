@@ -16,8 +16,8 @@ from waystation.gossip_router.outcomes import MemberRecord
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.layout import Stem
-from waystation.journal.reader import TableReader
-from waystation.journal.records import ADDED, SCHEMAS, conforming
+from waystation.journal.read import TableReader
+from waystation.journal.schema import ADDED_COLUMNS, SCHEMAS, conform
 from waystation.journal.seal import write_sealed
 
 MEMBER = Mapping(LogicalAddress(bytes(15) + b"\7", "truck-7"), ("10.0.0.7:1",))
@@ -37,7 +37,7 @@ def age(journal: Path) -> Path:
     [path] = (journal / "members").rglob("*.parquet")
     file = pq.ParquetFile(path)
     metadata = {b"waystation.last_seq": b"0"} | (file.metadata.metadata or {})
-    older = file.read().drop_columns(sorted(ADDED)).replace_schema_metadata(metadata)
+    older = file.read().drop_columns(sorted(ADDED_COLUMNS)).replace_schema_metadata(metadata)
     pq.write_table(older, path)
     return path
 
@@ -73,7 +73,7 @@ def test_rows_of_older_files_are_written_anew_with_the_column(tmp_path: Path) ->
 def test_only_columns_that_were_added_may_be_missing() -> None:
     schema = SCHEMAS["members"]
     batch = pa.RecordBatch.from_pylist([], schema)
-    without = batch.select([name for name in schema.names if name not in ADDED])
-    assert conforming(without, schema).schema == schema
+    without = batch.select([name for name in schema.names if name not in ADDED_COLUMNS])
+    assert conform(without, schema).schema == schema
     with pytest.raises(KeyError):
-        conforming(batch.select(["seq", "dialect"]), schema)
+        conform(batch.select(["seq", "dialect"]), schema)

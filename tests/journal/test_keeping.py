@@ -23,12 +23,11 @@ from tests.journal.traffic import (
 from waystation.errors import LocalError
 from waystation.journal import Journal
 from waystation.journal.check import check
-from waystation.journal.compaction import compact
-from waystation.journal.layout import packing_lock_path
-from waystation.journal.lock import FileLock
-from waystation.journal.reader import JournalReader, TableReader
-from waystation.journal.retention import Keep, apply_retention
-from waystation.journal.sampling import is_kept, threshold
+from waystation.journal.convert import is_sampled, sample_threshold
+from waystation.journal.files import FileLock
+from waystation.journal.housekeeping import RetentionLimits, apply_retention, compact
+from waystation.journal.layout import housekeeping_lock_path
+from waystation.journal.read import JournalReader, TableReader
 
 
 def sealed(directory: Path, table: str = "messages") -> list[Path]:
@@ -66,7 +65,7 @@ def test_a_sampled_message_is_kept_at_every_node_or_at_none(tmp_path: Path) -> N
     assert kept["garage"] == kept["hall"]
     assert 400 < len(kept["garage"]) < 600
     assert kept["garage"] == {
-        f"{n:032x}" for n in range(1, 2_001) if is_kept(f"{n:032x}", threshold(0.25))
+        f"{n:032x}" for n in range(1, 2_001) if is_sampled(f"{n:032x}", sample_threshold(0.25))
     }
     assert len(rows(tmp_path, "routes")) == 4_000
     assert check(tmp_path) == []  # what is left out is no gap
@@ -94,7 +93,7 @@ def test_retention_by_age_removes_old_messages_and_keeps_the_running_incarnation
         os.utime(path, (1_000, 1_000))
     young = next(path for path in sealed(tmp_path) if path.name.startswith("6-"))
     os.utime(young, (5_000, 5_000))
-    gone = apply_retention(tmp_path, "garage", Keep(age=100), now=5_050)
+    gone = apply_retention(tmp_path, "garage", RetentionLimits(age=100), now=5_050)
     assert gone > 8
     assert sealed(tmp_path) == [young]
     assert {path.name.partition("-")[0] for path in sealed(tmp_path, "routes")} == {"6"}
@@ -106,11 +105,11 @@ def test_retention_by_size_removes_the_oldest_messages_first(tmp_path: Path) -> 
     many_files(tmp_path, 6)
     before = [row["seq"] for row in rows(tmp_path, "messages")]
     total = sum(path.stat().st_size for path in tmp_path.rglob("*.parquet"))
-    assert apply_retention(tmp_path, "garage", Keep(bytes=total - 1), now=0) == 1
+    assert apply_retention(tmp_path, "garage", RetentionLimits(bytes=total - 1), now=0) == 1
     after = [row["seq"] for row in rows(tmp_path, "messages")]
     assert before[-len(after) :] == after
     assert len(after) < len(before)
-    apply_retention(tmp_path, "garage", Keep(bytes=1), now=0)
+    apply_retention(tmp_path, "garage", RetentionLimits(bytes=1), now=0)
     assert sealed(tmp_path) == []
     assert len(rows(tmp_path, "routes")) == 6
     assert check(tmp_path) == []
@@ -126,9 +125,9 @@ def test_a_journal_applies_its_own_retention(tmp_path: Path) -> None:
 
 def test_nothing_is_removed_when_everything_is_kept_or_somebody_compacts(tmp_path: Path) -> None:
     many_files(tmp_path, 2)
-    assert apply_retention(tmp_path, "garage", Keep(), now=time.time()) == 0
-    lock = FileLock(packing_lock_path(tmp_path), "compacts")
-    assert apply_retention(tmp_path, "garage", Keep(bytes=1), now=time.time()) == 0
+    assert apply_retention(tmp_path, "garage", RetentionLimits(), now=time.time()) == 0
+    lock = FileLock(housekeeping_lock_path(tmp_path), "compacts")
+    assert apply_retention(tmp_path, "garage", RetentionLimits(bytes=1), now=time.time()) == 0
     with pytest.raises(LocalError, match="is locked"):
         compact(tmp_path, no_problem)
     lock.release()
@@ -246,7 +245,7 @@ def test_compaction_is_safe_beside_a_running_writer_and_readers(tmp_path: Path) 
     stop.set()
     for thread in threads:
         thread.join()
-    assert [f for f in failures if "not whole" not in str(f)] == []
+    assert [f for f in failures if "incomplete" not in str(f)] == []
     compact(tmp_path, no_problem)
     assert len(rows(tmp_path, "messages")) == 3_000
     assert check(tmp_path) == []
@@ -270,7 +269,7 @@ def test_following_gives_each_row_once(tmp_path: Path) -> None:
         for number in range(200):
             journal.note(message_record(number))
             if not number % 10:
-                until(lambda: not journal._buffer)
+                until(lambda: not journal.waiting)
                 found += [e.position[1] for e in reader.entries() if e.table == "messages"]
     found += [e.position[1] for e in reader.entries() if e.table == "messages"]
     assert sorted(found) == list(range(1, 201))

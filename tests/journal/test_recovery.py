@@ -18,15 +18,13 @@ from hypothesis import strategies as st
 
 from tests.journal.traffic import entries, losses, message_record, no_problem, rows
 from waystation.journal import Journal
-from waystation.journal import check as check_module
-from waystation.journal.batch import Converter
 from waystation.journal.check import check
+from waystation.journal.convert import Converter
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.reader import JournalReader
-from waystation.journal.records import NodeKind, NodeRecord
-from waystation.journal.recovery import recover
-from waystation.journal.seal import seal_tail, write_sealed
-from waystation.journal.tail import Tail, read_tail
+from waystation.journal.read import JournalReader, read_tail
+from waystation.journal.schema import NodeKind, NodeRecord
+from waystation.journal.seal import recover, seal_tail, write_sealed
+from waystation.journal.tail import Tail
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -148,7 +146,7 @@ def test_wherever_a_tail_is_cut_its_whole_batches_are_read(
     content = read_tail(path)
     assert content.batches == whole.batches[: len(content.batches)]
     assert (content.torn == 0) == (not content.problem)
-    assert content.whole + content.torn == path.stat().st_size
+    assert content.end + content.torn == path.stat().st_size
     seal_tail(path.parent, "messages", Stem(5, 1), fsync=False)
     found = [entry for entry in entries(directory) if entry.table == "messages"]
     assert len(found) == 10 * len(content.batches)
@@ -164,9 +162,7 @@ def test_bit_flips_in_a_tail_never_crash_a_reader(
     complaints: list[str] = []
     reader = JournalReader(directory, lambda _, problem: complaints.append(problem))
     assert len(list(reader.entries())) <= 31
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(check_module, "_LOOK_AGAIN_SECONDS", 0)
-        check(directory)
+    check(directory, recheck_seconds=0)
     Journal(directory, "garage").close()
     list(JournalReader(directory, lambda *_: None).entries())
 
@@ -252,7 +248,7 @@ def kill_and_check(directory: Path, round: int) -> None:
     assert_all_there(
         [e.fields for e in before.entries() if e.table == "messages"], incarnation, safe
     )
-    assert all("not whole" in complaint for complaint in complaints)
+    assert all("incomplete" in complaint for complaint in complaints)
     if round % 2:
         recovered = JournalReader(directory, no_problem)
         Journal(directory, "garage").close()

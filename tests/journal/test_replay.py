@@ -16,7 +16,7 @@ from waystation.core.multicast import Subscriptions
 from waystation.core.record import ChangeRecord
 from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.journal import Journal
-from waystation.journal.reader import Entry
+from waystation.journal.read import Entry
 
 OWN = Address(1, b"me:4000")
 NAMES = ("a", "b", "Ä-7", "worker/9")

@@ -37,9 +37,10 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, SessionKind, SessionRecord
 from waystation.core.routing import Refusal, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError
-from waystation.journal import Journal, batch, writer
+from waystation.journal import Journal
 from waystation.journal.check import check
-from waystation.journal.records import SCHEMAS
+from waystation.journal.convert import Converter
+from waystation.journal.schema import SCHEMAS
 
 CONTRACT = {
     # As the contract's words map to Arrow's: long, int, timestamp, bool, string, array<string>.
@@ -232,21 +233,20 @@ def test_seq_counts_all_tables_together_in_the_order_of_the_notes(tmp_path: Path
     assert check(tmp_path) == []
 
 
-def test_many_distinct_routes_and_verdicts_are_told_apart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batch, "REMEMBERED", 300)
-    monkeypatch.setattr(writer, "_CHUNK", 64)
+def test_many_distinct_routes_and_verdicts_are_told_apart() -> None:
     records = []
     for number in range(2_000):
         verdict = Verdict(Outcome.DELIVERED, None, f"w{number % 700}")
         route = Route.parse(f"w{number % 700} => x{number % 3}")
         message = Message(route, route.rest(), b"", f"{number:032x}")
         records.append(MessageRecord(Arrival(message, BEGIN), verdict, BEGIN))
-    with Journal(tmp_path, "garage") as journal:
-        for record in records:
-            journal.note(record)
-    for number, row in enumerate(rows(tmp_path, "messages")):
+    converter = Converter(5, cached_values=300)
+    found: list[dict[str, Any]] = []
+    for first in range(0, len(records), 64):
+        [(_, batch)] = converter.convert(records[first : first + 64], first)
+        found += batch.to_pylist()
+    assert [row["seq"] for row in found] == list(range(2_000))
+    for number, row in enumerate(found):
         name, last = f"w{number % 700}", f"0#x{number % 3}"
         assert (row["recipient"], row["onward"], row["return"]) == (
             name,
@@ -309,12 +309,22 @@ def test_a_flush_comes_by_number(tmp_path: Path) -> None:
         until(lambda: rows(tmp_path, "messages"))
 
 
+def test_a_small_number_of_records_is_flushed_again_and_again(tmp_path: Path) -> None:
+    with Journal(tmp_path, "garage", flush_seconds=600, flush_records=5) as journal:
+        for number in range(5):  # behind the row that says that it started
+            journal.note(message_record(number))
+        until(lambda: len(rows(tmp_path, "messages")) == 5)
+        for number in range(5, 11):
+            journal.note(message_record(number))
+        until(lambda: len(rows(tmp_path, "messages")) == 11)
+
+
 def test_a_tail_is_sealed_by_size(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02, seal_bytes=1) as journal:
         for number in range(100):
             journal.note(message_record(number))
             if number % 10 == 9:
-                until(lambda: not journal._buffer)
+                until(lambda: not journal.waiting)
         until(lambda: len(sealed(tmp_path, "messages")) > 1)
     assert [row["bytes"] for row in rows(tmp_path, "messages")] == list(range(100))
 
@@ -351,7 +361,7 @@ def test_any_name_of_a_node_can_stand_in_a_path(tmp_path: Path, node: str) -> No
 
 @pytest.mark.parametrize("node", ["", "x" * 300, "\ud800", None])
 def test_a_name_that_no_path_can_hold_is_refused(tmp_path: Path, node: Any) -> None:
-    with pytest.raises(LocalError, match="the node"):
+    with pytest.raises(LocalError, match="invalid node name"):
         Journal(tmp_path, node)
 
 
@@ -360,6 +370,7 @@ def test_a_name_that_no_path_can_hold_is_refused(tmp_path: Path, node: Any) -> N
     [
         {"flush_seconds": 0},
         {"flush_records": 0},
+        {"buffer_records": 0},
         {"seal_bytes": -1},
         {"keep_age": 0},
         {"fsync": "always"},
@@ -412,8 +423,7 @@ def test_every_fsync_policy_writes_the_same(tmp_path: Path, fsync: Any) -> None:
 def test_what_the_writer_cannot_keep_up_with_is_counted_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_WAITING", 100)
-    journal = Journal(tmp_path, "garage", flush_seconds=600, flush_records=10)
+    journal = Journal(tmp_path, "garage", flush_seconds=600, flush_records=10, buffer_records=100)
     journal._wake.set()
     until(lambda: rows(tmp_path, "nodes"))
     monkeypatch.setattr(journal._wake, "set", lambda: None)  # the writer sleeps on
@@ -444,7 +454,7 @@ def test_what_is_noted_after_the_end_is_counted_and_not_kept(tmp_path: Path) -> 
     journal.close()
     journal.close()
     journal.note(message_record(1))
-    assert (journal.lost, journal._buffer) == (1, [])
+    assert (journal.lost, journal.waiting) == (1, 0)
 
 
 def test_several_threads_may_note_and_lose_nothing(tmp_path: Path) -> None:
@@ -480,7 +490,7 @@ def test_an_error_in_the_writer_itself_does_not_end_it(
         raise RuntimeError("a bug")
 
     with caplog.at_level(logging.ERROR, "waystation.journal"):
-        monkeypatch.setattr(journal, "_tell_losses", broken)
+        monkeypatch.setattr(journal, "_report_losses", broken)
         until(lambda: caplog.records)
     journal.note(message_record(1))
     journal.close()

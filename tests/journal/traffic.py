@@ -1,4 +1,4 @@
-"""Records as a node makes them, and a look into a journal, for the tests of the journal."""
+"""Records as a node makes them, and what a journal contains, for the tests of the journal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
-from waystation.journal.reader import Entry, JournalReader, Wanted
+from waystation.journal.read import Entry, JournalReader, RowFilter
 
 BEGIN = 1_700_000_000_000_000
 DELIVERED = Verdict(Outcome.DELIVERED, None, "echo", Address(0, b"echo"))
@@ -36,29 +36,29 @@ def change_record(number: int, participant: str | None = None) -> ChangeRecord:
 
 
 def no_problem(path: Path, problem: str) -> None:
-    """What a reader reports to when nothing may be wrong."""
+    """The report of a reader of a journal without problems."""
     raise AssertionError(f"{path}: {problem}")
 
 
-def entries(directory: Path, **wanted: Any) -> list[Entry]:
-    """All rows of a journal that must be sound."""
-    return list(JournalReader(directory, no_problem, Wanted(**wanted)).entries())
+def entries(directory: Path, **filters: Any) -> list[Entry]:
+    """All rows of a journal; fails if any file cannot be read."""
+    return list(JournalReader(directory, no_problem, RowFilter(**filters)).entries())
 
 
 def rows(directory: Path, table: str) -> list[dict[str, Any]]:
-    """The rows of one table of a journal that must be sound."""
+    """The rows of one table of a journal; fails if any file cannot be read."""
     return [entry.fields for entry in entries(directory, tables=frozenset({table}))]
 
 
 def losses(directory: Path) -> list[tuple[int, str]]:
-    """What the `lost` rows of a journal tell."""
+    """The `lost` rows of a journal: how many records, and why."""
     lost = [row for row in rows(directory, "nodes") if row["kind"] == "lost"]
     return [(row["lost"], row["detail"]) for row in lost]
 
 
 def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "the condition never held"
         time.sleep(0.01)

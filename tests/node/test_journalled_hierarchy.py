@@ -17,7 +17,7 @@ from waystation.core.address import Route
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE
 from waystation.core.routing import RoutingEntry
-from waystation.journal.reader import Entry
+from waystation.journal.read import Entry
 from waystation.node import FAIL, Node, Queue, Wait
 
 IDS = ("a/news", "a/news/x", "a/news/x/y", "b/news", "hub/news/x")

@@ -17,7 +17,7 @@ from waystation.core.message import Message
 from waystation.core.record import ChangeRecord
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
-from waystation.journal.reader import Entry
+from waystation.journal.read import Entry
 from waystation.node import FAIL, Context, Node
 from waystation.testing import ManualClock, MemoryNetwork
 

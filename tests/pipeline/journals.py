@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from tests.pipeline import oracle
 from tests.pipeline.oracle import Row, Tables
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.reader import JournalReader, Wanted
-from waystation.journal.records import SCHEMAS
+from waystation.journal.read import JournalReader, RowFilter
+from waystation.journal.schema import SCHEMAS
 
 BEGIN: Final = 1_700_000_000_000_000
 PARTICIPANTS: Final = ("a", "b", "Ä/7")
@@ -373,7 +373,9 @@ def read(directory: Path) -> Tables:
     """The rows of a journal, for the oracle."""
     tables: Tables = {}
     for table in SCHEMAS:
-        found = JournalReader(directory, _no_problem, Wanted(tables=frozenset({table}))).entries()
+        found = JournalReader(
+            directory, _no_problem, RowFilter(tables=frozenset({table}))
+        ).entries()
         rows = [{"node": entry.node, **entry.fields} for entry in found]
         if rows:
             tables[table] = rows

@@ -113,7 +113,10 @@ def test_simulate_does_not_write_into_what_is_there(run: Run, fleet: Path) -> No
         ("simulate --nodes 1 --participants 1 --messages 1 --out x", "'--nodes': 1 is not in"),
         ("simulate --nodes 5", "Missing option '--participants'"),
         ("pipeline build --journal nowhere --out x", "'nowhere' does not exist"),
-        ("pipeline table --journal . --at tomorrow", "'tomorrow' is no time; write 2026-05-01"),
+        (
+            "pipeline table --journal . --at tomorrow",
+            "invalid timestamp 'tomorrow'; write 2026-05-01",
+        ),
         ("pipeline watchh", "No such command 'watchh'"),
     ],
 )

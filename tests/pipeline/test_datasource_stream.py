@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 
 from tests.pipeline.small import INCARNATION, put_rows, row
 from waystation.errors import LocalError
-from waystation.journal.compaction import compact
+from waystation.journal.housekeeping import compact
 from waystation.pipeline.schema import spark_schema
 from waystation.pipeline.source_offsets import Mark, Offset
 from waystation.pipeline.source_options import Reading

@@ -28,7 +28,7 @@ from tests.pipeline.watched import (
     take_in,
 )
 from waystation.errors import LocalError
-from waystation.journal.compaction import compact
+from waystation.journal.housekeeping import compact
 from waystation.pipeline import TABLES
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import write_fleet

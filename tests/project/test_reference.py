@@ -9,7 +9,7 @@ import pytest
 
 from tests.project.test_commands import COMMANDS, DOCUMENTS, variable_of
 from waystation.core.outcome import Outcome, Reason
-from waystation.journal.records import SCHEMAS
+from waystation.journal.schema import SCHEMAS
 from waystation.pipeline.schema import BUILT
 
 ROOT = Path(__file__).resolve().parents[2]

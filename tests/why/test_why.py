@@ -18,7 +18,7 @@ from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.journal.layout import Stem
-from waystation.journal.records import MESSAGES, SCHEMAS
+from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.node import FAIL, Limits, Node
 from waystation.why import Account, explain, tell

@@ -1,4 +1,4 @@
-"""`waystation journal`: what stands in a journal, for people and for programs.
+"""`waystation journal`: print, check and compact a journal, for people and for programs.
 
 The journal is an extra (pyarrow): it is imported by the commands that need it, not by this module.
 """
@@ -28,7 +28,7 @@ from waystation.core.message import check_message_id
 from waystation.core.outcome import Outcome, Reason
 
 if TYPE_CHECKING:
-    from waystation.journal.reader import Entry, JournalReader
+    from waystation.journal.read import Entry, JournalReader
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _AGO: Final = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -40,7 +40,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class Instant(click.ParamType[int]):
-    """A moment: ISO 8601 (UTC unless it says otherwise), or how long ago (90s, 15m, 2h, 1d)."""
+    """A timestamp: ISO 8601 (UTC by default), or how long ago (90s, 15m, 2h, 1d)."""
 
     name = "time"
 
@@ -60,7 +60,9 @@ class Instant(click.ParamType[int]):
             else:
                 moment = datetime.fromisoformat(value)
         except (ValueError, OverflowError):
-            self.fail(f"{value!r} is no time; write 2026-05-01T12:00:00, or 15m for so long ago")
+            self.fail(
+                f"invalid timestamp {value!r}; write 2026-05-01T12:00:00, or 15m for 15 minutes ago"
+            )
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         return (moment - _EPOCH) // timedelta(microseconds=1)
@@ -90,7 +92,7 @@ _directory = click.argument(
 
 
 def _filters(command: Command) -> Command:
-    """The options that say which rows to show."""
+    """The options that select rows."""
     options = [
         click.option(
             "--table",
@@ -108,18 +110,22 @@ def _filters(command: Command) -> Command:
         click.option(
             "--outcome",
             multiple=True,
-            type=_words(Outcome),
+            type=_choice(Outcome),
             help="Only messages with this outcome (repeatable).",
         ),
         click.option(
             "--reason",
             multiple=True,
-            type=_words(Reason),
-            help="Only messages that were dropped for this reason (repeatable).",
+            type=_choice(Reason),
+            help="Only messages dropped for this reason (repeatable).",
         ),
         click.option("--participant", help="Only rows about this participant."),
-        click.option("--since", type=Instant(), help="From this time on, or 15m for so long ago."),
-        click.option("--until", type=Instant(), help="Before this time."),
+        click.option(
+            "--since",
+            type=Instant(),
+            help="Only rows from this time on (2026-05-01T12:00, or 15m: 15 minutes ago).",
+        ),
+        click.option("--until", type=Instant(), help="Only rows before this time."),
         json_option,
     ]
     for option in reversed(options):
@@ -127,14 +133,14 @@ def _filters(command: Command) -> Command:
     return command
 
 
-def _words(kind: type[Outcome | Reason]) -> click.Choice[str]:
+def _choice(kind: type[Outcome | Reason]) -> click.Choice[str]:
     return click.Choice([str(word) for word in kind], case_sensitive=False)
 
 
 def _reader(directory: Path, options: dict[str, Any]) -> JournalReader:
-    from waystation.journal.reader import JournalReader, Wanted  # noqa: PLC0415
+    from waystation.journal.read import JournalReader, RowFilter  # noqa: PLC0415
 
-    wanted = Wanted(
+    rows = RowFilter(
         tables=frozenset(options["table"]),
         nodes=frozenset(options["node"]),
         message=options["message"],
@@ -144,7 +150,7 @@ def _reader(directory: Path, options: dict[str, Any]) -> JournalReader:
         since=options["since"],
         until=options["until"],
     )
-    return JournalReader(directory, _complain, wanted)
+    return JournalReader(directory, _report, rows)
 
 
 _CAT: Final = """Print the rows of a journal, sealed or not, one line each.
@@ -161,14 +167,14 @@ Examples:
 @_directory
 @_filters
 def cat(directory: Path, *, as_json: bool, **options: Any) -> None:
-    """Print what the filters let through."""
+    """Print the rows that pass the filters."""
     check_is_journal(directory)
     reader = _reader(directory, options)
     for entry in reader.entries():
         click.echo(_json_line(entry) if as_json else line(entry))
 
 
-_TAIL: Final = """Print the last rows of a journal, and with -f those that come.
+_TAIL: Final = """Print the last rows of a journal; with -f, also new ones as they come.
 
 \b
 Examples:
@@ -186,14 +192,14 @@ Examples:
     default=10,
     show_default=True,
     type=click.IntRange(0, 10**9),
-    help="So many rows to begin with.",
+    help="Number of rows to print at first.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with new rows until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new rows until interrupted.")
 @_filters
 def tail(directory: Path, *, lines: int, follow: bool, as_json: bool, **options: Any) -> None:
-    """Print the last rows of a journal, and with -f those that come."""
+    """Print the last rows of a journal; with -f, also new ones as they come."""
     show = _json_line if as_json else line
-    if not follow:  # a journal that is followed may begin later
+    if not follow:  # a journal that is followed may not exist yet
         check_is_journal(directory)
     reader = _reader(directory, options)
     last = list(deque(reader.entries(), maxlen=lines))
@@ -206,11 +212,11 @@ def tail(directory: Path, *, lines: int, follow: bool, as_json: bool, **options:
         try:
             time.sleep(_FOLLOW_SECONDS)
             last = list(reader.entries())
-        except KeyboardInterrupt:  # that is how it ends
+        except KeyboardInterrupt:  # the normal end
             return
 
 
-_CHECK: Final = """Verify every file and row of a journal; exit 1 when something is wrong.
+_CHECK: Final = """Verify every file and row of a journal; exit with 1 if there is a problem.
 
 \b
 Examples:
@@ -223,7 +229,7 @@ Examples:
 @_directory
 @json_option
 def check(directory: Path, *, as_json: bool) -> int:
-    """Verify every file and row of a journal; exit 1 when something is wrong."""
+    """Verify every file and row of a journal; exit with 1 if there is a problem."""
     from waystation.journal.check import check as check_journal  # noqa: PLC0415
 
     check_is_journal(directory)
@@ -252,29 +258,29 @@ Examples:
     default=128 * 2**20,
     show_default=True,
     type=click.IntRange(min=1),
-    help="Merge neighbours up to this size.",
+    help="Maximum size of a merged file.",
 )
 @json_option
 def compact(directory: Path, *, node: str | None, target_bytes: int, as_json: bool) -> None:
     """Merge small sealed files; safe while the journal is written and read."""
     check_is_journal(directory)
-    from waystation.journal.compaction import compact as compact_journal  # noqa: PLC0415
+    from waystation.journal.housekeeping import compact as compact_journal  # noqa: PLC0415
 
-    done = compact_journal(directory, _complain, node=node, target_bytes=target_bytes)
+    done = compact_journal(directory, _report, node=node, target_bytes=target_bytes)
     if as_json:
         click.echo(msgspec.json.encode(done).decode())
     else:
         click.echo(f"{done.before} files before, {done.after} after, {done.rows} rows moved")
 
 
-def _complain(path: Path, problem: str) -> None:
+def _report(path: Path, problem: str) -> None:
     click.echo(f"waystation: {path}: {problem}", err=True)
 
 
 def _time(microseconds: int) -> str:
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds)
-    except OverflowError:  # a row may hold anything
+    except OverflowError:  # a file may contain any number
         return f"{microseconds} us"
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
@@ -288,7 +294,7 @@ def _json_line(entry: Entry) -> str:
 
 
 def line(entry: Entry) -> str:
-    """A row for people: when, where, what."""
+    """A row as one line of text: when, where, what."""
     fields = dict(entry.fields)
     incarnation, seq = entry.position
     for name in ("incarnation", "seq", "at"):

@@ -17,10 +17,8 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from waystation.journal.layout import SEALED, TAIL, files_in, nodes_of, table_directory
-from waystation.journal.reader import plain
-from waystation.journal.records import MESSAGES
-from waystation.journal.sealed import read_batches
-from waystation.journal.tail import UNREADABLE, read_tail
+from waystation.journal.read import UNREADABLE, instants_as_integers, read_sealed, read_tail
+from waystation.journal.schema import MESSAGES
 
 _NEWEST: Final = 50  # so many files are looked at for losses
 
@@ -85,7 +83,7 @@ class Trail:
             try:
                 if path not in self._sealed and path.stat().st_mtime >= self._since:
                     self._sealed.add(path)
-                    yield from read_batches(path)
+                    yield from read_sealed(path)
             except UNREADABLE:
                 continue
 
@@ -93,7 +91,7 @@ class Trail:
         start, schema = self._tails.get(path, (0, None))
         content = read_tail(path, start, schema)
         if content.schema is not None:
-            self._tails[path] = content.whole, content.schema
+            self._tails[path] = content.end, content.schema
         yield from content.batches
 
 
@@ -127,9 +125,9 @@ def _newest(journal: Path) -> list[tuple[str, Path]]:
 
 
 def _batches_of(path: Path) -> Iterator[pa.RecordBatch]:
-    return iter(read_tail(path).batches) if path.suffix == TAIL else read_batches(path)
+    return iter(read_tail(path).batches) if path.suffix == TAIL else read_sealed(path)
 
 
 def _sightings(node: str, batch: pa.RecordBatch) -> Iterator[Sighting]:
-    for row in plain(batch.select(_COLUMNS)).to_pylist():
+    for row in instants_as_integers(batch.select(_COLUMNS)).to_pylist():
         yield Sighting(node=node, **row)

@@ -14,8 +14,8 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.journal.layout import nodes_of
-from waystation.journal.reader import TableReader
-from waystation.journal.records import MESSAGES
+from waystation.journal.read import TableReader
+from waystation.journal.schema import MESSAGES
 
 DROPPED: Final = "DROPPED"
 WINDOW: Final = 3.0

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from waystation.errors import LocalError, quote
-from waystation.journal.lock import FileLock
+from waystation.journal.files import FileLock
 
 MADE: Final = "demo.json"
 _LOCK: Final = ".demo.lock"

@@ -1,14 +1,14 @@
-"""Where the journal lies: directories, file names, and how a node's name is written in a path.
+"""Layout of a journal's directory: paths, file names, and how a node's name is escaped in them.
 
     JOURNAL/<table>/node=<node>/<incarnation>-<first seq>.parquet    sealed
     JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.arrows    a tail, being written
     JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.seal.tmp  being sealed
     JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.pack.tmp  being compacted
-    JOURNAL/<table>/node=<node>/_removed                             what retention took away
+    JOURNAL/<table>/node=<node>/_removed                             what retention removed
     JOURNAL/.node=<node>.lock                                        held by the node's writer
     JOURNAL/.pack.lock                                               held while files are removed
 
-What starts with `.` or `_` is invisible to Spark. Nothing here opens a file.
+Spark ignores names that start with `.` or `_`. Nothing here opens a file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.errors import LocalError, quote
-from waystation.journal.records import SCHEMAS
+from waystation.journal.schema import SCHEMAS
 
 SEALED: Final = ".parquet"
 TAIL: Final = ".arrows"
@@ -32,11 +32,11 @@ REMOVED: Final = "_removed"
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\{}[]^\x7f") | {chr(code) for code in range(32)}
 _HEX: Final = re.compile("%([0-9A-Fa-f]{2})")
 _STEM: Final = re.compile(r"\.?(\d{1,18})-(\d{1,18})")
-_MAX_NAME_BYTES: Final = 240  # file systems take 255; `.lock` and the like need some
+_MAX_NAME_BYTES: Final = 240  # file systems allow 255; leaves room for `.lock` and the like
 
 
 class Stem(Struct, frozen=True, order=True):
-    """What a file holds: rows of one incarnation from one seq on.
+    """What a file's name says: the incarnation of its rows and the seq of the first.
 
     >>> Stem.parse(".1700000000000-42.arrows")
     Stem(incarnation=1700000000000, first=42)
@@ -49,7 +49,7 @@ class Stem(Struct, frozen=True, order=True):
 
     @classmethod
     def parse(cls, name: str) -> Stem | None:
-        """The stem of a file name of the journal, or None for any other."""
+        """The stem of a file name, or None if no file of the journal has such a name."""
         stem, _, _ = name.removeprefix(".").partition(".")
         found = _STEM.fullmatch(stem)
         return cls(int(found[1]), int(found[2])) if found else None
@@ -65,56 +65,56 @@ class Stem(Struct, frozen=True, order=True):
         return f".{self.incarnation}-{self.first}{TAIL}"
 
     def temporary(self, suffix: str) -> str:
-        """The name of the sealed file while it is not whole yet."""
+        """The name of the sealed file while it is being written."""
         return f".{self.incarnation}-{self.first}{suffix}"
 
 
-def escaped(node: str) -> str:
-    """A node's name as Spark and Hive write it in a path.
+def escape(node: str) -> str:
+    """Escape a node's name for a path, as Spark and Hive do.
 
-    >>> escaped("hall/2: left"), unescaped("hall%2F2%3A left")
+    >>> escape("hall/2: left"), unescape("hall%2F2%3A left")
     ('hall%2F2%3A left', 'hall/2: left')
     """
     return "".join(f"%{ord(char):02X}" if char in _ESCAPED else char for char in node)
 
 
-def unescaped(text: str) -> str:
-    """The name of a node from its path."""
+def unescape(text: str) -> str:
+    """The node's name that was escaped for a path."""
     return _HEX.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def check_node(node: str) -> str:
-    """Return the name, or raise the LocalError that says why it cannot stand in a path."""
+    """Return the name; raise LocalError if it cannot be part of a path."""
     problem = ""
     if not isinstance(node, str) or not node:
-        problem = "is no name"
+        problem = "it must be a non-empty string"
     else:
         try:
-            if len(f"node={escaped(node)}".encode()) > _MAX_NAME_BYTES:
-                problem = "is too long for a directory"
+            if len(f"node={escape(node)}".encode()) > _MAX_NAME_BYTES:
+                problem = "too long for a directory name"
         except UnicodeEncodeError:
-            problem = "cannot be written as UTF-8"
+            problem = "not valid UTF-8"
     if problem:
         raise LocalError(
-            f"the node {quote(node)} {problem}",
+            f"invalid node name {quote(node)}: {problem}",
             rule="OB-4",
-            hint=f"give a text that takes at most {_MAX_NAME_BYTES} bytes in a path",
+            hint=f"choose a name of at most {_MAX_NAME_BYTES} bytes (escaped, with `node=`)",
         )
     return node
 
 
 def table_directory(journal: Path, table: str, node: str) -> Path:
-    """Where one table of one node lies."""
-    return journal / table / f"node={escaped(node)}"
+    """The directory of one table of one node."""
+    return journal / table / f"node={escape(node)}"
 
 
 def lock_path(journal: Path, node: str) -> Path:
-    """The file that the writer of a node holds locked."""
-    return journal / f".node={escaped(node)}.lock"
+    """The lock file of a node's writer."""
+    return journal / f".node={escape(node)}.lock"
 
 
-def packing_lock_path(journal: Path) -> Path:
-    """The file that whoever removes or replaces sealed files holds locked."""
+def housekeeping_lock_path(journal: Path) -> Path:
+    """The lock file of whoever removes or replaces sealed files."""
     return journal / ".pack.lock"
 
 
@@ -124,7 +124,7 @@ def nodes_of(journal: Path, table: str) -> list[str]:
         names = [path.name for path in (journal / table).iterdir()]
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return sorted(unescaped(name[5:]) for name in names if name.startswith("node="))
+    return sorted(unescape(name[5:]) for name in names if name.startswith("node="))
 
 
 def all_nodes(journal: Path) -> list[str]:
@@ -133,7 +133,7 @@ def all_nodes(journal: Path) -> list[str]:
 
 
 def files_in(directory: Path, suffix: str) -> list[Stem]:
-    """The files of the journal with this suffix, in the order of their rows."""
+    """The journal's files with this suffix, in the order of their rows."""
     return sorted(stem for name, stem in _named(directory) if name.endswith(suffix))
 
 
@@ -149,7 +149,7 @@ def _named(directory: Path) -> Iterator[tuple[str, Stem]]:
 
 
 def last_incarnation(journal: Path, node: str) -> int:
-    """The highest incarnation of a node that left any file, or 0."""
+    """The highest incarnation that any file of a node has, or 0."""
     return max(
         (
             stem.incarnation

@@ -1,8 +1,8 @@
 """OpenTelemetry: each outcome of a message at this node as a span (extra `otel`, off by default).
 
 A message's id is a W3C trace id, so the spans of all nodes that a message passed make one trace.
-This is an observer like the journal: pass `Spans.note` to whoever has records. It needs the SDK:
-`pip install 'waystation[otel]'`. Exporting, batching and its limits are the SDK's.
+This is an observer like the journal: pass `Spans.note` to `node.observe`. It needs the SDK:
+`pip install 'waystation[otel]'`. Exporting, batching and their limits are the SDK's.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
 class Spans:
-    """Turns the outcomes of messages at a node into spans, and hands them to a processor.
+    """Turns the outcomes of messages at a node into spans and passes them to a processor.
 
-    Without a processor of your own, they go in batches to the OTLP endpoint that the environment
-    names (OTEL_EXPORTER_OTLP_ENDPOINT and the rest).
+    By default, they are exported in batches to the OTLP endpoint that the environment configures
+    (OTEL_EXPORTER_OTLP_ENDPOINT and others).
     """
 
     def __init__(self, node: str, processor: SpanProcessor | None = None) -> None:
@@ -37,14 +37,14 @@ class Spans:
         self._ids = RandomIdGenerator()
 
     def note(self, record: Record) -> None:
-        """Take a record; only messages make spans."""
+        """Take a record; only messages become spans."""
         if isinstance(record, MessageRecord):
             trace = _trace_id(record.arrival.message.id)
-            if trace:  # else it has no id, and could be found under none
+            if trace:  # a message without an id belongs to no trace
                 self._processor.on_end(self._span(record, trace))
 
     def close(self) -> None:
-        """Export what is left."""
+        """Export what is left and shut the processor down."""
         self._processor.shutdown()
 
     def _span(self, record: MessageRecord, trace: int) -> ReadableSpan:
@@ -71,9 +71,9 @@ def _otlp() -> SpanProcessor:
         )
     except ModuleNotFoundError as error:
         raise LocalError(
-            "there is no OTLP exporter to send spans with",
+            "the OTLP exporter is not installed",
             rule="OB-4",
-            hint="pip install opentelemetry-exporter-otlp-proto-http, or give a processor",
+            hint="pip install opentelemetry-exporter-otlp-proto-http, or pass a processor",
         ) from error
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def _trace_id(message_id: str) -> int:
 
 def _attributes(record: MessageRecord) -> dict[str, str | int]:
     message, verdict = record.arrival.message, record.verdict
-    told: dict[str, str | int | None] = {
+    values: dict[str, str | int | None] = {
         "waystation.onward": str(message.onward_route),
         "waystation.return": str(message.return_route),
         "waystation.bytes": len(message.payload),
@@ -98,7 +98,7 @@ def _attributes(record: MessageRecord) -> dict[str, str | int]:
         "waystation.next_hop": str(verdict.address) if _is_sent(record) else None,
         "waystation.recipient": verdict.recipient if _is_received(record) else None,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _is_sent(record: MessageRecord) -> bool:

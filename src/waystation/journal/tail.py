@@ -1,54 +1,34 @@
-"""A tail: the file of a table that is being written, in Arrow's streaming format.
+"""Tails: the files of the tables that are being written, in Arrow's streaming format.
 
-The format is what Arrow says: a schema, then batches, each with its length in front. So a reader
-finds every whole batch, and what a crash left behind it is recognised as torn. There is no
-checksum; each batch is validated before anybody sees it.
+That format is a schema and then batches, each with its length in front. So a reader finds every
+complete batch, and recognises what a crash left after the last one as torn. There is no checksum;
+readers validate each batch (read.py). Only the writer's thread calls what is here.
 """
 
 from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import pyarrow as pa
-from msgspec import Struct
 
-from waystation.journal.files import is_at, sync_directory
-from waystation.journal.layout import Stem
-from waystation.journal.records import SCHEMAS
+from waystation.journal.files import is_same_file, sync_directory
+from waystation.journal.layout import Stem, table_directory
+from waystation.journal.schema import SCHEMAS
+
+ReportLoss: TypeAlias = Callable[[int, str], None]
+"""Called with the number of records lost (0 if unknown), and why."""
 
 _END_OF_STREAM: Final = 8  # bytes
-UNREADABLE: Final = (
-    pa.ArrowException,
-    EOFError,
-    LookupError,  # a column that is not there
-    MemoryError,
-    OSError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
-"""What Arrow raises when it is given bytes that are not Arrow, or not those of our tables."""
-
-
+# LZ4: less than a third of the bytes for no more work than writing them uncompressed.
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
-# Less than a third of the bytes, and no more work than writing the plain ones.
-
-
-def _compressed(batch: pa.RecordBatch) -> pa.Buffer:
-    """The bytes of a batch in a stream, without the schema that stands at its beginning."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_LZ4) as stream:
-        stream.write_batch(batch)
-    whole = sink.getvalue()
-    start = batch.schema.serialize().size
-    return whole.slice(start, whole.size - start - _END_OF_STREAM)
 
 
 class Tail:
-    """A tail as its one writer sees it. Every method may raise OSError."""
+    """A tail as its only writer sees it. Every method may raise OSError."""
 
     def __init__(self, directory: Path, table: str, stem: Stem) -> None:
         self.table = table
@@ -58,8 +38,8 @@ class Tail:
         self.opened = time.monotonic()
         self.rows = 0
         self.size = 0
-        self._synced = -1  # how much of it the disk has
-        self.broken = False  # half a batch stands at its end and could not be taken back
+        self._synced = -1  # how many bytes are known to be on disk
+        self.broken = False  # it ends in a partial batch that could not be removed
         directory.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o644)
@@ -69,8 +49,13 @@ class Tail:
             self.close()
             raise
 
+    @property
+    def label(self) -> str:
+        """The name of this tail in the journal's `lost` rows."""
+        return f"{self.table}/{self.path.name.removeprefix('.')}"
+
     def append(self, batch: pa.RecordBatch) -> None:
-        """Write a batch, wholly or not at all."""
+        """Write a batch, completely or not at all."""
         self._write(_compressed(batch))
         self.rows += batch.num_rows
 
@@ -80,12 +65,12 @@ class Tail:
             while view:
                 view = view[os.write(self._descriptor, view) :]
         except OSError:
-            self._take_back()
+            self._undo_partial_write()
             raise
         self.size += data.size
 
-    def _take_back(self) -> None:
-        """Half a batch must not stand between whole ones."""
+    def _undo_partial_write(self) -> None:
+        """Truncate: a partial batch would make every batch after it unreadable."""
         try:
             os.ftruncate(self._descriptor, self.size)
             os.lseek(self._descriptor, self.size, os.SEEK_SET)
@@ -93,7 +78,7 @@ class Tail:
             self.broken = True
 
     def sync(self) -> None:
-        """Wait until the disk has it."""
+        """Wait until everything written is on disk."""
         if self._synced < 0:
             sync_directory(self.directory)
         if self._synced != self.size:
@@ -101,57 +86,92 @@ class Tail:
             self._synced = self.size
 
     def in_place(self) -> bool:
-        """Whether the file still has its name; what is written to it is lost otherwise."""
-        return is_at(self.path, self._descriptor)
+        """Whether the path still names this file; if not, what is written to it is lost."""
+        return is_same_file(self.path, self._descriptor)
 
     def close(self) -> None:
-        """Close the file; it stays where it is."""
+        """Close the file and leave it where it is."""
         os.close(self._descriptor)
 
 
-class TailContent(Struct):
-    """What could be read of a tail.
+def _compressed(batch: pa.RecordBatch) -> pa.Buffer:
+    """The bytes of a batch in a stream, without the schema at the start of that."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=_LZ4) as stream:
+        stream.write_batch(batch)
+    whole = sink.getvalue()
+    start = batch.schema.serialize().size
+    return whole.slice(start, whole.size - start - _END_OF_STREAM)
 
-    `whole` is where the last readable batch ends; `torn` are the bytes behind it, and `problem`
-    says what is wrong with them. A tail that is being written may well be torn for a moment.
+
+class Tails:
+    """The open tails of a node, one for each table that has had a record.
+
+    A tail that is large, old or broken is closed and handed to `retire`, to be sealed.
     """
 
-    schema: pa.Schema | None
-    batches: list[pa.RecordBatch]
-    whole: int
-    torn: int
-    problem: str
+    def __init__(
+        self,
+        journal: Path,
+        node: str,
+        *,
+        seal_bytes: int,
+        seal_seconds: float,
+        sync: bool,
+        report_loss: ReportLoss,
+        retire: Callable[[Tail], None],
+    ) -> None:
+        self._journal = journal
+        self._node = node
+        self._seal_bytes = seal_bytes
+        self._seal_seconds = seal_seconds
+        self._sync = sync
+        self._report_loss = report_loss
+        self._retire = retire
+        self._open: dict[str, Tail] = {}
 
-    @property
-    def rows(self) -> int:
-        """How many rows were read."""
-        return sum(batch.num_rows for batch in self.batches)
+    def append(self, table: str, batch: pa.RecordBatch) -> None:
+        """Write a batch, completely or not at all; raises OSError."""
+        tail = self._open.get(table)
+        if tail is not None and not tail.in_place():
+            self._abandon(tail)
+            tail = None
+        if tail is None:
+            tail = self._open[table] = self._new(table, batch)
+        try:
+            tail.append(batch)
+        except OSError:
+            if tail.broken:
+                self._finish(tail)
+            raise
+        if tail.size >= self._seal_bytes:
+            self._finish(tail)
 
+    def _new(self, table: str, batch: pa.RecordBatch) -> Tail:
+        stem = Stem(batch.column("incarnation")[0].as_py(), batch.column("seq")[0].as_py())
+        return Tail(table_directory(self._journal, table, self._node), table, stem)
 
-def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> TailContent:
-    """Read the whole batches of a tail; go on at `start` if its schema is known from before.
+    def flush(self) -> None:
+        """End a round of appends: sync if configured, and retire old tails."""
+        now = time.monotonic()
+        for tail in list(self._open.values()):
+            if self._sync:
+                tail.sync()
+            if now - tail.opened >= self._seal_seconds:
+                self._finish(tail)
 
-    The file is read, not mapped: a writer that takes back half a batch makes it shorter.
-    """
-    with path.open("rb") as file:
-        file.seek(start)
-        data = file.read()
-    source = pa.BufferReader(data)
-    content = TailContent(schema, [], start, 0, "")
-    try:
-        while source.tell() < len(data):
-            _read_message(source, content)
-            content.whole = start + source.tell()
-    except UNREADABLE as error:
-        content.problem = " ".join(str(error).split()) or type(error).__name__
-    content.torn = start + len(data) - content.whole
-    return content
+    def finish_all(self) -> None:
+        """Close every tail and hand it over."""
+        for tail in list(self._open.values()):
+            self._finish(tail)
 
+    def _finish(self, tail: Tail) -> None:
+        del self._open[tail.table]
+        tail.close()
+        self._retire(tail)
 
-def _read_message(source: pa.BufferReader, content: TailContent) -> None:
-    if content.schema is None:
-        content.schema = pa.ipc.read_schema(source)
-        return
-    batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), content.schema)
-    batch.validate(full=True)
-    content.batches.append(batch)
+    def _abandon(self, tail: Tail) -> None:
+        """Report the rows of a tail whose file was removed or replaced."""
+        del self._open[tail.table]
+        tail.close()
+        self._report_loss(tail.rows, f"{tail.label} vanished")

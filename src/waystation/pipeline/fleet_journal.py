@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.journal.layout import SEALING, Stem, table_directory
-from waystation.journal.records import INSTANT, SCHEMAS
+from waystation.journal.schema import INSTANT, SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.pipeline.fleet import (
     APPS,

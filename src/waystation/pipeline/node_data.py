@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
-from waystation.journal.chunks import instant_bounds, number_bounds
+from waystation.journal.pruning import instant_bounds, number_bounds
 from waystation.pipeline.checks import problems_of
 from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out

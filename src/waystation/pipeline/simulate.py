@@ -24,7 +24,7 @@ import pyarrow as pa
 from msgspec import Struct
 
 from waystation.errors import LocalError, quote
-from waystation.journal.records import SCHEMAS
+from waystation.journal.schema import SCHEMAS
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter, losses_path
 from waystation.pipeline.session import ship

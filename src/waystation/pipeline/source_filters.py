@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 from pyspark.sql import datasource as spark
 
-from waystation.journal.chunks import bounds_of
+from waystation.journal.pruning import bounds_of
 from waystation.pipeline.journal import instant
 
 _COMPARISONS: Final[dict[type, str]] = {

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.errors import WaystationError
-from waystation.journal.chunks import bounds_of
+from waystation.journal.pruning import bounds_of
 from waystation.pipeline.columns import Flags, longs
 from waystation.pipeline.listing import File, Listing, Wanted, locate
 from waystation.pipeline.node_data import UNREADABLE, FileData, Share

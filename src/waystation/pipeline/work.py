@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from waystation.errors import LocalError
-from waystation.journal.chunks import instant_bounds
+from waystation.journal.pruning import instant_bounds
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import codes, column, repeated
 from waystation.pipeline.listing import File, Listing, Wanted, locate

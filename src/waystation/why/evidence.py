@@ -16,12 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from waystation.journal.chunks import may_hold_text
 from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
-from waystation.journal.reader import TableReader, plain
-from waystation.journal.records import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
-from waystation.journal.sealed import said
-from waystation.journal.tail import UNREADABLE, read_tail
+from waystation.journal.pruning import may_hold_text
+from waystation.journal.read import (
+    UNREADABLE,
+    TableReader,
+    error_text,
+    instants_as_integers,
+    read_tail,
+)
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
 
 Row = dict[str, Any]
 
@@ -64,7 +68,7 @@ class Evidence:
         directory = table_directory(self._journal, MESSAGES, node)
         seen: set[tuple[int, int]] = set()
         for batch in self._batches_with(directory, id):
-            for row in plain(batch).to_pylist():
+            for row in instants_as_integers(batch).to_pylist():
                 position = (row["incarnation"], row["seq"])
                 if position not in seen:  # a compacted file may stand beside what it is made of
                     seen.add(position)
@@ -97,11 +101,11 @@ class Evidence:
             chosen = batch if wanted is None else batch.filter(wanted)
             if incarnation is not None:
                 chosen = chosen.filter(pc.field("incarnation") == incarnation)
-            rows += plain(chosen).to_pylist()
+            rows += instants_as_integers(chosen).to_pylist()
         return sorted(rows, key=lambda row: (row["incarnation"], row["seq"]))
 
     def _complain(self, path: Path, problem: BaseException | str) -> None:
-        what = problem if isinstance(problem, str) else said(problem)
+        what = problem if isinstance(problem, str) else error_text(problem)
         self.problems.append(f"{path}: {what}")
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from msgspec import Struct, field
 
 from waystation.errors import LocalError, quote
-from waystation.journal.lock import FileLock
+from waystation.journal.files import FileLock
 from waystation.pipeline.listing import File, Listing, Wanted, list_journal
 from waystation.pipeline.output import prepared_directory
 from waystation.pipeline.schema import BUILT

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow.parquet as pq
 from msgspec import Struct, field
 
-from waystation.journal.chunks import instant_bounds, number_bounds
+from waystation.journal.pruning import instant_bounds, number_bounds
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File
 from waystation.pipeline.node_data import UNREADABLE

@@ -1,8 +1,8 @@
-"""What a Parquet file tells of a column without its values being read: bounds, and a Bloom filter.
+"""Pruning: which row groups of a Parquet file cannot hold a value, without reading their rows.
 
-A row group's chunk of a column has a least and a greatest value in the footer of the file; chunks
-of message ids, which lie anywhere between these, also have a Bloom filter (`seal.py` asks for it).
-Files of other makes may have neither: then nothing is ruled out.
+The footer has the minimum and maximum of each column of a row group. Message ids are spread over
+their whole range, so they also have a Bloom filter (seal.py writes it). Files of other programs may
+have neither; then nothing is ruled out. Spark's executors run this too.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, BinaryIO, Final
 
 _SCALES: Final = {"milliseconds": 1_000, "microseconds": 1}
 _MASK: Final = 0xFFFFFFFF
-_SALT: Final = (  # these and the rest of the filter: the Parquet format, BloomFilter.md
+_SALT: Final = (  # as all of the filter, from BloomFilter.md of the Parquet format
     0x47B6137B, 0x44974D91, 0x8824AD5B, 0xA2B7289D, 0x705495C7, 0x2DF1424B, 0x9EFC4947, 0x5C6BFB31,
 )  # fmt: skip
 _BLOCK: Final = 32
-_UNCOMPRESSED_BLOCKS_OF_XXHASH: Final = bytes.fromhex("1c1c00001c1c00001c1c000000")
+_KNOWN_CHOICES: Final = bytes.fromhex("1c1c00001c1c00001c1c000000")
 _LONGEST_HEADER: Final = 32
 
 
 def bounds_of(group: Any, name: str) -> tuple[Any, Any] | None:
-    """The least and the greatest value of a column, nulls aside; instants in microseconds."""
+    """The minimum and maximum of a column, ignoring nulls; timestamps in microseconds."""
     statistics = _statistics(group, name)
     if statistics is None:
         return None
@@ -32,7 +32,7 @@ def bounds_of(group: Any, name: str) -> tuple[Any, Any] | None:
 
 
 def number_bounds(group: Any, name: str) -> tuple[int, int] | None:
-    """The least and the greatest number of a column in which nothing is null."""
+    """The minimum and maximum of an integer column without nulls."""
     statistics = _statistics(group, name)
     if statistics is None or statistics.null_count:
         return None
@@ -41,7 +41,7 @@ def number_bounds(group: Any, name: str) -> tuple[int, int] | None:
 
 
 def instant_bounds(group: Any, name: str) -> tuple[int, int] | None:
-    """The first and the last instant of a column without nulls, in microseconds."""
+    """The minimum and maximum of a timestamp column without nulls, in microseconds."""
     statistics = _statistics(group, name)
     if statistics is None or statistics.null_count or statistics.logical_type.type != "TIMESTAMP":
         return None
@@ -50,7 +50,7 @@ def instant_bounds(group: Any, name: str) -> tuple[int, int] | None:
 
 
 def may_hold_text(file: BinaryIO, group: Any, name: str, text: str) -> bool:
-    """Whether a column can have this text, by its bounds and its Bloom filter."""
+    """Whether a column can contain a text, by its bounds and its Bloom filter."""
     chunk = _chunk(group, name)
     if chunk is None:
         return True
@@ -63,16 +63,16 @@ def may_hold_text(file: BinaryIO, group: Any, name: str, text: str) -> bool:
 
 
 def _filter_passes(file: BinaryIO, offset: int, length: int, text: str) -> bool:
-    """Whether a filter lets a text pass: all eight bits that it would have set are set."""
+    """Whether a text may be in a filter: all eight bits that it sets are set."""
     file.seek(offset)
     blocks = _blocks(file.read(min(_LONGEST_HEADER, length)), length)
     if blocks is None:
         return True
     begin, count = blocks
     try:
-        import xxhash  # noqa: PLC0415 - executors of Spark only ask for bounds, and may not have it
+        import xxhash  # noqa: PLC0415 - Spark's executors need only bounds, and may lack it
     except ModuleNotFoundError:
-        return True  # it may hold it: without the hash all of the file is looked at
+        return True
 
     hashed = xxhash.xxh64_intdigest(text.encode())
     file.seek(offset + begin + ((hashed >> 32) * count >> 32) * _BLOCK)
@@ -84,10 +84,10 @@ def _filter_passes(file: BinaryIO, offset: int, length: int, text: str) -> bool:
 
 
 def _blocks(head: bytes, length: int) -> tuple[int, int] | None:
-    """Where the blocks of a filter begin and how many there are; None for a kind we do not know.
+    """The offset of a filter's blocks and their number; None for an unknown kind of filter.
 
-    The header is Thrift's compact form of the number of bytes and of three choices; of each of
-    these the format has one so far.
+    The header is, in Thrift's compact encoding, the number of bytes and the choice of algorithm,
+    hash and compression. The format has one of each so far: split blocks, xxHash, uncompressed.
     """
     size = position = 0
     if head[:1] != b"\x15":
@@ -96,9 +96,9 @@ def _blocks(head: bytes, length: int) -> tuple[int, int] | None:
         size |= (byte & 0x7F) << (7 * (position - 1))
         if byte < 0x80:
             break
-    size >>= 1  # Thrift's zigzag of a number that is not negative
-    begin = position + 1 + len(_UNCOMPRESSED_BLOCKS_OF_XXHASH)
-    known = head[position + 1 : begin] == _UNCOMPRESSED_BLOCKS_OF_XXHASH
+    size >>= 1  # zigzag encoding of a non-negative number
+    begin = position + 1 + len(_KNOWN_CHOICES)
+    known = head[position + 1 : begin] == _KNOWN_CHOICES
     if not known or size % _BLOCK or not size or begin + size != length:
         return None
     return begin, size // _BLOCK
@@ -110,7 +110,7 @@ def _statistics(group: Any, name: str) -> Any:
 
 
 def _bounded(chunk: Any) -> Any:
-    """The statistics of a chunk, if they have bounds."""
+    """The statistics of a column chunk, if they have bounds."""
     statistics = chunk.statistics
     return statistics if statistics is not None and statistics.has_min_max else None
 

@@ -1,9 +1,8 @@
-"""Records to Arrow: the rows of a batch, column by column.
+"""Records to Arrow: which records get a row, and how a batch of them becomes columns.
 
-This runs for every message, so what is done for each record is only what differs from record to
-record: a few attributes gathered by comprehensions. Routes, verdicts and ids of broadcasts repeat;
-each distinct one is written out once and remembered, and Arrow spreads it over the rows (`take`).
-No files and no clock here.
+This runs for every message, so the work per record is a few attribute look-ups in comprehensions.
+Routes, verdicts and ids of broadcasts repeat: each distinct value is converted once and cached, and
+Arrow copies it to its rows (`take`). No files and no clock here.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from struct import error as StructError  # noqa: N812 - it is a class
 from struct import pack
 from typing import Any, Final, Generic, TypeAlias, TypeVar
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +26,8 @@ from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.core.routing import RouteChange
-from waystation.journal.records import (
+from waystation.errors import LocalError, quote
+from waystation.journal.schema import (
     INSTANT,
     MEMBERS,
     MESSAGES,
@@ -44,15 +45,15 @@ Batches: TypeAlias = list[tuple[str, pa.RecordBatch]]
 
 Row: TypeAlias = Record | NodeRecord
 
-REMEMBERED: Final = 16_384
-"""So many distinct routes (or verdicts, or broadcasts) are remembered, then all are forgotten."""
+CACHED_VALUES: Final = 16_384
+"""The cache of distinct routes (or verdicts, or broadcasts) is cleared when it exceeds this."""
 
 _ID_DIGITS: Final = 32
-# Scalars with their types: Arrow finds out the type of a bare value a hundred times as slowly.
+# Typed scalars: inferring the type of a bare value takes Arrow a hundred times as long.
 _FALSE: Final = pa.scalar(False, pa.bool_())
 _THOUSAND: Final = pa.scalar(1_000, pa.int64())
 _UNICAST: Final = pa.scalar("unicast", TEXT)
-_UP_TO: Final = pa.array(range(16_385), pa.int64())
+_ASCENDING: Final = pa.array(range(16_385), pa.int64())
 _ID_OFFSETS: Final = pa.py_buffer(array("i", range(0, _ID_DIGITS * 16_385, _ID_DIGITS)))
 _VERDICT: Final = pa.struct({"outcome": TEXT, "reason": TEXT, "next_hop": TEXT, "recipient": TEXT})
 _BROADCAST: Final = pa.struct({"kind": TEXT, "multicast_id": TEXT})
@@ -60,38 +61,77 @@ _BROADCAST: Final = pa.struct({"kind": TEXT, "multicast_id": TEXT})
 K = TypeVar("K", bound=Hashable)
 
 
-class Distinct(dict[K, int], Generic[K]):
-    """The distinct values met so far, each with a number and written out once."""
+# Sampling depends on the message id alone, so that all nodes with the same share keep the same
+# messages and traces stay complete. Spark can compute it too: `crc32(message_id)`.
 
-    def __init__(self, type: pa.DataType, write_out: Callable[[K], object]) -> None:
+
+def sample_threshold(share: float) -> int:
+    """The CRC-32 below which a message id is kept, for this share of messages.
+
+    >>> sample_threshold(1.0) == 2**32, sample_threshold(0.0)
+    (True, 0)
+    """
+    if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise LocalError(
+            f"invalid share of messages to keep: {quote(share)}",
+            rule="OB-4",
+            hint="give a number from 0 to 1",
+        )
+    return round(share * 2**32)
+
+
+def is_sampled(message_id: str, threshold: int) -> bool:
+    """Whether messages with this id are kept.
+
+    >>> [is_sampled(f"{number:032x}", sample_threshold(0.5)) for number in range(1, 5)]
+    [False, True, True, False]
+    """
+    return crc32(message_id.encode()) < threshold
+
+
+def is_kept(record: object, threshold: int) -> bool:
+    """Whether a record is kept: sampled messages, all drops, and everything but messages."""
+    if not isinstance(record, MessageRecord) or record.verdict.outcome is Outcome.DROPPED:
+        return True
+    return is_sampled(record.arrival.message.id, threshold)
+
+
+# Conversion.
+
+
+class Distinct(dict[K, int], Generic[K]):
+    """A cache of distinct values: each has a number and is converted to Arrow once."""
+
+    def __init__(self, type: pa.DataType, convert: Callable[[K], object], limit: int) -> None:
         super().__init__()
         self._type = type
-        self._write_out = write_out
-        self._fresh: list[object] = []
-        self._written = pa.array([], type)
+        self._convert = convert
+        self._limit = limit
+        self._new: list[object] = []
+        self._converted = pa.array([], type)
 
     def __missing__(self, key: K) -> int:
-        self._fresh.append(self._write_out(key))
+        self._new.append(self._convert(key))
         number = self[key] = len(self)
         return number
 
     def column(self, keys: Iterable[K]) -> pa.Array:
         """One row for each key."""
-        if len(self) > REMEMBERED:
+        if len(self) > self._limit:
             self.clear()
-            self._written = pa.array([], self._type)
+            self._converted = pa.array([], self._type)
         numbers = list(map(self.__getitem__, keys))
-        if self._fresh:
-            added = pa.array(self._fresh, self._type)
-            self._fresh.clear()
-            self._written = pa.concat_arrays([self._written, added])
-        if len(self) <= 256:  # bytes are made of a list in a third of the time
-            return self._written.take(_packed(pa.uint8(), len(numbers), bytes(numbers)))
-        return self._written.take(_packed(pa.int32(), len(numbers), array("i", numbers)))
+        if self._new:
+            added = pa.array(self._new, self._type)
+            self._new.clear()
+            self._converted = pa.concat_arrays([self._converted, added])
+        if len(self) <= 256:  # building bytes takes a third of the time
+            return self._converted.take(_packed(pa.uint8(), len(numbers), bytes(numbers)))
+        return self._converted.take(_packed(pa.int32(), len(numbers), array("i", numbers)))
 
 
 def _verdict_row(verdict: Verdict) -> dict[str, str | None]:
-    """What the journal tells of a verdict: where it was sent, or who got it, or why neither."""
+    """The columns of a verdict: where it was sent, who received it, or why neither."""
     outcome, address = verdict.outcome, verdict.address
     sent = outcome is Outcome.FORWARDED and address is not None
     return {
@@ -111,46 +151,47 @@ def _broadcast_row(multicast_id: str | None) -> tuple[str, str | None]:
 
 
 class Converter:
-    """Turns the records of one incarnation of a node into batches of Arrow."""
+    """Turns the records of one incarnation of a node into Arrow batches."""
 
-    def __init__(self, incarnation: int) -> None:
+    def __init__(self, incarnation: int, cached_values: int = CACHED_VALUES) -> None:
         self._incarnation = pa.scalar(incarnation, pa.int64())
-        self._forget()
+        self._cached_values = cached_values
+        self._clear_caches()
 
-    def _forget(self) -> None:
-        self._routes: Distinct[Route] = Distinct(TEXTS, _route_row)
-        self._broadcasts: Distinct[str | None] = Distinct(_BROADCAST, _broadcast_row)
-        self._verdicts: Distinct[Verdict] = Distinct(_VERDICT, _verdict_row)
+    def _clear_caches(self) -> None:
+        limit = self._cached_values
+        self._routes: Distinct[Route] = Distinct(TEXTS, _route_row, limit)
+        self._broadcasts: Distinct[str | None] = Distinct(_BROADCAST, _broadcast_row, limit)
+        self._verdicts: Distinct[Verdict] = Distinct(_VERDICT, _verdict_row, limit)
 
     def convert(self, rows: Sequence[Row], first_seq: int) -> Batches:
-        """The batches of these rows, numbered from `first_seq` on in the order they stand in.
+        """Convert records to batches, one per table, with seqs from `first_seq` in their order.
 
-        A change that does not belong in the journal gets neither row nor number.
-
-        Raises whatever a row raises that is not what its type says; then nothing is converted.
+        A record that has no place in the journal gets neither row nor seq. Raises any exception
+        if a record's fields do not have their declared types; then nothing is converted.
         """
         try:
             return self._convert(rows, first_seq)
         except Exception:
-            self._forget()  # something half-remembered would spoil the batches to come
+            self._clear_caches()  # a value cached half-way would spoil later batches
             raise
 
     def _convert(self, rows: Sequence[Row], first_seq: int) -> Batches:
-        try:  # nearly always there are messages and nothing else
+        try:  # nearly always there are only messages
             return [(MESSAGES, self._messages(rows, _consecutive(first_seq, len(rows))))]
         except AttributeError:
             return self._convert_each_table(rows, first_seq)
 
     def _convert_each_table(self, rows: Sequence[Row], first_seq: int) -> Batches:
-        sorted_out: dict[str, tuple[list[Any], list[int]]] = {}
-        written = (row for row in rows if _is_journalled(row))
-        for seq, row in enumerate(written, first_seq):
-            members, seqs = sorted_out.setdefault(_table_of(row), ([], []))
-            members.append(row)
+        by_table: dict[str, tuple[list[Any], list[int]]] = {}
+        journalled = (row for row in rows if _is_journalled(row))
+        for seq, row in enumerate(journalled, first_seq):
+            table_rows, seqs = by_table.setdefault(_table_of(row), ([], []))
+            table_rows.append(row)
             seqs.append(seq)
         return [
-            (table, _WRITERS[table](self, members, pa.array(seqs, pa.int64())))
-            for table, (members, seqs) in sorted_out.items()
+            (table, _CONVERT[table](self, table_rows, pa.array(seqs, pa.int64())))
+            for table, (table_rows, seqs) in by_table.items()
         ]
 
     def _batch(self, table: str, seqs: pa.Array, ats: list[int], columns: list[Any]) -> Any:
@@ -190,7 +231,7 @@ class Converter:
         columns: list[pa.Array] = self._broadcasts.column(ids).flatten()
         return columns
 
-    def _routes_changed(self, rows: list[ChangeRecord], seqs: pa.Array) -> pa.RecordBatch:
+    def _route_changes(self, rows: list[ChangeRecord], seqs: pa.Array) -> pa.RecordBatch:
         changes: list[Any] = [row.change for row in rows]
         entries = [change.entry for change in changes]
         columns = [
@@ -205,7 +246,7 @@ class Converter:
         ]
         return self._batch(ROUTES, seqs, [row.at for row in rows], columns)
 
-    def _subscriptions_changed(self, rows: list[ChangeRecord], seqs: pa.Array) -> pa.RecordBatch:
+    def _subscription_changes(self, rows: list[ChangeRecord], seqs: pa.Array) -> pa.RecordBatch:
         changes: list[Any] = [row.change for row in rows]
         columns = [
             pa.array([str(change.kind) for change in changes], TEXT),
@@ -214,7 +255,7 @@ class Converter:
         ]
         return self._batch(SUBSCRIPTIONS, seqs, [row.at for row in rows], columns)
 
-    def _members_changed(self, rows: list[ChangeRecord], seqs: pa.Array) -> pa.RecordBatch:
+    def _member_changes(self, rows: list[ChangeRecord], seqs: pa.Array) -> pa.RecordBatch:
         changes: list[Any] = [row.change for row in rows]
         mappings = [change.mapping for change in changes]
         columns = [
@@ -223,7 +264,9 @@ class Converter:
             pa.array([uuid_text(mapping.uuid) for mapping in mappings], TEXT),
             pa.array([mapping.member.name for mapping in mappings], TEXT),
             pa.array([list(mapping.physical) for mapping in mappings], TEXTS),
-            pa.array([getattr(row, "dialect", None) for row in rows], TEXT),  # a router knows it
+            pa.array(
+                [getattr(row, "dialect", None) for row in rows], TEXT
+            ),  # only a router sets it
         ]
         return self._batch(MEMBERS, seqs, [row.at for row in rows], columns)
 
@@ -236,11 +279,11 @@ class Converter:
         return self._batch(NODES, seqs, [row.at for row in rows], columns)
 
 
-_WRITERS: Final[dict[str, Callable[[Converter, list[Any], pa.Array], pa.RecordBatch]]] = {
-    NODES: Converter._nodes,  # noqa: SLF001 - of this very module
-    ROUTES: Converter._routes_changed,  # noqa: SLF001
-    SUBSCRIPTIONS: Converter._subscriptions_changed,  # noqa: SLF001
-    MEMBERS: Converter._members_changed,  # noqa: SLF001
+_CONVERT: Final[dict[str, Callable[[Converter, list[Any], pa.Array], pa.RecordBatch]]] = {
+    NODES: Converter._nodes,  # noqa: SLF001 - of this module
+    ROUTES: Converter._route_changes,  # noqa: SLF001
+    SUBSCRIPTIONS: Converter._subscription_changes,  # noqa: SLF001
+    MEMBERS: Converter._member_changes,  # noqa: SLF001
     MESSAGES: Converter._messages,  # noqa: SLF001
 }
 
@@ -265,7 +308,7 @@ def _table_of(row: Row) -> str:
         return _TABLE_OF_CHANGE[type(row.change)]
     if isinstance(row, NodeRecord):
         return NODES
-    raise TypeError(f"a {type(row).__name__} is no record of the journal")
+    raise TypeError(f"the journal has no table for a {type(row).__name__}")
 
 
 def _packed(type: pa.DataType, count: int, values: array[int] | bytes) -> pa.Array:
@@ -273,12 +316,12 @@ def _packed(type: pa.DataType, count: int, values: array[int] | bytes) -> pa.Arr
 
 
 def _longs(type: pa.DataType, values: list[Any]) -> pa.Array:
-    """64-bit numbers; struct.error for what is none. A third faster than `pa.array`."""
+    """64-bit integers; struct.error for anything else. A third faster than `pa.array`."""
     return _packed(type, len(values), pack(f"{len(values)}q", *values))
 
 
 def _consecutive(first: int, count: int) -> pa.Array:
-    steps = _UP_TO if count <= len(_UP_TO) else pa.array(range(count), pa.int64())
+    steps = _ASCENDING if count <= len(_ASCENDING) else pa.array(range(count), pa.int64())
     return pc.add(steps[:count], pa.scalar(first, pa.int64()))
 
 
@@ -302,10 +345,10 @@ def _expiries(milliseconds: list[Expiry]) -> pa.Array:
 
 
 def _message_ids(ids: list[str]) -> pa.Array:
-    """As `pa.array`, in less than half the time, where every id has its 32 digits."""
+    """As `pa.array`, in less than half the time if every id has 32 digits."""
     count = len(ids)
     text = "".join(ids)
-    if len(text) != count * _ID_DIGITS or not text.isascii() or count >= len(_UP_TO):
+    if len(text) != count * _ID_DIGITS or not text.isascii() or count >= len(_ASCENDING):
         return pa.array(ids, TEXT)
     if "|".join(ids)[_ID_DIGITS :: _ID_DIGITS + 1] != "|" * (count - 1):
         return pa.array(ids, TEXT)

@@ -1,16 +1,14 @@
-"""The journal of one node: takes records on the hot path, writes them behind it (OB-4 .. OB-6).
+"""The journal of one node: takes records on the hot path and writes them in threads (OB-4 .. OB-6).
 
-Three parties:
+    the caller   `note` appends the record to a list, and nothing else
+    the writer   takes records off the list, converts them to columns, appends those to tails
+    the sealer   turns finished tails into Parquet (seal.py)
 
-    the caller   `note` appends to a list, and that is all
-    the writer   takes the records off the list, turns them into columns, appends those to tails
-    the sealer   turns finished tails into Parquet (sealer.py)
-
-Why no record is lost or changes place between caller and writer: the list is one object for the
-whole life of the journal, never swapped for another. The caller only appends at its end. The writer
-copies the first n records and then deletes the first n, where n was the length at some moment
-before: appends in between land behind them. Appending, copying a slice and deleting a slice are
-each one operation of the list, which no other thread can interrupt.
+Why no record is lost or reordered between caller and writer: the list is never replaced by another.
+The caller only appends to its end. The writer copies the first n records and then deletes the first
+n, where n was the length at an earlier moment; what is appended in between comes after them.
+Appending, copying a slice and deleting a slice are each one operation of the list, which no other
+thread can interrupt.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Final, Literal, Self, TypeAlias
 
@@ -30,40 +28,64 @@ import pyarrow.compute as pc
 
 from waystation.core.record import Record
 from waystation.errors import LocalError, quote
-from waystation.journal.batch import Batches, Converter, Row
+from waystation.journal.convert import Batches, Converter, Row, is_kept, sample_threshold
+from waystation.journal.files import FileLock
+from waystation.journal.housekeeping import RetentionLimits, apply_retention
 from waystation.journal.layout import check_node, last_incarnation, lock_path
-from waystation.journal.lock import FileLock
-from waystation.journal.losses import Losses
-from waystation.journal.records import MESSAGES, NodeKind, NodeRecord
-from waystation.journal.retention import Keep
-from waystation.journal.sampling import keeps, threshold
-from waystation.journal.sealer import Sealer
-from waystation.journal.tails import Tails
+from waystation.journal.schema import MESSAGES, NodeKind, NodeRecord
+from waystation.journal.seal import Sealer
+from waystation.journal.tail import Tails
 
 Fsync: TypeAlias = Literal["never", "seal", "flush"]
 
 _LOG: Final = logging.getLogger("waystation.journal")
-_CHUNK: Final = 4_096  # records converted at once: a few milliseconds of the interpreter's time
-_WAITING: Final = 262_144  # records that may wait for the writer, and rows for the disk
-_HELD_BYTES: Final = 64 * 2**20  # about so much payload may wait with them before they are taken
+_CHUNK: Final = 4_096  # records converted at once: this holds the interpreter for milliseconds
+_PAYLOAD_BYTES: Final = 64 * 2**20  # roughly how much payload may wait before the writer is woken
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 10.0
-_CROWDED: Final = "the writer could not keep up"
+_OVERLOADED: Final = "the writer could not keep up"
 
 
 def _now() -> int:
     return time.time_ns() // 1_000
 
 
-class Journal:
-    """Writes the journal of a node; pass `note` to whoever has records.
+class Losses:
+    """Counts lost records by reason, from any thread, until a `lost` row reports them (OB-6)."""
 
-    `incarnation` is by default the present time in milliseconds, and later than any that left a
-    file. Records are flushed to a tail within `flush_seconds`, or once `flush_records` wait; a
-    tail is sealed when it has `seal_bytes` or is `seal_seconds` old. `fsync` says what the disk
-    must have taken before going on: nothing, each sealed file before its tail goes, or each flush.
-    `sample` is the share of messages to keep; `keep_age` (seconds) and `keep_bytes` bound what is
-    kept of sealed files. `clock` gives microseconds since the epoch.
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._unreported: dict[str, int] = {}
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """All records lost so far, reported or not."""
+        return self._total
+
+    def add(self, count: int, reason: str) -> None:
+        """Count a loss; 0 if the number is unknown."""
+        with self._lock:
+            self._total += count
+            self._unreported[reason] = self._unreported.get(reason, 0) + count
+
+    def take(self) -> dict[str, int]:
+        """The unreported losses by reason, which count as reported from now on."""
+        with self._lock:
+            taken, self._unreported = self._unreported, {}
+        return taken
+
+
+class Journal:
+    """Writes the journal of a node; pass `note` to `node.observe`.
+
+    `incarnation` is by default the current time in milliseconds, or more if an earlier incarnation
+    had that. Records are flushed to a tail within `flush_seconds`, or once `flush_records` wait; at
+    most `buffer_records` wait in memory while the disk fails, and as many rows behind them. A tail
+    is sealed when it has `seal_bytes` or is `seal_seconds` old. `fsync` says what is synced to
+    disk: nothing, each sealed file before its tail is removed, or each flush as well. `sample` is
+    the share of messages to keep; `keep_age` (seconds) and `keep_bytes` limit the sealed files.
+    `clock` returns microseconds since the epoch.
     """
 
     def __init__(
@@ -74,6 +96,7 @@ class Journal:
         incarnation: int | None = None,
         flush_seconds: float = 1.0,
         flush_records: int = 4_096,
+        buffer_records: int = 262_144,
         seal_bytes: int = 64 * 2**20,
         seal_seconds: float = 60.0,
         fsync: Fsync = "seal",
@@ -87,6 +110,7 @@ class Journal:
         _check_positive(
             flush_seconds=flush_seconds,
             flush_records=flush_records,
+            buffer_records=buffer_records,
             seal_bytes=seal_bytes,
             seal_seconds=seal_seconds,
             keep_age=keep_age,
@@ -94,20 +118,23 @@ class Journal:
         )
         if fsync not in {"never", "seal", "flush"}:
             raise LocalError(
-                f"fsync is {quote(fsync)}", rule="OB-5", hint="give 'never', 'seal' or 'flush'"
+                f"invalid fsync {quote(fsync)}",
+                rule="OB-5",
+                hint="give 'never', 'seal' or 'flush'",
             )
-        self._below = threshold(sample)
+        self._threshold = sample_threshold(sample)
         self._clock = clock
         self._lock: FileLock | None = None
         self.incarnation = self._open(incarnation)
         self._losses = Losses()
+        limits = RetentionLimits(keep_age, keep_bytes)
         self._sealer = Sealer(
             self.directory,
             node,
             self.incarnation,
             fsync=fsync != "never",
-            keep=Keep(keep_age, keep_bytes),
-            losses=self._losses,
+            retain=lambda: apply_retention(self.directory, node, limits, time.time()),
+            report_loss=self._losses.add,
             may_recover=lambda: self._lock is not None,
         )
         self._tails = Tails(
@@ -116,22 +143,23 @@ class Journal:
             seal_bytes=seal_bytes,
             seal_seconds=seal_seconds,
             sync=fsync == "flush",
-            losses=self._losses,
+            report_loss=self._losses.add,
             retire=self._sealer.seal,
         )
         self._converter = Converter(self.incarnation)
         self._seq = 0
-        self._at = 0  # the latest instant written: the journal's own rows never go back either
+        self._at = 0  # the latest timestamp written: the journal's own rows are not earlier
         self._pending: deque[tuple[str, pa.RecordBatch]] = deque()
         self._pending_rows = 0
         self._retry_at = 0.0
-        self._retry_seconds = 0.0  # 0: the disk takes what it is given
+        self._retry_seconds = 0.0  # 0 while writing succeeds
         self._trouble = ""
-        # The writer looks twice in each interval, so that half of it is left for the writing.
+        # The writer wakes twice per interval, so that half of it is left for writing.
         self._pause = flush_seconds / 2
-        self._flush_records = min(flush_records, _WAITING // 2)
+        self._buffer_records = buffer_records
+        self._flush_records = max(1, min(flush_records, buffer_records // 2))
         self._wake_every = self._flush_records  # fewer when messages are large
-        self._full = _WAITING
+        self._full = buffer_records
         self._buffer: list[Record | NodeRecord] = []
         self._mark = self._flush_records
         self._wake = Event()
@@ -144,28 +172,39 @@ class Journal:
     # The hot path.
 
     def note(self, record: Record) -> None:
-        """Take a record; never blocks and never raises. Order and seq follow the calls."""
+        """Take a record; never blocks and never raises. Rows are in the order of the calls."""
         buffer = self._buffer
         if len(buffer) < self._mark:
             buffer.append(record)
         else:
-            self._note_crowded(record)
+            self._note_at_mark(record)
 
-    def _note_crowded(self, record: Record) -> None:
+    def _note_at_mark(self, record: Record) -> None:
+        """Wake the writer, or drop the record if the buffer is full."""
         waiting = len(self._buffer)
         if waiting >= self._full:
-            self._losses.add(1, self._trouble or _CROWDED)
+            self._losses.add(1, self._trouble or _OVERLOADED)
             return
         self._buffer.append(record)
-        self._mark = min(waiting + self._wake_every, self._full)  # wake once for so many
+        self._mark = min(waiting + self._wake_every, self._full)
         self._wake.set()
 
-    # What people ask.
+    # State, for those who watch it.
 
     @property
     def lost(self) -> int:
-        """How many records were lost so far, told in a row or not yet."""
+        """How many records were lost so far, whether a `lost` row says so yet or not."""
         return self._losses.total
+
+    @property
+    def waiting(self) -> int:
+        """How many records and rows wait in memory to be written."""
+        return len(self._buffer) + self._pending_rows
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be written at the moment; empty while all is well."""
+        return self._trouble
 
     def __repr__(self) -> str:
         return f"<Journal of {self.node} in {self.directory}, incarnation {self.incarnation}>"
@@ -184,49 +223,47 @@ class Journal:
         self.close()
 
     def close(self, timeout: float = 60.0) -> None:
-        """Write all that was noted and a `stop` row, seal, and let go of the directory.
+        """Write all records and a `stop` row, seal the tails, and release the directory.
 
-        Call it when nobody notes any more: what comes during or after it is lost, and counted.
+        Call it after the last `note`: records that come during or after it are counted as lost.
         """
         if self._closing:
             return
-        self._sealer.wait_until_tried(timeout)
+        self._sealer.wait_for_recovery(timeout)
         self._closing = True
         self._wake.set()
         self._thread.join(timeout)
         self._sealer.stop(timeout)
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        self._release()
 
     def _open(self, incarnation: int | None) -> int:
-        """Lock the directory and find the incarnation.
+        """Lock the directory and choose the incarnation.
 
-        What the user got wrong is raised. A disk that is full or broken is not the user's mistake:
-        then the node starts all the same, and the writer tries again.
+        Raises LocalError for a directory that cannot be used. A full or broken disk is no reason
+        not to start the node: the writer tries again.
         """
         started = self._clock() // 1_000 if incarnation is None else incarnation
         try:
-            self._take_directory()
+            self._lock_directory()
         except (PermissionError, NotADirectoryError, FileExistsError, FileNotFoundError) as error:
             raise LocalError(
-                f"no journal can be kept in {quote(str(self.directory))}: {error.strerror}",
+                f"cannot write a journal to {quote(str(self.directory))}: {error.strerror}",
                 rule="OB-5",
                 hint="give a directory that this process may write to",
             ) from error
         except OSError as error:
-            _LOG.warning("the journal of %s cannot be written for now: %s", self.node, error)
-        former = last_incarnation(self.directory, self.node)
-        if incarnation is not None and incarnation <= former:
+            _LOG.warning("journal of %s: cannot write, will retry: %s", self.node, error)
+        latest = last_incarnation(self.directory, self.node)
+        if incarnation is not None and incarnation <= latest:
             self._release()
             raise LocalError(
-                f"incarnation {incarnation} of {self.node} is not later than {former}",
+                f"incarnation {incarnation} of {self.node} is not later than {latest}",
                 rule="OB-5",
-                hint="leave it out, and it is chosen",
+                hint="omit it to have one chosen",
             )
-        return max(started, former + 1)
+        return max(started, latest + 1)
 
-    def _take_directory(self) -> None:
+    def _lock_directory(self) -> None:
         if self._lock is None or not self._lock.in_place():
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = FileLock(lock_path(self.directory, self.node), "writes this node's journal")
@@ -250,36 +287,36 @@ class Journal:
                     self._last_turn()
                 else:
                     self._turn()
-            except Exception:  # noqa: BLE001 - whatever it is, the node goes on
-                _LOG.exception("the journal of %s failed", self.node)
+            except Exception:  # noqa: BLE001 - the node must go on
+                _LOG.exception("journal of %s: writing failed", self.node)
             if closing:
                 break
-        self._full = self._mark = 0  # whoever still notes is counted as lost
+        self._full = self._mark = 0  # from now on, every record is counted as lost
 
     def _turn(self) -> None:
-        """Take what waits, write it, and say what was lost."""
+        """Write what waits, and report what was lost."""
         while True:
             self._gather()
             self._write()
             if self._retry_seconds or len(self._buffer) < self._wake_every:
                 break
-        if self._tell_losses():
+        if self._report_losses():
             self._write()
 
     def _last_turn(self) -> None:
-        self._retry_at = 0.0  # one more try
+        self._retry_at = 0.0  # try once more
         self._turn()
         self._gather()
         self._convert([NodeRecord(NodeKind.STOP, "closed", self._instant())])
         self._write()
-        self._give_up_pending()
+        self._abandon_pending()
         self._tails.finish_all()
 
     def _gather(self) -> None:
-        """Take what waits now off the buffer and turn it into columns."""
+        """Take the waiting records off the buffer and convert them."""
         buffer = self._buffer
-        waiting = len(buffer)  # what comes meanwhile is for the next time: this must be written
-        while waiting > 0 and self._pending_rows < _WAITING:
+        waiting = len(buffer)  # later records come next time: these must be written soon
+        while waiting > 0 and self._pending_rows < self._buffer_records:
             count = min(waiting, _CHUNK)
             waiting -= count
             records = buffer[:count]
@@ -288,19 +325,19 @@ class Journal:
         self._mark = min(self._wake_every, self._full)
 
     def _convert(self, records: Sequence[Row]) -> None:
-        if self._below < 2**32:
-            records = [record for record in records if keeps(record, self._below)]
+        if self._threshold < 2**32:
+            records = [record for record in records if is_kept(record, self._threshold)]
         if not records:
             return
         try:
             batches = self._converter.convert(records, self._seq)
         except Exception as error:  # noqa: BLE001 - a record may hold anything
-            if len(records) > 1:  # find the one that is to blame
+            if len(records) > 1:  # find the one that fails
                 middle = len(records) // 2
                 self._convert(records[:middle])
                 self._convert(records[middle:])
                 return
-            _LOG.warning("the journal of %s left out a record: %r", self.node, error)
+            _LOG.warning("journal of %s: skipped an invalid record: %r", self.node, error)
             self._losses.add(1, f"no record of the journal: {type(error).__name__}")
             return
         self._at = max(self._at, records[-1].at)
@@ -312,63 +349,66 @@ class Journal:
             self._pending_rows += batch.num_rows
             self._seq += batch.num_rows
             if table == MESSAGES:
-                self._mind_payloads(batch)
+                self._limit_by_payload(batch)
 
-    def _mind_payloads(self, batch: pa.RecordBatch) -> None:
-        """Records hold their messages in memory while they wait: of large ones, let fewer wait."""
+    def _limit_by_payload(self, batch: pa.RecordBatch) -> None:
+        """Let fewer records wait when messages are large: each keeps its payload in memory."""
         mean = pc.sum(batch.column("bytes")).as_py() // batch.num_rows + 1
-        self._wake_every = max(16, min(self._flush_records, _HELD_BYTES // mean))
-        self._full = max(64, min(_WAITING, 4 * _HELD_BYTES // mean))
+        self._wake_every = min(self._flush_records, max(16, _PAYLOAD_BYTES // mean))
+        self._full = min(self._buffer_records, max(64, 4 * _PAYLOAD_BYTES // mean))
 
     def _write(self) -> None:
-        """Hand what is pending to the disk, if it takes it."""
+        """Append the pending batches to their tails, unless a retry has to wait."""
         if self._retry_seconds and time.monotonic() < self._retry_at:
             return
         try:
-            self._take_directory()
+            self._lock_directory()
             while self._pending:
                 table, batch = self._pending[0]
                 self._tails.append(table, batch)
                 self._pending.popleft()
                 self._pending_rows -= batch.num_rows
-            self._tails.flushed()
+            self._tails.flush()
         except (OSError, LocalError) as error:
-            self._complain(error)
+            self._writing_failed(error)
         else:
-            self._relax()
+            self._writing_succeeded()
 
-    def _complain(self, error: Exception) -> None:
+    def _writing_failed(self, error: Exception) -> None:
         if not self._retry_seconds:
-            _LOG.warning("the journal of %s cannot be written for now: %s", self.node, error)
+            _LOG.warning("journal of %s: cannot write, will retry: %s", self.node, error)
         why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         self._trouble = f"the disk could not take them: {why}"
         self._retry_seconds = min(max(_FIRST_RETRY, 2 * self._retry_seconds), _LAST_RETRY)
         self._retry_at = time.monotonic() + self._retry_seconds
 
-    def _relax(self) -> None:
+    def _writing_succeeded(self) -> None:
         if self._retry_seconds:
-            _LOG.warning("the journal of %s can be written again", self.node)
+            _LOG.warning("journal of %s: writing works again", self.node)
         self._retry_seconds = 0.0
         self._trouble = ""
 
-    def _tell_losses(self) -> bool:
-        """Say what was lost as soon as the disk takes anything."""
+    def _report_losses(self) -> bool:
+        """Add `lost` rows for unreported losses, unless writing fails; True if there are any."""
         if self._retry_seconds:
             return False
-        told = self._losses.take()
-        for why, count in told.items():
-            self._convert([NodeRecord(NodeKind.LOST, why, self._instant(), count)])
-        return bool(told)
+        losses = self._losses.take()
+        for reason, count in losses.items():
+            self._convert([NodeRecord(NodeKind.LOST, reason, self._instant(), count)])
+        return bool(losses)
 
-    def _give_up_pending(self) -> None:
+    def _abandon_pending(self) -> None:
         if self._pending or self._buffer:
-            count = self._pending_rows + len(self._buffer)
-            _LOG.warning("the journal of %s ends without its last %d records", self.node, count)
+            buffered = len(self._buffer)
+            count = self._pending_rows + buffered
+            _LOG.warning("journal of %s: closed without its last %d records", self.node, count)
             self._losses.add(count, self._trouble)
             self._pending.clear()
+            self._pending_rows = 0
+            del self._buffer[:buffered]
 
     def _instant(self) -> int:
-        """Now, but never before what was written already."""
+        """The current time, but not before the latest timestamp written."""
         self._at = max(self._at, self._clock())
         return self._at
 
@@ -376,4 +416,6 @@ class Journal:
 def _check_positive(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise LocalError(f"{name} is {quote(value)}", rule="OB-5", hint="give a number above 0")
+            raise LocalError(
+                f"invalid {name} {quote(value)}", rule="OB-5", hint="give a number above 0"
+            )

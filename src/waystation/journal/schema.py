@@ -1,7 +1,7 @@
-"""The tables of the journal: names, columns and types (CONTRACT), and the rows of its own.
+"""The schema of the journal: its tables, their columns and types, and the kinds of its own rows.
 
-Only what a table looks like lives here. How records become columns is in batch.py, where they lie
-on the disk in layout.py.
+Readers import this too, so it stays cheap and writes nothing. How records become columns is in
+convert.py, where the files are in layout.py.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MEMBERS: Final = "members"
 MESSAGES: Final = "messages"
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {
-    # The column `node` stands in the path, not in the file.
+    # The column `node` is in the path (node=<node>), not in the file.
     NODES: pa.schema({**_EVERY_TABLE, "kind": TEXT, "detail": TEXT, "lost": pa.int64()}),
     ROUTES: pa.schema(
         {
@@ -74,20 +74,23 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 }
 """The schema of each table, by its name."""
 
-ADDED: Final = frozenset({"dialect"})
-"""Columns that files of older journals do not have; there they count as null."""
+ADDED_COLUMNS: Final = frozenset({"dialect"})
+"""Columns that files from before they were added lack; they are read as null there."""
 
 
-def conforming(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The columns of a schema, in its order; a KeyError where one is missing that never was."""
-    for name in ADDED.intersection(schema.names).difference(batch.schema.names):
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """A batch with exactly the columns of a schema, in its order.
+
+    Raises KeyError when a column is missing that every version of the journal has.
+    """
+    for name in ADDED_COLUMNS.intersection(schema.names).difference(batch.schema.names):
         field = schema.field(name)
         batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
     return batch.select(schema.names).cast(schema)
 
 
 class NodeKind(StrEnum):
-    """What happened to the journal of a node, in its own words."""
+    """What the journal records about itself."""
 
     START = "start"
     STOP = "stop"
@@ -95,9 +98,9 @@ class NodeKind(StrEnum):
 
 
 class NodeRecord(Struct, frozen=True, gc=False):
-    """A row of `nodes`: the journal speaks of itself.
+    """A row of `nodes`, which the journal writes about itself.
 
-    `lost` is how many records it stands for; 0 where nobody can tell, or nothing was lost.
+    `lost` is the number of lost records that the row accounts for; 0 if none or unknown.
     """
 
     kind: NodeKind

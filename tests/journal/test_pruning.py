@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.journal.chunks import (
+from waystation.journal.layout import Stem
+from waystation.journal.pruning import (
     _blocks,
     bounds_of,
     instant_bounds,
     may_hold_text,
     number_bounds,
 )
-from waystation.journal.layout import Stem
-from waystation.journal.records import MESSAGES, SCHEMAS
+from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.seal import ROW_GROUP, write_sealed
 
 FILTER = {"id": {"ndv": 1_000, "fpp": 0.01}}

@@ -1,0 +1,405 @@
+"""Reading a journal: tails, sealed files, and all rows in order, even while it is being written.
+
+Everything that opens journal files to read them is here. `read_tail` and `read_sealed` read one
+file, `TableReader` one table of one node, `JournalReader` a whole journal. The latter two return
+only complete rows, each once, in the order of (incarnation, seq) for each table of each node; what
+cannot be read is reported and skipped, so no content of a file makes them raise.
+
+What writes a journal is never imported here: `waystation why` and others start with this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import merge
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from waystation.journal.layout import (
+    REMOVED,
+    SEALED,
+    TAIL,
+    Stem,
+    all_nodes,
+    files_in,
+    table_directory,
+)
+from waystation.journal.schema import (
+    INSTANT,
+    MEMBERS,
+    MESSAGES,
+    ROUTES,
+    SCHEMAS,
+    SUBSCRIPTIONS,
+    conform,
+)
+
+UNREADABLE: Final = (
+    pa.ArrowException,
+    EOFError,
+    LookupError,  # a missing column
+    MemoryError,
+    OSError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+"""What Arrow raises for bytes that are not Arrow or Parquet, or do not have our columns."""
+
+ReportProblem: TypeAlias = Callable[[Path, str], None]
+"""Called with a file that cannot be read, and why."""
+
+Position: TypeAlias = tuple[int, int]
+"""A row's place in the order of its node: (incarnation, seq)."""
+
+LAST_SEQ: Final = b"waystation.last_seq"
+"""The key of a sealed file's last seq in its footer."""
+
+_BEGINNING: Final[Position] = (-1, -1)
+_MAX_LISTINGS: Final = 100  # files come and go during a read; then the directory is listed again
+
+
+def error_text(error: BaseException) -> str:
+    """An exception's message on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# Tails.
+
+
+class TailContent(Struct):
+    """What could be read of a tail.
+
+    `end` is the offset at which the last complete batch ends, `torn` the number of bytes after it,
+    and `problem` says what is wrong with those. A tail that is being written may be torn briefly.
+    """
+
+    schema: pa.Schema | None
+    batches: list[pa.RecordBatch]
+    end: int
+    torn: int
+    problem: str
+
+    @property
+    def rows(self) -> int:
+        """The number of rows in the batches."""
+        return sum(batch.num_rows for batch in self.batches)
+
+
+def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> TailContent:
+    """Read the complete batches of a tail, each validated.
+
+    To continue an earlier read, pass its `end` and `schema`. The file is read, not mapped, because
+    a writer that undoes a partial write makes it shorter. Raises OSError if it cannot be opened.
+    """
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
+    source = pa.BufferReader(data)
+    content = TailContent(schema, [], start, 0, "")
+    try:
+        while source.tell() < len(data):
+            _read_message(source, content)
+            content.end = start + source.tell()
+    except UNREADABLE as error:
+        content.problem = error_text(error)
+    content.torn = start + len(data) - content.end
+    return content
+
+
+def _read_message(source: pa.BufferReader, content: TailContent) -> None:
+    if content.schema is None:
+        content.schema = pa.ipc.read_schema(source)
+        return
+    batch = pa.ipc.read_record_batch(pa.ipc.read_message(source), content.schema)
+    batch.validate(full=True)
+    content.batches.append(batch)
+
+
+# Sealed files. A compacted file takes the name of the first file it was made of, and the others are
+# removed after that. In between, or after a crash in between, rows are in two files. So each file
+# says in its footer how far it goes, and a file that starts before the end of the one before it is
+# covered by that one.
+
+
+class Footer(Struct, frozen=True):
+    """What the footer of a sealed file says."""
+
+    stem: Stem
+    path: Path
+    rows: int
+    last: int  # the last seq
+    size: int  # of the file, in bytes
+    schema: pa.Schema
+    ours: bool = True  # written by this package, which leaves no gaps between seqs
+
+
+def read_footer(path: Path) -> Footer:
+    """Read the footer of a sealed file; raises one of UNREADABLE."""
+    stem = Stem.parse(path.name)
+    if stem is None:
+        raise ValueError(f"{path.name} is not the name of a sealed file")
+    size = path.stat().st_size
+    with pq.ParquetFile(path) as file:
+        metadata = file.metadata
+        stored = (metadata.metadata or {}).get(LAST_SEQ)
+        last = _greatest_seq(file) if stored is None else int(stored)
+        ours = stored is not None
+        return Footer(stem, path, metadata.num_rows, last, size, file.schema_arrow, ours)
+
+
+def _greatest_seq(file: Any) -> int:
+    """The last seq by the rows, for files written by other programs."""
+    return int(max(file.read(["seq"]).column("seq").to_pylist(), default=-1))
+
+
+def read_footers(directory: Path, problems: list[tuple[Path, str]]) -> list[Footer]:
+    """The footers of all readable sealed files in order, covered ones included."""
+    footers = []
+    for stem in files_in(directory, SEALED):
+        path = directory / stem.sealed
+        try:
+            footers.append(read_footer(path))
+        except FileNotFoundError:
+            continue  # compacted or removed meanwhile
+        except UNREADABLE as error:
+            problems.append((path, error_text(error)))
+    return footers
+
+
+def split_covered(footers: list[Footer]) -> tuple[list[Footer], list[Footer]]:
+    """Split footers into those that count and those that an earlier file covers."""
+    counting: list[Footer] = []
+    covered: list[Footer] = []
+    for footer in footers:
+        before = counting[-1] if counting else None
+        same = before is not None and before.stem.incarnation == footer.stem.incarnation
+        if same and before is not None and footer.stem.first <= before.last:
+            covered.append(footer)
+        else:
+            counting.append(footer)
+    return counting, covered
+
+
+def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
+    """The rows of a sealed file, checksums verified; raises one of UNREADABLE."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(batch_size=16_384, use_threads=False):
+            batch.validate(full=True)
+            yield batch
+
+
+def removed_rows(directory: Path, incarnation: int) -> int:
+    """How many rows of an incarnation retention has removed from a table's directory."""
+    try:
+        lines = (directory / REMOVED).read_text("ascii", "replace").splitlines()
+    except OSError:
+        return 0
+    rows = 0
+    for line in lines:
+        fields = line.split()
+        if len(fields) == 4 and all(map(str.isdigit, fields)) and int(fields[0]) == incarnation:
+            rows += int(fields[3])
+    return rows
+
+
+# Rows.
+
+
+class Entry(Struct, frozen=True):
+    """One row of a journal. Timestamps are microseconds since the epoch."""
+
+    table: str
+    node: str
+    fields: dict[str, Any]
+
+    @property
+    def at(self) -> int:
+        """When it happened."""
+        return int(self.fields["at"] or 0)
+
+    @property
+    def position(self) -> Position:
+        """Its place in the order of its node."""
+        return int(self.fields["incarnation"] or 0), int(self.fields["seq"] or 0)
+
+
+class RowFilter(Struct, frozen=True):
+    """Which rows to read. An empty set or None does not restrict."""
+
+    tables: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()
+    message: str | None = None
+    outcomes: frozenset[str] = frozenset()
+    reasons: frozenset[str] = frozenset()
+    participant: str | None = None
+    since: int | None = None  # in microseconds, inclusive
+    until: int | None = None  # in microseconds, exclusive
+
+    def allows_table(self, table: str) -> bool:
+        """Whether any row of this table can pass."""
+        if self.message is not None or self.outcomes or self.reasons:
+            return table == MESSAGES and (not self.tables or table in self.tables)
+        return not self.tables or table in self.tables
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows of a batch that pass every condition but the participant."""
+        conditions = []
+        if self.since is not None:
+            conditions.append(pc.field("at") >= pa.scalar(self.since, INSTANT))
+        if self.until is not None:
+            conditions.append(pc.field("at") < pa.scalar(self.until, INSTANT))
+        if self.message is not None:
+            conditions.append(pc.field("message_id") == self.message)
+        if self.outcomes:
+            conditions.append(pc.field("outcome").isin(sorted(self.outcomes)))
+        if self.reasons:
+            conditions.append(pc.field("reason").isin(sorted(self.reasons)))
+        for condition in conditions:
+            batch = batch.filter(condition)
+        return batch
+
+    def allows_participant(self, entry: Entry) -> bool:
+        """Whether a row is about the participant, if one is given."""
+        return self.participant is None or self.participant in _participants(entry)
+
+
+def _participants(entry: Entry) -> set[str]:
+    fields = entry.fields
+    if entry.table == MESSAGES:
+        routes = [*(fields["onward"] or ()), *(fields["return"] or ())]
+        named = {address[2:] for address in routes if address and address.startswith("0#")}
+        return named | {fields["recipient"]}
+    column = {ROUTES: "participant", SUBSCRIPTIONS: "receiver", MEMBERS: "name"}.get(entry.table)
+    return {fields[column]} if column else set()
+
+
+class TableReader:
+    """Reads one table of one node; each call of `batches` continues where the last one ended.
+
+    >>> from tempfile import mkdtemp
+    >>> from waystation.journal import Journal
+    >>> directory = Path(mkdtemp())
+    >>> Journal(directory, "garage").close()
+    >>> reader = TableReader(directory, "nodes", "garage", report=print)
+    >>> [batch.column("kind").to_pylist() for batch in reader.batches()]
+    [['start', 'stop']]
+    >>> list(reader.batches())
+    []
+    """
+
+    def __init__(self, journal: Path, table: str, node: str, report: ReportProblem) -> None:
+        self._directory = table_directory(journal, table, node)
+        self._schema = SCHEMAS[table]
+        self._report = report
+        self._reported: set[Path] = set()
+        self._done = _BEGINNING
+        self._tails: dict[Stem, tuple[int, pa.Schema]] = {}  # how far each tail was read
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows that earlier calls did not return."""
+        for _ in range(_MAX_LISTINGS):
+            try:
+                for stem in self._stems():
+                    yield from self._new_rows(stem)
+            except FileNotFoundError:
+                continue  # sealed, compacted or removed meanwhile: list the directory again
+            return
+
+    def _stems(self) -> list[Stem]:
+        tails = files_in(self._directory, TAIL)
+        sealed = files_in(self._directory, SEALED)  # second: finds a tail that was just sealed
+        self._tails = {stem: self._tails[stem] for stem in tails if stem in self._tails}
+        return sorted({*tails, *sealed})
+
+    def _new_rows(self, stem: Stem) -> Iterator[pa.RecordBatch]:
+        done = self._done  # rows up to here are skipped; a covered file starts before it
+        try:
+            for batch in self._read(stem):
+                new = _after(conform(batch, self._schema), stem.incarnation, done)
+                if new.num_rows:
+                    last = pc.max(new.column("seq")).as_py()
+                    self._done = max(self._done, (stem.incarnation, last))
+                    yield new
+        except FileNotFoundError:
+            raise
+        except UNREADABLE as error:
+            self._report_once(self._directory / stem.sealed, error_text(error))
+
+    def _read(self, stem: Stem) -> Iterator[pa.RecordBatch]:
+        path = self._directory / stem.sealed
+        if not path.exists():
+            yield from self._read_tail(stem)
+        elif (stem.incarnation, read_footer(path).last) > self._done:
+            yield from read_sealed(path)
+
+    def _read_tail(self, stem: Stem) -> Iterator[pa.RecordBatch]:
+        path = self._directory / stem.tail
+        start, schema = self._tails.get(stem, (0, None))
+        content = read_tail(path, start, schema)
+        if content.schema is not None:
+            self._tails[stem] = content.end, content.schema
+        yield from content.batches
+        if content.torn:
+            self._report_once(path, f"{content.torn} bytes after byte {content.end} are incomplete")
+
+    def _report_once(self, path: Path, problem: str) -> None:
+        if path not in self._reported:
+            self._reported.add(path)
+            self._report(path, problem)
+
+
+def _after(batch: pa.RecordBatch, incarnation: int, done: Position) -> pa.RecordBatch:
+    if incarnation != done[0]:
+        return batch
+    return batch.filter(pc.field("seq") > done[1])
+
+
+class JournalReader:
+    """Reads the rows of a journal; each call of `entries` continues where the last one ended."""
+
+    def __init__(
+        self, journal: Path, report: ReportProblem, filter: RowFilter | None = None
+    ) -> None:
+        self._journal = journal
+        self._report = report
+        self._filter = RowFilter() if filter is None else filter
+        self._readers: dict[tuple[str, str], TableReader] = {}
+
+    def entries(self) -> Iterator[Entry]:
+        """The rows that earlier calls did not return.
+
+        The rows of a node are in its own order; those of several nodes are merged by time.
+        """
+        nodes = self._filter.nodes or all_nodes(self._journal)
+        return merge(*(self._of_node(node) for node in sorted(nodes)), key=lambda entry: entry.at)
+
+    def _of_node(self, node: str) -> Iterator[Entry]:
+        tables = [table for table in SCHEMAS if self._filter.allows_table(table)]
+        streams = [self._of_table(table, node) for table in tables]
+        return merge(*streams, key=lambda entry: entry.position)
+
+    def _of_table(self, table: str, node: str) -> Iterator[Entry]:
+        reader = self._readers.get((table, node))
+        if reader is None:
+            reader = TableReader(self._journal, table, node, self._report)
+            self._readers[table, node] = reader
+        for batch in reader.batches():
+            for fields in instants_as_integers(self._filter.apply(batch)).to_pylist():
+                entry = Entry(table, node, fields)
+                if self._filter.allows_participant(entry):
+                    yield entry
+
+
+def instants_as_integers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch with timestamps as microseconds, which convert to Python in a tenth of the time."""
+    columns = [
+        column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in batch.columns
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
