@@ -24,7 +24,7 @@ $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "$(PYTHON) cannot create a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@echo "installing the pinned dependencies into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
 	@echo "ready: $(BIN)/waystation --help"
@@ -48,6 +48,7 @@ check: setup  ## Check style, types, layers, and that generated files are up to 
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/prove_rules.py --check
+	$(BIN)/python scripts/draw_states.py --check
 	$(BIN)/python scripts/write_figures.py --check
 	$(BIN)/python scripts/write_reference.py --check
 
@@ -64,6 +65,7 @@ faults: setup java  ## Look for faults for a long time: many random examples, an
 
 docs: setup java  ## Build what is generated in docs/ and run every example in it
 	$(BIN)/python scripts/prove_rules.py
+	$(BIN)/python scripts/draw_states.py
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_reference.py
 	$(BIN)/pytest tests/project

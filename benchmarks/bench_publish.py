@@ -45,7 +45,9 @@ async def _measure(receivers: int, publications: int, others: int) -> float:
 
     async with Node("provider") as node:
         for number in range(others):  # without a reader each: they never match
-            node.multicasts.add_receiver(f"provider/other/p{number % 1000}/q{number}/+", "nobody")
+            node.router.subscriptions.subscribe(
+                f"provider/other/p{number % 1000}/q{number}/+", "nobody"
+            )
         for _ in range(receivers):
             node.subscribe("provider", "news", "eu/+/munich", callback=take)
         await node.publish("news", b"", partition="eu/de/munich")  # it is known from now on

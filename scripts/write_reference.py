@@ -84,9 +84,9 @@ CHOSEN = {
 
 INNER = {
     *("A broadcaster", "A receiver of messages", "A transport", "Connections"),
-    *("For workers, sessions and transports", "How a message finds its receiver", "How it works"),
-    *("Inside", "Messages", "Messages from the peer", "Greeting", "Subscriptions", "Waiting"),
+    *("Greeting", "How it works", "Inside", "Messages", "Messages from the peer", "Subscriptions"),
     *("The owner of a link", "What connections tell", "What is to be done", "What links ask for"),
+    "What the node asks for",
     *("What readers ask for", "What the client tells", "What the exchange tells"),
 }
 """Comments in classes, over what is there for other parts of Waystation and not for its users."""

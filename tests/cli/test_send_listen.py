@@ -114,7 +114,7 @@ def test_a_drop_is_exit_1_with_its_reason(hub: Served, call: Commands) -> None:
         (("listen", "me"), 2, "--parent"),
         (("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "a"), 2, "--subscribe"),
         (("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "*"), 2, "no broadcast"),
-        (("listen", "waystation.me", "--at", "tcp://127.0.0.1:0"), 1, "is no name"),
+        (("listen", "waystation.me", "--at", "tcp://127.0.0.1:0"), 1, "cannot be the name"),
     ],
 )
 def test_a_mistake_is_one_line_that_says_what_is_wrong(

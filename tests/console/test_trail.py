@@ -23,9 +23,9 @@ async def lose(node: Node, name: str) -> str:
         if isinstance(record, MessageRecord):
             ids.append(record.arrival.message.id)
 
-    node.observe(note)
+    stop = node.observe(note)
     await node.send(name, b"")
-    node.observers.remove(note)
+    stop()
     return ids[0]
 
 

@@ -24,6 +24,7 @@ from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionR
 from waystation.core.routing import RouteChange
 from waystation.net.place import parse_place, place_of
 from waystation.node import Context, Limits, Node
+from waystation.node.worker import Worker
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_frame
 
@@ -88,7 +89,7 @@ class Journal:
         self.messages: list[MessageRecord] = []
         self.sessions: list[SessionRecord] = []
         self.routes: list[RouteChange] = []
-        node.observe(self.hear)
+        self.stop = node.observe(self.hear)
 
     def hear(self, record: Record) -> None:
         if isinstance(record, MessageRecord):
@@ -301,14 +302,22 @@ async def serves_an_honest_peer(place: str) -> None:
         assert answer.payload == b"well?"
 
 
+def worker(node: Node, name: str) -> Worker:
+    """The worker of this name."""
+    found = node._kernel.worker(name)
+    assert found is not None
+    return found
+
+
 async def nothing_is_left(node: Node) -> None:
     """No session, receiver, entry or task outlives the peers that are gone."""
-    connections = node._connections
+    connections = node._links
     await until(lambda: not connections.sessions)
     await until(lambda: not connections._tasks)
     assert connections.by_place == {}
-    workers = {address.data for worker in node._workers.values() for address in worker.addresses}
-    assert set(node._receivers) == workers
+    kernel = node._kernel
+    workers = {address.data for worker in kernel.workers() for address in worker.addresses}
+    assert set(kernel.receivers) == workers
     assert len(node.router.table) == len(workers)
     names = (task.get_name() for task in asyncio.all_tasks())
     assert [

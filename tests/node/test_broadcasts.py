@@ -153,7 +153,7 @@ async def test_a_leaf_that_subscribes_to_its_own_broadcasts_hears_them_once() ->
                 await until(lambda: last.payloads)
             await until(lambda: len(mine.payloads) == 2)
             assert (mine.payloads, theirs.payloads) == ([b"1", b"2"], [b"1"])
-            assert middle.multicasts.echoes == 1
+            assert middle._kernel.broadcasts.echoes == 1
 
 
 @pytest.mark.rule("MC-14")
@@ -258,7 +258,7 @@ async def test_subscriptions_come_back_with_the_connection() -> None:
         heard = Heard()
         b.subscribe("a", "news", "*", callback=heard)
         await until(lambda: len(center.router.subscriptions) == 1)
-        b.sessions[0].end_link(at_once=True)
+        b.sessions[0].abort_link()
         await until(lambda: len(center.router.subscriptions) == 0)
         await until(lambda: len(center.router.subscriptions) == 1)
         await a.publish("news", b"again")

@@ -143,7 +143,7 @@ async def test_a_node_that_listens_nowhere_must_say_where_it_is_reached() -> Non
         host.host_directory()
         async with Node("shy", limits=QUIET) as shy:
             shy.ask_directory(f"tcp#{place_of(url)}")
-            with pytest.raises(LocalError, match="no address that others could reach it at"):
+            with pytest.raises(LocalError, match="no address where others could reach it"):
                 await shy.register(TRUCK, *OFFER, everywhere=True)
             shy.ask_directory(f"tcp#{place_of(url)} => {NAME}", address="tcp#gate.example:4000")
             await shy.register(TRUCK, *OFFER, everywhere=True)

@@ -35,14 +35,14 @@ from waystation.core.record import SessionKind
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import Limits, Node, Queue, Wait
-from waystation.node import broadcasts as multicasts_module
+from waystation.node import broadcasts as broadcasts_module
 from waystation.testing import ManualClock
-from waystation.wire.kinship import (
+from waystation.wire.hierarchy import (
     Announce,
     Declined,
+    Payload,
     Resolve,
     Resolved,
-    Said,
     Subscribe,
     Unsubscribe,
     Withdraw,
@@ -59,7 +59,7 @@ MEGABYTES = 4 * 1024 * 1024
 class Attacker(RawPeer):
     """A leaf that says whatever the test wants."""
 
-    def tell(self, *said: Said) -> None:
+    def tell(self, *said: Payload) -> None:
         """Say things to the hub's session."""
         for one in said:
             self.control(encode(one))
@@ -206,7 +206,7 @@ async def test_no_leaf_announces_more_participants_than_it_may() -> None:
         attacker.announce("a", "b", "c")  # known ones do not count twice
         await attacker.was_heard()
         assert [name for name in "abcde" if knows(center, name)] == ["a", "b", "c"]
-        assert attacker.declined() == ["no session announces more than 3 participants"]
+        assert attacker.declined() == ["a session announces at most 3 participants"]
         attacker.tell(Withdraw(["a", "a", "nobody"]))
         attacker.announce("d", "e")
         await attacker.was_heard()
@@ -452,9 +452,45 @@ async def test_only_the_parent_that_was_asked_can_answer() -> None:
         waiting.cancel()
         await settle()
         attacker.close()
-        parent.end_link(at_once=True)
+        parent.abort_link()
         await parent.close()
         assert journal.outcomes()[-1] == (b"secret", "NO_ROUTE")
+
+
+@pytest.mark.rule("RE-14")
+@runs
+async def test_the_answer_of_a_parent_does_not_take_the_name_of_a_session() -> None:
+    asked: list[bytes] = []
+    answer, over = asyncio.Event(), asyncio.Event()
+
+    async def slow_parent(peer: RawPeer) -> None:
+        peer.say(PREFACE)
+        while not any(b"resolve" in one for one in asked):
+            asked.append(await peer.hear_control())
+        await answer.wait()
+        peer.control(encode(Resolved(1, found=True)))
+        peer.send("sink", b"after the answer")
+        await over.wait()
+        peer.close()
+
+    async with (
+        raw_listener(slow_parent) as above,
+        attacked() as (_, _, place),
+        Node("leaf", limits=QUIET) as node,
+    ):
+        got = collect(node, "sink")
+        await node.connect(f"tcp://{above}", name="up", parent=True, keep=False)
+        waiting = asyncio.ensure_future(node.send("depot", b"?", policy=Wait(persist=True)))
+        await until(lambda: any(b"resolve" in one for one in asked))
+        session = await node.connect(f"tcp://{place}", name="depot")
+        await waiting
+        answer.set()
+        await until(lambda: got)
+        entry = node.router.table.lookup("depot", node.tick() // 1000)
+        assert entry is not None
+        assert entry.address == session.place
+        assert (await node.request("depot => echo", b"hello")).payload == b"hello"
+        over.set()
 
 
 @runs
@@ -475,7 +511,7 @@ async def test_a_parent_takes_back_only_what_was_found_through_it() -> None:
         await until(lambda: any(b"declined" in one for one in told))
         assert [knows(center, name) for name in ("echo", "found", "other")] == [True, False, True]
         center.remove_route("other")
-        parent.end_link(at_once=True)
+        parent.abort_link()
         await parent.close()
 
 
@@ -485,7 +521,7 @@ async def test_a_parent_takes_back_only_what_was_found_through_it() -> None:
     ids=lambda said: type(said).__name__,
 )
 @runs
-async def test_a_parent_cannot_announce_to_its_leaf(said: Said) -> None:
+async def test_a_parent_cannot_announce_to_its_leaf(said: Payload) -> None:
     told: list[bytes] = []
 
     async def lying_parent(peer: RawPeer) -> None:
@@ -500,7 +536,7 @@ async def test_a_parent_cannot_announce_to_its_leaf(said: Said) -> None:
         assert not knows(center, TRUCK)
         assert knows(center, "echo")
         assert len(center.router.subscriptions) == 0
-        parent.end_link(at_once=True)
+        parent.abort_link()
         await parent.close()
 
 
@@ -687,7 +723,7 @@ async def test_a_leaf_cannot_flood_the_log(lines: list[str], name: str) -> None:
 )
 @runs
 async def test_a_leaf_cannot_write_lines_of_its_own_into_the_log(
-    lines: list[str], said: Said
+    lines: list[str], said: Payload
 ) -> None:
     async with attacked() as (_, _, place):
         attacker = await Attacker.dial(place)
@@ -733,7 +769,7 @@ async def test_a_broadcast_under_no_such_id_is_malformed_and_goes_to_nobody() ->
 async def test_a_leaf_that_subscribes_and_never_reads_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(multicasts_module, "LINED_UP", 10)
+    monkeypatch.setattr(broadcasts_module, "QUEUE_LIMIT", 10)
     async with Node("hub", hub=True, limits=QUIET) as center:
         journal = Journal(center)
         listening = await center.listen("tcp://127.0.0.1:0")
@@ -781,5 +817,5 @@ async def test_a_hub_closes_well_although_a_leaf_has_just_reset_its_connection()
         await center.close()
     finally:
         for session in center.sessions:
-            session.end_link(at_once=True)
+            session.abort_link()
         await settle()

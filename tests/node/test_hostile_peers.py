@@ -21,6 +21,7 @@ from tests.node.live import (
     serving,
     settle,
     until,
+    worker,
 )
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
@@ -28,9 +29,10 @@ from waystation.core.outcome import Reason
 from waystation.errors import UnreachableError
 from waystation.node import Context, Limits, Node
 from waystation.transports.tcp import TcpLimits
-from waystation.wire.hello import PAYLOAD_LIMIT
+from waystation.wire.hello import PAYLOAD_LIMIT, Greeting, Hello
 from waystation.wire.ockam import PREFACE, encode_control, encode_frame
 
+SECRET = b"secret"
 HOPS = b"\x99\x03\xe8" + b"\x82\x00\x41a" * 1000  # an array of a thousand addresses
 
 
@@ -211,7 +213,7 @@ async def test_an_odd_hello_hurts_nobody(name: str) -> None:
     [
         (_hello(node="x" * PAYLOAD_LIMIT), "is too long"),
         (bytes(PAYLOAD_LIMIT + 1), "is too long"),
-        (_hello(token=True), "asks for a token, and none is set here"),
+        (_hello(token=True), "requires a token, and none is set here"),
     ],
     ids=["a long name", "long nonsense", "a token"],
 )
@@ -236,8 +238,24 @@ async def test_a_second_hello_ends_the_session() -> None:
         await peer.ended()
         await nothing_is_left(node)
         assert journal.told()[-1] == ("closed", "REFUSED")
-        assert "hello a second time" in journal.sessions[-1].detail
+        assert "second hello" in journal.sessions[-1].detail
         assert journal.sessions[-1].peer == "peer"
+
+
+@runs_on_every_loop
+async def test_a_peer_that_was_refused_cannot_open_the_session_with_a_proof_behind_it() -> None:
+    async with serving(token=SECRET) as (node, journal, place):
+        peer = await RawPeer.dial(place)
+        hello = Hello("peer", {}, nonce="n", token=True)
+        greeting = Greeting(hello, SECRET, initiator=True)
+        proof = greeting.hear(await peer.hear_control())
+        assert proof is not None
+        said = (greeting.first(), greeting.first(), proof)
+        peer.say(b"".join(encode_control(payload) for payload in said))
+        await peer.ended()
+        await nothing_is_left(node)
+        assert journal.told() == [("refused", "REFUSED")]
+        assert "second hello" in journal.sessions[-1].detail
 
 
 @runs
@@ -250,7 +268,7 @@ async def test_hellos_of_many_peers_leave_a_bounded_memory() -> None:
             await peer.hear()
             peer.close()
         await nothing_is_left(node)
-        assert len(node._connections._known_types) <= 256
+        assert len(node._links._known_types) <= 256
         assert len(node.router.types.numbers) <= 256
 
 
@@ -269,15 +287,15 @@ async def test_a_peer_that_sends_and_never_reads_is_not_kept_in_memory() -> None
                 await peer.writer.drain()
 
         flooding = asyncio.ensure_future(flood())
-        await until(lambda: node.sessions and node.sessions[0]._paused)
+        await until(lambda: node.sessions and node.sessions[0].is_paused)
         (session,) = node.sessions
-        await until(lambda: session._stalled)  # and so this side no longer reads either
+        await until(lambda: session.is_stalled)  # and so this side no longer reads either
         await asyncio.sleep(0.1)
         link = session._link
         assert link is not None
         held = link.unsent  # type: ignore[attr-defined]
         assert held < 4 * limits.unsent
-        inbox = node._workers["echo"].inbox
+        inbox = worker(node, "echo").inbox
         assert len(inbox) <= 1000
         assert len(session._backlog) < 1000
         # another worker serves others meanwhile
@@ -287,7 +305,7 @@ async def test_a_peer_that_sends_and_never_reads_is_not_kept_in_memory() -> None
         flooding.cancel()
         peer.reset()
         await nothing_is_left(node)
-        await until(lambda: not node._workers["echo"].at_work)
+        await until(lambda: not worker(node, "echo").at_work)
         journal.each_ended_once()
         await serves_an_honest_peer(place)
 
@@ -407,11 +425,11 @@ async def test_a_peer_that_is_gone_does_not_make_a_node_dial() -> None:
 
         peer = await RawPeer.dial(place)
         peer.send(f"hop => tcp#{target} => echo", b"fetch this")
-        await until(lambda: node._workers["hop"].at_work)
+        await until(lambda: worker(node, "hop").at_work)
         peer.close()
         await until(lambda: not node.sessions)
         free.set()
-        await until(lambda: not node._workers["hop"].at_work)
+        await until(lambda: not worker(node, "hop").at_work)
         await settle()
         assert (b"fetch this", "REFUSED") in journal.outcomes()
         assert reached == []

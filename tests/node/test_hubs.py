@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -66,7 +67,7 @@ async def test_what_a_leaf_announced_goes_with_its_connection_and_comes_back_wit
     async with hub() as (center, url), leaf("a", url) as a:
         echo(a, "truck-7")
         await until(lambda: knows(center, "truck-7"))
-        a.sessions[0].end_link(at_once=True)
+        a.sessions[0].abort_link()
         await until(lambda: not knows(center, "truck-7"))
         await until(lambda: knows(center, "truck-7"))
         assert (await center.request("truck-7", b"hello")).payload == b"hello"
@@ -147,7 +148,7 @@ async def test_a_node_that_is_no_hub_declines_and_says_so(caplog: pytest.LogCapt
         listening = await plain.listen("tcp://127.0.0.1:0")
         async with leaf("a", listening.url) as a:
             echo(a, "truck-7")
-            await until(lambda: "make it one with hub=True" in caplog.text)
+            await until(lambda: "create it with hub=True" in caplog.text)
             assert not knows(plain, "truck-7")
 
 
@@ -161,3 +162,24 @@ async def test_no_leaf_takes_a_name_of_the_hub_itself() -> None:
         await until(lambda: knows(center, "own"))
         assert (await a.request("hub => echo", b"hello")).payload == b"hello"
         assert heard.words()["DELIVERED"] == 1
+
+
+@runs
+async def test_connect_hello_announcement_and_close_can_be_seen_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG, "waystation.node"):
+        async with hub() as (center, url), leaf("a", url) as a:
+            echo(a, "truck-7")
+            await until(lambda: knows(center, "truck-7"))
+    for seen in (
+        f"connecting to {url.removeprefix('tcp://')}",
+        "LINK_MADE, DISCONNECTED -> GREETING",
+        "ADMITTED, ANSWERED -> OPEN",
+        "hello from node 'a'",
+        "node a announces 1 participants and 0 subscriptions, and withdraws 0 and 0",
+        ": 1 participants announced",
+        "CLOSE_ASKED, OPEN -> CLOSING",
+        "LINK_LOST, CLOSING -> ENDED",
+    ):
+        assert seen in caplog.text

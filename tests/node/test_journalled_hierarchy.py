@@ -17,6 +17,7 @@ from waystation.core.address import Route
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE
 from waystation.core.routing import RoutingEntry
+from waystation.journal import Journal
 from waystation.journal.read import Entry
 from waystation.node import FAIL, Node, Queue, Wait
 
@@ -59,7 +60,7 @@ async def traffic(center: Node, a: Node, b: Node) -> None:
     await a.publish("silence", b"7")
     await until(lambda: sorted(heard) == [b"4", b"4", b"5", b"5"])
     await subscriptions[0].close()
-    a.sessions[0].end_link(at_once=True)
+    a.sessions[0].abort_link()
     await until(lambda: not knows(center, TRUCK))
     await until(lambda: knows(center, TRUCK))
     await b.stop_worker("sink")
@@ -71,23 +72,26 @@ async def traffic(center: Node, a: Node, b: Node) -> None:
 
 async def live(directory: Path) -> dict[str, State]:
     """Run the traffic; the tables of each node at the moment its journal ends."""
-    options: dict[str, Any] = {"limits": QUIET, "journal": directory}
-    center, a, b = Node("hub", hub=True, **options), Node("a", **options), Node("b", **options)
+    center, a, b = (
+        Node("hub", hub=True, limits=QUIET),
+        Node("a", limits=QUIET),
+        Node("b", limits=QUIET),
+    )
+    journals = [Journal(directory, node.name) for node in (center, a, b)]
+    ends = [
+        node.observe(journal.note) for node, journal in zip((center, a, b), journals, strict=True)
+    ]
     listening = await center.listen("tcp://127.0.0.1:0")
     for node in (a, b):
         await node.connect(listening.url, name="hub", parent=True)
     await traffic(center, a, b)
     await settle()
     states = {node.name: State(node) for node in (center, a, b)}
-    journals = []
-    for node in (center, a, b):
-        journals.append(node._journal)
-        node._journal = None
-        node.observers.clear()  # the journal ends here, with the tables as they are
+    for end in ends:
+        end()  # the journals end here, with the tables as they are
     for node in (a, b, center):
         await node.close(drain=1)
     for journal in journals:
-        assert journal is not None
         await asyncio.to_thread(journal.close)
     return states
 

@@ -40,7 +40,7 @@ from waystation.core.routing import Refusal, RouteKind, RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import FAIL, Context, Node, Wait
 from waystation.testing import ManualClock
-from waystation.wire.kinship import Announce, encode
+from waystation.wire.hierarchy import Announce, encode
 
 TRUCK = "truck-7"
 OFFER = ("fleet", "position")
@@ -141,7 +141,7 @@ async def test_2a_the_first_global_registration_is_found_from_everywhere() -> No
         assert existing(here).local
         assert entry_of(there) is None
         [found] = await there.discover(*OFFER, Scope.GLOBAL_ONLY)
-        assert found == Provider(TRUCK, *OFFER, here.own_address())
+        assert found == Provider(TRUCK, *OFFER, here_url.replace("://", "#"))
         assert (await there.request(TRUCK, b"hello")).payload == b"hello"
 
 
@@ -345,12 +345,12 @@ async def test_5_3_a_worker_of_the_node_itself_is_kept_as_well() -> None:
 @pytest.mark.rule("RE-15")
 @runs
 async def test_5_a_node_that_finds_its_own_address_does_not_send_to_itself() -> None:
-    async with fleet("here") as [(host, _), (here, _)]:
+    async with fleet("here") as [(host, _), (here, here_url)]:
         echo(here, TRUCK)
         await here.register(TRUCK, *OFFER, everywhere=True)
         await here.stop_worker(TRUCK)  # it crashed, and is still listed with the address of `here`
         [found] = await here.discover(*OFFER, Scope.GLOBAL_ONLY)
-        assert found.address == here.own_address()
+        assert found.address == here_url.replace("://", "#")
         assert entry_of(here) is None
         assert (await here.send(TRUCK, b"?", policy=FAIL)).reason is Reason.NO_ROUTE
         await host.discover(*OFFER)

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -35,10 +35,12 @@ from tests.node.live import (
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
+from waystation.core.session import State
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, UnreachableError
 from waystation.node import FAIL, Context, Limits, Node, Queue, Session, Wait
 from waystation.testing import ManualClock, tcp_path
 from waystation.transports.tcp import Tcp, TcpLimits
+from waystation.transports.transport import Link, LinkOwner, Listener
 from waystation.wire.ockam import PREFACE, encode_frame
 
 SMALL = TcpLimits(unsent=16 * 1024, linger=1)
@@ -179,6 +181,29 @@ async def test_a_name_is_taken_once_and_free_after_the_session() -> None:
             await client.connect(f"tcp://{place}", name="echo")
         await session.close()
         await client.connect(f"tcp://{place}", name="hub")
+
+
+@pytest.mark.rule("RE-15")
+@runs
+async def test_a_session_of_a_node_with_itself_frees_its_name_too() -> None:
+    async with serving() as (node, _, place):
+        for _ in range(2):
+            session = await node.connect(f"tcp://{place}", name="self")
+            assert session.is_open
+            await session.close()
+        await nothing_is_left(node)
+
+
+@runs
+async def test_a_name_that_was_given_up_and_taken_again_outlives_the_old_link() -> None:
+    async with pair() as (client, _, _, _, place):
+        session = await client.connect(f"tcp://{place}", name="hub")
+        session.give_up()
+        again = await client.connect(f"tcp://{place}", name="hub")
+        await until(lambda: not session.has_link)
+        assert session.state is State.ENDED
+        assert again.is_open
+        assert (await client.request("hub => echo", b"x")).payload == b"x"
 
 
 @pytest.mark.parametrize(
@@ -327,7 +352,7 @@ async def test_a_place_that_failed_is_left_alone_for_a_while_and_then_tried_agai
                 while (await client.send(f"tcp#{place} => sink", b"back")).reason is not None:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
             await until(lambda: got)
-        assert place_address(place) not in client._connections._cooling
+        assert place_address(place) not in client._links.unreachable
         journal.each_ended_once()
 
 
@@ -363,9 +388,131 @@ async def test_messages_of_peers_do_not_make_a_node_dial_unless_it_says_so() -> 
         await until(lambda: got)
         await client.send(f"tcp#{place} => tcp#{target} => sink", b"still no")
         await until(lambda: (b"still no", "REFUSED") in there.outcomes())
-        server._connections.dial_for_peers = True
+        server._links.dial_for_peers = True
         await client.send(f"tcp#{place} => tcp#{target} => sink", b"now")
         await until(lambda: len(got) == 2)
+
+
+# --- Links that end when they should not (LinkOwner) ----------------------------------------------
+
+
+class HastyLink:
+    """A link that ends as soon as it is told to, before the call returns."""
+
+    place = "somewhere"
+
+    def __init__(self, owner: LinkOwner) -> None:
+        self._owner = owner
+        self.controls: list[bytes] = []
+        self.ended = False
+
+    def send(self, message: Message) -> Reason | None:
+        raise AssertionError(message)
+
+    def send_control(self, payload: bytes) -> None:
+        self.controls.append(payload)
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def close(self) -> None:
+        self.end(None, "closed")
+
+    def abort(self) -> None:
+        self.end(Reason.TRANSPORT_DOWN, "aborted")
+
+    def end(self, reason: Reason | None, detail: str) -> None:
+        if not self.ended:
+            self.ended = True
+            self._owner.closed(reason, detail)
+
+
+class Hasty:
+    """Makes such links; one that is `late` says that it failed although there is a link."""
+
+    type_name: ClassVar[str] = "hasty"
+
+    def __init__(self, *, late: bool = False) -> None:
+        self._late = late
+        self.links: list[HastyLink] = []
+
+    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
+        raise OSError(f"{place}: {accept}")
+
+    async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
+        link = HastyLink(owner)
+        self.links.append(link)
+        owner.opened(link)
+        owner.answered()
+        if self._late:
+            raise TimeoutError(f"{places}: no answer in time")
+        return link
+
+
+@runs
+async def test_a_link_that_is_refused_and_ends_at_once_may_still_say_that_it_was_answered() -> None:
+    transport = Hasty()
+    limits = Limits(sessions=0, heartbeat=0)
+    async with Node("client", transports=[transport], limits=limits) as client:
+        journal = Journal(client)
+        with pytest.raises(UnreachableError, match="limit of sessions"):
+            await client.connect("hasty://place", keep=False)
+        assert journal.told() == [("refused", "REFUSED")]
+        assert [link.controls for link in transport.links] == [[]]
+        await nothing_is_left(client)
+
+
+@runs
+async def test_an_attempt_that_fails_with_a_link_in_its_hands_is_no_reason_for_another() -> None:
+    transport = Hasty(late=True)
+    async with Node("client", transports=[transport], limits=QUICK) as client:
+        journal = Journal(client)
+        session = await client.connect("hasty://place", name="hub")
+        assert session.is_open
+        await settle()
+        assert len(transport.links) == 1
+        transport.links[0].end(Reason.TRANSPORT_DOWN, "lost")
+        await until(lambda: len(transport.links) == 2)
+        assert session.failure == "lost"
+        await session.close()
+        assert session.state is State.ENDED
+        closed = ("closed", "TRANSPORT_DOWN")
+        assert journal.told() == [("opened", None), closed, ("opened", None), ("closed", None)]
+        await nothing_is_left(client)
+
+
+@runs
+async def test_a_link_that_comes_after_the_end_of_its_session_is_ended() -> None:
+    transport = Hasty()
+    async with Node("client", transports=[transport], limits=QUICK) as client:
+        journal = Journal(client)
+        session = await client.connect("hasty://place", name="hub")
+        await session.close()
+        late = HastyLink(session)
+        session.opened(late)
+        session.answered()
+        assert late.ended
+        assert not late.controls
+        assert session.state is State.ENDED
+        assert journal.told()[2:] == [("refused", "TRANSPORT_DOWN")]
+        await nothing_is_left(client)
+
+
+@runs
+async def test_a_message_to_a_session_whose_link_is_being_aborted_waits_for_the_next_link() -> None:
+    async with pair() as (client, here, server, _, place):
+        got = collect(server, "sink")
+        session = await client.connect(f"tcp://{place}", name="hub")
+        session.abort_link()
+        assert session.state is State.BREAKING
+        assert (await client.send("hub => sink", b"fail", policy=FAIL)).reason is (
+            Reason.TRANSPORT_DOWN
+        )
+        assert (await client.send("hub => sink", b"wait")).outcome is Outcome.FORWARDED
+        await until(lambda: got)
+        assert session.openings == 2
+        here.each_ended_once()
 
 
 # --- Outcomes -------------------------------------------------------------------------------------
@@ -473,8 +620,7 @@ async def test_closing_a_busy_node_drains_it_and_each_message_ends_once() -> Non
         await until(lambda: len(there.messages) > 200)
         await server.close(drain=2)
         count = len(there.messages)
-        assert server._workers == {}
-        assert server._receivers == {}
+        assert server._kernel.receivers == {}
         stop = True
         await asyncio.wait_for(asyncio.gather(*streams), PATIENCE)
         await client.close()
@@ -492,7 +638,7 @@ async def test_a_stalled_session_takes_nothing_more_while_the_node_drains() -> N
         peer = await RawPeer.dial(place)
         for number in range(4):
             peer.send("gate", b"%d" % number)
-        await until(lambda: node.sessions and node.sessions[0]._stalled)
+        await until(lambda: node.sessions and node.sessions[0].is_stalled)
         closing = asyncio.ensure_future(node.close(drain=2))
         await settle()
         for _ in range(20):
@@ -513,7 +659,7 @@ async def test_answers_arrive_although_the_peer_was_still_sending_at_the_close()
         for _ in range(40):
             peer.send("echo", bytes(4096))
         await until(lambda: journal.words()["FORWARDED"] == 40)
-        node._connections.stop_listening()
+        node._links.stop_listening()
         peer.send("echo", b"never read")
         await asyncio.sleep(0.05)
         closing = asyncio.ensure_future(node.close())
@@ -565,7 +711,7 @@ async def test_a_full_inbox_stalls_its_own_connection_only_and_order_is_kept() -
         gate = Gate(server, "gate", inbox=3)
         for number in range(500):
             await client.send(f"tcp#{place} => gate", b"%d" % number)
-        await until(lambda: server.sessions[0]._stalled)
+        await until(lambda: server.sessions[0].is_stalled)
         async with Node("other", limits=QUICK) as other:
             answer = await other.request(f"tcp#{place} => echo", b"not me", timeout=5)
             assert answer.payload == b"not me"
@@ -614,13 +760,13 @@ async def a_clogged_session() -> AsyncIterator[tuple[Node, Journal, str]]:
         route = f"tcp#{place} => x"
         while (  # noqa: ASYNC110
             await client.send(route, bytes(65536), policy=FAIL)
-        ).outcome is Outcome.FORWARDED or (not client.sessions or not client.sessions[0]._paused):
+        ).outcome is Outcome.FORWARDED or (not client.sessions or not client.sessions[0].is_paused):
             await asyncio.sleep(0)
         try:
             yield client, journal, route
         finally:
             for session in client.sessions:
-                session.end_link(at_once=True)
+                session.abort_link()
 
 
 @pytest.mark.rule("WK-6")
@@ -633,7 +779,7 @@ async def test_a_clogged_link_makes_its_senders_fail_wait_or_queue() -> None:
         await until(lambda: (b"queue", "EXPIRED") in journal.outcomes())
         waits = asyncio.ensure_future(client.send(route, b"lost"))
         await settle()
-        client.sessions[0].end_link(at_once=True)
+        client.sessions[0].abort_link()
         assert (await waits).reason is Reason.TRANSPORT_DOWN
         await nothing_is_left(client)
         journal.each_ended_once()
@@ -753,7 +899,7 @@ async def test_a_peer_that_does_not_read_for_long_is_not_dead() -> None:
                 await client.send(f"tcp#{place} => gate", b"%-32768d" % number)
 
         streaming = asyncio.ensure_future(stream())
-        await until(lambda: client.sessions and client.sessions[0]._paused)
+        await until(lambda: client.sessions and client.sessions[0].is_paused)
         await asyncio.sleep(3)
         gate.free.set()
         await asyncio.wait_for(streaming, PATIENCE)
@@ -979,8 +1125,8 @@ async def test_the_token_of_a_listener_counts_before_that_of_its_node() -> None:
 @pytest.mark.parametrize(
     ("ours", "theirs", "why_here", "why_there"),
     [
-        ("wrong", "secret", "another token", "another token"),
-        ("secret", None, "has no token", "asks for a token"),
+        ("wrong", "secret", "a different token", "a different token"),
+        ("secret", None, "has no token", "requires a token"),
     ],
 )
 @runs_on_every_loop
@@ -1034,7 +1180,7 @@ async def test_a_peer_that_proves_nothing_is_ended_and_has_no_name_meanwhile() -
         await peer.ended()
         await nothing_is_left(node)
         assert journal.told() == [("refused", "REFUSED")]
-        assert "proved nothing" in journal.sessions[0].detail
+        assert "did not prove" in journal.sessions[0].detail
 
 
 @runs_on_every_loop
@@ -1064,7 +1210,7 @@ async def test_somebody_else_s_proof_proves_nothing() -> None:
         thief.send("echo", b"let me in")
         await thief.ended()
         await nothing_is_left(node)
-        assert "another token" in journal.sessions[-1].detail
+        assert "a different token" in journal.sessions[-1].detail
         assert (b"let me in", "REFUSED") in journal.outcomes()
 
 
@@ -1078,7 +1224,7 @@ async def test_a_node_s_own_proof_sent_back_to_it_proves_nothing() -> None:
         await mirror.ended()
         await nothing_is_left(node)
         assert journal.told() == [("refused", "REFUSED")]
-        assert "another token" in journal.sessions[0].detail
+        assert "a different token" in journal.sessions[0].detail
 
 
 @pytest.mark.rule("OB-1")
@@ -1089,10 +1235,10 @@ async def test_what_an_admitted_peer_sent_before_it_left_is_delivered() -> None:
         session = await client.connect(f"tcp://{place}", name="hub", token=SECRET)
         for number in range(10):
             await client.send("hub => gate", b"%d" % number)
-        await until(lambda: server.sessions and server.sessions[0]._stalled)
+        await until(lambda: server.sessions and server.sessions[0].is_stalled)
         await session.close()
-        server.sessions[0].end_link()
-        await until(lambda: not server.sessions)
+        await server.sessions[0].close()
+        assert not server.sessions
         gate.free.set()
         await until(lambda: len(gate.got) == 10, 2)
         there.each_ended_once()
@@ -1105,7 +1251,7 @@ async def test_what_a_peer_sent_before_it_left_is_delivered() -> None:
         session = await client.connect(f"tcp://{place}", name="hub")
         for number in range(10):
             await client.send("hub => gate", b"%d" % number)
-        await until(lambda: server.sessions and server.sessions[0]._stalled)
+        await until(lambda: server.sessions and server.sessions[0].is_stalled)
         await session.close()
         gate.free.set()
         await until(lambda: len(gate.got) == 10)

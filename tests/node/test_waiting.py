@@ -16,7 +16,7 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.errors import LocalError, UndeliverableError
 from waystation.net.place import place_of
 from waystation.node import FAIL, Limits, Node, Queue, Wait
-from waystation.node import node as node_module
+from waystation.node import waiting as waiting_module
 from waystation.testing import ManualClock
 
 PERSIST = Wait(persist=True)
@@ -40,7 +40,7 @@ def numbered(count: int) -> list[bytes]:
 
 def waiting_for(node: Node) -> dict[Any, int]:
     """Whom messages wait for, and how many of them."""
-    return {key: absence.waiting() for key, absence in node._absences._waited_for.items()}
+    return dict(node._kernel.absent.numbers())
 
 
 # A name that nobody has
@@ -261,7 +261,7 @@ async def test_who_appears_with_a_small_inbox_gets_everything_in_order() -> None
 async def test_no_more_than_so_many_are_parked_for_one_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_module, "PARKED", 3)
+    monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 3)
     async with Node("garage") as node:
         journal = Journal(node)
         verdicts = [await node.send("truck", payload, policy=KEEP) for payload in numbered(5)]
@@ -281,7 +281,7 @@ async def test_no_more_than_so_many_are_parked_for_one_name(
 
 @runs
 async def test_those_who_gave_up_do_not_count_as_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_module, "PARKED", 3)
+    monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 3)
     async with Node("garage") as node:
         journal = Journal(node)
         for _ in range(3):
@@ -329,9 +329,9 @@ async def test_a_message_that_gets_room_in_the_turn_of_its_deadline_ends_once() 
 @runs
 async def test_a_time_to_wait_that_is_none_is_an_error_and_leaves_nothing() -> None:
     async with Node("garage") as node:
-        with pytest.raises(LocalError, match="no time to wait"):
+        with pytest.raises(LocalError, match="invalid timeout"):
             await node.send("truck", b"", policy=Wait(-1, persist=True))
-        with pytest.raises(LocalError, match="no time to wait"):
+        with pytest.raises(LocalError, match="invalid timeout"):
             await node.send("truck", b"", policy=Queue(-1, persist=True))
         assert waiting_for(node) == {}
 
@@ -396,7 +396,7 @@ async def test_what_a_peer_sent_to_nobody_waits_on_when_the_peer_is_gone() -> No
 async def test_a_peer_cannot_make_a_node_wait_for_names_without_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node_module, "PARKED", 100)
+    monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 100)
     async with Node("garage", limits=Limits(heartbeat=0, appear=60)) as node:
         journal = Journal(node)
         echo(node)
@@ -548,7 +548,7 @@ async def test_a_newer_message_to_a_place_does_not_overtake_those_that_wait_for_
         await node.send(f"tcp#{place} => truck", b"0", policy=KEEP)
         await until(lambda: waiting_for(node))
         await late.listen(f"tcp://{place}")
-        node._connections._cooling.clear()  # as after a while
+        node._links.unreachable.clear()  # as after a while
         await node.send(f"tcp#{place} => truck", b"1", policy=KEEP)
         await until(lambda: len(got) == 2)
         assert payloads(got) == numbered(2)

@@ -166,7 +166,7 @@ def test_a_joynr_node_answers_our_request(place: str, peer: JoynrPeer) -> None:
     async def scenario() -> None:
         async with hub(place, "hub-a", format="joynr") as (node, _, _):
             answers = collect(node, "proxy")
-            onward = Route((node._connections.parse(f"mqtt://{TOPIC}"), Address(0, b"radio")))
+            onward = Route((node._links.parse(f"mqtt://{TOPIC}"), Address(0, b"radio")))
             request = Request(method_name="getVolume", request_reply_id="r-7")
             question = Message(
                 onward,

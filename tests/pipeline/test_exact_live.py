@@ -82,7 +82,7 @@ async def lose_the_peer(directory: Path) -> Journal:
             door = await victim.listen("tcp://127.0.0.1:0")
             await caller.request(f"tcp#{door.place} => echo", b"hello")
             for session in victim.sessions:
-                session.end_link(at_once=True)
+                session.abort_link()
         with pytest.raises(UndeliverableError):
             await caller.request(f"tcp#{door.place} => echo", b"still there?", timeout=20)
         return told

@@ -10,7 +10,7 @@ import pytest
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.node.links import Connections
+from waystation.node.links import Links
 from waystation.testing import (
     MemoryNetwork,
     NotConformingError,
@@ -191,7 +191,7 @@ def test_a_broken_transport_fails_the_check_for_it(
     monkeypatch.setattr(memory, "MemoryLink", broken)
     monkeypatch.setattr(conformance, "CHECKS", {check: conformance.CHECKS[check]})
     monkeypatch.setattr(conformance, "FLOOD", 5_000)
-    monkeypatch.setattr(Connections, "CLOSING", 0.2)
+    monkeypatch.setattr(Links, "CLOSE_TIMEOUT", 0.2)
     assert _check(MemoryNetwork(limit=80_000), patience=0.05).startswith(f"{check}: ")
 
 

@@ -90,7 +90,7 @@ async def test_what_waits_in_a_link_is_bounded() -> None:
         while (await left.send("hub => gate", b"", policy=FAIL)).outcome is Outcome.FORWARDED:
             taken += 1
             assert taken < 10 * memory.UNSENT
-        await until(lambda: right.sessions[0]._stalled)
+        await until(lambda: right.sessions[0].is_stalled)
         gate.free.set()
         await until(lambda: len(gate.got) == taken)
         journal.each_ended_once()

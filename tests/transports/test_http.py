@@ -203,7 +203,7 @@ async def test_a_listener_that_is_closed_opens_no_channel_and_serves_those_that_
     async with door() as (server, transport, place):
         client = Client(place)
         one = await client.open()
-        await server._connections._listeners[0].close()
+        await server._links._listeners[0].close()
         assert (await client.ask("POST", "/channels")).status == 503
         assert transport.counts.refused == 1
         assert await one.echoes("still here")
@@ -344,7 +344,7 @@ async def test_a_connection_that_was_closed_between_two_requests_is_opened_again
         Node("client", transports=[Http()], limits=QUICK) as client,
     ):
         session = await client.connect(f"http://{place}", name="hub")
-        listener: Any = server._connections._listeners[0]._listener
+        listener: Any = server._links._listeners[0]._listener
         link: Any = session._link
         for number in range(3):
             assert (await client.request("hub => echo", b"%d" % number)).payload == b"%d" % number
@@ -607,7 +607,7 @@ async def test_a_stream_that_nobody_reads_is_cut_and_can_go_on_later() -> None:
         peer = await RawPeer.dial(client.place, head.encode(), room=4096)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         route = f"{node.sessions[0].name} => http"
-        listener: Any = node._connections._listeners[0]._listener
+        listener: Any = node._links._listeners[0]._listener
         await until(lambda: listener._state.connections)
         while listener._state.connections:
             await node.send(route, bytes(9999), policy=Wait(0.05))

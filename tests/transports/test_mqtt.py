@@ -704,7 +704,7 @@ def test_what_joynr_has_no_words_for_is_refused(onward: str, back: str, payload:
 
 
 def here_route(node: Node, topic: str) -> Route:
-    return Route((node._connections.parse(f"mqtt://{topic}"),))
+    return Route((node._links.parse(f"mqtt://{topic}"),))
 
 
 def raw_client(place: str, heard: list[PublishPacket]) -> Any:

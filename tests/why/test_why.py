@@ -36,7 +36,7 @@ async def one(node: Node, route: str, **options: object) -> str:
     heard = Journal(node)
     await node.send(route, b"hello", **options)  # type: ignore[arg-type]
     await until(lambda: heard.messages)
-    node.observers.remove(heard.hear)
+    heard.stop()
     return heard.messages[-1].arrival.message.id
 
 

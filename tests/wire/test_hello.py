@@ -14,13 +14,13 @@ from waystation.wire.hello import NAME_LIMIT, PAYLOAD_LIMIT, Greeting, Hello, Pr
 TYPES = {"local": 0, "tcp": 1}
 
 
-def side(name: str, token: bytes | None = None, *, opened_here: bool = False) -> Greeting:
+def side(name: str, token: bytes | None = None, *, initiator: bool = False) -> Greeting:
     hello = Hello(name, TYPES, 15.0, f"nonce of {name}", token is not None)
-    return Greeting(hello, token, opened_here=opened_here)
+    return Greeting(hello, token, initiator=initiator)
 
 
 def pair(here: bytes | None, there: bytes | None) -> tuple[Greeting, Greeting]:
-    return side("a", here, opened_here=True), side("b", there)
+    return side("a", here, initiator=True), side("b", there)
 
 
 @pytest.mark.rule("AD-3")
@@ -52,7 +52,7 @@ def test_another_token_is_refused() -> None:
     proof = b.hear(a.first())
     a.hear(b.first())
     assert proof is not None
-    with pytest.raises(RemoteError, match="node 'b' has another token"):
+    with pytest.raises(RemoteError, match="node 'b' has a different token"):
         a.hear(proof)
     assert not a.admitted
 
@@ -61,7 +61,7 @@ def test_a_token_on_one_side_only_is_refused_on_both() -> None:
     a, b = pair(b"secret", None)
     with pytest.raises(RemoteError, match="node 'b' has no token"):
         a.hear(b.first())
-    with pytest.raises(RemoteError, match="node 'a' asks for a token, and none is set here"):
+    with pytest.raises(RemoteError, match="node 'a' requires a token, and none is set here"):
         b.hear(a.first())
     assert not a.admitted
 
@@ -71,17 +71,17 @@ def test_a_proof_is_good_for_its_session_and_its_role_only() -> None:
     proof_of_a = a.hear(b.first())
     assert proof_of_a is not None
     later = Greeting(
-        Hello("b", TYPES, nonce="another nonce", token=True), b"secret", opened_here=False
+        Hello("b", TYPES, nonce="another nonce", token=True), b"secret", initiator=False
     )
     later.hear(a.first())
-    with pytest.raises(RemoteError, match="another token"):
+    with pytest.raises(RemoteError, match="a different token"):
         later.hear(proof_of_a)
     mirror = side("b", b"secret")
     own = mirror.hear(
-        Greeting(Hello("x", {}, nonce="nonce of b", token=True), b"", opened_here=True).first()
+        Greeting(Hello("x", {}, nonce="nonce of b", token=True), b"", initiator=True).first()
     )
     assert own is not None
-    with pytest.raises(RemoteError, match="another token"):
+    with pytest.raises(RemoteError, match="a different token"):
         mirror.hear(own)
 
 
@@ -100,13 +100,13 @@ def test_a_proof_before_a_hello_or_after_admission_counts_for_nothing() -> None:
 def test_a_second_hello_is_refused() -> None:
     a, b = pair(None, None)
     a.hear(b.first())
-    with pytest.raises(RemoteError, match="node 'b' says hello a second time"):
+    with pytest.raises(RemoteError, match="node 'b' sent a second hello"):
         a.hear(b.first())
 
 
 def test_a_long_name_is_refused() -> None:
     a, _ = pair(None, None)
-    with pytest.raises(RemoteError, match="too long a name"):
+    with pytest.raises(RemoteError, match="a name that is too long"):
         a.hear(side("x" * (NAME_LIMIT + 1)).first())
     a.hear(side("x" * NAME_LIMIT).first())
     assert a.peer is not None
@@ -169,7 +169,7 @@ _fields = ("node", "types", "beat", "nonce", "token", "proof")
 )
 def test_no_object_gets_in_without_the_token(kind: str, fields: dict[str, Any]) -> None:
     _, b = pair(None, b"secret")
-    a = side("a", b"secret", opened_here=True)
+    a = side("a", b"secret", initiator=True)
     a.hear(b.first())
     with contextlib.suppress(RemoteError):
         a.hear(json.dumps({"waystation": kind, **fields}).encode())
@@ -177,7 +177,7 @@ def test_no_object_gets_in_without_the_token(kind: str, fields: dict[str, Any]) 
 
 
 def test_a_nonce_and_a_proof_may_be_any_text() -> None:
-    a = side("a", b"secret", opened_here=True)
+    a = side("a", b"secret", initiator=True)
     a.hear(
         json.dumps(
             {
@@ -189,6 +189,6 @@ def test_a_nonce_and_a_proof_may_be_any_text() -> None:
             }
         ).encode()
     )
-    with pytest.raises(RemoteError, match="another token"):
+    with pytest.raises(RemoteError, match="a different token"):
         a.hear(json.dumps({"waystation": "proof", "proof": "\U0001f600"}).encode())
     assert Proof("x").proof == "x"

@@ -20,7 +20,7 @@ from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
 from waystation.errors import LocalError, quote
 from waystation.node import Node
-from waystation.node.node import REQUEST
+from waystation.node.requests import REQUEST_PREFIX
 from waystation.node.runner import run
 
 _HELP: Final = """Send a message along ROUTE, which begins at the node that --via names.
@@ -196,7 +196,7 @@ class _Heard:
         if not isinstance(record, MessageRecord) or record.verdict.outcome is Outcome.QUEUED:
             return
         verdict = record.verdict
-        if verdict.recipient and verdict.recipient.startswith(REQUEST):
+        if verdict.recipient and verdict.recipient.startswith(REQUEST_PREFIX):
             return
         if verdict.reason is Reason.NO_SUBSCRIBER:  # at this end nobody ever subscribes
             return

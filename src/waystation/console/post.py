@@ -26,8 +26,7 @@ from waystation.core.outcome import Outcome
 from waystation.core.record import MessageRecord, Record
 from waystation.errors import LocalError
 from waystation.node import Context, Node, Wait
-from waystation.node.node import REQUEST
-from waystation.node.undeliverable import Undeliverable, is_error
+from waystation.node.requests import REQUEST_PREFIX, Undeliverable, is_error
 
 if TYPE_CHECKING:
     from waystation.console.trail import Sighting, Trail
@@ -205,7 +204,7 @@ class Post:
             )
         node = self._node
         onward = self._parsed(order)
-        name = f"{REQUEST}{secrets.token_hex(8)}"
+        name = f"{REQUEST_PREFIX}{secrets.token_hex(8)}"
         back = Route((Address(0, name.encode()),)) if order.answer else Route()
         message = Message(onward, back, order.payload, node.new_id(), node.expiry_in(order.ttl))
         dispatch = Dispatch(message.id, order, node.name)

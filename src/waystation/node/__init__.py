@@ -4,8 +4,9 @@ from waystation.core.access import Access
 from waystation.core.directory import Provider, Scope
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.node.broadcasts import Subscription
+from waystation.node.kernel import Carrier, Observer
 from waystation.node.links import Limits, Listening
-from waystation.node.node import Carrier, Node, Observer
+from waystation.node.node import Node
 from waystation.node.policy import FAIL, WAIT, Fail, Policy, Queue, Wait
 from waystation.node.runner import run
 from waystation.node.session import Session

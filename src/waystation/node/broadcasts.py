@@ -1,8 +1,8 @@
 """Publishing and subscribing: broadcasts by partition, without a list of subscribers (MC).
 
-A publication is a message to `multicast#<id>`. It goes once to every address behind a matching
+A broadcast is a message to `multicast#<id>`. It goes once to every address behind a matching
 subscription, and up: to the parents of a leaf, or over the global transport of a hub. Nobody waits
-for a receiver that is slow, but the publisher itself if it wants to.
+for a slow receiver, except the publisher itself if it wants to.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ from waystation.core.record import ChangeRecord
 from waystation.core.routing import RoutingEntry
 from waystation.node.inbox import Inbox
 from waystation.node.policy import Policy, Queue, Wait
-from waystation.node.receiver import Receiver
+from waystation.node.receiver import Outbound, PendingVerdict, Receiver
 from waystation.node.session import Session
 from waystation.transports.transport import Broadcaster
 
 if TYPE_CHECKING:
-    from waystation.node.node import Node
+    from waystation.node.kernel import Kernel
 
 REMEMBERED: Final = 32_768
-"""So many broadcasts that went up are known again when they come back."""
+"""How many ids of broadcasts are remembered, to know those again that come back."""
 
-LINED_UP: Final = 10_000
+QUEUE_LIMIT: Final = 10_000
 """How many broadcasts wait for a slow session before more are dropped, QUEUE_FULL."""
 
 _log = logging.getLogger("waystation.node")
 
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
-Stuck: TypeAlias = "asyncio.Future[Verdict | None]"
 
 
 class Subscription:
@@ -50,11 +49,11 @@ class Subscription:
 
     refusal: Final = Reason.QUEUE_FULL
 
-    def __init__(self, node: Node, pattern: str, address: Address, inbox: int) -> None:
+    def __init__(self, kernel: Kernel, pattern: str, address: Address, inbox: int) -> None:
         self.pattern = pattern
         self.address = address
         self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
-        self._node = node
+        self._kernel = kernel
         self._inbox: Inbox[Arrival] = Inbox(inbox)
         self._closed = False
         self._reader: asyncio.Task[None] | None = None
@@ -80,11 +79,11 @@ class Subscription:
                 await inbox.woken()
                 continue
             arrival = inbox.take()
-            node = self._node
-            if arrival.message.expired(node.tick() // 1000):
-                node.end(arrival, Verdict.dropped(Reason.EXPIRED, self.address.name))
+            kernel = self._kernel
+            if arrival.message.expired(kernel.tick() // 1000):
+                kernel.drop(arrival, Reason.EXPIRED, self.address.name)
             else:
-                node.end(arrival, self.verdict)
+                kernel.end(arrival, self.verdict)
                 return arrival.message
         raise StopAsyncIteration
 
@@ -100,9 +99,9 @@ class Subscription:
         if self._closed:
             return
         self._closed = True
-        self._node.multicasts.leave(self)
+        self._kernel.broadcasts.leave(self)
         for arrival in self._inbox.empty():
-            self._node.end(arrival, Verdict.dropped(reason, self.address.name))
+            self._kernel.drop(arrival, reason, self.address.name)
         self._inbox.wake_reader()
 
     def read_by(self, callback: Callback) -> None:
@@ -125,66 +124,38 @@ class Subscription:
         """Take a message if there is room."""
         return self.verdict if self._inbox.offer(arrival) else None
 
-    def line_up(self, arrival: Arrival, deadline: float | None) -> Stuck:
+    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
         """Take a message as soon as there is room."""
-        return self._inbox.line_up(arrival, self.verdict, deadline)
+        return self._inbox.wait_for_room(arrival, self.verdict, deadline)
 
     def waiting(self) -> int:
-        """How many are lined up."""
+        """How many messages wait for room."""
         return len(self._inbox.line)
 
 
-class _Provider:
-    """A name that publishes and receives nothing; what is sent to it is refused."""
+class _Publisher:
+    """The receiver at a name that only publishes: it refuses what is sent there."""
 
-    __slots__ = ("_node", "verdict")
+    __slots__ = ("_kernel", "verdict")
 
     refusal: Final = Reason.REFUSED
 
-    def __init__(self, node: Node, name: str) -> None:
-        self._node = node
+    def __init__(self, kernel: Kernel, name: str) -> None:
+        self._kernel = kernel
         self.verdict = Verdict.dropped(Reason.REFUSED, name)
 
     def offer(self, arrival: Arrival) -> Verdict | None:
-        return self._node.end(arrival, self.verdict)
+        return self._kernel.end(arrival, self.verdict)
 
-    def line_up(self, arrival: Arrival, deadline: float | None) -> Stuck:
+    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
         raise AssertionError((arrival, deadline))  # it never says that there is no room
 
     def waiting(self) -> int:
         return 0
 
 
-class _Copy:
-    """One copy of a broadcast into a session, for all receivers behind it."""
-
-    __slots__ = ("_message", "_session", "_verdicts")
-
-    def __init__(self, session: Session, message: Message, verdicts: tuple[Verdict, ...]) -> None:
-        self._session = session
-        self._message = message
-        self._verdicts = verdicts
-
-    @property
-    def refusal(self) -> Reason:
-        return self._session.refusal
-
-    @property
-    def verdict(self) -> Verdict:
-        return self._verdicts[0]
-
-    def offer(self, arrival: Arrival) -> Verdict | None:
-        return self._session.offer_for(arrival, self._message, self._verdicts)
-
-    def line_up(self, arrival: Arrival, deadline: float | None) -> Stuck:
-        return self._session.line_up_for(arrival, self._message, self._verdicts, deadline)
-
-    def waiting(self) -> int:
-        return self._session.waiting()
-
-
-class _Memory:
-    """The ids of the latest messages: in two halves, the older of which is forgotten as a whole."""
+class _RecentIds:
+    """The ids of the latest messages, in two halves; the older one is forgotten as a whole."""
 
     __slots__ = ("_new", "_old")
 
@@ -205,29 +176,29 @@ class _Memory:
         return True
 
 
-class Multicasts:
+class Broadcasts:
     """The broadcasts of one node."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
         self._subscribers: dict[str, Subscription] = {}
         self._providers: dict[str, bool] = {}  # names that only publish; whether they are visible
         self._broadcasters: list[Broadcaster] = []
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
         self._heard_globally: set[str] = set()  # the patterns that the broadcasters were told
-        self._sent_up = _Memory()
-        self._from_outside = _Memory()
+        self._sent_up = _RecentIds()
+        self._from_outside = _RecentIds()
         self.echoes = 0  # broadcasts that came back
-        node.router.types.register("multicast", MULTICAST)
+        kernel.router.types.register("multicast", MULTICAST)
 
     def use(self, broadcaster: Broadcaster) -> None:
         """Publish globally over a transport, and hear what others publish there (MC-12)."""
         self._broadcasters.append(broadcaster)
-        self._node.router.has_global_transport = True
+        self._kernel.router.has_global_transport = True
         broadcaster.attach(self.arrive_from_outside)
         for pattern in self._heard_globally:
             broadcaster.subscribe(pattern)
-        for pattern in self._node.router.subscriptions.patterns():
+        for pattern in self._kernel.router.subscriptions.patterns():
             self._listen_globally(pattern)
 
     # Subscribing
@@ -235,26 +206,26 @@ class Multicasts:
     def subscribe(
         self, provider: str, broadcast: str, partition: str | Iterable[str], inbox: int
     ) -> Subscription:
-        """Begin to receive what matches."""
-        node = self._node
+        """Start to receive what matches."""
+        kernel = self._kernel
         pattern = pattern_of(provider, broadcast, partition)
-        address = Address(LOCAL, f"subscriber-{node.new_id()[-16:]}".encode())
-        subscription = Subscription(node, pattern, address, inbox)
+        address = Address(LOCAL, f"subscriber-{kernel.new_id()[-16:]}".encode())
+        subscription = Subscription(kernel, pattern, address, inbox)
         self._subscribers[address.name] = subscription
-        node.add_receiver(address, subscription, RoutingEntry(address.name, address, local=True))
-        self.add_receiver(pattern, address.name)
+        kernel.add_receiver(address, subscription, RoutingEntry(address.name, address, local=True))
+        self.add_subscriber(pattern, address.name)
         return subscription
 
     def leave(self, subscription: Subscription) -> None:
         """End a subscription of this node."""
         name = subscription.address.name
         del self._subscribers[name]
-        self.unsubscribe(subscription.pattern, name)
-        self._node.remove_receiver(subscription.address)
+        self.remove_subscriber(subscription.pattern, name)
+        self._kernel.remove_receiver(subscription.address)
 
-    def add_receiver(self, pattern: str, receiver: str) -> bool:
-        """Let a participant receive what matches (MC-8); says whether that is new."""
-        change = self._node.router.subscriptions.subscribe(pattern, receiver)
+    def add_subscriber(self, pattern: str, receiver: str) -> bool:
+        """Let a participant receive what matches a pattern (MC-8); says whether that is new."""
+        change = self._kernel.router.subscriptions.subscribe(pattern, receiver)
         if change is None:
             return False
         self._note(change)
@@ -263,22 +234,22 @@ class Multicasts:
             self._listen_globally(pattern)
         return True
 
-    def unsubscribe(self, pattern: str, receiver: str) -> bool:
-        """Take that back; says whether there was anything."""
-        change = self._node.router.subscriptions.unsubscribe(pattern, receiver)
+    def remove_subscriber(self, pattern: str, receiver: str) -> bool:
+        """End a subscription of a participant; says whether there was one."""
+        change = self._kernel.router.subscriptions.unsubscribe(pattern, receiver)
         if change is not None:
             self._forget(change)
         return change is not None
 
-    def drop_receiver(self, receiver: str) -> int:
-        """Take back all that a participant subscribed to, since it went; says how much."""
-        changes = self._node.router.subscriptions.unsubscribe_all(receiver)
+    def drop_subscriber(self, receiver: str) -> int:
+        """End all subscriptions of a participant that went; says how many there were."""
+        changes = self._kernel.router.subscriptions.unsubscribe_all(receiver)
         for change in changes:
             self._forget(change)
         return len(changes)
 
     def provider_changed(self, provider: str) -> None:
-        """Hear globally from a provider that is no longer local (MC-12, MC-13)."""
+        """Subscribe globally to a provider that is no longer local (MC-12, MC-13)."""
         for pattern in self._patterns_of.get(provider, ()):
             self._listen_globally(pattern)
 
@@ -287,7 +258,7 @@ class Multicasts:
         for subscription in list(self._subscribers.values()):
             subscription.stop(Reason.TRANSPORT_DOWN)
         for name in list(self._providers):
-            self._node.remove_receiver(Address(LOCAL, name.encode()))
+            self._kernel.remove_receiver(Address(LOCAL, name.encode()))
         self._providers.clear()
 
     # Publishing
@@ -296,89 +267,89 @@ class Multicasts:
         self, multicast_id: str, message: Message, policy: Policy, *, visible: bool
     ) -> list[Verdict]:
         """Send a message to whoever subscribed; what became of it at each receiver here."""
-        self._be_known(multicast_id.partition("/")[0], visible=visible)
-        node = self._node
-        arrival = Arrival(message, node.tick(), from_global=False, multicast_id=multicast_id)
+        self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
+        kernel = self._kernel
+        arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
         verdicts: list[Verdict] = []
-        for receiver, mine in self._fan_out(arrival, verdicts):
-            verdicts += await self._wait(receiver, arrival, mine, policy)
+        for receiver, theirs in self._fan_out(arrival, verdicts):
+            verdicts += await self._wait(receiver, arrival, theirs, policy)
         return verdicts
 
     def arrive(self, arrival: Arrival) -> Verdict:
-        """Pass on what a peer published; whoever has no room for it does without."""
+        """Pass on what a peer published; a receiver without room for it goes without."""
         multicast_id = arrival.message.onward_route.addresses[0].data.decode(errors="replace")
         arrival = Arrival(arrival.message, arrival.received_at, arrival.from_global, multicast_id)
         if arrival.message.id in self._sent_up:
-            return self._come_back(arrival)
-        if arrival.from_global and self._is_second(arrival.message.id):
+            return self._ignore_echo(arrival)
+        if arrival.from_global and self._is_duplicate(arrival.message.id):
             self.echoes += 1
-            return _PASSED_ON
+            return _FORWARDED
         verdicts: list[Verdict] = []
-        for receiver, mine in self._fan_out(arrival, verdicts):
-            verdicts += self._keep_or_drop(receiver, arrival, mine)
-        return verdicts[0] if verdicts else _PASSED_ON
+        for receiver, theirs in self._fan_out(arrival, verdicts):
+            verdicts += self._keep_or_drop(receiver, arrival, theirs)
+        return verdicts[0] if verdicts else _FORWARDED
 
-    def _come_back(self, arrival: Arrival) -> Verdict:
-        """Take no notice of a broadcast that went up from here: its receivers here have it.
+    def _ignore_echo(self, arrival: Arrival) -> Verdict:
+        """Ignore a broadcast that went up from here: its receivers here have it.
 
         A parent sends it down to whoever subscribed behind this node, and does not know that it
         came from here. From a leaf it comes only where hubs are parents of each other.
         """
         if arrival.from_global:
             self.echoes += 1
-            return _PASSED_ON
-        return self._node.end(arrival, Verdict.dropped(Reason.HOP_LIMIT))
+            return _FORWARDED
+        return self._kernel.drop(arrival, Reason.HOP_LIMIT)
 
     def arrive_from_outside(self, multicast_id: str, message: Message) -> None:
         """Pass on what came over the global transport to the receivers here, and no further."""
-        node = self._node
+        kernel = self._kernel
         address = Address(MULTICAST, multicast_id.encode())
         if message.onward_route.first != address:
             message = message.rerouted(Route((address,)), message.return_route)
-        self.arrive(Arrival(message, node.tick(), from_global=True))
+        self.arrive(Arrival(message, kernel.tick(), from_global=True))
 
-    def _is_second(self, id: str) -> bool:
+    def _is_duplicate(self, id: str) -> bool:
         """Whether it came over another parent or broadcaster already."""
-        ways = len(self._broadcasters) + len(self._node.hierarchy.parents)
+        ways = len(self._broadcasters) + len(self._kernel.hierarchy.parents)
         return ways > 1 and not self._from_outside.learn(id)
 
-    def _be_known(self, provider: str, *, visible: bool) -> None:
-        """Make the publisher a participant, so that hubs know whether it is for everybody."""
-        node = self._node
-        if self._providers.get(provider) is visible or node.is_worker(provider):
+    def _announce_publisher(self, provider: str, *, visible: bool) -> None:
+        """Make the publisher a participant, so that hubs know whether it is visible."""
+        kernel = self._kernel
+        if self._providers.get(provider) is visible or kernel.worker(provider) is not None:
             return
         address = Address(LOCAL, provider.encode())
         if provider not in self._providers:
-            node.free_address(provider)
+            kernel.free_address(provider)
         self._providers[provider] = visible
         entry = RoutingEntry.of(provider, address, local=True, visible=visible)
-        node.add_receiver(address, _Provider(node, provider), entry)
-        node.hierarchy.tell()
+        kernel.add_receiver(address, _Publisher(kernel, provider), entry)
+        kernel.hierarchy.tell()
 
     def _fan_out(
         self, arrival: Arrival, verdicts: list[Verdict]
     ) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
-        """Hand a message to all who have room; returns who has none."""
-        node = self._node
+        """Offer a message to all its receivers; returns those that have no room."""
+        kernel = self._kernel
         multicast_id = arrival.multicast_id
         assert multicast_id is not None
-        fan_out = node.router.fan_out(multicast_id, arrival, arrival.received_at // 1000)
+        fan_out = kernel.router.fan_out(multicast_id, arrival, arrival.received_at // 1000)
         behind: dict[Address, list[Verdict]] = {}
         for verdict in fan_out.verdicts:
             if verdict.address is None:
-                verdicts.append(node.end(arrival, verdict))
+                verdicts.append(kernel.end(arrival, verdict))
             else:
                 behind.setdefault(verdict.address, []).append(verdict)
         full = []
-        for address, mine in behind.items():
-            receiver = self._receiver(address, arrival.message, tuple(mine))
+        for address, theirs in behind.items():
+            receiver = self._receiver(address, arrival.message, tuple(theirs))
             if receiver is None:
-                down = (Verdict.dropped(Reason.TRANSPORT_DOWN, v.recipient) for v in mine)
-                verdicts += (node.end(arrival, verdict) for verdict in down)
+                down = Reason.TRANSPORT_DOWN
+                verdicts += (kernel.drop(arrival, down, verdict.recipient) for verdict in theirs)
             elif receiver.offer(arrival) is None:
-                full.append((receiver, tuple(mine)))
+                full.append((receiver, tuple(theirs)))
             else:
-                verdicts += mine
+                verdicts += theirs
         if fan_out.upward:
             full += self._send_up(arrival)
         return full
@@ -386,82 +357,78 @@ class Multicasts:
     def _receiver(
         self, address: Address, message: Message, verdicts: tuple[Verdict, ...]
     ) -> Receiver | None:
-        node = self._node
-        found = node.receiver_at(address)
+        found = self._kernel.receiver_at(address)
         if isinstance(found, Session):
-            return _Copy(found, found.outbound(message), verdicts)
+            return Outbound(found, message, verdicts)
         return found
 
     def _send_up(self, arrival: Arrival) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
-        node, message = self._node, arrival.message
+        kernel, message = self._kernel, arrival.message
         self._sent_up.learn(message.id)
         full: list[tuple[Receiver, tuple[Verdict, ...]]] = []
-        for parent in node.hierarchy.parents:
+        for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
-            copy = _Copy(parent, parent.outbound(message), (verdict,))
+            copy = Outbound(parent, message, (verdict,))
             if copy.offer(arrival) is None:
                 full.append((copy, (verdict,)))
-        if not node.hierarchy.parents:
+        if not kernel.hierarchy.parents:
             assert arrival.multicast_id is not None
             topic = Address(MULTICAST, arrival.multicast_id.encode())
             up = Verdict(Outcome.FORWARDED, None, None, topic)
             for broadcaster in self._broadcasters:
                 reason = broadcaster.publish(arrival.multicast_id, message)
-                node.end(arrival, up if reason is None else Verdict.dropped(reason))
+                kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
         return full
 
     async def _wait(
-        self, receiver: Receiver, arrival: Arrival, mine: tuple[Verdict, ...], policy: Policy
+        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...], policy: Policy
     ) -> tuple[Verdict, ...]:
         """Wait for a receiver that is slow, as the publisher wants it."""
         if receiver.offer(arrival) is not None:  # it caught up while another was waited for
-            return mine
+            return verdicts
         if isinstance(policy, Queue):
-            return self._keep_or_drop(receiver, arrival, mine)
+            return self._keep_or_drop(receiver, arrival, verdicts)
         if isinstance(policy, Wait):
-            room = receiver.line_up(arrival, self._node.deadline(policy.seconds))
+            pending = receiver.wait_for_room(arrival, self._kernel.deadline(policy.seconds))
             try:
-                if await room is not None:
-                    return mine
+                if await pending is not None:
+                    return verdicts
             except asyncio.CancelledError:
-                if room.cancelled():
-                    self._drop(receiver, arrival, mine)
+                if pending.cancelled():
+                    self._drop(receiver, arrival, verdicts)
                 raise
-        return self._drop(receiver, arrival, mine)
+        return self._drop(receiver, arrival, verdicts)
 
     def _keep_or_drop(
-        self, receiver: Receiver, arrival: Arrival, mine: tuple[Verdict, ...]
+        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...]
     ) -> tuple[Verdict, ...]:
-        """Line a message up for a session that is slow; a subscriber that is slow goes without."""
-        if not isinstance(receiver, _Copy) or receiver.waiting() >= LINED_UP:
-            return self._drop(receiver, arrival, mine)
-        node = self._node
-        room = receiver.line_up(arrival, node.deadline(node.limits.stall))
+        """Let a message wait for a slow session; a slow subscriber goes without it."""
+        if not isinstance(receiver, Outbound) or receiver.waiting() >= QUEUE_LIMIT:
+            return self._drop(receiver, arrival, verdicts)
+        kernel = self._kernel
+        pending = receiver.wait_for_room(arrival, kernel.deadline(kernel.limits.stall))
 
-        def give_up(room: Stuck) -> None:
-            if room.result() is None:
-                self._drop(receiver, arrival, mine)
+        def settled(pending: PendingVerdict) -> None:
+            if pending.result() is None:
+                self._drop(receiver, arrival, verdicts)
 
-        room.add_done_callback(give_up)
-        return mine
+        pending.add_done_callback(settled)
+        return verdicts
 
     def _drop(
-        self, receiver: Receiver, arrival: Arrival, mine: tuple[Verdict, ...]
+        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...]
     ) -> tuple[Verdict, ...]:
-        reason = receiver.refusal
-        dropped = tuple(Verdict.dropped(reason, verdict.recipient) for verdict in mine)
-        for verdict in dropped:
-            self._node.end(arrival, verdict)
-        return dropped
+        kernel, reason = self._kernel, receiver.refusal
+        return tuple(kernel.drop(arrival, reason, verdict.recipient) for verdict in verdicts)
 
     # Telling others
 
     def _note(self, change: SubscriptionChange) -> None:
-        node = self._node
-        node.tell(ChangeRecord(change, node.tick()))
-        if node.hierarchy.parents:
-            node.hierarchy.heard_of_wish(change)
+        kernel = self._kernel
+        kernel.notify(ChangeRecord(change, kernel.tick()))
+        if kernel.hierarchy.parents:
+            kernel.hierarchy.heard_of_wish(change)
 
     def _forget(self, change: SubscriptionChange) -> None:
         assert change.kind is SubscriptionKind.UNSUBSCRIBE
@@ -478,12 +445,12 @@ class Multicasts:
                 broadcaster.unsubscribe(change.pattern)
 
     def _listen_globally(self, pattern: str) -> None:
-        node = self._node
+        kernel = self._kernel
         known = pattern in self._heard_globally
-        if not known and node.router.listens_globally(pattern, node.tick() // 1000):
+        if not known and kernel.router.listens_globally(pattern, kernel.tick() // 1000):
             self._heard_globally.add(pattern)
             for broadcaster in self._broadcasters:
                 broadcaster.subscribe(pattern)
 
 
-_PASSED_ON: Final = Verdict(Outcome.FORWARDED)
+_FORWARDED: Final = Verdict(Outcome.FORWARDED)

@@ -1,4 +1,4 @@
-"""Finding providers: a node's own list, its parents', and one that holds for everybody (RE-14).
+"""Finding providers: in a node's own list, its parents', and the global directory (RE-14).
 
 Each node keeps a list of what its participants, and those of its leaves, offer. One node hosts the
 global directory; hubs ask it. Leaves ask their hub. All questions go to the worker
@@ -24,6 +24,7 @@ from waystation.errors import LocalError, RemoteError, WaystationError, quote
 from waystation.node.worker import Context
 
 if TYPE_CHECKING:
+    from waystation.node.kernel import Kernel
     from waystation.node.node import Node
     from waystation.node.session import Session
 
@@ -31,14 +32,14 @@ _log = logging.getLogger("waystation.node")
 
 NAME: Final = "waystation.directory"
 
-AT_ONCE: Final = 1_000
-"""So many questions of others are open at a time; more are refused."""
+OPEN_QUESTIONS: Final = 1_000
+"""How many questions of other nodes are open at a time; more are refused."""
 
 _REMEMBERED: Final = 60_000  # milliseconds for which a found provider that never expires is routed
 
 
 class _Ask(msgspec.Struct, frozen=True, tag_field="ask", kw_only=True):
-    """What can be asked of a directory; `asked` are the nodes that passed it on."""
+    """A question for a directory; `asked` are the nodes that passed it on."""
 
     asked: list[str] = []
 
@@ -64,8 +65,8 @@ class Lookup(_Ask, frozen=True, tag="lookup"):
     scope: Scope
 
 
-class Answer(msgspec.Struct, frozen=True):
-    """What a directory answers."""
+class DirectoryReply(msgspec.Struct, frozen=True):
+    """What a directory replies."""
 
     providers: list[Provider] = []
     error: str = ""
@@ -75,22 +76,23 @@ Ask: TypeAlias = Register | Leave | Lookup
 _A = TypeVar("_A", Register, Leave, Lookup)
 
 _asks: Final[msgspec.json.Decoder[Ask]] = msgspec.json.Decoder(Ask)
-_answers: Final = msgspec.json.Decoder(Answer)
+_answers: Final = msgspec.json.Decoder(DirectoryReply)
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Registry:
-    """What one node knows of providers, and whom it asks for more."""
+class ProviderDirectory:
+    """The providers that one node knows, and the directories that it asks for more."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, kernel: Kernel) -> None:
         self._node = node
+        self._kernel = kernel
         self._here = Directory()
         self._everywhere: Directory | None = None  # of the node that hosts it
         self._beyond: str | None = None  # the route to the node that hosts it
         self._address: str | None = None  # where others reach this node
         self._serving = False
-        self._offered: dict[str, Register] = {}  # what was registered here, to be told again
-        self._open: set[asyncio.Task[None]] = set()  # questions of others, and news for parents
+        self._offered: dict[str, Register] = {}  # what was registered here, for new parents
+        self._open: set[asyncio.Task[None]] = set()  # questions of others, news for parents
 
     def host(self) -> None:
         """Be the global directory."""
@@ -99,7 +101,7 @@ class Registry:
 
     def ask_at(self, route: str, address: str | None) -> None:
         """Use the global directory at the end of a route; `address` is where others reach us."""
-        hops = Route.parse(route, self._node.router.types.numbers)
+        hops = Route.parse(route, self._kernel.router.types.numbers)
         self._beyond = str(hops) if hops.addresses[-1:] == (_WORKER,) else f"{hops} => {NAME}"
         self._address = address
 
@@ -113,7 +115,7 @@ class Registry:
         self, participant: str, domain: str, name: str, *, everywhere: bool, ttl: float | None
     ) -> None:
         """List a participant of this node, here and where its parents and others find it."""
-        expiry = self._node.expiry_in(ttl)
+        expiry = self._kernel.expiry_in(ttl)
         ends = None if expiry == NEVER else int(expiry)
         provider = Provider(participant, domain, name, None, ends)
         await self._register(Register(provider, everywhere))
@@ -127,10 +129,10 @@ class Registry:
         return await self._lookup(Lookup(domain, name, scope))
 
     async def _handle(self, message: Message, context: Context) -> None:
-        if len(self._open) >= AT_ONCE:
-            await context.reply(_encode(Answer(error="there are too many questions at once")))
+        if len(self._open) >= OPEN_QUESTIONS:
+            await context.reply(_encode(DirectoryReply(error="too many questions at once")))
             return
-        # Not here, since the answer may have to be asked for elsewhere, and others wait behind.
+        # In a task, since others wait behind, and the reply may have to come from elsewhere.
         self._start(self._answer(message, context))
 
     def opened(self, parent: Session) -> None:
@@ -139,7 +141,7 @@ class Registry:
             self._start(self._offer_again(parent))
 
     async def _offer_again(self, parent: Session) -> None:
-        now = self._node.tick() // 1000
+        now = self._kernel.tick() // 1000
         for ask in list(self._offered.values()):
             if now < ask.provider.ends():
                 try:
@@ -163,11 +165,11 @@ class Registry:
         try:
             ask = _asks.decode(message.payload)
             self._check_owner(ask, message)
-            answer = Answer([] if self._node.name in ask.asked else await self._do(ask))
+            answer = DirectoryReply([] if self._kernel.name in ask.asked else await self._do(ask))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            answer = Answer(error=f"no question for a directory: {error}")
+            answer = DirectoryReply(error=f"invalid question for a directory: {error}")
         except WaystationError as error:
-            answer = Answer(error=str(error))
+            answer = DirectoryReply(error=str(error))
         await context.reply(_encode(answer))
 
     def _check_owner(self, ask: Ask, message: Message) -> None:
@@ -175,13 +177,13 @@ class Registry:
         if isinstance(ask, Lookup):
             return
         name = ask.participant if isinstance(ask, Leave) else ask.provider.participant
-        entry = self._node.router.table.lookup(name, self._node.tick() // 1000)
+        entry = self._kernel.router.table.lookup(name, self._kernel.tick() // 1000)
         asker = message.return_route.first
         if entry is not None and entry.local and entry.address != asker:
-            raise RemoteError(f"{quote(name)} is not yours")
+            raise RemoteError(f"{quote(name)} belongs to somebody else")
 
     def _passed_on(self, ask: _A) -> _A:
-        return msgspec.structs.replace(ask, asked=[*ask.asked, self._node.name])
+        return msgspec.structs.replace(ask, asked=[*ask.asked, self._kernel.name])
 
     async def _do(self, ask: Ask) -> list[Provider]:
         if isinstance(ask, Register):
@@ -199,22 +201,22 @@ class Registry:
             return
         self._here.register(ask.provider)
         self._offered[ask.provider.participant] = ask
-        self._node.hierarchy.tell()  # the parents must know whose it is
-        for parent in self._node.hierarchy.parents:
+        self._kernel.hierarchy.tell()  # the parents must know whose it is
+        for parent in self._kernel.hierarchy.parents:
             await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
-        if ask.everywhere and not self._node.hierarchy.parents:
+        if ask.everywhere and not self._kernel.hierarchy.parents:
             await self._register_everywhere(ask.provider)
 
     async def _register_everywhere(self, provider: Provider) -> None:
         if self._everywhere is not None:
-            own = self._address or self._node.own_address()
+            own = self._address or self._kernel.links.own_address()
             self._everywhere.register(msgspec.structs.replace(provider, address=own))
         elif self._beyond is not None:
             known = msgspec.structs.replace(provider, address=self._own_address())
             await self._request(self._beyond, Register(known))
         else:
             raise LocalError(
-                f"{quote(provider.participant)} cannot be listed for everybody",
+                f"{quote(provider.participant)} cannot be listed everywhere",
                 rule="RE-14",
                 hint="host a directory here, ask one elsewhere, or connect to a parent that does",
             )
@@ -226,26 +228,26 @@ class Registry:
             self._everywhere.leave(ask.participant)
         elif self._beyond is not None:
             await self._request(self._beyond, self._passed_on(ask))
-        for parent in self._node.hierarchy.parents:
+        for parent in self._kernel.hierarchy.parents:
             await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
 
     async def _lookup(self, ask: Lookup) -> list[Provider]:
         self._purge()
-        now = self._node.tick() // 1000
+        now = self._kernel.tick() // 1000
         found: dict[str, Provider] = {}
         if ask.scope is not Scope.GLOBAL_ONLY:
-            there = self._node.router.table.contains  # a leaf that is away may come back
+            there = self._kernel.router.table.contains  # a leaf that is away may come back
             listed = self._here.lookup(ask.domain, ask.name, now)
             found = {p.participant: p for p in listed if there(p.participant, now)}
         enough = ask.scope is Scope.LOCAL_ONLY or (ask.scope is Scope.LOCAL_THEN_GLOBAL and found)
-        if enough and not self._node.hierarchy.parents:  # what the parent lists is local as well
+        if enough and not self._kernel.hierarchy.parents:  # what the parent lists is local as well
             return list(found.values())
         for provider in await self._lookup_elsewhere(ask):
             found.setdefault(provider.participant, provider)
         return list(found.values())
 
     async def _lookup_elsewhere(self, ask: Lookup) -> list[Provider]:
-        parents = self._node.hierarchy.parents
+        parents = self._kernel.hierarchy.parents
         if parents:
             providers = []
             for parent in parents:
@@ -255,7 +257,7 @@ class Registry:
                 providers += answer.providers
             return providers
         if self._everywhere is not None:
-            found = self._everywhere.lookup(ask.domain, ask.name, self._node.tick() // 1000)
+            found = self._everywhere.lookup(ask.domain, ask.name, self._kernel.tick() // 1000)
         elif self._beyond is not None:
             # What is local there is not local here, and has no address.
             beyond = msgspec.structs.replace(self._passed_on(ask), scope=Scope.GLOBAL_ONLY)
@@ -269,29 +271,29 @@ class Registry:
 
     def _parsed(self, address: str) -> Address:
         try:
-            return Address.parse(address, self._node.router.types.numbers)
+            return Address.parse(address, self._kernel.router.types.numbers)
         except LocalError as error:
-            raise RemoteError(f"a directory listed no address: {error}") from error
+            raise RemoteError(f"a directory listed an invalid address: {error}") from error
 
     def _learn(self, provider: Provider, address: Address) -> None:
         """Remember the way to a provider elsewhere; a local entry stays what it is (RE-14)."""
-        node = self._node
+        kernel = self._kernel
         expiry = provider.ends()
         if expiry == NEVER:
-            expiry = node.tick() // 1000 + _REMEMBERED
-        if node.is_own_name(provider.participant):
+            expiry = kernel.tick() // 1000 + _REMEMBERED
+        if kernel.is_own_name(provider.participant):
             return
         try:
-            node.put_route(RoutingEntry.of_discovery(provider.participant, address, expiry))
+            kernel.put_route(RoutingEntry.of_discovery(provider.participant, address, expiry))
         except LocalError as error:
-            raise RemoteError(f"a directory listed what cannot be: {error}") from error
+            raise RemoteError(f"a directory listed an invalid provider: {error}") from error
 
-    async def _request(self, route: str, ask: Ask) -> Answer:
+    async def _request(self, route: str, ask: Ask) -> DirectoryReply:
         message = await self._node.request(route, _encode(ask))
         try:
             answer = _answers.decode(message.payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RemoteError(f"the directory at {route} answered nonsense: {error}") from error
+            raise RemoteError(f"invalid reply of the directory at {route}: {error}") from error
         if answer.error:
             raise LocalError(
                 f"the directory at {route} refused: {answer.error}",
@@ -301,17 +303,17 @@ class Registry:
         return answer
 
     def _own_address(self) -> str:
-        address = self._address or self._node.own_address()
+        address = self._address or self._kernel.links.own_address()
         if address is None:
             raise LocalError(
-                "this node has no address that others could reach it at",
+                "this node has no address where others could reach it",
                 rule="RE-14",
-                hint="listen, or name the address when the directory is chosen",
+                hint="listen, or give the address to ask_directory",
             )
         return address
 
     def _purge(self) -> None:
-        now = self._node.tick() // 1000
+        now = self._kernel.tick() // 1000
         for participant in self._here.purge(now):
             self._offered.pop(participant, None)
         if self._everywhere is not None:

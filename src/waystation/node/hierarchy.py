@@ -1,15 +1,16 @@
-"""Parents and children: hubs, the leaves behind them, and what they tell each other.
+"""Hubs and leaves: what they tell each other, and what becomes of it.
 
-A node that connects with `parent=True` is a leaf of the node it connects to. It announces its own
-participants there, and those of its own leaves, and who of them wants which broadcasts; again each
-time the session opens. It asks there for participants that it does not know. A node made with
-`hub=True` takes such announcements: they become local entries that point at the session, and go
-with it (RE-12). Nobody can announce a name that is this node's own.
+A node that connects with `parent=True` is a leaf of the node it connects to. Each time the session
+opens it announces its own participants there, those of its own leaves, and who of them subscribes
+to which broadcasts. It asks there for participants that it does not know. A node made with
+`hub=True` accepts such announcements: they become local routing entries that point at the session,
+and are removed with it (RE-12). Nobody can announce a name that is this node's own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import weakref
 from collections.abc import Callable
@@ -20,13 +21,13 @@ from waystation.core.expiry import expiry_after
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.wire import kinship
-from waystation.wire.kinship import (
+from waystation.wire import hierarchy as wire
+from waystation.wire.hierarchy import (
     Announce,
     Declined,
+    Payload,
     Resolve,
     Resolved,
-    Said,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -34,58 +35,59 @@ from waystation.wire.kinship import (
 )
 
 if TYPE_CHECKING:
-    from waystation.node.node import Node
+    from waystation.node.kernel import Kernel
     from waystation.node.session import Session
 
 QUESTION_TIME: Final = 5.0
-"""Seconds after which a parent that was asked for a participant does not know it."""
+"""Seconds that a parent has to answer whether it knows a participant."""
 
 REMEMBERED: Final = 60_000
-"""Milliseconds for which a parent's answer holds; then it is asked again."""
+"""Milliseconds for which a parent's answer holds."""
 
-ASKED: Final = 16
-"""A question that so many nodes could not answer goes no further up."""
+ASKED_LIMIT: Final = 16
+"""A question that this many nodes could not answer goes no further up."""
 
-TOLD: Final = 100_000
-"""Of so many participants it is remembered who was told that they are here."""
+TOLD_LIMIT: Final = 100_000
+"""Participants of which it is remembered who was told that they are reached here."""
 
 NAME_LIMIT: Final = 1_024
-"""No participant that a leaf announces has a longer name."""
+"""Characters that the name of an announced participant has at most."""
 
-COMPLAINTS: Final = 100
-"""So often a session says, and a node logs, that something was not taken; then no more."""
+COMPLAINT_LIMIT: Final = 100
+"""Complaints about one peer that are logged, and sent to it; then no more."""
 
-CHECK: Final = 10_000
-"""Milliseconds after which it is seen again which participants of a full session are gone."""
+CHECK_INTERVAL: Final = 10_000
+"""Milliseconds between two checks of which participants of a full session are gone."""
 
 _log = logging.getLogger("waystation.node")
 
-Answered: TypeAlias = Callable[[bool], None]
+Answered: TypeAlias = Callable[[bool], None]  # called with whether the participant was found
 
 
 class _Question:
     """One participant, asked for at one parent after the other."""
 
-    __slots__ = ("alarm", "answered", "asked", "left", "parent", "participant")
+    __slots__ = ("answered", "asked", "left", "parent", "participant", "timeout")
 
     def __init__(self, participant: str, left: list[Session], asked: list[str]) -> None:
         self.participant = participant
         self.left = left  # parents that were not asked yet
-        self.asked = asked
+        self.asked = asked  # names of nodes that do not know it
         self.answered: list[Answered] = []
         self.parent: Session | None = None
-        self.alarm: asyncio.TimerHandle | None = None
+        self.timeout: asyncio.TimerHandle | None = None
 
 
 class Hierarchy:
-    """The parents and children of one node."""
+    """The parents and leaves of one node."""
 
-    def __init__(self, node: Node, *, hub: bool) -> None:
+    def __init__(self, kernel: Kernel, *, hub: bool) -> None:
         self.parents: list[Session] = []
-        self._node = node
+        self._kernel = kernel
         self.is_hub = hub
-        self._news: dict[str, RoutingEntry | None] = {}  # by participant; None for one that went
-        self._wishes: dict[Subscribed, bool] = {}  # whether it is wanted
+        # What the parents are to be told at the end of this turn of the event loop:
+        self._changed: dict[str, RoutingEntry | None] = {}  # by participant; None: withdrawn
+        self._resubscribed: dict[Subscribed, bool] = {}  # False: unsubscribed
         self._due = False
         self._questions: dict[int, _Question] = {}
         self._open_questions: dict[str, int] = {}
@@ -95,83 +97,91 @@ class Hierarchy:
     # Upward: what the parents are told
 
     def adopt(self, session: Session) -> None:
-        """Be a leaf of the node at the other end of a session."""
+        """Become a leaf of the node at the other end of a session."""
         session.is_parent = True
         self.parents.append(session)
-        self._node.router.has_parent = True
+        self._kernel.router.has_parent = True
 
     def disown(self, session: Session) -> None:
-        """Forget a session that ended, and whoever was reached over it (RE-12)."""
+        """Forget a session that ended, and the participants reached over it (RE-12)."""
         if session in self.parents:
             self.parents.remove(session)
-            self._node.router.has_parent = bool(self.parents)
-        for change in self._node.remove_routes_over(session.address):
+            self._kernel.router.has_parent = bool(self.parents)
+        for change in self._kernel.remove_routes_over(session.address):
             session.participants.add(change.entry.participant)
         self._forget_those_gone(session)
 
     def lost(self, session: Session) -> None:
-        """Forget who was reached over a parent without a link, if there is another to ask."""
+        """Forget the participants reached over a parent without a link, if another can be asked."""
         if session in self.parents and len(self.parents) > 1:
-            self._node.remove_routes_over(session.address)
+            self._kernel.remove_routes_over(session.address)
 
     def opened(self, session: Session) -> None:
-        """Tell a parent everything: it may have forgotten us, or never have known us."""
+        """Announce everything to a parent: it may have forgotten us, or never have known us."""
         if session not in self.parents:
             return
-        node = self._node
-        now = node.tick() // 1000
+        kernel = self._kernel
+        now = kernel.tick() // 1000
         entries = [
-            kinship.participant_of(entry)
-            for entry in node.router.table.snapshot(now).values()
+            wire.participant_of(entry)
+            for entry in kernel.router.table.snapshot(now).values()
             if self._is_announced(entry)
         ]
-        for part in kinship.in_payloads(entries):
-            session.say(kinship.encode(Announce(part)))
-        for pairs in kinship.in_payloads(node.router.subscriptions.snapshot()):
-            session.say(kinship.encode(Subscribe(pairs)))
+        subscribed = kernel.router.subscriptions.snapshot()
+        _log.debug(
+            "session %s: announcing %d participants and %d subscriptions",
+            *(session.name, len(entries), len(subscribed)),
+        )
+        for part in wire.in_payloads(entries):
+            session.send_control(wire.encode(Announce(part)))
+        for pairs in wire.in_payloads(subscribed):
+            session.send_control(wire.encode(Subscribe(pairs)))
         for question in list(self._questions.values()):
             if question.parent is None or question.parent is session:
                 self._put(question, session)
-        node.registry.opened(session)
-        node.ask_for_absent()
+        kernel.directory.opened(session)
+        kernel.absent.ask_again()
 
     def heard_of(self, change: RouteChange) -> None:
-        """Tell the parents of a participant that came or went, and whoever was told of it."""
+        """Tell the parents of a changed entry, and whoever asked for it that it was removed."""
         entry = change.entry
-        came = change.kind is RouteKind.PUT
+        put = change.kind is RouteKind.PUT
         if self.parents and change.accepted and self._is_announced(entry):
-            self._news[entry.participant] = entry if came else None
+            self._changed[entry.participant] = entry if put else None
             self._tell_soon()
-        if not came and entry.participant in self._told:
+        if not put and entry.participant in self._told:
             for session in self._told.pop(entry.participant):
-                session.answer(kinship.encode(Withdraw([entry.participant])))
+                session.answer(wire.encode(Withdraw([entry.participant])))
 
     def heard_of_wish(self, change: SubscriptionChange) -> None:
         """Tell the parents of a subscription that came or went."""
-        wanted = change.kind is SubscriptionKind.SUBSCRIBE
-        self._wishes[change.pattern, change.receiver] = wanted
+        subscribed = change.kind is SubscriptionKind.SUBSCRIBE
+        self._resubscribed[change.pattern, change.receiver] = subscribed
         self._tell_soon()
 
     def tell(self) -> None:
-        """Tell the news now: what is sent after this counts on it."""
+        """Tell the parents of all changes now: what is sent after this counts on it."""
         self._due = False
-        news, self._news = self._news, {}
-        wishes, self._wishes = self._wishes, {}
-        gone = [name for name, entry in news.items() if entry is None]
-        came = [kinship.participant_of(entry) for entry in news.values() if entry is not None]
-        unwanted = [pair for pair, wanted in wishes.items() if not wanted]
-        wanted = [pair for pair, wanted in wishes.items() if wanted]
-        said = [
-            *(Unsubscribe(part) for part in kinship.in_payloads(unwanted)),
-            *(Withdraw(part) for part in kinship.in_payloads(gone)),
-            *(Announce(part) for part in kinship.in_payloads(came)),
-            *(Subscribe(part) for part in kinship.in_payloads(wanted)),
+        changed, self._changed = self._changed, {}
+        resubscribed, self._resubscribed = self._resubscribed, {}
+        withdrawn = [name for name, entry in changed.items() if entry is None]
+        announced = [wire.participant_of(entry) for entry in changed.values() if entry is not None]
+        unsubscribed = [pair for pair, wanted in resubscribed.items() if not wanted]
+        subscribed = [pair for pair, wanted in resubscribed.items() if wanted]
+        payloads = [
+            *(wire.encode(Unsubscribe(part)) for part in wire.in_payloads(unsubscribed)),
+            *(wire.encode(Withdraw(part)) for part in wire.in_payloads(withdrawn)),
+            *(wire.encode(Announce(part)) for part in wire.in_payloads(announced)),
+            *(wire.encode(Subscribe(part)) for part in wire.in_payloads(subscribed)),
         ]
-        payloads = [kinship.encode(one) for one in said]
+        _log.debug(
+            "node %s announces %d participants and %d subscriptions, and withdraws %d and %d",
+            *(self._kernel.name, len(announced), len(subscribed)),
+            *(len(withdrawn), len(unsubscribed)),
+        )
         for parent in self.parents:
-            if parent.is_open:
-                for payload in payloads:
-                    parent.say(payload)
+            for payload in payloads:
+                parent.send_control(payload)
 
     def _tell_soon(self) -> None:
         if not self._due:
@@ -183,7 +193,7 @@ class Hierarchy:
             self.tell()
 
     def _is_announced(self, entry: RoutingEntry) -> bool:
-        return entry.local and not self._node.is_private(entry.participant)
+        return entry.local and not self._kernel.is_reserved(entry.participant)
 
     # Questions
 
@@ -197,7 +207,7 @@ class Hierarchy:
             self._questions[number].answered.append(answered)
             return
         open_first = sorted(self.parents, key=lambda parent: not parent.is_open)
-        question = _Question(participant, open_first, [*(asked or []), self._node.name])
+        question = _Question(participant, open_first, [*(asked or []), self._kernel.name])
         question.answered.append(answered)
         number = next(self._numbers)
         self._questions[number] = question
@@ -205,14 +215,14 @@ class Hierarchy:
         self._ask_next(number, question)
 
     def _ask_next(self, number: int, question: _Question) -> None:
-        if question.alarm is not None:
-            question.alarm.cancel()
+        if question.timeout is not None:
+            question.timeout.cancel()
         if not question.left:
             self._settle(number, found=False)
             return
         parent = question.left.pop(0)
         loop = asyncio.get_running_loop()
-        question.alarm = loop.call_later(QUESTION_TIME, self._ask_next, number, question)
+        question.timeout = loop.call_later(QUESTION_TIME, self._ask_next, number, question)
         question.parent = parent
         if parent.is_open:  # else it is asked as soon as it opens
             self._put(question, parent)
@@ -220,13 +230,13 @@ class Hierarchy:
     def _put(self, question: _Question, parent: Session) -> None:
         question.parent = parent
         number = self._open_questions[question.participant]
-        parent.say(kinship.encode(Resolve(number, question.participant, question.asked)))
+        parent.send_control(wire.encode(Resolve(number, question.participant, question.asked)))
 
     def _settle(self, number: int, *, found: bool) -> None:
         question = self._questions.pop(number)
         del self._open_questions[question.participant]
-        if question.alarm is not None:
-            question.alarm.cancel()
+        if question.timeout is not None:
+            question.timeout.cancel()
         for answered in question.answered:
             answered(found)
 
@@ -237,71 +247,79 @@ class Hierarchy:
         if not answer.found:
             self._ask_next(answer.number, question)
             return
-        node = self._node
-        expiry = expiry_after(node.tick() // 1000, REMEMBERED)
+        kernel = self._kernel
+        expiry = expiry_after(kernel.tick() // 1000, REMEMBERED)
         entry = RoutingEntry.of_discovery(question.participant, parent.address, expiry)
-        node.put_route(entry)
+        with contextlib.suppress(LocalError):  # a session of this node has the name by now
+            kernel.put_route(entry)
         self._settle(answer.number, found=True)
 
     # What peers say
 
     def hear(self, session: Session, payload: bytes) -> bool:
-        """Take what the other end of a session said; False when it is nothing for us."""
-        said = kinship.read(payload)
-        if said is None:
+        """Take a payload from the peer of a session; False if it is none of a hierarchy."""
+        told = wire.read(payload)
+        if told is None:
             return False
-        if isinstance(said, Resolve):
-            self._answer(session, said)
-        elif isinstance(said, Resolved):
-            self._hear_answer(session, said)
-        elif isinstance(said, Declined):
-            self._complain(session, f"the peer does not take what was announced: {quote(said.why)}")
-        elif isinstance(said, Withdraw) and session in self.parents:
-            for name in said.participants:
+        if isinstance(told, Resolve):
+            self._answer(session, told)
+        elif isinstance(told, Resolved):
+            self._hear_answer(session, told)
+        elif isinstance(told, Declined):
+            self._complain(session, f"the peer declined an announcement: {quote(told.why)}")
+        elif isinstance(told, Withdraw) and session in self.parents:
+            for name in told.participants:
                 if self._is_at(session, name):
-                    self._node.remove_entry(name)
-        elif session.outside:
-            self._decline(session, "who comes in from outside is no leaf")
+                    self._kernel.remove_route(name)
+        elif session.from_outside:
+            self._decline(session, "a peer from outside cannot be a leaf")
         elif self.is_hub and session not in self.parents:
-            self._take(session, said)
+            self._hear_leaf(session, told)
         else:
-            self._decline(session, f"node {self._node.name} is no hub; make it one with hub=True")
+            self._decline(
+                session, f"node {self._kernel.name} is not a hub; create it with hub=True"
+            )
         return True
 
-    def _take(self, session: Session, said: Said) -> None:
-        if isinstance(said, Announce):
-            for participant in said.participants:
-                self._let_in(session, participant)
-        elif isinstance(said, Withdraw):
-            for name in said.participants:
-                self._let_out(session, name)
-        elif isinstance(said, Subscribe):
-            for pattern, receiver in said.pairs:
+    def _hear_leaf(self, session: Session, told: Payload) -> None:
+        if isinstance(told, Announce):
+            _log.debug(
+                "session %s: %d participants announced", session.name, len(told.participants)
+            )
+            for participant in told.participants:
+                self._add(session, participant)
+        elif isinstance(told, Withdraw):
+            for name in told.participants:
+                self._withdraw(session, name)
+        elif isinstance(told, Subscribe):
+            for pattern, receiver in told.pairs:
                 self._subscribe(session, pattern, receiver)
-        elif isinstance(said, Unsubscribe):
-            for pattern, receiver in said.pairs:
+        elif isinstance(told, Unsubscribe):
+            for pattern, receiver in told.pairs:
                 if self._is_at(session, receiver):
-                    session.subscriptions -= self._node.multicasts.unsubscribe(pattern, receiver)
+                    session.subscriptions -= self._kernel.broadcasts.remove_subscriber(
+                        pattern, receiver
+                    )
 
-    def _let_in(self, session: Session, participant: kinship.Participant) -> None:
+    def _add(self, session: Session, participant: wire.Participant) -> None:
         name, visible, _ = participant
-        node = self._node
+        kernel = self._kernel
         if len(name) > NAME_LIMIT:
             self._decline(session, f"{quote(name)} is longer than {NAME_LIMIT} characters")
             return
-        if node.is_own_name(name):
-            self._decline(session, f"{quote(name)} is a name of node {node.name} itself")
+        if kernel.is_own_name(name):
+            self._decline(session, f"{quote(name)} is a name of node {kernel.name} itself")
             return
         if not self.may_add(session, name):
-            limit = node.limits.participants
-            self._decline(session, f"no session announces more than {limit} participants")
+            limit = kernel.limits.participants
+            self._decline(session, f"a session announces at most {limit} participants")
             return
-        expiry = kinship.expiry_of(participant)
+        expiry = wire.expiry_of(participant)
         try:
             entry = RoutingEntry.of(
                 name, session.address, local=True, visible=visible, expiry=expiry
             )
-            node.put_route(entry)
+            kernel.put_route(entry)
         except LocalError as error:
             self._decline(session, str(error))
             return
@@ -309,80 +327,85 @@ class Hierarchy:
 
     def may_add(self, session: Session, name: str) -> bool:
         """Whether one more participant may be reached over a session."""
-        limit = self._node.limits.participants
+        limit = self._kernel.limits.participants
         if name in session.participants or len(session.participants) < limit:
             return True
-        now = self._node.tick() // 1000
-        if now >= session.checked_at + CHECK:
+        now = self._kernel.tick() // 1000
+        if now >= session.checked_at + CHECK_INTERVAL:
             session.checked_at = now
             self._forget_those_gone(session)
         return len(session.participants) < limit
 
     def _forget_those_gone(self, session: Session) -> None:
-        """Forget participants that expired or went elsewhere, and what they subscribed to."""
-        table, now = self._node.router.table, self._node.tick() // 1000
+        """Forget participants that expired or moved elsewhere, and what they subscribed to."""
+        table, now = self._kernel.router.table, self._kernel.tick() // 1000
         for name in list(session.participants):
             entry = table.lookup(name, now)
             if entry is None:
-                session.subscriptions -= self._node.multicasts.drop_receiver(name)
+                session.subscriptions -= self._kernel.broadcasts.drop_subscriber(name)
             if entry is None or entry.address != session.address:
                 session.participants.discard(name)
 
-    def _let_out(self, session: Session, name: str) -> None:
+    def _withdraw(self, session: Session, name: str) -> None:
         if self._is_at(session, name):
-            session.subscriptions -= self._node.multicasts.drop_receiver(name)
-            self._node.remove_entry(name)
+            session.subscriptions -= self._kernel.broadcasts.drop_subscriber(name)
+            self._kernel.remove_route(name)
         session.participants.discard(name)
 
     def _subscribe(self, session: Session, pattern: str, receiver: str) -> None:
-        limit = self._node.limits.participants
+        limit = self._kernel.limits.participants
         if not self._is_at(session, receiver):
             self._decline(session, f"{quote(receiver)} was not announced by {session.name}")
             return
         if session.subscriptions >= limit:
-            self._decline(session, f"no session subscribes more than {limit} times")
+            self._decline(session, f"a session subscribes at most {limit} times")
             return
         try:
-            session.subscriptions += self._node.multicasts.add_receiver(pattern, receiver)
+            session.subscriptions += self._kernel.broadcasts.add_subscriber(pattern, receiver)
         except LocalError as error:
             self._decline(session, str(error))
 
     def _is_at(self, session: Session, name: str) -> bool:
-        node = self._node
-        entry = node.router.table.lookup(name, node.tick() // 1000)
+        kernel = self._kernel
+        entry = kernel.router.table.lookup(name, kernel.tick() // 1000)
         return entry is not None and entry.address == session.address
 
     def _answer(self, session: Session, question: Resolve) -> None:
-        node = self._node
+        kernel = self._kernel
         name, number = question.participant, question.number
 
         def answered(found: bool) -> None:
-            entry = node.router.table.lookup(name, node.tick() // 1000)
+            entry = kernel.router.table.lookup(name, kernel.tick() // 1000)
             known = found and entry is not None and entry.address != session.address
             if known:
                 self._remember(name, session)
-            session.answer(kinship.encode(Resolved(number, known)))
+            session.answer(wire.encode(Resolved(number, known)))
 
-        known = node.router.table.contains(name, node.tick() // 1000)
+        known = kernel.router.table.contains(name, kernel.tick() // 1000)
         goes_up = bool(self.parents) and session not in self.parents
-        if known or not goes_up or node.name in question.asked or len(question.asked) >= ASKED:
+        if (
+            known
+            or not goes_up
+            or kernel.name in question.asked
+            or len(question.asked) >= ASKED_LIMIT
+        ):
             answered(found=known)
         else:
             self.ask(name, answered, question.asked)
 
     def _remember(self, name: str, session: Session) -> None:
-        """Remember who was told that a participant is here, to take it back when it goes."""
-        if len(self._told) >= TOLD:
-            self._told.clear()  # they ask again after a while in any case
+        """Remember who was told that a participant is reached here, to withdraw it when it goes."""
+        if len(self._told) >= TOLD_LIMIT:
+            self._told.clear()  # the answers expire soon in any case
         self._told.setdefault(name, weakref.WeakSet()).add(session)
 
     def _decline(self, session: Session, why: str) -> None:
-        """Say to a peer, once for each cause and not for ever, that something is not taken."""
+        """Tell a peer, once for each cause and not for ever, that something is not accepted."""
         if self._complain(session, why):
-            session.answer(kinship.encode(Declined(why)))
+            session.answer(wire.encode(Declined(why)))
 
     def _complain(self, session: Session, why: str) -> bool:
-        if len(session.complaints) >= COMPLAINTS or why in session.complaints:
+        if len(session.complaints) >= COMPLAINT_LIMIT or why in session.complaints:
             return False
         session.complaints.add(why)
         _log.warning("session %s: %s", session.name, why)

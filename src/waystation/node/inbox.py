@@ -16,35 +16,36 @@ T = TypeVar("T")
 
 
 class WaitingLine(Generic[T]):
-    """Items that wait for room, in order; the future of each says how it ended, None for never.
+    """Items that wait for room, in order.
 
-    Cancelling the future withdraws the item.
+    The future of each has the verdict once the item was taken, None if it never was. Cancelling the
+    future withdraws the item.
     """
 
     __slots__ = ("_gone", "line")
 
     def __init__(self) -> None:
-        self._gone = 0  # at least so many in the line have given up
+        self._gone = 0  # how many in the line have given up, at least
         self.line: deque[tuple[T, asyncio.Future[Verdict | None]]] = deque()
 
     def join(self, item: T, deadline: float | None) -> asyncio.Future[Verdict | None]:
         """Wait until `deadline`, a time of the running loop's clock, or as long as it takes."""
         loop = asyncio.get_running_loop()
-        room: asyncio.Future[Verdict | None] = loop.create_future()
-        self.rejoin(item, room)
+        pending: asyncio.Future[Verdict | None] = loop.create_future()
+        self.rejoin(item, pending)
         if deadline is not None:
-            alarm = loop.call_at(deadline, _turn_away, room)
-            room.add_done_callback(lambda _: alarm.cancel())
-        return room
+            alarm = loop.call_at(deadline, reject, pending)
+            pending.add_done_callback(lambda _: alarm.cancel())
+        return pending
 
-    def rejoin(self, item: T, room: asyncio.Future[Verdict | None]) -> None:
-        """Wait on, with the future that there is."""
-        self.line.append((item, room))
-        room.add_done_callback(self._left)
+    def rejoin(self, item: T, pending: asyncio.Future[Verdict | None]) -> None:
+        """Wait with a future that somebody waits for already."""
+        self.line.append((item, pending))
+        pending.add_done_callback(self._left)
 
-    def _left(self, room: asyncio.Future[Verdict | None]) -> None:
-        """Forget who gave up, as soon as that is every second one."""
-        if not room.cancelled() and room.result() is not None:
+    def _left(self, pending: asyncio.Future[Verdict | None]) -> None:
+        """Remove those who gave up, as soon as that is every second one."""
+        if not pending.cancelled() and pending.result() is not None:
             return
         line = self.line
         self._gone += 1
@@ -63,22 +64,23 @@ class WaitingLine(Generic[T]):
                 return first
         return None
 
-    def turn_away(self) -> None:
+    def reject_all(self) -> None:
         """Tell everybody that there will be no room."""
         while self.line:
-            _turn_away(self.line.popleft()[1])
+            reject(self.line.popleft()[1])
 
 
-def _turn_away(room: asyncio.Future[Verdict | None]) -> None:
-    if not room.done():
-        room.set_result(None)
+def reject(pending: asyncio.Future[Verdict | None]) -> None:
+    """Tell somebody that there will be no room, if that is still waited for."""
+    if not pending.done():
+        pending.set_result(None)
 
 
 class Inbox(Generic[T]):
     """Items for one reader, from many writers.
 
     Writers that had to wait come before those that come later, so that no sender overtakes itself.
-    They wait until half of the room is free: letting them in one by one would wake them up for
+    They wait until half of the inbox is free: letting them in one by one would wake them up for
     every single message.
     """
 
@@ -106,10 +108,10 @@ class Inbox(Generic[T]):
             self.wake_reader()
         return True
 
-    def line_up(
+    def wait_for_room(
         self, item: T, verdict: Verdict, deadline: float | None
     ) -> asyncio.Future[Verdict | None]:
-        """Wait for room; the future has the verdict once the item got in."""
+        """Wait for room; the future has the verdict once the item was taken."""
         return self.waiting.join((item, verdict), deadline)
 
     async def filled(self) -> None:
@@ -123,17 +125,17 @@ class Inbox(Generic[T]):
         await self.reader
 
     def take(self) -> T:
-        """Take the oldest item out, and let in who waits for its place."""
+        """Take the oldest item out, and let in what waits for room."""
         item = self.items.popleft()
         if self.line and len(self.items) <= self._half:
             self._let_in()
         return item
 
     def empty(self) -> list[T]:
-        """Take everything out for good, and turn away who waits for a place."""
+        """Take everything out for good, and reject what waits for room."""
         items = list(self.items)
         self.items.clear()
-        self.waiting.turn_away()
+        self.waiting.reject_all()
         return items
 
     def wake_reader(self) -> None:
@@ -148,8 +150,8 @@ class Inbox(Generic[T]):
             first = self.waiting.next()
             if first is None:
                 return False
-            (item, verdict), room = first
+            (item, verdict), pending = first
             self.items.append(item)
             self.wake_reader()
-            room.set_result(verdict)
+            pending.set_result(verdict)
         return True

@@ -1,8 +1,8 @@
-"""Listening, dialling, dialling again: where the sessions of a node come from and go to (WK-8).
+"""Listening and connecting: where the sessions of a node come from, and where they end (WK-8).
 
-A route that names a place, as `tcp#10.0.0.2:4000`, opens a session there or takes the one that is
-open. A session that was asked for by `connect` keeps its name and gets a new link when it loses the
-one it has. All others end with their link, and their names with them.
+A route that names a place, as `tcp#10.0.0.2:4000`, opens a session there or uses the one that is
+open. A session made by `connect` keeps its name and gets a new link when it loses the one it has.
+All others end with their link, and their names with them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from waystation.core.record import SessionKind, SessionRecord
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
-from waystation.node.policy import Wait, check_seconds
-from waystation.node.session import Session
+from waystation.node.policy import check_seconds
+from waystation.node.session import TOO_MANY_SESSIONS, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
-    from waystation.node.node import Node
+    from waystation.node.kernel import Kernel
 
 _log = logging.getLogger("waystation.node")
 
@@ -38,11 +38,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     """How much a node takes from its peers, and how long it waits for them.
 
     There are at most `sessions`. With a token, a peer has `greeting` seconds to prove that it knows
-    it. A session that has nothing to say sends a heartbeat every `heartbeat` seconds (0: never),
-    and ends when the peer promised the same and is not heard for three of them. What a peer sent
-    waits for room here no longer than `stall` seconds, and the rest of what it sends behind it; nor
-    does a worker wait longer for whoever gets its answers. What a peer sends to a name that nobody
-    has waits `appear` seconds for somebody to take it. No leaf announces more than `participants`.
+    it. An idle session sends a heartbeat every `heartbeat` seconds (0: never), and ends when the
+    peer promised the same and is not heard for three of them. A message from a peer waits at most
+    `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
+    for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
+    seconds for it to appear. A leaf announces at most `participants`.
     """
 
     sessions: int = 20_000
@@ -53,14 +53,14 @@ class Limits(Struct, frozen=True, kw_only=True):
     participants: int = 100_000
 
 
-class _Cooling:
-    """A place that could not be reached: nobody knocks there again before the time is over."""
+class _Unreachable:
+    """A place that could not be reached, and is left alone until it is time to try again."""
 
-    __slots__ = ("backoff", "until")
+    __slots__ = ("backoff", "retry_at")
 
     def __init__(self) -> None:
         self.backoff = Backoff()
-        self.until = 0.0
+        self.retry_at = 0.0
 
 
 class Listening:
@@ -81,27 +81,26 @@ class Listening:
         await self._listener.close()
 
 
-class Connections:
+class Links:
     """The transports, listeners and sessions of one node."""
 
-    COOLING = 1_000  # so many unreachable places are remembered
-    NAMING = 1.0  # seconds that a parent has to say its name before one goes on without it
-    CLOSING = 10.0  # seconds that a link has to end, once it was told to
+    UNREACHABLE_LIMIT = 1_000  # unreachable places that are remembered
+    NAME_TIMEOUT = 1.0  # seconds that a parent has to tell its name before `connect` returns
+    CLOSE_TIMEOUT = 10.0  # seconds that a link has to end, once it was told to
 
     def __init__(
-        self, node: Node, limits: Limits, token: bytes | None, *, dial_for_peers: bool
+        self, kernel: Kernel, limits: Limits, token: bytes | None, *, dial_for_peers: bool
     ) -> None:
-        self.node = node
+        self.kernel = kernel
         self.limits = limits
-        self.patience = Wait(limits.stall)
-        self.table_time = 0.25  # to hear the types of a peer that may have none to tell
+        self.types_timeout = 0.25  # seconds for a peer, which may know no hello, to tell its types
         self.dial_for_peers = dial_for_peers
         self.by_place: dict[Address, Session] = {}
         self.sessions: dict[bytes, Session] = {}
         self._token = token
         self._transports: dict[int, Transport] = {}
         self._listeners: list[Listening] = []
-        self._cooling: dict[Address, _Cooling] = {}
+        self.unreachable: dict[Address, _Unreachable] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._broadcasters: list[Broadcaster] = []
         self._unstarted: list[Broadcaster] = []
@@ -112,11 +111,11 @@ class Connections:
 
     def use(self, transport: Transport) -> int:
         """Carry messages over a transport from now on."""
-        types, name = self.node.router.types, transport.type_name
+        types, name = self.kernel.router.types, transport.type_name
         number = types.register(name, types.usual(name))
         self._transports[number] = transport
         if isinstance(transport, Broadcaster):
-            self.node.multicasts.use(transport)
+            self.kernel.broadcasts.use(transport)
             self._broadcasters.append(transport)
             self._unstarted.append(transport)
             self.start_broadcasters()
@@ -130,7 +129,7 @@ class Connections:
             return
         waiting, self._unstarted = self._unstarted, []
         for broadcaster in waiting:
-            self._hold(loop.create_task(broadcaster.start(), name="waystation broadcaster"))
+            self._track(loop.create_task(broadcaster.start(), name="waystation broadcaster"))
 
     def transport(self, number: int) -> Transport | None:
         """The transport of an address type."""
@@ -139,16 +138,20 @@ class Connections:
     def parse(self, text: str) -> Address:
         """The address that a text means: `tcp://host:port`, as well as `tcp#host:port`."""
         kind, mark, place = text.partition("://")
-        address = Address.parse(f"{kind}#{place}" if mark else text, self.node.router.types.numbers)
+        address = Address.parse(
+            f"{kind}#{place}" if mark else text, self.kernel.router.types.numbers
+        )
         if address.type not in self._transports:
             names = sorted(t.type_name for t in self._transports.values())
             raise LocalError(
-                f"no transport of this node goes to {quote(text)}",
+                f"no transport for the address {quote(text)}",
                 rule="AD-2",
                 hint=f"use one of {', '.join(names)}, or add a transport with node.use",
             )
-        if address.name.startswith("0x"):  # no text
-            raise LocalError(f"{quote(text)} is no place", rule="AD-1", hint="write it as text")
+        if address.name.startswith("0x"):  # bytes that are not text
+            raise LocalError(
+                f"invalid address {quote(text)}", rule="AD-1", hint="write it as text, not as bytes"
+            )
         return address
 
     async def listen(self, text: str, token: bytes | None, *, outside: bool) -> Listening:
@@ -157,19 +160,19 @@ class Connections:
         transport = self._transports[address.type]
 
         def accept() -> Session | None:
-            if self._takes_no_more():
-                detail = "there are as many sessions as the limit allows"
-                self._tell(SessionKind.REFUSED, "", address, None, Reason.REFUSED, detail)
+            if self._is_full():
+                refused = (Reason.REFUSED, TOO_MANY_SESSIONS)
+                self._record(SessionKind.REFUSED, "", address, None, *refused)
                 return None
-            session = self._session(Address(address.type, b"?"), token, opened_here=False)
-            session.outside = outside
+            session = self._session(Address(address.type, b"?"), token, outgoing=False)
+            session.from_outside = outside
             return session
 
         listener = await transport.listen(address.data.decode(), accept)
         found = Address(address.type, listener.place.encode())
         listening = Listening(listener, found, f"{transport.type_name}://{listener.place}")
         self._listeners.append(listening)
-        self.node.router.table.set_own_addresses(found.address for found in self._listeners)
+        self.kernel.router.table.set_own_addresses(found.address for found in self._listeners)
         return listening
 
     async def connect(
@@ -186,16 +189,16 @@ class Connections:
         addresses = [self.parse(place) for place in places]
         if not addresses or len({address.type for address in addresses}) != 1:
             raise LocalError(
-                f"the places {quote(places)} are none, or of several types",
+                f"cannot connect to {quote(places)}: no address, or addresses of several types",
                 rule="WK-8",
-                hint="give one or more places of one peer on one transport",
+                hint="give one or more addresses of one peer, all on one transport",
             )
-        own = None if name is None else self._free_name(name)
-        session = self._session(addresses[0], token, opened_here=True, own=own, kept=keep)
-        session.places = len(addresses)
+        own = None if name is None else self._free_address(name)
+        session = self._session(addresses[0], token, outgoing=True, own=own, reconnects=keep)
+        session.candidates = len(addresses)
         self._register(session)
         if parent:
-            self.node.hierarchy.adopt(session)
+            self.kernel.hierarchy.adopt(session)
         self.by_place.setdefault(session.place, session)
         loop = asyncio.get_running_loop()
         keeper = loop.create_task(
@@ -203,29 +206,29 @@ class Connections:
             name=f"waystation session {session.name}",
         )
         session.keeper = keeper
-        self._hold(keeper)
+        self._track(keeper)
         if wait is not None:
             await self._wait_until_open(session, wait)
         return session
 
     def reach(self, place: Address) -> Session | None:
-        """The session to a place; None when it was just found that nobody is there."""
+        """The session to a place; None when nobody was there a moment ago."""
         session = self.by_place.get(place)
         if session is not None:
             return session
-        cooling = self._cooling.get(place)
+        unreachable = self.unreachable.get(place)
         loop = asyncio.get_running_loop()
-        if self._takes_no_more() or (cooling is not None and loop.time() < cooling.until):
+        if self._is_full() or (unreachable is not None and loop.time() < unreachable.retry_at):
             return None
-        session = self._session(place, None, opened_here=True)
+        session = self._session(place, None, outgoing=True)
         self.by_place[place] = session
-        self._hold(loop.create_task(self._reach(session), name=f"waystation dial {place}"))
+        self._track(loop.create_task(self._reach(session), name=f"waystation dial {place}"))
         return session
 
     def own_address(self) -> str | None:
         """Where the first listener of this node is reached, with the name of its type."""
         for listening in self._listeners:
-            kind = self.node.router.types.name(listening.address.type)
+            kind = self.kernel.router.types.name(listening.address.type)
             return f"{kind}#{listening.place}"
         return None
 
@@ -233,45 +236,56 @@ class Connections:
 
     def link_made(self, session: Session, link: Link) -> bool:
         """Count a session whose link is there; says whether it may stay."""
-        if not session.opened_here or session.places > 1:
-            self._move(session, Address(session.place.type, link.place.encode()))
-        if self._takes_no_more():
+        if not session.outgoing or session.candidates > 1:
+            self._set_place(session, Address(session.place.type, link.place.encode()))
+        if self._is_full():
             return session.address.data in self.sessions
         self.sessions[session.address.data] = session
         return True
 
     def link_opened(self, session: Session) -> None:
-        """Give a session its place in the routing table."""
-        session.openings += 1
-        self._cooling.pop(session.place, None)
-        self._register(session)
-        self._tell(SessionKind.OPENED, session.name, session.place, session.peer, None, "")
-        self.node.hierarchy.opened(session)
-        session.changed()
+        """Enter a session's name into the routing table, and tell that it is open."""
+        self.unreachable.pop(session.place, None)
+        if not self._is_registered(session):
+            self._register(session)
+        self._record(SessionKind.OPENED, session.name, session.place, session.peer, None, "")
+        self.kernel.hierarchy.opened(session)
 
-    def link_closed(
-        self, session: Session, reason: Reason | None, detail: str, *, was_open: bool
-    ) -> None:
-        """Note the end of a link; the session ends with it, unless it is kept."""
-        kind = SessionKind.CLOSED if was_open else SessionKind.REFUSED
-        self._tell(kind, session.name, session.place, session.peer, reason, detail)
-        session.failure = detail
-        if was_open:
-            self.node.hierarchy.lost(session)
-        if not was_open and not session.kept and session.opened_here:
-            self._cool_down(session.place)
-        if not session.kept or session.ended:
-            self._forget(session)
-        session.changed()
+    def link_closed(self, session: Session, reason: Reason | None, detail: str) -> None:
+        """Tell that an open session lost its link."""
+        self._record(SessionKind.CLOSED, session.name, session.place, session.peer, reason, detail)
+        self.kernel.hierarchy.lost(session)
 
-    def peer_types(self, theirs: Mapping[str, int] | None, *, opened_here: bool) -> PeerTypes:
+    def link_refused(self, session: Session, reason: Reason | None, detail: str) -> None:
+        """Tell that a session lost its link before it opened."""
+        self._record(SessionKind.REFUSED, session.name, session.place, session.peer, reason, detail)
+        self._retry_later(session)
+
+    def not_linked(self, session: Session, reason: Reason | None, detail: str) -> None:
+        """Tell that a session got no link."""
+        self._record(SessionKind.REFUSED, session.name, session.place, None, reason, detail)
+        self._retry_later(session)
+
+    def forget(self, session: Session) -> None:
+        """Remove a session's name, reject what waits for it, and connect no more."""
+        self.sessions.pop(session.address.data, None)
+        if self.by_place.get(session.place) is session:
+            del self.by_place[session.place]
+        if self._is_registered(session):
+            self.kernel.hierarchy.disown(session)
+            self.kernel.remove_receiver(session.address)
+        session.reject_all()
+        if session.keeper is not None and session.keeper is not asyncio.current_task():
+            session.keeper.cancel()
+
+    def peer_types(self, theirs: Mapping[str, int] | None, *, outgoing: bool) -> PeerTypes:
         """The translation of address types for a session (AD-3); many peers share one."""
-        ours = self.node.router.types
+        ours = self.kernel.router.types
         told = None if theirs is None else tuple(sorted(theirs.items()))
-        key = (told, opened_here, len(ours.numbers))
+        key = (told, outgoing, len(ours.numbers))
         found = self._known_types.get(key)
         if found is None:
-            found = PeerTypes.of_session(ours, theirs, opened_here=opened_here)
+            found = PeerTypes.of_session(ours, theirs, opened_here=outgoing)
             if len(self._known_types) >= 256:
                 self._known_types.clear()
             self._known_types[key] = found
@@ -281,14 +295,12 @@ class Connections:
 
     async def close_session(self, session: Session) -> None:
         """End a session and wait until its link is gone."""
-        session.ended = True
-        session.end_link()
-        session.changed()
+        session.begin_close()
         with contextlib.suppress(TimeoutError):  # of a link that never tells that it ended
-            async with asyncio.timeout(self.CLOSING):
+            async with asyncio.timeout(self.CLOSE_TIMEOUT):
                 while session.has_link:
                     await asyncio.shield(session.change)
-        self._forget(session)
+        session.give_up()
 
     def stop_listening(self) -> None:
         """Take no new sessions, and nothing more from those that are there."""
@@ -316,31 +328,31 @@ class Connections:
         place: Address,
         token: bytes | None,
         *,
-        opened_here: bool,
+        outgoing: bool,
         own: Address | None = None,
-        kept: bool = False,
+        reconnects: bool = False,
     ) -> Session:
         token = self._token if token is None else token  # the node's, unless it has one of its own
         if own is None:
-            kind = self.node.router.types.name(place.type)
+            kind = self.kernel.router.types.name(place.type)
             own = Address(LOCAL, f"{kind}-{secrets.token_hex(8)}".encode())
 
         def greet() -> Greeting:
             hello = Hello(
-                self.node.name,
-                dict(self.node.router.types.numbers),
+                self.kernel.name,
+                dict(self.kernel.router.types.numbers),
                 self.limits.heartbeat,
                 "" if token is None else secrets.token_hex(16),
                 token is not None,
             )
-            return Greeting(hello, token, opened_here=opened_here)
+            return Greeting(hello, token, initiator=outgoing)
 
-        return Session(self, own, place, greet, opened_here=opened_here, kept=kept)
+        return Session(self, own, place, greet, outgoing=outgoing, reconnects=reconnects)
 
-    def _free_name(self, name: str) -> Address:
+    def _free_address(self, name: str) -> Address:
         """The address of a session that is to have this name, if no leaf announced it."""
-        address = self.node.free_address(name)
-        entry = self.node.router.table.lookup(address.name, self.node.tick() // 1000)
+        address = self.kernel.free_address(name)
+        entry = self.kernel.router.table.lookup(address.name, self.kernel.tick() // 1000)
         if entry is not None and entry.local:
             raise LocalError(
                 f"a leaf has announced the name {quote(name)}",
@@ -350,50 +362,37 @@ class Connections:
         return address
 
     def _register(self, session: Session) -> None:
-        """The session's name is a routing entry, which says where its peer is."""
-        if not session.registered:
-            session.registered = True
-            entry = RoutingEntry(session.name, session.place, local=False)
-            self.node.add_receiver(session.address, session, entry)
+        """Make the session's name a routing entry, which tells where its peer is."""
+        entry = RoutingEntry(session.name, session.place, local=False)
+        self.kernel.add_receiver(session.address, session, entry)
 
-    def _move(self, session: Session, place: Address) -> None:
-        """Say where the peer of a session is, now that it is known."""
+    def _is_registered(self, session: Session) -> bool:
+        return self.kernel.has_receiver(session.name, session)
+
+    def _set_place(self, session: Session, place: Address) -> None:
+        """Note where the peer of a session is, now that it is known."""
         if self.by_place.get(session.place) is session:
             del self.by_place[session.place]
             self.by_place.setdefault(place, session)
         session.move_to(place)
-        if session.registered:
-            self.node.put_route(RoutingEntry(session.name, place, local=False))
-
-    def _forget(self, session: Session) -> None:
-        session.ended = True
-        self.sessions.pop(session.address.data, None)
-        if self.by_place.get(session.place) is session:
-            del self.by_place[session.place]
-        if session.registered:
-            session.registered = False
-            self.node.hierarchy.disown(session)
-            self.node.remove_receiver(session.address)
-        session.turn_away()
-        if session.keeper is not None and session.keeper is not asyncio.current_task():
-            session.keeper.cancel()
+        if self._is_registered(session):
+            self._register(session)
 
     async def _reach(self, session: Session) -> None:
-        """Dial a place that a route named."""
+        """Connect to a place that a route named."""
         if not await self._dial(session, [session.place.data.decode(errors="replace")]):
-            self._cool_down(session.place)
-            self._forget(session)
+            session.give_up()
 
     async def _keep(self, session: Session, places: list[str]) -> None:
-        """Dial, and dial again whenever the link is gone."""
+        """Connect, and connect again whenever the link is gone."""
         backoff = Backoff()
         while not session.ended:
             opened = session.openings
             if await self._dial(session, places):
                 while session.has_link or session.is_stalled:
                     await asyncio.shield(session.change)
-            if not session.kept:
-                self._forget(session)
+            if not session.reconnects:
+                session.give_up()
                 return
             if session.openings > opened:
                 backoff.reset()
@@ -401,14 +400,13 @@ class Connections:
             await asyncio.sleep(backoff.next())
 
     async def _dial(self, session: Session, places: Sequence[str]) -> bool:
+        """Try to make a link; says whether there is one, or was."""
+        _log.debug("session %s: connecting to %s", session.name, ", ".join(places))
         try:
             await self._transports[session.place.type].dial(places, session)
         except (OSError, ValueError) as error:  # the latter from names that no resolver takes
-            session.failure = str(error) or type(error).__name__
-            reason, why = Reason.TRANSPORT_DOWN, session.failure
-            self._tell(SessionKind.REFUSED, session.name, session.place, None, reason, why)
-            session.changed()
-            return False
+            session.not_connected(str(error) or type(error).__name__)
+            return session.has_link
         return True
 
     async def _wait_until_open(self, session: Session, seconds: float) -> None:
@@ -419,43 +417,43 @@ class Connections:
         except TimeoutError:
             pass
         except BaseException:
-            self._abandon(session)
+            session.give_up()
             raise
         if not session.is_open:
-            self._abandon(session)
+            session.give_up()
             detail = session.failure or f"no answer within {seconds:g} s"
             raise UnreachableError(str(session.place), detail)
         if session.is_parent:
             await self._wait_for_name(session)
 
     async def _wait_for_name(self, session: Session) -> None:
-        """Give a parent a moment to say who it is: its first words may come one by one."""
+        """Give a parent a moment to tell its name: its hello may come after it opened."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.NAMING):
+            async with asyncio.timeout(self.NAME_TIMEOUT):
                 while session.peer is None and not session.ended:
                     await asyncio.shield(session.change)
 
-    def _abandon(self, session: Session) -> None:
-        self._forget(session)
-        session.end_link(at_once=True)
+    def _retry_later(self, session: Session) -> None:
+        """Let no route connect again at once to a place where no session opened."""
+        if session.reconnects or not session.outgoing:
+            return
+        unreachable = self.unreachable.get(session.place)
+        if unreachable is None:
+            if len(self.unreachable) >= self.UNREACHABLE_LIMIT:
+                self.unreachable.clear()
+            unreachable = self.unreachable[session.place] = _Unreachable()
+        pause = unreachable.backoff.next()
+        unreachable.retry_at = asyncio.get_running_loop().time() + pause
 
-    def _cool_down(self, place: Address) -> None:
-        cooling = self._cooling.get(place)
-        if cooling is None:
-            if len(self._cooling) >= self.COOLING:
-                self._cooling.clear()
-            cooling = self._cooling[place] = _Cooling()
-        cooling.until = asyncio.get_running_loop().time() + cooling.backoff.next()
-
-    def _hold(self, task: asyncio.Task[None]) -> None:
+    def _track(self, task: asyncio.Task[None]) -> None:
         """Keep a task from being collected while it runs."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _takes_no_more(self) -> bool:
+    def _is_full(self) -> bool:
         return self.closing or len(self.sessions) >= self.limits.sessions
 
-    def _tell(
+    def _record(
         self,
         kind: SessionKind,
         name: str,
@@ -464,7 +462,7 @@ class Connections:
         reason: Reason | None,
         detail: str,
     ) -> None:
-        node = self.node
-        if name and reason is not None:
-            _log.info("session %s with %s: %s, %s", name, place, reason, detail)
-        node.tell(SessionRecord(kind, name, str(place), peer, reason, detail, node.tick()))
+        level = logging.DEBUG if reason is None or not name else logging.INFO
+        _log.log(level, "session %s with %s: %s, %s, %s", name, place, kind.value, reason, detail)
+        kernel = self.kernel
+        kernel.notify(SessionRecord(kind, name, str(place), peer, reason, detail, kernel.tick()))

@@ -1,40 +1,57 @@
 """Sessions: a link to a peer under a local name, and everything around it that is not bytes (WK-8).
 
-A session is a receiver like any worker: what is addressed to its name goes over its link. It says
-hello, proves the token, translates address types, sends heartbeats and notices their absence, keeps
-messages waiting while the link is slow or gone, and passes on to the peer that somebody here is
-slow. Who dials, listens and dials again is the node's business (links.py).
+A session is a receiver like any worker: what is addressed to its name goes over its link. It sends
+a hello, proves the token, translates address types, sends heartbeats and notices their absence,
+keeps messages waiting while the link is slow or gone, and holds the peer back while somebody here
+is slow. Its life is the table in `waystation.core.session`; here its effects are carried out. Who
+listens, connects and connects again is the node's business (links.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from msgspec import structs
 
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.errors import RemoteError
+from waystation.core.session import (
+    ENDING,
+    FLOW_TRANSITIONS,
+    Effect,
+    Event,
+    Flow,
+    FlowEffect,
+    FlowEvent,
+    State,
+    step,
+)
+from waystation.errors import RemoteError, quote
 from waystation.node.inbox import WaitingLine
 from waystation.transports.transport import Link
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
-    from waystation.node.links import Connections
+    from waystation.node.links import Links
 
 Verdicts: TypeAlias = tuple[Verdict, ...]  # one for each who gets the message behind a session
 
-MISSED_BEATS: Final = 3
-"""A peer that promised heartbeats and missed so many is gone."""
+UNREAD_LIMIT: Final = 1024 * 1024
+"""At most this many bytes of answers wait for a peer that does not read them."""
 
+TOO_MANY_SESSIONS: Final = "the limit of sessions is reached"
 
-MOST_UNREAD: Final = 1024 * 1024
-"""So many bytes of answers wait for a peer that does not read them."""
+_log = logging.getLogger("waystation.node")
+_OPEN: Final = State.OPEN  # looked up for each message that waited
+_FREE: Final = Flow.FREE
+_HELD: Final = Flow.HELD
 
 
 class Session:
@@ -42,100 +59,92 @@ class Session:
 
     __slots__ = (
         "__weakref__",
-        "_admission",
-        "_answered",
+        "_admission_timer",
         "_backlog",
         "_beat",
+        "_beat_timer",
         "_by_name",
         "_by_place",
-        "_connections",
+        "_ending",
         "_failure",
         "_greeting",
-        "_heard",
+        "_inflow",
         "_link",
+        "_links",
         "_make_greeting",
-        "_missed",
-        "_opened",
-        "_paused",
+        "_outflow",
         "_ready",
-        "_said",
         "_send",
-        "_stalled",
+        "_state",
         "_types",
         "_unread",
         "_unsettled",
         "_waiting",
         "address",
+        "candidates",
         "change",
         "checked_at",
         "complaints",
-        "ended",
-        "failure",
+        "from_outside",
         "is_parent",
         "keeper",
-        "kept",
-        "opened_here",
         "openings",
-        "outside",
+        "outgoing",
         "participants",
         "place",
-        "places",
-        "registered",
+        "reconnects",
         "subscriptions",
         "verdict",
     )
 
     def __init__(
         self,
-        connections: Connections,
+        links: Links,
         address: Address,
         place: Address,
         make_greeting: Callable[[], Greeting],
         *,
-        opened_here: bool,
-        kept: bool = False,
+        outgoing: bool,
+        reconnects: bool = False,
     ) -> None:
         self.address = address
-        self.opened_here = opened_here
-        self.kept = kept  # it stays when its link goes, and gets another
-        self.ended = False
-        self.registered = False  # its name is a routing entry
-        self.keeper: asyncio.Task[None] | None = None  # dials again when the link is gone
+        self.outgoing = outgoing  # this node connects to the peer; False when the peer did
+        self.reconnects = reconnects  # it stays when its link goes, and gets another
+        self.keeper: asyncio.Task[None] | None = None  # connects, and connects again
         self.openings = 0
         self.is_parent = False
-        self.outside = False  # its peer is reached over a global transport (RE-13, MC-11)
+        self.from_outside = False  # its peer is reached over a global transport (RE-13, MC-11)
         self.participants: set[str] = set()  # that its peer announced, or asked as from outside
-        self.checked_at = 0  # when it was last seen which of them are still there
+        self.checked_at = 0  # when it was last checked which of them are still there
         self.subscriptions = 0  # of its participants
-        self.complaints: set[str] = set()  # about what its peer said
-        self.places = 1  # where its peer may be
-        self.failure = ""  # how the last link ended, or why there was none
+        self.complaints: set[str] = set()  # about what its peer sent
+        self.candidates = 1  # addresses that its peer may be at; the link tells which it is
         self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._connections = connections
+        self._links = links
         self._make_greeting = make_greeting
         self._greeting = make_greeting()
+        self._state = State.DISCONNECTED
+        self._outflow = _FREE  # held while the link asks for a pause
+        self._inflow = _FREE  # held while somebody here has no room
         self._link: Link | None = None
-        self._send: Callable[[Message], Reason | None] = _send_nothing
-        self._ready = False  # a message can be given to the link now, and nobody waits for that
-        self._answered = False
-        self._opened = False
-        self._paused = False
+        self._send: Callable[[Message], Reason | None] = _send_without_link
+        # OPEN, outflow FREE, and nobody waits: kept here because it is asked for each message.
+        self._ready = False
         self._types = PeerTypes()
         self._waiting: WaitingLine[tuple[Arrival, Message, Verdicts]] = WaitingLine()
-        # Given to the link, and not yet out of our hands; with what is to be said of it then.
+        # Given to the link and not yet out of our hands, with the verdicts that hold then.
         self._unsettled: list[tuple[Arrival, Verdicts]] = []
         self._backlog: deque[Message] = deque()  # received, behind one that nobody had room for
-        self._stalled = False
-        self._heard = self._said = False
-        self._missed = 0
-        self._unread = 0  # bytes of answers, since the peer no longer keeps up
-        self._beat: asyncio.TimerHandle | None = None
-        self._admission: asyncio.TimerHandle | None = None
-        self._failure: tuple[Reason, str] | None = None
+        self._unread = 0  # bytes of answers since the peer stopped reading
+        self._beat = Heartbeat(links.limits.heartbeat)
+        self._beat_timer: asyncio.TimerHandle | None = None
+        self._admission_timer: asyncio.TimerHandle | None = None
+        self._failure: tuple[Reason, str] | None = None  # why this side ends the link
+        self._ending: tuple[Reason | None, str] = (None, "")  # of the last link, or attempt
         self.move_to(place)
 
     def move_to(self, place: Address) -> None:
-        """Say where the peer is."""
+        """Note where the peer is."""
         self.place = place
         self.verdict = Verdict(Outcome.FORWARDED, None, self.name, place)
         self._by_name = (self.verdict,)
@@ -148,28 +157,48 @@ class Session:
 
     @property
     def peer(self) -> str | None:
-        """The name that the peer gave itself; None while it said none."""
+        """The name that the peer gave itself; None if it gave none yet."""
         hello = self._greeting.peer
         return None if hello is None else hello.node
 
     @property
+    def failure(self) -> str:
+        """How the last link ended, or why there was none; empty at first."""
+        return self._ending[1]
+
+    @property
+    def state(self) -> State:
+        """Where it is in its life."""
+        return self._state
+
+    @property
     def is_open(self) -> bool:
-        """Whether messages can go over it now, be it slowly."""
-        return self._opened
+        """Whether messages can go over it now, even if slowly."""
+        return self._state is _OPEN
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the link takes no messages at the moment."""
+        return self._outflow is _HELD
 
     @property
     def is_stalled(self) -> bool:
-        """Whether what came from the peer waits for room here."""
-        return self._stalled
+        """Whether messages from the peer wait for room here."""
+        return self._inflow is _HELD
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over, or will be when its link is gone."""
+        return self._state in ENDING
 
     @property
     def has_link(self) -> bool:
-        """Whether there is a link, be it open for messages or not."""
+        """Whether there is a link, open for messages or not."""
         return self._link is not None
 
     async def close(self) -> None:
         """End it: what was given to it is written, what waits for it is TRANSPORT_DOWN."""
-        await self._connections.close_session(self)
+        await self._links.close_session(self)
 
     # A receiver of messages
 
@@ -185,23 +214,27 @@ class Session:
         message = arrival.message
         return self._carry(arrival, message, self._verdicts_on(message))
 
-    def line_up(self, arrival: Arrival, deadline: float | None) -> asyncio.Future[Verdict | None]:
+    def wait_for_room(
+        self, arrival: Arrival, deadline: float | None
+    ) -> asyncio.Future[Verdict | None]:
         """Take a message as soon as the link can have it."""
         verdicts = self._verdicts_on(arrival.message)
-        return self.line_up_for(arrival, arrival.message, verdicts, deadline)
+        return self.wait_outbound(arrival, arrival.message, verdicts, deadline)
 
     def waiting(self) -> int:
-        """How many messages are lined up."""
+        """How many messages wait for the link."""
         return len(self._waiting.line)
 
-    def offer_for(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict | None:
-        """Like `offer`, with the routes that the message has on its way out, and its verdicts."""
+    def offer_outbound(
+        self, arrival: Arrival, message: Message, verdicts: Verdicts
+    ) -> Verdict | None:
+        """Take a message, if the link can have it now, in the form in which it leaves the node."""
         return self._carry(arrival, message, verdicts) if self._ready else None
 
-    def line_up_for(
+    def wait_outbound(
         self, arrival: Arrival, message: Message, verdicts: Verdicts, deadline: float | None
     ) -> asyncio.Future[Verdict | None]:
-        """Like `line_up`, with the routes that the message has on its way out."""
+        """Take a message as soon as the link can have it, in the form in which it leaves."""
         self._ready = False
         return self._waiting.join((arrival, message, verdicts), deadline)
 
@@ -209,18 +242,22 @@ class Session:
         """A message as it is given to this session for somebody behind it."""
         return message.rerouted(message.onward_route.pushed(self.place), message.return_route)
 
-    def say(self, payload: bytes) -> None:
-        """Tell the peer's session something, in order with the messages."""
-        if self._link is not None and self._opened:
-            self._said = True
+    def send_control(self, payload: bytes) -> None:
+        """Send something to the peer's session, in order with the messages."""
+        if self._link is not None and self._state is _OPEN:
+            self._beat.sent = True
             self._link.send_control(payload)
 
     def answer(self, payload: bytes) -> None:
-        """Say something because the peer did; one that asks on and never reads is ended."""
-        self._unread = self._unread + len(payload) if self._paused else 0
-        if self._unread > MOST_UNREAD:
-            self._fail(Reason.QUEUE_FULL, "the peer asks, and does not read the answers")
-        self.say(payload)
+        """Answer the peer's session; a peer that keeps asking and never reads is disconnected."""
+        self._unread = self._unread + len(payload) if self._outflow is _HELD else 0
+        if self._unread > UNREAD_LIMIT:
+            self._fail(Reason.QUEUE_FULL, "the peer keeps asking and does not read the answers")
+        self.send_control(payload)
+
+    def reject_all(self) -> None:
+        """Tell whoever waits that there will be no link."""
+        self._waiting.reject_all()
 
     def _carry(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict:
         """Give a message to the link."""
@@ -232,69 +269,13 @@ class Session:
         if reason is None:
             self._unsettled.append((arrival, verdicts))
             return verdicts[0]
-        node = self._connections.node
+        kernel = self._links.kernel
         for verdict in verdicts[1:]:
-            node.end(arrival, Verdict.dropped(reason, verdict.recipient))
-        return node.end(arrival, Verdict.dropped(reason, verdicts[0].recipient))
-
-    # The owner of a link
-
-    def opened(self, link: Link) -> None:
-        """Greet the peer."""
-        self._link = link
-        self._send = link.send
-        self._greeting = self._make_greeting()
-        self._paused = False
-        self._failure = None
-        connections = self._connections
-        if not connections.link_made(self, link):
-            self._fail(Reason.REFUSED, "there are as many sessions as the limit allows")
-            return
-        link.send_control(self._greeting.first())
-        loop = asyncio.get_running_loop()
-        if not self._greeting.admitted:
-            self._admission = loop.call_later(connections.limits.greeting, self._refuse_silence)
-        self._types = connections.peer_types(None, opened_here=self.opened_here)
-        if connections.limits.heartbeat:
-            self._missed = 0
-            self._beat = loop.call_later(connections.limits.heartbeat, self._keep_alive)
-
-    def answered(self) -> None:
-        """Let messages follow, if neither a token nor the peer's numbers have to be waited for."""
-        self._answered = True
-        if not self._greeting.admitted:
-            return
-        if self.opened_here and self._types.outward and self._greeting.peer is None:
-            # Our numbers are not the standard ones; are they what this peer will read?
-            loop = asyncio.get_running_loop()
-            self._admission = loop.call_later(self._connections.table_time, self._open_up)
-        else:
-            self._open_up()
-
-    def received(self, messages: Sequence[Message]) -> None:
-        """Let each message find its receiver, in order."""
-        self._heard = True
-        if self._stalled:  # also when a new link comes while what the old one brought still waits
-            self._backlog.extend(messages)
-            self.pause_reading()
-        else:
-            self._connections.node.tick()
-            self._hand_in(deque(messages))
-
-    def sent(self, messages: int | None = None) -> None:
-        """Note that so many more messages are out of our hands."""
-        self._said = True
-        settled = self._unsettled
-        if messages is None or messages >= len(settled):
-            self._unsettled = []
-        else:
-            self._unsettled = settled[messages:]
-            settled = settled[:messages]
-        if settled:
-            self._connections.node.end_all(settled)
+            kernel.end(arrival, Verdict.dropped(reason, verdict.recipient))
+        return kernel.end(arrival, Verdict.dropped(reason, verdicts[0].recipient))
 
     def _verdicts_on(self, message: Message) -> Verdicts:
-        """What the rules say of a message that goes here, by whatever name it was sent."""
+        """The verdict of the rules on a message that goes here, by whichever name it was sent."""
         first = message.onward_route.addresses[0]
         if first.type != LOCAL:
             return self._by_place
@@ -302,65 +283,239 @@ class Session:
             return self._by_name
         return (Verdict(Outcome.FORWARDED, None, first.name, self.place),)
 
+    # The owner of a link
+
+    def opened(self, link: Link) -> None:
+        """Greet the peer, if there is room for one more session."""
+        self._link = link
+        self._failure = None
+        self._greeting = self._make_greeting()
+        wanted = self._links.link_made(self, link)
+        if not wanted:
+            self._failure = (Reason.REFUSED, TOO_MANY_SESSIONS)
+        self._apply(Event.LINK_MADE if wanted else Event.LINK_UNWANTED)
+
+    def answered(self) -> None:
+        """Let messages follow, unless the peer's proof or address types are awaited."""
+        self._apply(Event.ANSWERED)
+
+    def received(self, messages: Sequence[Message]) -> None:
+        """Let each message find its receiver, in order."""
+        self._beat.heard = True
+        if self._inflow is _HELD:  # also when a new link comes before the old one's are handed in
+            self._backlog.extend(messages)
+            self.pause_reading()
+        else:
+            self._links.kernel.tick()
+            self._hand_in(deque(messages))
+
+    def sent(self, messages: int | None = None) -> None:
+        """Note that this many more messages are out of our hands; None for all."""
+        self._beat.sent = True
+        settled = self._unsettled
+        if messages is None or messages >= len(settled):
+            self._unsettled = []
+        else:
+            self._unsettled = settled[messages:]
+            settled = settled[:messages]
+        if settled:
+            self._links.kernel.end_all(settled)
+
     def pause(self) -> None:
         """Let senders wait."""
-        self._paused = True
-        self._ready = False
+        self._change_outflow(FlowEvent.HOLD)
 
     def resume(self) -> None:
         """Give the link what waits, in order, as far as it takes it."""
-        self._paused = False
-        self._catch_up()
+        self._change_outflow(FlowEvent.GO)
 
     def closed(self, reason: Reason | None, detail: str) -> None:
         """Forget the link, and what it had not written."""
-        if self._failure is not None:
-            reason, detail = self._failure
-        was_open, self._opened = self._opened, False
-        self._answered = False
-        self._link = None
-        self._send = _send_nothing
-        self._ready = False
-        for alarm in (self._beat, self._admission):
-            if alarm is not None:
-                alarm.cancel()
-        self._beat = self._admission = None
-        lost, self._unsettled = self._unsettled, []
-        self._connections.node.lose_all(lost)
-        self._connections.link_closed(self, reason, detail, was_open=was_open)
+        self._ending = (reason, detail) if self._failure is None else self._failure
+        self._apply(Event.NO_LINK if self._link is None else Event.LINK_LOST)
+        if not self.reconnects:
+            self.give_up()
 
-    def turn_away(self) -> None:
-        """Tell who waits that there will be no link."""
-        self._waiting.turn_away()
+    # What the node asks for
 
-    def end_link(self, *, at_once: bool = False) -> None:
-        """End the link, if there is one; `closed` follows."""
-        if self._link is not None:
-            if at_once:
-                self._link.abort()
-            else:
-                self._say_no_more()
-                self._link.close()
+    def not_connected(self, detail: str) -> None:
+        """Note that an attempt to connect has failed."""
+        if self._link is None:  # or it had just made a link, which tells of its own end
+            self._ending = (Reason.TRANSPORT_DOWN, detail)
+        self._apply(Event.NO_LINK)
 
-    def _say_no_more(self) -> None:
-        """Give nothing to a link that says goodbye, not even a heartbeat."""
-        self._send = _no_longer
-        if self._beat is not None:
-            self._beat.cancel()
-            self._beat = None
+    def abort_link(self) -> None:
+        """End the link at once; a session that reconnects then gets another."""
+        self._apply(Event.FAILED)
+
+    def begin_close(self) -> None:
+        """End it, as soon as its link has written what it was given."""
+        self._apply(Event.CLOSE_ASKED)
+
+    def give_up(self) -> None:
+        """End it now, without waiting for its link."""
+        self._apply(Event.GIVEN_UP)
 
     def pause_reading(self) -> None:
         """Take nothing more from the peer."""
         if self._link is not None:
             self._link.pause_reading()
 
+    def wake(self) -> None:
+        """Wake whoever waits for this session to open, to end or to learn its peer's name."""
+        change, self.change = self.change, asyncio.get_running_loop().create_future()
+        if not change.done():
+            change.set_result(None)
+
+    # Its life
+
+    def _apply(self, event: Event) -> None:
+        """Do what the table says."""
+        before = self._state
+        self._state, effects = step(before, event)
+        if self._state is not before:
+            _log.debug(
+                "session %s: %s, %s -> %s",
+                *(self.address.name, event.name, before.name, self._state.name),
+            )
+        for effect in effects:
+            self._ACTIONS[effect](self)
+
+    def _fail(self, reason: Reason, detail: str) -> None:
+        if self._failure is None:
+            self._failure = (reason, detail)
+        self._apply(Event.FAILED)
+
+    def _greet(self) -> None:
+        link, limits = self._link, self._links.limits
+        assert link is not None
+        self._send = link.send
+        self._outflow = _FREE
+        link.send_control(self._greeting.first())
+        loop = asyncio.get_running_loop()
+        if not self._greeting.admitted:
+            self._admission_timer = loop.call_later(limits.greeting, self._refuse_silence)
+        self._types = self._links.peer_types(None, outgoing=self.outgoing)
+        self._beat = Heartbeat(limits.heartbeat)
+        if limits.heartbeat:
+            self._beat_timer = loop.call_later(limits.heartbeat, self._keep_alive)
+
+    def _check_admission(self) -> None:
+        greeting = self._greeting
+        if not greeting.admitted:
+            return  # until it has proven the token, within the time for that
+        if self.outgoing and self._types.outward and greeting.peer is None:
+            # Our numbers are not the standard ones; are they what this peer will read?
+            loop, seconds = asyncio.get_running_loop(), self._links.types_timeout
+            self._admission_timer = loop.call_later(seconds, self._apply, Event.TYPES_TIMEOUT)
+        else:
+            self._apply(Event.ADMITTED)
+
+    def _tell_opened(self) -> None:
+        self.openings += 1
+        self._links.link_opened(self)
+
+    def _tell_closed(self) -> None:
+        self._links.link_closed(self, *self._ending)
+
+    def _tell_refused(self) -> None:
+        self._links.link_refused(self, *self._ending)
+
+    def _tell_no_link(self) -> None:
+        self._links.not_linked(self, *self._ending)
+
+    def _stop_admission_timer(self) -> None:
+        if self._admission_timer is not None:
+            self._admission_timer.cancel()
+            self._admission_timer = None
+
+    def _stop_timers(self) -> None:
+        self._stop_admission_timer()
+        if self._beat_timer is not None:
+            self._beat_timer.cancel()
+            self._beat_timer = None
+
+    def _release_link(self) -> None:
+        self._link = None
+        self._send = _send_without_link
+        self._ready = False
+        lost, self._unsettled = self._unsettled, []
+        self._links.kernel.lose_all(lost)
+
+    def _close_link(self) -> None:
+        self._send = _refuse_while_closing
+        if self._link is not None:
+            self._link.close()
+
+    def _abort_link(self) -> None:
+        self._ready = False
+        if self._link is not None:
+            self._link.abort()
+
+    def _forget(self) -> None:
+        self._links.forget(self)
+
+    def _send_waiting(self) -> None:
+        """Give the link what waits for it."""
+        kernel = self._links.kernel
+        while self._state is _OPEN and self._outflow is _FREE:
+            first = self._waiting.next()
+            if first is None:
+                self._ready = True
+                return
+            (arrival, message, verdicts), room = first
+            if message.expired(kernel.tick() // 1000):
+                for verdict in verdicts:
+                    kernel.end(arrival, Verdict.dropped(Reason.EXPIRED, verdict.recipient))
+                room.set_result(Verdict.dropped(Reason.EXPIRED, verdicts[0].recipient))
+            else:
+                room.set_result(self._carry(arrival, message, verdicts))
+
+    _ACTIONS: ClassVar[Mapping[Effect, Callable[[Session], None]]] = {
+        Effect.GREET: _greet,
+        Effect.CHECK_ADMISSION: _check_admission,
+        Effect.STOP_ADMISSION_TIMER: _stop_admission_timer,
+        Effect.TELL_OPENED: _tell_opened,
+        Effect.SEND_WAITING: _send_waiting,
+        Effect.STOP_TIMERS: _stop_timers,
+        Effect.RELEASE_LINK: _release_link,
+        Effect.TELL_CLOSED: _tell_closed,
+        Effect.TELL_REFUSED: _tell_refused,
+        Effect.TELL_NO_LINK: _tell_no_link,
+        Effect.FORGET: _forget,
+        Effect.WAKE: wake,
+        Effect.CLOSE_LINK: _close_link,
+        Effect.ABORT_LINK: _abort_link,
+    }
+
+    # Its flows
+
+    def _change_outflow(self, event: FlowEvent) -> None:
+        self._outflow, effects = FLOW_TRANSITIONS[self._outflow, event]
+        for effect in effects:
+            if effect is FlowEffect.STOP:
+                self._ready = False
+            else:
+                self._send_waiting()
+
+    def _change_inflow(self, event: FlowEvent) -> None:
+        self._inflow, effects = FLOW_TRANSITIONS[self._inflow, event]
+        for effect in effects:
+            if effect is FlowEffect.STOP:
+                self.pause_reading()
+            elif self._link is None:
+                self.wake()  # whoever wants to connect again has waited for this
+            elif not self._links.closing:
+                self._link.resume_reading()
+
     # Greeting
 
-    def _control(self, payload: bytes) -> None:
+    def _hear_control(self, payload: bytes) -> None:
+        """Take what the peer's session sent: a hello, a proof, or the words of a hierarchy."""
         if not payload:
             return
         greeting = self._greeting
-        if self._opened and self._connections.node.hierarchy.hear(self, payload):
+        if self._state is _OPEN and self._links.kernel.hierarchy.hear(self, payload):
             return
         knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
         try:
@@ -373,141 +528,84 @@ class Session:
         if greeting.peer is not None and not knew_peer:
             self._learn(greeting.peer)
         if greeting.admitted and not was_admitted:
-            self._open_up()
+            self._apply(Event.ADMITTED)
 
     def _learn(self, peer: Hello) -> None:
-        self._types = self._connections.peer_types(peer.types, opened_here=self.opened_here)
+        _log.debug("session %s: hello from node %s", self.name, quote(peer.node))
+        self._types = self._links.peer_types(peer.types, outgoing=self.outgoing)
         if self._greeting.admitted:
-            self._open_up()
-        self.changed()
-
-    def _open_up(self) -> None:
-        """Let messages through: the peer is who it should be, and its numbers are known."""
-        if self._opened or self._link is None or not self._answered:
-            return
-        self._opened = True
-        if self._admission is not None:
-            self._admission.cancel()
-            self._admission = None
-        self._connections.link_opened(self)
-        self._catch_up()
-
-    def changed(self) -> None:
-        """Wake up who waits for this session to open or to close."""
-        change, self.change = self.change, asyncio.get_running_loop().create_future()
-        if not change.done():
-            change.set_result(None)
+            self._apply(Event.ADMITTED)
+        self.wake()
 
     def _refuse_silence(self) -> None:
-        self._admission = None
-        seconds = self._connections.limits.greeting
-        self._fail(Reason.REFUSED, f"the peer proved nothing for {seconds:g} s")
-
-    def _fail(self, reason: Reason, detail: str) -> None:
-        if self._failure is None:
-            self._failure = (reason, detail)
-        self.end_link(at_once=True)
+        seconds = self._links.limits.greeting
+        self._fail(Reason.REFUSED, f"the peer did not prove the token within {seconds:g} s")
 
     def _keep_alive(self) -> None:
-        link, connections = self._link, self._connections
-        if link is None:
-            return
-        peer = self._greeting.peer
-        # A session that does not read hears nothing, and that is not the peer's fault.
-        self._missed = 0 if self._heard or self._stalled else self._missed + 1
-        beat = connections.limits.heartbeat
-        if (
-            peer is not None
-            and peer.beat > 0
-            and self._missed * beat > MISSED_BEATS * max(peer.beat, beat)
-        ):
-            silence = self._missed * beat
+        link, beat, peer = self._link, self._beat, self._greeting.peer
+        assert link is not None  # its timer is stopped with the link
+        promised = 0.0 if peer is None else peer.beat
+        silence = beat.lapse(promised, reading=self._inflow is _FREE)
+        if silence:
             self._fail(Reason.TRANSPORT_DOWN, f"nothing was heard for {silence:g} s")
             return
-        if not self._said and not self._paused:
+        if beat.is_due and self._outflow is _FREE:
             link.send_control(b"")
-        self._heard = self._said = False
-        self._beat = asyncio.get_running_loop().call_later(beat, self._keep_alive)
+        loop = asyncio.get_running_loop()
+        self._beat_timer = loop.call_later(beat.interval, self._keep_alive)
 
     # Messages from the peer
 
-    def _hand_in(self, messages: deque[Message]) -> None:
-        """Let messages find their receivers, up to the first that has no room."""
-        node, types = self._connections.node, self._types
-        access, outside = node.access, self.outside
-        from_global = outside or self.is_parent
+    def _hand_in(self, messages: deque[Message]) -> bool:
+        """Let messages find their receivers, up to the first that has no room; says if all did."""
+        kernel, types = self._links.kernel, self._types
+        access, from_outside = kernel.access, self.from_outside
+        from_global = from_outside or self.is_parent
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
-                self._control(message.payload)
+                self._hear_control(message.payload)
                 types = self._types
                 continue
             if not self._greeting.admitted:
-                self._turn_down([message, *messages])
-                return
+                self._refuse_unproven([message, *messages])
+                messages.clear()
+                break
             if message.id == NO_ID:  # from a peer that gives none (AD-7)
-                message = structs.replace(message, id=node.new_id())
+                message = structs.replace(message, id=kernel.new_id())
             if types.inward:
                 message = message.rerouted(
                     types.from_peer(message.onward_route), types.from_peer(message.return_route)
                 )
-            if access is not None and not node.allows(message, self.peer or ""):
-                node.end(node.arrival(message), Verdict.dropped(Reason.REFUSED))
+            if access is not None and not kernel.allows(message, self.peer or ""):
+                kernel.refuse(message)
                 continue
-            if outside:
-                node.remember_sender(message, self)
-            stuck = node.arrive(message, from_global)
-            if stuck is not None:
-                self._stall(messages)
-                stuck.add_done_callback(self._go_on)
-                return
+            if from_outside:
+                kernel.remember_sender(message, self)
+            stuck = kernel.arrive(message, from_global)
+            if stuck is not None:  # read no more: somebody here has no room for what came (WK-6)
+                self._backlog = messages
+                self._change_inflow(FlowEvent.HOLD)
+                stuck.add_done_callback(self._hand_in_backlog)
+                return False
+        return True
 
-    def _turn_down(self, messages: Sequence[Message]) -> None:
-        """End messages from somebody who has not proven anything, and the link with them."""
-        node = self._connections.node
+    def _hand_in_backlog(self, _: asyncio.Future[Verdict | None]) -> None:
+        self._links.kernel.tick()
+        if self._hand_in(self._backlog):
+            self._change_inflow(FlowEvent.GO)
+
+    def _refuse_unproven(self, messages: Sequence[Message]) -> None:
+        """Drop messages from a peer that has not proven the token, and the link with them."""
+        kernel = self._links.kernel
         for message in messages:
-            node.end(node.arrival(message), Verdict.dropped(Reason.REFUSED))
+            kernel.refuse(message)
         self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
 
-    def _stall(self, rest: deque[Message]) -> None:
-        """Read no more: somebody here has no room for what came (WK-6)."""
-        self._stalled = True
-        self._backlog = rest
-        if self._link is not None:
-            self._link.pause_reading()
 
-    def _go_on(self, _: asyncio.Future[Verdict | None]) -> None:
-        self._stalled = False
-        backlog, self._backlog = self._backlog, deque()
-        self._connections.node.tick()
-        self._hand_in(backlog)
-        if self._stalled:
-            return
-        if self._link is None:
-            self.changed()  # whoever wants to dial again has waited for this
-        elif not self._connections.closing:
-            self._link.resume_reading()
-
-    def _catch_up(self) -> None:
-        """Give the link what waits for it."""
-        while self._opened and not self._paused:
-            first = self._waiting.next()
-            if first is None:
-                self._ready = self._opened
-                return
-            (arrival, message, verdicts), room = first
-            node = self._connections.node
-            if message.expired(node.tick() // 1000):
-                for verdict in verdicts:
-                    node.end(arrival, Verdict.dropped(Reason.EXPIRED, verdict.recipient))
-                room.set_result(Verdict.dropped(Reason.EXPIRED, verdicts[0].recipient))
-            else:
-                room.set_result(self._carry(arrival, message, verdicts))
-
-
-def _no_longer(message: Message) -> Reason | None:  # noqa: ARG001
+def _refuse_while_closing(message: Message) -> Reason | None:  # noqa: ARG001
     return Reason.TRANSPORT_DOWN
 
 
-def _send_nothing(message: Message) -> Reason | None:
+def _send_without_link(message: Message) -> Reason | None:
     raise AssertionError(message)  # a session without a link is not ready

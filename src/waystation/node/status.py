@@ -1,11 +1,11 @@
 """What a node is doing right now: counts, and a worker that tells them to whoever may ask.
 
-An observer like the journal: it counts, and keeps nothing of any message. A node knows nothing of
+An observer like the journal: it counts, and keeps nothing of any message. The node does not know
 it; whoever wants a status makes one and starts it.
 
 The worker `waystation.status` answers a request with JSON (`Snapshot`). The request is empty, or
-JSON (`Question`) that says which routes, sessions and subscriptions to tell, and how many. Large
-tables are gone through in strides, with messages in between.
+JSON (`Question`) that says which routes, sessions and subscriptions to list, and how many. Large
+tables are read in strides, with messages in between.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ STATUS: Final = "waystation.status"
 """The name of the worker."""
 
 WINDOW: Final = 5
-"""Rates are those of so many seconds."""
+"""Seconds over which rates are measured."""
 
 MOST_ROUTES: Final = 1_000
 MOST_SESSIONS: Final = 1_000
 MOST_SUBSCRIPTIONS: Final = 1_000
-"""No answer tells more, whatever was asked for."""
+"""No reply lists more, whatever was asked for."""
 
 LARGE_TABLE: Final = 200_000
-"""In a table with more entries only one participant is looked up: going through all would hold up
-the messages."""
+"""In a table with more entries only single participants are looked up: going through all of them
+would hold up messages."""
 
 STRIDE: Final = 2_000
-"""So many entries are looked at before messages have their turn."""
+"""How many entries are looked at before messages have their turn."""
 
 _QUESTION_BYTES: Final = 4_096
 _ALL: Final = "*"
@@ -57,11 +57,11 @@ T = TypeVar("T")
 
 
 class Question(Struct, frozen=True):
-    """What somebody wants to know: so many of each, behind so many others, that fit a pattern.
+    """What somebody wants to know: how many of each, after how many others, matching what.
 
     `filter` is for the participants of routes, `find_sessions` for names, peers and places, and
     `find_subscriptions` for patterns and receivers. With `over` only routes to that one address
-    are told.
+    are listed.
     """
 
     routes: int = 20
@@ -115,7 +115,7 @@ class SubscriptionStatus(Struct, frozen=True):
 class Snapshot(Struct, frozen=True, kw_only=True):
     """A node at one moment; counts are since its start, rates per second.
 
-    Of what was asked for, `..._fitting` says how many there are, told or not; None where nobody
+    Of what was asked for, `..._fitting` says how many match, listed or not; None where nobody
     counted them, since none were asked for or there are too many to go through.
     """
 
@@ -141,7 +141,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 
 
 class _Page(Struct, Generic[T]):
-    """Some of many, and how many fit in all."""
+    """Some of many, and how many match in all."""
 
     told: list[T]
     fitting: int | None = None
@@ -190,7 +190,7 @@ class Status:
         node.observe(self.note)
 
     def start(self) -> None:
-        """Let peers ask: start the worker, and measure rates."""
+        """Start the worker that replies to peers, and measure rates."""
         self._node.start_worker((STATUS,), self.answer, inbox=100, reserved=True)
         self._timer = self._loop.call_later(1.0, self._tick)
 
@@ -210,7 +210,7 @@ class Status:
             self._events[record.kind] += 1
 
     async def answer(self, message: Message, context: Context) -> None:
-        """Handle a request: what cannot be read is answered as if nothing had been asked."""
+        """Handle a request; an invalid one is answered like an empty one."""
         question = Question()
         if 0 < len(message.payload) <= _QUESTION_BYTES:
             try:
@@ -262,7 +262,7 @@ class Status:
             sessions=[_session(session) for session in sessions.told],
             session_events={str(kind): count for kind, count in sorted(self._events.items())},
             journal_lost=None if self._journal is None else self._journal.lost,
-            hub=self._node.hierarchy.is_hub,
+            hub=self._node.is_hub,
             routes_fitting=routes.fitting,
             sessions_fitting=sessions.fitting,
             subscriptions_total=len(self._node.router.subscriptions),
@@ -373,7 +373,7 @@ def _any_matches(pattern: str, *texts: str) -> bool:
 
 
 def _address(text: str) -> Address:
-    """The address that somebody asks for; one that is none leads nowhere."""
+    """The address that somebody asks for; for an invalid one, an address that leads nowhere."""
     try:
         return Address.parse(text)
     except LocalError:
@@ -393,7 +393,7 @@ def _session(session: Session) -> SessionStatus:
         str(session.place),
         session.peer,
         session.is_open,
-        session.opened_here,
+        session.outgoing,
         session.waiting(),
         session.is_stalled,
         session.is_parent,

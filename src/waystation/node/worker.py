@@ -16,12 +16,14 @@ from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.node.inbox import Inbox
 from waystation.node.policy import Policy
+from waystation.node.receiver import PendingVerdict
 
 if TYPE_CHECKING:
+    from waystation.node.kernel import Kernel
     from waystation.node.node import Node
 
-PATIENCE: Final = 64
-"""So many messages a worker handles in a row before the others get their turn."""
+BATCH: Final = 64
+"""How many messages a worker handles in a row before other tasks get their turn."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -41,41 +43,49 @@ class Context(Struct, frozen=True, gc=False):
     async def reply(
         self, payload: bytes, *, ttl: float | None = None, policy: Policy | None = None
     ) -> Verdict:
-        """Answer along the return route (WK-3).
+        """Reply along the return route (WK-3).
 
-        By default it waits for room there as long as the node's limits say, here as below.
+        Without a policy it waits for room no longer than the `stall` of the node's limits.
         """
         node = self.node
         answer = self.message.answered(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await node.route(answer, policy or node.patience)
+        return await node.route(answer, policy or node.default_policy)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
-        """Send the message on to the next address of its route (WK-2)."""
+        """Send the message on to the next address of its route (WK-2).
+
+        Without a policy it waits for room no longer than the `stall` of the node's limits.
+        """
         node = self.node
-        return await node.route(self.message.forwarded(own), policy or node.patience)
+        return await node.route(self.message.forwarded(own), policy or node.default_policy)
 
     async def reroute(self, onward: Route, back: Route, *, policy: Policy | None = None) -> Verdict:
-        """Send the message on along other routes (WK-7)."""
+        """Send the message on along other routes (WK-7).
+
+        Without a policy it waits for room no longer than the `stall` of the node's limits.
+        """
         node = self.node
-        return await node.route(self.message.rerouted(onward, back), policy or node.patience)
+        return await node.route(self.message.rerouted(onward, back), policy or node.default_policy)
 
 
-class _Door:
-    """One address of a worker: the way into its inbox, and the verdict on who got in."""
+class WorkerAddress:
+    """One address of a worker: the receiver that puts messages into the worker's inbox."""
 
-    __slots__ = ("_inbox", "_items", "_line", "verdict")
+    __slots__ = ("_inbox", "_items", "_line", "verdict", "worker")
 
     refusal: Final = Reason.QUEUE_FULL
 
-    def __init__(self, address: Address, inbox: Inbox[Arrival]) -> None:
+    def __init__(self, worker: Worker, address: Address, inbox: Inbox[Arrival]) -> None:
+        self.worker = worker
         self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
         self._inbox = inbox
         self._items = inbox.items
         self._line = inbox.line
 
     def offer(self, arrival: Arrival) -> Verdict | None:
+        """Put a message into the inbox, unless it is full."""
         inbox = self._inbox
         if self._line or len(self._items) >= inbox.capacity:
             return self.verdict if inbox.offer(arrival) else None
@@ -84,10 +94,12 @@ class _Door:
             inbox.wake_reader()
         return self.verdict
 
-    def line_up(self, arrival: Arrival, deadline: float | None) -> asyncio.Future[Verdict | None]:
-        return self._inbox.line_up(arrival, self.verdict, deadline)
+    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
+        """Put a message into the inbox as soon as there is room."""
+        return self._inbox.wait_for_room(arrival, self.verdict, deadline)
 
     def waiting(self) -> int:
+        """How many messages wait for room in the inbox."""
         return len(self._inbox.waiting.line)
 
 
@@ -97,6 +109,7 @@ class Worker:
     def __init__(
         self,
         node: Node,
+        kernel: Kernel,
         addresses: tuple[Address, ...],
         handler: Handler,
         capacity: int,
@@ -105,9 +118,12 @@ class Worker:
     ) -> None:
         self.addresses = addresses
         self.inbox: Inbox[Arrival] = Inbox(capacity)
-        self.doors = {address.data: _Door(address, self.inbox) for address in addresses}
+        self.receivers = {
+            address.data: WorkerAddress(self, address, self.inbox) for address in addresses
+        }
         self._busy = False
         self._node = node
+        self._kernel = kernel
         self._handler = handler
         self._is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
             getattr(handler, "__call__", None)  # noqa: B004 - of an object that can be called
@@ -122,40 +138,46 @@ class Worker:
         return self._busy or len(self.inbox) > 0
 
     async def _run(self) -> None:
-        # One function, since a call more for each message would be a tenth of its way.
-        inbox, node, handler, passing = self.inbox, self._node, self._handler, self._passing
-        take, items, is_async, observers = inbox.take, inbox.items, self._is_async, node.observers
+        # One function, since one more call for each message would add a tenth to its cost.
+        inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
+        take, items, receivers = inbox.take, inbox.items, self.receivers
+        observers, passing, is_async = kernel.observers, self._passing, self._is_async
         while True:
             await inbox.filled()
             self._busy = True
-            for _ in range(PATIENCE):
+            for _ in range(BATCH):
                 arrival = take()
                 message = arrival.message
                 addresses = message.onward_route.addresses
                 try:
-                    if message.expiry is not NEVER and message.expired(node.tick() // 1000):
-                        self._note_drop(arrival, Reason.EXPIRED)
+                    if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
+                        self._drop(arrival, Reason.EXPIRED)
                     elif passing or len(addresses) == 1:
                         result = handler(message, Context(node, addresses[0], message))
                         if is_async or (result is not None and inspect.isawaitable(result)):
                             await result
                         if observers:
-                            node.end(arrival, self.doors[addresses[0].data].verdict)
+                            kernel.end(arrival, receivers[addresses[0].data].verdict)
                     else:  # WK-4
-                        await node.route(message.forwarded(), node.patience)
-                        node.end(arrival, self.doors[addresses[0].data].verdict)
+                        await node.route(message.forwarded(), node.default_policy)
+                        kernel.end(arrival, receivers[addresses[0].data].verdict)
                 except asyncio.CancelledError:  # stopped in the middle
-                    self._note_drop(arrival, Reason.FAILED)
+                    self._drop(arrival, Reason.FAILED)
                     raise
                 except Exception:  # noqa: BLE001 - whatever a handler raises costs this one message
                     name = addresses[0].name
                     _log.exception("worker %s failed on message %s", name, message.id)
-                    self._note_drop(arrival, Reason.FAILED)
+                    self._drop(arrival, Reason.FAILED)
                 if not items:
                     break
             self._busy = False
             await asyncio.sleep(0)
 
-    def _note_drop(self, arrival: Arrival, reason: Reason) -> None:
+    def drop_all(self, reason: Reason) -> None:
+        """End what a stopped worker did not get to."""
+        for arrival in self.inbox.empty():
+            self._drop(arrival, reason)
+
+    def _drop(self, arrival: Arrival, reason: Reason) -> None:
         recipient = arrival.message.onward_route.addresses[0].name
-        self._node.end(arrival, Verdict.dropped(reason, recipient))
+        self._kernel.drop(arrival, reason, recipient)

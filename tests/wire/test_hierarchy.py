@@ -13,14 +13,14 @@ from waystation.core.address import Address
 from waystation.core.expiry import LAST_INSTANT, NEVER
 from waystation.core.routing import RoutingEntry
 from waystation.wire.hello import Hello, Proof
-from waystation.wire.kinship import (
-    LINES,
+from waystation.wire.hierarchy import (
+    ITEMS,
     Announce,
     Declined,
     Participant,
+    Payload,
     Resolve,
     Resolved,
-    Said,
     Subscribe,
     Unsubscribe,
     Withdraw,
@@ -46,7 +46,7 @@ said = st.one_of(
 
 
 @given(one=said)
-def test_what_is_said_is_read_as_it_was_said(one: Said) -> None:
+def test_what_is_said_is_read_as_it_was_said(one: Payload) -> None:
     assert read(encode(one)) == one
 
 
@@ -72,7 +72,7 @@ def test_what_is_said_is_read_as_it_was_said(one: Said) -> None:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_the_bytes_are_these(one: Said, written: dict[str, Any]) -> None:
+def test_the_bytes_are_these(one: Payload, written: dict[str, Any]) -> None:
     assert json.loads(encode(one)) == written
 
 
@@ -141,10 +141,10 @@ def test_an_instant_is_announced_as_it_is(expiry: int, *, visible: bool) -> None
     assert expiry_of(announced) == expiry
 
 
-@pytest.mark.parametrize("count", [0, 1, LINES - 1, LINES, LINES + 1, 3 * LINES])
+@pytest.mark.parametrize("count", [0, 1, ITEMS - 1, ITEMS, ITEMS + 1, 3 * ITEMS])
 def test_long_lists_go_in_pieces_without_a_gap(count: int) -> None:
     lines = list(range(count))
     pieces = list(in_payloads(lines))
     assert [line for piece in pieces for line in piece] == lines
-    assert all(0 < len(piece) <= LINES for piece in pieces)
-    assert len(pieces) == -(-count // LINES)
+    assert all(0 < len(piece) <= ITEMS for piece in pieces)
+    assert len(pieces) == -(-count // ITEMS)

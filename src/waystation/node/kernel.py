@@ -1,0 +1,480 @@
+"""The kernel of a node: who receives, what becomes of a message, and who is told (AD-5, OB-1).
+
+`take` is the one function that a message enters by, wherever it comes from. It asks the rules and
+acts on their answer, by plain calls: nothing is created for a message but the message itself. Those
+who bring messages differ only in what they do when nobody has room: a sender waits as its policy
+says (`Node.send`, `Node.route`), a callback does not wait (`post`), and the session of a peer is
+held back (`arrive`). `end` is the one function by which every message leaves (OB-1).
+
+Who receives is read from the routing table: each of its changes passes through `_changed`, which
+alone writes `receivers`. So a name that has no entry has no receiver, and node and rules agree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from waystation.core.access import Access
+from waystation.core.address import LOCAL, Address
+from waystation.core.expiry import NEVER, Expiry, expiry_after
+from waystation.core.message import Arrival, Message
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
+from waystation.core.outcome import Reason, Verdict
+from waystation.core.record import ChangeRecord, MessageRecord, Record
+from waystation.core.router import Router
+from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
+from waystation.errors import LocalError, quote
+from waystation.node.absent import WaitingMessages
+from waystation.node.broadcasts import Broadcasts
+from waystation.node.hierarchy import Hierarchy
+from waystation.node.ids import new_ids
+from waystation.node.links import Limits, Links
+from waystation.node.policy import Wait, check_seconds
+from waystation.node.receiver import NoRoom, Outbound, PendingVerdict, Receiver
+from waystation.node.requests import (
+    REQUEST_PREFIX,
+    PendingRequest,
+    error_reply,
+    wants_error_reply,
+)
+from waystation.node.session import Session, Verdicts
+from waystation.node.waiting import Waiting
+from waystation.node.worker import Worker, WorkerAddress
+
+if TYPE_CHECKING:
+    from waystation.node.directory import ProviderDirectory
+
+RESERVED: Final = ("waystation.", REQUEST_PREFIX)
+"""How names begin that only the node itself gives."""
+
+PURGE_INTERVAL: Final = 10_000_000
+"""Microseconds after which a put frees the memory of entries that have expired."""
+
+_NOT_FROM_HERE: Final = (Session, type(None))
+
+_log = logging.getLogger("waystation.node")
+
+Observer: TypeAlias = Callable[[Record], None]
+Carrier: TypeAlias = Callable[[Message, Address], Reason | None]
+"""Takes a message to an address of its type; says why not, if it cannot."""
+
+
+class Stage(Enum):
+    """The life of a node, in this order."""
+
+    RUNNING = auto()
+    DRAINING = auto()  # nothing new is taken; what workers send still goes out
+    CLOSED = auto()  # whatever is sent is refused
+
+
+class Kernel:
+    """The inside of one node, shared by all its parts."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        hop_limit: int,
+        clock: Callable[[], int],
+        limits: Limits,
+        access: Access | None,
+        token: bytes | None,
+        hub: bool,
+        dial_for_peers: bool,
+    ) -> None:
+        self.name = name
+        self.router = Router(hop_limit=hop_limit)
+        self.limits = limits
+        self.access = access
+        self.default_policy = Wait(limits.stall)
+        self.stage = Stage.RUNNING
+        self.new_id = new_ids()
+        self.read_clock = clock
+        self.latest = 0  # the instant that `tick` told last
+        self.observers: list[Observer] = []
+        self.carriers: dict[int, Carrier] = {}
+        self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_changed` only
+        # By the names of this node's receivers: their local addresses, and the entries to them.
+        self._own: dict[str, tuple[bytes, Receiver, RoutingEntry]] = {}
+        self._purge_at = 0
+        self.hierarchy = Hierarchy(self, hub=hub)
+        self.broadcasts = Broadcasts(self)
+        self.absent = WaitingMessages(self)
+        self.waiting = Waiting(self)
+        self.links = Links(self, limits, token, dial_for_peers=dial_for_peers)
+        self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether everything is refused."""
+        return self.stage is Stage.CLOSED
+
+    def close(self) -> None:
+        """Refuse everything from now on, and reject what waits; the workers are stopped."""
+        self.stage = Stage.CLOSED
+        for worker in self.workers():
+            worker.drop_all(Reason.TRANSPORT_DOWN)
+        for receiver in list(self.receivers.values()):
+            if isinstance(receiver, PendingRequest):
+                receiver.give_up(Reason.REFUSED)
+        self.absent.reject_all()
+
+    # The clock
+
+    def tick(self) -> int:
+        """The instant, in microseconds: it never goes back, and never comes twice."""
+        now = self.read_clock() // 1000
+        if now <= self.latest:
+            now = self.latest + 1
+        self.latest = now
+        return now
+
+    def expiry_in(self, seconds: float | None) -> Expiry:
+        """The instant so many seconds from now; NEVER for None."""
+        if seconds is None:
+            return NEVER
+        return expiry_after(self.tick() // 1000, int(check_seconds(seconds) * 1000))
+
+    def deadline(self, seconds: float | None) -> float | None:
+        """The time of the event loop's clock so many seconds from now."""
+        if seconds is None:
+            return None
+        return asyncio.get_running_loop().time() + check_seconds(seconds)
+
+    # How a message enters
+
+    def post(self, message: Message, *, from_global: bool = False) -> Verdict:
+        """Take a message from somebody who cannot wait: without room it is dropped."""
+        arrival = Arrival(message, self.tick(), from_global)
+        verdict = self.take(arrival)
+        return self.waiting.give_up(verdict, arrival) if isinstance(verdict, NoRoom) else verdict
+
+    def arrive(self, message: Message, from_global: bool) -> PendingVerdict | None:
+        """Take a message from a peer; a future when the peer has to be held back until then.
+
+        `tick` was called for it, or for those that came with it.
+        """
+        self.latest = at = self.latest + 1
+        arrival = Arrival(message, at, from_global)
+        verdict = self.take(arrival)
+        return None if verdict.__class__ is Verdict else self.waiting.hold_back(verdict, arrival)
+
+    def refuse(self, message: Message) -> Verdict:
+        """Drop a message that its sender may not send."""
+        return self.drop(Arrival(message, self.tick()), Reason.REFUSED)
+
+    def allows(self, message: Message, peer: str) -> bool:
+        """Whether a peer may send along the route of a message: to every address in it."""
+        return self.access is None or self.access.admits(peer, message.onward_route)
+
+    # What becomes of it
+
+    def take(self, arrival: Arrival) -> Verdict:
+        """Decide what becomes of a message, and do it; NoRoom when nobody could take it now."""
+        message = arrival.message
+        addresses = message.onward_route.addresses
+        if addresses:
+            first = addresses[0]
+            if first.type == LOCAL:
+                receiver = self.receivers.get(first.data)
+            elif first.type == MULTICAST:
+                return self.broadcasts.arrive(arrival)
+            else:
+                receiver = self._session_at(first, message)
+            # Every receiver has an entry that never expires, so the table need not be asked: only
+            # what the rules check before it is checked here.
+            if (
+                receiver is not None
+                and (message.expiry is NEVER or arrival.received_at < message.expiry * 1000)
+                and len(message.return_route.addresses) < self.router.hop_limit
+                and self.stage is not _CLOSED
+            ):
+                verdict = receiver.offer(arrival)
+                return NoRoom.at(receiver) if verdict is None else verdict
+        return self._decide(arrival)
+
+    def _decide(self, arrival: Arrival) -> Verdict:
+        """Ask the rules, and do as they say."""
+        if self.stage is _CLOSED:
+            return self.drop(arrival, Reason.REFUSED)
+        verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
+        recipient = verdict.recipient
+        if verdict.reason is Reason.NO_ROUTE and recipient is not None:
+            return NoRoom.at(self.absent.receiver(recipient, Reason.NO_ROUTE, recipient))
+        if verdict.address is None:
+            return self.end(arrival, verdict)
+        return self._pass_on(arrival, verdict, verdict.address)
+
+    def _pass_on(self, arrival: Arrival, verdict: Verdict, address: Address) -> Verdict:
+        """Send a message to the address that the rules named."""
+        message = arrival.message
+        carry = self.carriers.get(address.type)
+        hop = (
+            self._next_hop(message, verdict, address) if carry is None else carry(message, address)
+        )
+        if hop is None:
+            return self.end(arrival, verdict)
+        if isinstance(hop, Reason):
+            return self.drop(arrival, hop, verdict.recipient)
+        taken = hop.offer(arrival)
+        return NoRoom.at(hop) if taken is None else taken
+
+    def _next_hop(self, message: Message, verdict: Verdict, address: Address) -> Receiver | Reason:
+        """Who takes a message to an address, or why nobody does."""
+        to_place = message.onward_route.first == address
+        if address.type == LOCAL:  # of a session: a leaf or a parent told of the participant
+            session = self.receivers.get(address.data)
+            if not isinstance(session, Session):
+                return Reason.TRANSPORT_DOWN
+        elif self.links.transport(address.type) is None:
+            return Reason.UNKNOWN_TYPE
+        elif to_place and self._is_foreign(message):
+            return Reason.REFUSED  # peers do not choose whom this node connects to
+        else:
+            session = self.links.reach(address)
+            if session is None:
+                return self.absent.receiver(address, Reason.TRANSPORT_DOWN, verdict.recipient)
+            self.absent.appeared(address)  # what waits for it was sent before
+        return session if to_place else Outbound(session, message, (verdict,))
+
+    def _session_at(self, place: Address, message: Message) -> Session | None:
+        """The session with a place, if there is one and the message may use it."""
+        session = self.links.by_place.get(place)
+        return None if session is None or self._is_foreign(message) else session
+
+    def _is_foreign(self, message: Message) -> bool:
+        """Whether a peer may have sent the message, and this node does not connect for peers.
+
+        What comes from here has only workers and requests of this node in its return route.
+        """
+        if self.links.dial_for_peers:
+            return False
+        receivers = self.receivers
+        return any(
+            hop.type != LOCAL or receivers.get(hop.data).__class__ in _NOT_FROM_HERE
+            for hop in message.return_route.addresses
+        )
+
+    # How it ends
+
+    def end(self, arrival: Arrival, verdict: Verdict) -> Verdict:
+        """Note how a message ended here. Called once for each, by whoever had it last (OB-1)."""
+        if self.observers:
+            self.notify(MessageRecord(arrival, verdict, self.tick()))
+        if verdict.reason is not None:
+            self._note_drop(arrival.message, verdict)
+        return verdict
+
+    def drop(self, arrival: Arrival, reason: Reason, recipient: str | None = None) -> Verdict:
+        """Note that a message ended here without having reached its recipient."""
+        return self.end(arrival, Verdict.dropped(reason, recipient))
+
+    def end_all(self, ended: Iterable[tuple[Arrival, Verdicts]]) -> None:
+        """Note that all these messages ended at this moment."""
+        if self.observers:
+            at = self.tick()
+            for arrival, verdicts in ended:
+                self.notify(MessageRecord(arrival, verdicts[0], at))
+                for verdict in verdicts[1:]:
+                    self.notify(MessageRecord(arrival, verdict, at))
+
+    def lose_all(self, lost: Iterable[tuple[Arrival, Verdicts]]) -> None:
+        """Note that a link broke before it had written these messages."""
+        for arrival, verdicts in lost:
+            for verdict in verdicts:
+                recipient = verdict.recipient if arrival.multicast_id is not None else None
+                self.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
+
+    def notify(self, record: Record) -> None:
+        """Tell the observers; one that raises hurts nobody but itself."""
+        for observer in self.observers:
+            try:
+                observer(record)
+            except Exception:  # noqa: BLE001 - the node goes on, whatever it is
+                _log.exception("an observer of node %s failed", self.name)
+
+    def _note_drop(self, message: Message, verdict: Verdict) -> None:
+        """Log a drop, and tell whoever waits for a reply that there will be none."""
+        reason = verdict.reason
+        assert reason is not None
+        _log.debug(
+            "node %s dropped %s for %s: %s", self.name, message.id, verdict.recipient, reason
+        )
+        back = message.return_route.addresses
+        if len(back) == 1:
+            asker = self.receivers.get(back[0].data)
+            if isinstance(asker, PendingRequest):
+                asker.give_up(reason)
+        elif wants_error_reply(message, reason) and self.stage is not _CLOSED:
+            self.post(error_reply(message, reason, self.name, self.new_id()))
+
+    # Who receives
+
+    def add_receiver(self, address: Address, receiver: Receiver, entry: RoutingEntry) -> None:
+        """Give a receiver of this node its local address, and the entry of that name.
+
+        Called again for the same receiver, it replaces the entry.
+        """
+        self._own[entry.participant] = (address.data, receiver, entry)
+        self._put(entry)
+
+    def remove_receiver(self, address: Address, name: str | None = None) -> None:
+        """Take a name from its receiver; `name` is that of the address, if it is at hand."""
+        name = name or address.name
+        if address.data in self.receivers:  # or the table refused its entry (RE-15)
+            self.remove_route(name)
+        del self._own[name]
+
+    def put_route(self, entry: RoutingEntry) -> RouteChange:
+        """Say where a participant is; the rules decide whether that counts (RE).
+
+        Raises LocalError for an entry that nobody here could follow: over the name of a worker, a
+        session or a subscriber of this node, or to a local address that is no session's.
+        """
+        if entry.participant in self._own:
+            self._check_replaces_nothing(entry)
+        elif entry.local and entry.address.type == LOCAL:
+            self._check_is_session(entry)
+        return self._put(entry)
+
+    def check_not_own(self, participant: str, *, rule: str) -> None:
+        """Raise LocalError for a name that belongs to a receiver of this node."""
+        if participant in self._own:
+            raise LocalError(
+                f"{quote(participant)} is a worker, session, subscriber or request of this node",
+                rule=rule,
+                hint="stop or close that first, or choose another name",
+            )
+
+    def remove_route(self, participant: str) -> RouteChange | None:
+        """Forget where a participant is; None when nothing was known."""
+        at = self.tick()
+        change = self.router.table.remove(participant, at // 1000)
+        if change is not None:
+            self._changed(change, at)
+        return change
+
+    def remove_routes_over(self, address: Address) -> list[RouteChange]:
+        """Forget every entry that points at a session, since it ended (RE-12)."""
+        at = self.tick()
+        changes = self.router.table.remove_address(address, at // 1000)
+        for change in changes:
+            self._changed(change, at)
+        return changes
+
+    def remember_sender(self, message: Message, session: Session) -> None:
+        """Keep the way back to who asks from outside, for as long as the request lives (RE-13)."""
+        back = message.return_route.addresses
+        if len(back) < 2 or back[-1].type != LOCAL:
+            return
+        name = back[-1].name
+        if name and not self.is_reserved(name) and self.hierarchy.may_add(session, name):
+            session.participants.add(name)
+            entry = RoutingEntry.of_request(name, session.address, message.expiry)
+            with contextlib.suppress(LocalError):  # for the name of a session, which stays that
+                self.put_route(entry)
+
+    def free_address(self, name: str, *, reserved: bool = False) -> Address:
+        """The local address of this name, if no receiver of this node has it."""
+        address = Address.parse(name, self.router.types.numbers)
+        if address.type != LOCAL or (self.is_reserved(address.name) and not reserved):
+            raise LocalError(
+                f"{quote(name)} cannot be the name of a worker or session",
+                rule="WK-1",
+                hint=f"give one of type 0 that does not begin with {' or '.join(RESERVED)}",
+            )
+        if address.name in self._own:
+            raise LocalError(
+                f"there is already a worker or session {quote(name)}",
+                rule="WK-1",
+                hint="choose another name, or stop that one",
+            )
+        return address
+
+    def is_own_name(self, name: str) -> bool:
+        """Whether a name belongs to this node itself, so that nobody else can have it."""
+        return name in self._own or self.is_reserved(name)
+
+    def has_receiver(self, name: str, receiver: Receiver) -> bool:
+        """Whether a receiver has this name, even if the table refused its entry (RE-15)."""
+        own = self._own.get(name)
+        return own is not None and own[1] is receiver
+
+    @staticmethod
+    def is_reserved(name: str) -> bool:
+        """Whether only the node itself gives such names; they mean nothing elsewhere."""
+        return name.startswith(RESERVED)
+
+    def worker(self, name: str) -> Worker | None:
+        """The worker that has this name among its own."""
+        own = self._own.get(name)
+        return own[1].worker if own is not None and isinstance(own[1], WorkerAddress) else None
+
+    def workers(self) -> list[Worker]:
+        """All workers, each once."""
+        receivers = self.receivers.values()
+        found = (one.worker for one in receivers if isinstance(one, WorkerAddress))
+        return list(dict.fromkeys(found))
+
+    def receiver_at(self, address: Address) -> Receiver | None:
+        """Who gets what is addressed there, if that can be found out now."""
+        if address.type == LOCAL:
+            return self.receivers.get(address.data)
+        if self.links.transport(address.type) is None:
+            return None
+        return self.links.reach(address)
+
+    def _put(self, entry: RoutingEntry) -> RouteChange:
+        at = self.tick()
+        if at >= self._purge_at:
+            self._purge_at = at + PURGE_INTERVAL
+            self.router.table.purge(at // 1000)
+        change = self.router.table.put(entry, at // 1000)
+        self._changed(change, at)
+        self.absent.appeared(entry.participant)
+        return change
+
+    def _changed(self, change: RouteChange, at: int) -> None:
+        """Follow a change of the routing table: every one passes here."""
+        own = self._own.get(change.entry.participant)
+        if own is not None and change.accepted:
+            data, receiver, entry = own
+            if change.kind is RouteKind.PUT and _lead_to_same(change.entry, entry):
+                self.receivers[data] = receiver
+            else:
+                self.receivers.pop(data, None)
+        if self.observers:
+            self.notify(ChangeRecord(change, at))
+        if self.hierarchy.parents or self.hierarchy.is_hub:
+            self.hierarchy.heard_of(change)
+        if self.router.has_global_transport and change.accepted:
+            self.broadcasts.provider_changed(change.entry.participant)
+
+    def _check_replaces_nothing(self, entry: RoutingEntry) -> None:
+        """Let only what the table refuses, or what leads to the same receiver, over an own name."""
+        existing = self.router.table.lookup(entry.participant, self.tick() // 1000)
+        if existing is None or (
+            REPLACES[existing.local, entry.local] and not _lead_to_same(existing, entry)
+        ):
+            self.check_not_own(entry.participant, rule="RE-3")
+
+    def _check_is_session(self, entry: RoutingEntry) -> None:
+        if not isinstance(self.receivers.get(entry.address.data), Session):
+            raise LocalError(
+                f"the local entry for {quote(entry.participant)} points at {entry.address}, "
+                "where there is no session",
+                rule="RE-1",
+                hint="start a worker of that name, or give the address of a session",
+            )
+
+
+_CLOSED: Final = Stage.CLOSED
+
+
+def _lead_to_same(one: RoutingEntry, other: RoutingEntry) -> bool:
+    return one is other or (one.local, one.address) == (other.local, other.address)
