@@ -58,7 +58,7 @@ async def telling_nonsense(payload: bytes) -> AsyncIterator[Told]:
 @runs
 async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MOST_BYTES", 50_000)
+        patch.setattr(module, "MAX_STATUS_BYTES", 50_000)
         async with (
             hub() as good,
             telling_nonsense(b"{") as one,

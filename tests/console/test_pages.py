@@ -127,10 +127,10 @@ async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself()
 @runs
 async def test_a_place_where_nobody_is_and_a_node_that_tells_nothing_are_told_apart() -> None:
     async with Node("mute") as mute:
-        door = await mute.listen("tcp://127.0.0.1:0")
+        listener = await mute.listen("tcp://127.0.0.1:0")
         async with Node("gone") as gone:
             nobody = (await gone.listen("tcp://127.0.0.1:0")).url
-        async with shown(door.url, nobody) as browser:
+        async with shown(listener.url, nobody) as browser:
             text = await browser.until(
                 "/connections", lambda text: card_states(text) == ["silent", "away"]
             )
@@ -156,7 +156,7 @@ async def test_events_tell_of_the_fleet_as_it_changes() -> None:
 @runs
 async def test_too_many_pages_at_once_are_turned_away() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_STREAMS", 1)
+        patch.setattr(module, "_MAX_STREAMS", 1)
         async with hub() as top, shown(top.url) as browser:
             async with browser.events() as events:
                 await anext(events)

@@ -10,7 +10,7 @@ import pytest
 
 from tests.console.live import Browser, hub, leaf, shown
 from tests.node.live import PATIENCE, runs, until
-from waystation.console import post as module
+from waystation.console import sending as module
 from waystation.node import Node
 
 
@@ -76,7 +76,9 @@ async def test_nobody_answers_in_time() -> None:
 def test_with_a_journal_every_hop_is_watched_there_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GRACE", 0.5)  # the events below have told everything by then
+    monkeypatch.setattr(
+        module, "JOURNAL_GRACE", 0.5
+    )  # the events below have told everything by then
     _send_over_two_hops(tmp_path)
 
 

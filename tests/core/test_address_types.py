@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.core.address import STANDARD_TYPES, Address, Route
-from waystation.core.address_types import MAX_LEARNT, AddressTypes, PeerTypes
+from waystation.core.address_types import MAX_LEARNED, AddressTypes, PeerTypes
 from waystation.errors import LocalError
 
 RESERVED = {1, 2, 3, 4, 5}  # the standard numbers and Bluetooth of Ockam: given away to nobody else
@@ -232,10 +232,10 @@ def test_when_the_numbers_are_used_up_that_is_an_error() -> None:
 def test_what_peers_speak_of_never_keeps_a_node_from_registering_its_own() -> None:
     types = AddressTypes()
     learnt = [types.learn(name) for name in FLOOD]
-    assert learnt == [*range(255, 255 - MAX_LEARNT, -1), *[None] * (len(FLOOD) - MAX_LEARNT)]
+    assert learnt == [*range(255, 255 - MAX_LEARNED, -1), *[None] * (len(FLOOD) - MAX_LEARNED)]
     assert types.learn("x0") == 255  # what is known stays known
-    own = [types.register(f"own{number}") for number in range(len(FREE) - MAX_LEARNT)]
-    assert own == FREE[:-MAX_LEARNT]
+    own = [types.register(f"own{number}") for number in range(len(FREE) - MAX_LEARNED)]
+    assert own == FREE[:-MAX_LEARNED]
     assert [types.register(name) for name in ("tcp", "udp", "ws", "uds")] == [1, 2, 3, 5]
     assert types.register("x0") == 255
 
@@ -626,7 +626,7 @@ def test_a_node_that_both_called_passes_on_by_name_what_it_does_not_know_itself(
 def test_usual_types_are_known_by_their_numbers_where_those_are_free() -> None:
     types = AddressTypes()
     types.register("mine", 7)
-    types.know_usual("ws#a:1 => mqtt#topic => gossip#group/member => ws#b:1")
+    types.reserve_usual("ws#a:1 => mqtt#topic => gossip#group/member => ws#b:1")
     assert types.numbers == {"local": 0, "mine": 7, "ws": 3, "gossip": 6}
     assert (types.usual("ws"), types.usual("http"), types.usual("mqtt")) == (None, 8, None)
     assert types.usual("other") is None

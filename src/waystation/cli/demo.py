@@ -1,4 +1,4 @@
-"""`waystation demo`: a small fleet on this machine, broken on purpose, and its story from Spark.
+"""`waystation demo`: run a small fleet on this machine, break it on purpose, and explain it.
 
 The demonstration needs extras (pyarrow, mqtt5, websockets), and Spark for its tables: all of them
 are imported when the command runs, not by this module.
@@ -22,10 +22,10 @@ from waystation.errors import LocalError
 from waystation.interruptions import interruptible
 
 if TYPE_CHECKING:
-    from waystation.demo.facts import Conclusion, Facts
-    from waystation.demo.performance import Performance
-    from waystation.demo.place import Place
-    from waystation.demo.story import Story
+    from waystation.demo.comparison import Comparison
+    from waystation.demo.directory import DemoDirectory
+    from waystation.demo.run import DemoRun
+    from waystation.demo.summary import Conclusion, Summary
     from waystation.pipeline import Progress
 
 _EXTRAS: Final = {"pyarrow": "journal", "mqtt5": "mqtt", "websockets": "ws"}
@@ -67,19 +67,19 @@ Examples:
 def demo(*, out: Path, seconds: float, report: bool, master: str, as_json: bool) -> int:
     """Run the demonstration."""
     _check_extras()
-    from waystation.demo.facts import facts_of  # noqa: PLC0415
-    from waystation.demo.place import MADE, prepared  # noqa: PLC0415
+    from waystation.demo.directory import SUMMARY_FILE, prepared  # noqa: PLC0415
+    from waystation.demo.summary import summarize  # noqa: PLC0415
 
     console = Console(stderr=True)
-    with interruptible(), prepared(out) as place:
-        played = _play(place, seconds, console)
-        end = _conclude(place, played, master, console, report=report)
-        facts = facts_of(place, played, end)
-        place.write(MADE, facts)
-    _print(facts, end.story, as_json=as_json)
+    with interruptible(), prepared(out) as directory:
+        demo_run = _run(directory, seconds, console)
+        end = _conclude(directory, demo_run, master, console, report=report)
+        summary = summarize(directory, demo_run, end)
+        directory.write(SUMMARY_FILE, summary)
+    _print(summary, end.comparison, as_json=as_json)
     if end.missing is not None:
         raise click.ClickException(end.missing)
-    if not all(found.found for found in facts.faults):
+    if not all(found.found for found in summary.faults):
         raise click.ClickException("the journals do not show everything that was done")
     return 0
 
@@ -94,35 +94,35 @@ def _check_extras() -> None:
         )
 
 
-def _play(place: Place, seconds: float, console: Console) -> Performance:
+def _run(directory: DemoDirectory, seconds: float, console: Console) -> DemoRun:
     from waystation.demo.fleet import Pace  # noqa: PLC0415
-    from waystation.demo.performance import perform  # noqa: PLC0415
+    from waystation.demo.run import run_demo  # noqa: PLC0415
     from waystation.demo.view import view_on  # noqa: PLC0415
 
     with view_on(console) as view:
-        return perform(place, Pace(seconds), view)
+        return run_demo(directory, Pace(seconds), view)
 
 
 def _conclude(
-    place: Place, played: Performance, master: str, console: Console, *, report: bool
+    directory: DemoDirectory, demo_run: DemoRun, master: str, console: Console, *, report: bool
 ) -> Conclusion:
     """Build the tables, read the story from them, and write the report."""
-    from waystation.demo.facts import Conclusion  # noqa: PLC0415
+    from waystation.demo.summary import Conclusion  # noqa: PLC0415
 
     console.print("the pipeline reads the journals", highlight=False)
     try:
-        tables = _build(place, master)
+        tables = _build(directory, master)
     except (LocalError, click.ClickException) as error:
         return Conclusion(missing=f"there are no tables: {error}")
-    story = _read_story(place, played)
+    comparison = _compare(directory, demo_run)
     try:
-        written = _write_report(place) if report else None
+        written = _write_report(directory) if report else None
     except (LocalError, OSError) as error:
-        return Conclusion(story, tables, missing=f"there is no report: {error}")
-    return Conclusion(story, tables, written)
+        return Conclusion(comparison, tables, missing=f"there is no report: {error}")
+    return Conclusion(comparison, tables, written)
 
 
-def _build(place: Place, master: str) -> dict[str, int]:
+def _build(directory: DemoDirectory, master: str) -> dict[str, int]:
     with spark_session(master) as spark, drawn() as display:
         from waystation.pipeline import TABLES, build  # noqa: PLC0415
 
@@ -135,37 +135,37 @@ def _build(place: Place, master: str) -> dict[str, int]:
             completed = told.number - (told.state != "done")
             display.update(bar, description=told.table, completed=completed)
 
-        summary = build(place.journal, place.tables, spark=spark, progress=show)
+        summary = build(directory.journal, directory.tables, spark=spark, progress=show)
     return {name: table.rows for name, table in summary.tables.items()}
 
 
-def _read_story(place: Place, played: Performance) -> Story:
+def _compare(directory: DemoDirectory, demo_run: DemoRun) -> Comparison:
+    from waystation.demo.comparison import compare  # noqa: PLC0415
     from waystation.demo.evidence import read_evidence  # noqa: PLC0415
-    from waystation.demo.story import tell_story  # noqa: PLC0415
     from waystation.why import explain  # noqa: PLC0415
 
     def why(message_id: str) -> str | None:
-        return explain(place.journal, message_id).hops[-1].explanation
+        return explain(directory.journal, message_id).hops[-1].explanation
 
-    return tell_story(read_evidence(place.tables, place.journal), played.deeds, why)
+    return compare(read_evidence(directory.tables, directory.journal), demo_run.faults, why)
 
 
-def _write_report(place: Place) -> Path:
+def _write_report(directory: DemoDirectory) -> Path:
     from waystation.pipeline.report import write_report  # noqa: PLC0415
 
-    write_report(place.tables, place.report, title=_TITLE)
-    return place.report
+    write_report(directory.tables, directory.report, title=_TITLE)
+    return directory.report
 
 
-def _print(facts: Facts, story: Story | None, *, as_json: bool) -> None:
-    from waystation.demo.facts import next_lines  # noqa: PLC0415
-    from waystation.demo.story import story_lines  # noqa: PLC0415
+def _print(summary: Summary, comparison: Comparison | None, *, as_json: bool) -> None:
+    from waystation.demo.comparison import comparison_lines  # noqa: PLC0415
+    from waystation.demo.summary import next_lines  # noqa: PLC0415
 
     if as_json:
-        click.echo(msgspec.json.encode(facts).decode())
+        click.echo(msgspec.json.encode(summary).decode())
         return
-    told = [] if story is None else ["", *story_lines(story), ""]
-    for line in (*told, *next_lines(facts, _command())):
+    told = [] if comparison is None else ["", *comparison_lines(comparison), ""]
+    for line in (*told, *next_lines(summary, _command())):
         click.echo(line)
 
 

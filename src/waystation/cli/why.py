@@ -51,17 +51,17 @@ def why(message_id: str, journal: Path | None, tables: Path | None, as_json: boo
     except LocalError as error:
         raise click.UsageError(str(error)) from error
     import_module("waystation.journal")  # it says what to install
-    from waystation.why import explain, tell  # noqa: PLC0415 - it needs pyarrow
+    from waystation.why import explain, explanation_lines  # noqa: PLC0415 - it needs pyarrow
 
     if journal is None:
         from waystation.why.tables import explain_from_tables  # noqa: PLC0415
 
         assert tables is not None
-        account = explain_from_tables(tables, message_id.lower())
+        explanation = explain_from_tables(tables, message_id.lower())
     else:
         check_is_journal(journal)
-        account = explain(journal, message_id.lower())
+        explanation = explain(journal, message_id.lower())
     if as_json:
-        click.echo(msgspec.json.encode(account).decode())
+        click.echo(msgspec.json.encode(explanation).decode())
     else:
-        click.echo("\n".join(tell(account)))
+        click.echo("\n".join(explanation_lines(explanation)))

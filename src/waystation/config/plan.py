@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from waystation.config.lines import KeyPath
 from waystation.config.problem import RULE, Problem, Problems
 from waystation.config.reader import convert_table, read_settings
 from waystation.config.schemes import GOSSIP, MQTT, SCHEMES, SERVICES, by_place, split_url
@@ -23,11 +22,12 @@ from waystation.config.settings import (
     ConnectTable,
     ListenTable,
     MqttTable,
-    Secretive,
     Settings,
     Texts,
     TlsTable,
+    TokenTable,
 )
+from waystation.config.toml_lines import KeyPath
 from waystation.config.workers import check_options, find_handler
 from waystation.core.access import Access, AccessRule
 from waystation.core.address import Address
@@ -38,7 +38,7 @@ from waystation.node import Limits
 from waystation.transports.transport import Transport
 
 
-class Door(Struct, frozen=True):
+class Endpoint(Struct, frozen=True):
     """A listener or a connection to be, with its secret found."""
 
     path: KeyPath
@@ -67,9 +67,9 @@ class Plan(Struct, frozen=True):
     token: str | None
     limits: Limits
     transports: tuple[Transport, ...]
-    listeners: tuple[Door, ...]
-    connections: tuple[Door, ...]
-    parents: tuple[Door, ...]
+    listeners: tuple[Endpoint, ...]
+    connections: tuple[Endpoint, ...]
+    parents: tuple[Endpoint, ...]
     workers: tuple[PlannedWorker, ...]
     access: Access | None
     journal: dict[str, Any] | None
@@ -107,9 +107,9 @@ class _Planner:
         settings = self._settings
         wanted = [str(self._file(place)) for place in _several(settings.node.path)]
         sys.path += [place for place in wanted if place not in sys.path]
-        listeners = self._doors("listen", settings.listen)
-        connections = self._doors("connect", settings.connect)
-        parents = self._doors("parent", settings.parent)
+        listeners = self._endpoints("listen", settings.listen)
+        connections = self._endpoints("connect", settings.connect)
+        parents = self._endpoints("parent", settings.parent)
         workers = self._workers()
         self._check_names(connections + parents, workers)
         self._check_directory()
@@ -130,16 +130,18 @@ class _Planner:
 
     # Places
 
-    def _doors(self, kind: str, tables: Sequence[ListenTable | ConnectTable]) -> tuple[Door, ...]:
-        doors = []
+    def _endpoints(
+        self, kind: str, tables: Sequence[ListenTable | ConnectTable]
+    ) -> tuple[Endpoint, ...]:
+        endpoints = []
         for position, table in enumerate(tables):
             path = (kind, position)
             urls = _several(table.url)
             token = self._secret(table, path, "token")
-            with self._problems.noting((*path, "url")):
+            with self._problems.collecting((*path, "url")):
                 self._use(urls, table, path)
-                doors.append(Door(path, token, urls, table))
-        return tuple(doors)
+                endpoints.append(Endpoint(path, token, urls, table))
+        return tuple(endpoints)
 
     def _use(self, urls: Sequence[str], table: ListenTable | ConnectTable, path: KeyPath) -> None:
         """See that a transport goes there, with the right certificates."""
@@ -159,7 +161,7 @@ class _Planner:
         tls = self._tls_of(table.tls, scheme)
         transport = self._transport(scheme, tls)
         self._schemes.add(scheme)
-        with self._problems.noting((*path, "tls") if table.tls else ("tls",)):
+        with self._problems.collecting((*path, "tls") if table.tls else ("tls",)):
             if tls is not None:
                 (tls.for_listener if isinstance(table, ListenTable) else tls.for_dialler)()
         if table.tls is not None:
@@ -228,15 +230,15 @@ class _Planner:
     def _transports(self) -> tuple[Transport, ...]:
         made = []
         for scheme in sorted(self._schemes):
-            with self._problems.noting(("limits", scheme)):
+            with self._problems.collecting(("limits", scheme)):
                 tls = self._tls_of(None, scheme) if SCHEMES[scheme].has_tls else None
                 usual = self._transport(scheme, tls)
                 made.append(by_place(usual, self._special.get(scheme, {})))
         for scheme in SCHEMES:  # limits of what nobody uses are checked all the same
-            with self._problems.noting(("limits", scheme)):
+            with self._problems.collecting(("limits", scheme)):
                 self._limits_of(scheme)
         for path, make in ((("mqtt",), self._mqtt), (("groups",), self._gossip)):
-            with self._problems.noting(path):
+            with self._problems.collecting(path):
                 made.extend(make())
         return tuple(made)
 
@@ -284,9 +286,9 @@ class _Planner:
         found = []
         for position, table in enumerate(self._settings.worker):
             path = ("worker", position)
-            with self._problems.noting((*path, "handler")):
+            with self._problems.collecting((*path, "handler")):
                 handler = find_handler(table.handler)
-                with self._problems.noting((*path, "options")):
+                with self._problems.collecting((*path, "options")):
                     check_options(handler, table.options)
                 found.append(
                     PlannedWorker(
@@ -301,17 +303,17 @@ class _Planner:
                 )
         return tuple(found)
 
-    def _check_names(self, doors: Sequence[Door], workers: Sequence[PlannedWorker]) -> None:
+    def _check_names(self, endpoints: Sequence[Endpoint], workers: Sequence[PlannedWorker]) -> None:
         """No two workers or sessions of a node have one name."""
         taken: dict[str, KeyPath] = {}
         named = [((*worker.path, "names"), name) for worker in workers for name in worker.names]
         named += [
-            ((*door.path, "name"), door.table.name)
-            for door in doors
-            if isinstance(door.table, ConnectTable) and door.table.name
+            ((*endpoint.path, "name"), endpoint.table.name)
+            for endpoint in endpoints
+            if isinstance(endpoint.table, ConnectTable) and endpoint.table.name
         ]
         for path, name in named:
-            with self._problems.noting(path):
+            with self._problems.collecting(path):
                 Address.parse(name)
             if name in taken:
                 self._problems.add(path, f"{quote(name)} is there already", "choose another name")
@@ -346,16 +348,16 @@ class _Planner:
         table = self._settings.journal
         if table is None:
             return None
-        with self._problems.noting(("journal",)):
+        with self._problems.collecting(("journal",)):
             from waystation.journal.layout import check_node  # noqa: PLC0415 - an extra
 
-            with self._problems.noting(("node", "name")):
+            with self._problems.collecting(("node", "name")):
                 check_node(self._settings.node.name)
         options = structs.asdict(table)
         options["directory"] = self._file(table.directory)
         return options
 
-    def _secret(self, table: Secretive | MqttTable, path: KeyPath, name: str) -> str | None:
+    def _secret(self, table: TokenTable | MqttTable, path: KeyPath, name: str) -> str | None:
         given = {
             kind: value
             for kind in ("", "_file", "_env")
@@ -366,7 +368,7 @@ class _Planner:
             self._problems.add(path, f"it has {keys}", "write one of them")
             return None
         for kind, value in given.items():
-            with self._problems.noting((*path, f"{name}{kind}")):
+            with self._problems.collecting((*path, f"{name}{kind}")):
                 return self._secret_from(kind, value)
         return None
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.config.lines import KeyPath, shown_path
+from waystation.config.toml_lines import KeyPath, path_text
 from waystation.errors import LocalError, WaystationError
 
 RULE: Final = "OB-3"
@@ -51,19 +51,19 @@ class Problems:
         self.found.append(self.at(path, what, hint))
 
     def at(self, path: KeyPath, what: str, hint: str) -> Problem:
-        """The mistake, without noting it."""
+        """The mistake, without collecting it."""
         written = path
         while written and written not in self.lines:
             written = written[:-1]
         line = self.lines.get(written, 0)
-        return Problem(str(self.file), line, shown_path(path), what, hint)
+        return Problem(str(self.file), line, path_text(path), what, hint)
 
     def in_order(self) -> list[Problem]:
         """All of them, as one reads the file."""
         return sorted(self.found, key=lambda problem: problem.line)
 
     @contextmanager
-    def noting(self, path: KeyPath) -> Iterator[None]:
+    def collecting(self, path: KeyPath) -> Iterator[None]:
         """Take down what goes wrong inside as a mistake at a key, and go on behind it."""
         try:
             yield
@@ -71,7 +71,7 @@ class Problems:
             self.add(path, *_parts(error))
 
     @contextmanager
-    def blaming(self, path: KeyPath) -> Iterator[None]:
+    def locating(self, path: KeyPath) -> Iterator[None]:
         """Say of what goes wrong inside which key is behind it."""
         try:
             yield

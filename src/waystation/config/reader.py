@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Struct, structs
 
-from waystation.config.lines import KeyPath, lines_of
 from waystation.config.problem import Problem, Problems
 from waystation.config.settings import Settings
-from waystation.config.words import description, expected
+from waystation.config.toml_lines import KeyPath, key_lines
+from waystation.config.type_texts import key_description, type_text
 from waystation.errors import quote
 
 T = TypeVar("T", bound=Struct)
@@ -44,14 +44,14 @@ def read_settings(file: Path) -> tuple[Settings | None, Problems]:
         problems.add((), "it is not written in UTF-8", "save it as UTF-8")
         return None, problems
     except tomllib.TOMLDecodeError as error:
-        problems.found.append(_no_toml(file, text, str(error)))
+        problems.found.append(_invalid_toml(file, text, str(error)))
         return None, problems
-    problems.lines = lines_of(text)
+    problems.lines = key_lines(text)
     settings = convert_table(Settings, found, (), problems)
     return settings, problems
 
 
-def _no_toml(file: Path, text: str, said: str) -> Problem:
+def _invalid_toml(file: Path, text: str, said: str) -> Problem:
     where = _at_line(said)
     end = text.count("\n") + 1
     line = int(where[1] or end) if where else 0
@@ -62,7 +62,7 @@ def _no_toml(file: Path, text: str, said: str) -> Problem:
 def convert_table(kind: type[T], found: Any, path: KeyPath, problems: Problems) -> T | None:
     """A table as what it describes; None after a problem."""
     if not isinstance(found, dict):
-        problems.add(path, f"expected a table, found {_named(found)}", _write_table(path))
+        problems.add(path, f"expected a table, found {_kind_text(found)}", _write_table(path))
         return None
     before = len(problems.found)
     known = {field.name: field for field in _fields(kind)}
@@ -104,7 +104,7 @@ def _tables(
     if not isinstance(found, list):
         problems.add(
             path,
-            f"expected a list of tables, found {_named(found)}",
+            f"expected a list of tables, found {_kind_text(found)}",
             f"write [[{path[-1]}]], once for each",
         )
         return ()
@@ -118,19 +118,19 @@ def _wrong(kind: Any, found: Any, said: str, path: KeyPath, problems: Problems) 
     where = _msgspec_path(said)
     inside = tuple(int(step) for step in re.findall(r"\d+", where[1])) if where else ()
     secret = path[-1] in _SECRETS
-    what = f"expected {expected(kind)}, found {'something else' if secret else _shown(found)}"
-    meaning = description(kind)
+    what = f"expected {type_text(kind)}, found {'something else' if secret else _value_text(found)}"
+    meaning = key_description(kind)
     problems.add((*path, *inside), what, f"it is: {meaning}" if meaning else "change the value")
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else quote(value)
 
 
-def _named(value: Any) -> str:
+def _kind_text(value: Any) -> str:
     if isinstance(value, dict):
         return "a table"
-    return "a list" if isinstance(value, list) else _shown(value)
+    return "a list" if isinstance(value, list) else _value_text(value)
 
 
 def _types(kind: Any) -> tuple[Any, ...]:

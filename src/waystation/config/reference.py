@@ -13,7 +13,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from waystation.config import settings
 from waystation.config.schemes import SCHEMES
-from waystation.config.words import description, expected
+from waystation.config.type_texts import key_description, type_text
 
 _TABLES: Final[tuple[tuple[str, type[Struct]], ...]] = (
     ("[node]", settings.NodeTable),
@@ -60,11 +60,11 @@ def _sections() -> Iterator[str]:
 
 def _rows(table: type[Struct]) -> Iterator[str]:
     fields = sorted(structs.fields(table), key=lambda field: field.name.startswith(_SECRETS))
-    meanings = [description(field.type) for field in fields]
+    meanings = [key_description(field.type) for field in fields]
     yield f"| key | takes | default |{' meaning |' if any(meanings) else ''}"
     yield f"|---|---|---|{'---|' if any(meanings) else ''}"
     for field, meaning in zip(fields, meanings, strict=True):
-        cells = [f"`{field.name}`", expected(field.type), _default(field)]
+        cells = [f"`{field.name}`", type_text(field.type), _default(field)]
         yield f"| {' | '.join([*cells, meaning] if meaning else cells)} |"
 
 

@@ -20,7 +20,7 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Texts: TypeAlias = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, lt=10**9)]
-SomeSeconds: TypeAlias = Annotated[float, Meta(gt=0, lt=10**9)]
+PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0, lt=10**9)]
 TransportLimits: TypeAlias = dict[str, Any]
 """Checked against the limits of the transport itself, which is loaded only when it is used."""
 
@@ -46,7 +46,7 @@ class TlsTable(Table, frozen=True, kw_only=True):
     ] = None
 
 
-class Secretive(Table, frozen=True, kw_only=True):
+class TokenTable(Table, frozen=True, kw_only=True):
     """A table with a shared secret; at most one of the three is given."""
 
     token: Annotated[Text | None, Meta(description="the shared secret of its sessions")] = None
@@ -58,7 +58,7 @@ class Secretive(Table, frozen=True, kw_only=True):
     ] = None
 
 
-class NodeTable(Secretive, frozen=True, kw_only=True):
+class NodeTable(TokenTable, frozen=True, kw_only=True):
     """The node itself."""
 
     name: Annotated[Text, Meta(description="what it calls itself in sessions and in the journal")]
@@ -80,7 +80,7 @@ class NodeTable(Secretive, frozen=True, kw_only=True):
     ] = None
 
 
-class ListenTable(Secretive, frozen=True, kw_only=True):
+class ListenTable(TokenTable, frozen=True, kw_only=True):
     """Where peers connect; `[[listen]]` may come several times."""
 
     url: Annotated[
@@ -96,7 +96,7 @@ class ListenTable(Secretive, frozen=True, kw_only=True):
     ] = None
 
 
-class ConnectTable(Secretive, frozen=True, kw_only=True):
+class ConnectTable(TokenTable, frozen=True, kw_only=True):
     """A peer to connect to, and to connect to again; may come several times."""
 
     url: Annotated[
@@ -106,7 +106,7 @@ class ConnectTable(Secretive, frozen=True, kw_only=True):
         Text | None, Meta(description="what stands for the peer in routes of this node")
     ] = None
     wait: Annotated[
-        SomeSeconds | None,
+        PositiveSeconds | None,
         Meta(
             description="seconds to wait for the session, or the node ends; else it starts at once"
         ),
@@ -142,7 +142,7 @@ class LimitsTable(Table, frozen=True, kw_only=True):
 
     sessions: Annotated[Count, Meta(description="sessions at a time")] = _LIMITS.sessions
     greeting: Annotated[
-        SomeSeconds, Meta(description="seconds that a peer has to prove the token")
+        PositiveSeconds, Meta(description="seconds that a peer has to prove the token")
     ] = _LIMITS.greeting
     heartbeat: Annotated[
         Seconds, Meta(description="seconds between heartbeats of an idle session; 0: never")
@@ -170,7 +170,7 @@ class JournalTable(Table, frozen=True, kw_only=True):
         float, Meta(ge=0, le=1, description="the share of messages to keep; drops are always kept")
     ] = 1.0
     keep_age: Annotated[
-        SomeSeconds | None, Meta(description="seconds after which sealed files go")
+        PositiveSeconds | None, Meta(description="seconds after which sealed files go")
     ] = None
     keep_bytes: Annotated[
         Count | None, Meta(description="bytes of sealed files; then the oldest go")
@@ -180,13 +180,13 @@ class JournalTable(Table, frozen=True, kw_only=True):
         Meta(description="what the disk must have taken before the journal goes on"),
     ] = "seal"
     flush_seconds: Annotated[
-        SomeSeconds, Meta(description="at most so much is lost in a crash")
+        PositiveSeconds, Meta(description="at most so much is lost in a crash")
     ] = 1.0
     flush_records: Annotated[Count, Meta(description="so many records are flushed earlier")] = 4_096
     seal_bytes: Annotated[Count, Meta(description="a tail of this size becomes Parquet")] = (
         64 * 2**20
     )
-    seal_seconds: Annotated[SomeSeconds, Meta(description="so does one of this age")] = 60.0
+    seal_seconds: Annotated[PositiveSeconds, Meta(description="so does one of this age")] = 60.0
 
 
 class AccessTable(Table, frozen=True, kw_only=True):
@@ -249,7 +249,7 @@ class MqttTable(Table, frozen=True, kw_only=True):
     ] = None
 
 
-class GroupsTable(Secretive, frozen=True, kw_only=True):
+class GroupsTable(TokenTable, frozen=True, kw_only=True):
     """Ways to groups: with them, `gossip://group/member` is a URL, and `gossip#…` an address."""
 
     via: Annotated[Texts, Meta(description="`gossip://host:port` of a router, or several")]

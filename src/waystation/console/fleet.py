@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from waystation.console.bell import Bell
+from waystation.console.notifier import Notifier
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError, RemoteError, WaystationError
@@ -24,13 +24,13 @@ from waystation.node.status import MOST_SESSIONS, STATUS, Question, Snapshot
 HISTORY: Final = 60
 """So many looks are remembered, for the curve of a node's traffic."""
 
-PATIENCE: Final = 5.0
+STATUS_TIMEOUT: Final = 5.0
 """Seconds that a node has to tell its status."""
 
 DRAWN_SESSIONS: Final = 200
 """Of so many sessions of a node a look hears, for the picture."""
 
-MOST_BYTES: Final = 4 * 1024 * 1024
+MAX_STATUS_BYTES: Final = 4 * 1024 * 1024
 """No status is larger, whatever was asked for."""
 
 _LOOK: Final = Question(routes=0, sessions=min(DRAWN_SESSIONS, MOST_SESSIONS))
@@ -64,13 +64,13 @@ class Watched:
             return self.seen.node
         return self.session.peer or self.url
 
-    def told(self, seen: Snapshot) -> None:
+    def update(self, seen: Snapshot) -> None:
         """Keep a snapshot."""
         self.state, self.problem, self.seen = State.HERE, "", seen
         drops = sum(rate for word, rate in seen.rates.items() if word not in _GOOD)
         self.traffic.append((round(sum(seen.rates.values()), 1), round(drops, 1)))
 
-    def missed(self, state: State, problem: str) -> None:
+    def mark(self, state: State, problem: str) -> None:
         """Note that it tells nothing, and why."""
         self.state, self.problem = state, problem
         if self.seen is not None:
@@ -83,7 +83,7 @@ class Fleet:
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.interval = interval
-        self.bell = Bell()
+        self.changes = Notifier()
         self.watched: list[Watched] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -110,13 +110,13 @@ class Fleet:
         """Ask a node; raises a WaystationError when it does not tell."""
         route = f"{watched.session.name} => {STATUS}"
         asking = asyncio.ensure_future(
-            self.node.request(route, msgspec.json.encode(question), timeout=PATIENCE)
+            self.node.request(route, msgspec.json.encode(question), timeout=STATUS_TIMEOUT)
         )
         try:
             answer = await self._while_open(watched, asking)
         finally:
             asking.cancel()
-        if len(answer.payload) > MOST_BYTES:
+        if len(answer.payload) > MAX_STATUS_BYTES:
             raise RemoteError(f"its status has {len(answer.payload):,} bytes")
         try:
             return msgspec.json.decode(answer.payload, type=Snapshot)
@@ -138,17 +138,17 @@ class Fleet:
     async def _watch(self, watched: Watched) -> None:
         while True:
             await self._look(watched)
-            self.bell.ring()
+            self.changes.notify()
             await asyncio.wait([watched.session.change], timeout=self.interval)
 
     async def _look(self, watched: Watched) -> None:
         session = watched.session
         if not session.is_open:
             if session.openings or session.failure:
-                watched.missed(State.AWAY, session.failure or "the connection is gone")
+                watched.mark(State.AWAY, session.failure or "the connection is gone")
             return
         try:
-            watched.told(await self.ask(watched, _LOOK))
+            watched.update(await self.ask(watched, _LOOK))
         except WaystationError as error:
             away = not session.is_open
-            watched.missed(State.AWAY if away else State.SILENT, str(error))
+            watched.mark(State.AWAY if away else State.SILENT, str(error))

@@ -17,10 +17,16 @@ from typing import Final
 from msgspec import Struct
 from uvicorn import Config, Server
 
+from waystation.console.auth import (
+    AllowedHosts,
+    AuthMiddleware,
+    TokenAuth,
+    check_token,
+    is_loopback,
+)
 from waystation.console.fleet import Fleet
-from waystation.console.guard import Doors, Guard, Names, check_token, is_loopback
 from waystation.console.pages import Pages
-from waystation.console.post import Post
+from waystation.console.sending import Sender
 from waystation.console.views import Views
 from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import listening_at
@@ -70,24 +76,24 @@ class Console:
         if settings.token is None and not is_loopback(host):
             made = secrets.token_urlsafe(24)
         token = made if settings.token is None else check_token(settings.token)
-        with _bound(settings.listen) as door:
-            place = place_of(door.getsockname())
-            doors = Doors(token, door.getsockname()[1])
+        with _bound(settings.listen) as listener:
+            place = place_of(listener.getsockname())
+            auth = TokenAuth(token, listener.getsockname()[1])
             fleet = Fleet(node, settings.interval)
-            post = Post(node, settings.journal)
-            views = Views(fleet, post, settings.journal, settings.tables)
-            pages = Pages(fleet, post, views, doors)
-            server = _server(Guard(pages.app, Names(host, settings.allowed), doors))
+            sender = Sender(node, settings.journal)
+            views = Views(fleet, sender, settings.journal, settings.tables)
+            pages = Pages(fleet, sender, views, auth)
+            server = _server(AuthMiddleware(pages.app, AllowedHosts(host, settings.allowed), auth))
             try:
                 await fleet.watch(settings.connect)
-                async with _serving(server, door, pages):
+                async with _serving(server, listener, pages):
                     yield cls(f"http://{place}/" + (f"login?token={made}" if made else ""))
             finally:
-                await post.close()
+                await sender.close()
                 await fleet.close()
 
 
-def _server(guard: Guard) -> _Server:
+def _server(guard: AuthMiddleware) -> _Server:
     return _Server(
         Config(
             guard,
@@ -105,8 +111,8 @@ def _server(guard: Guard) -> _Server:
 
 
 @asynccontextmanager
-async def _serving(server: _Server, door: socket.socket, pages: Pages) -> AsyncIterator[None]:
-    task = asyncio.create_task(server.serve([door]), name="waystation console pages")
+async def _serving(server: _Server, listener: socket.socket, pages: Pages) -> AsyncIterator[None]:
+    task = asyncio.create_task(server.serve([listener]), name="waystation console pages")
     try:
         yield
     finally:
@@ -123,13 +129,13 @@ def _bound(place: str) -> Iterator[socket.socket]:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        door = socket.socket(family, kind, protocol)
+        listener = socket.socket(family, kind, protocol)
         try:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(address)
-            door.listen(_BACKLOG)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
         except OSError:
-            door.close()
+            listener.close()
             raise
-    with door:
-        yield door
+    with listener:
+        yield listener

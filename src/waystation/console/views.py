@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from waystation.console.curve import curves
 from waystation.console.fleet import Fleet, Watched
-from waystation.console.post import Order, Post
+from waystation.console.sending import Sender, SendRequest
+from waystation.console.sparkline import sparklines
 from waystation.console.topology import BOX, picture
 from waystation.core.message import check_message_id
 from waystation.errors import LocalError, WaystationError
 from waystation.node.status import Question, Snapshot
 
 if TYPE_CHECKING:
-    from waystation.console.trail import Sighting
+    from waystation.console.journal_follower import MessageRow
 
 PAGE: Final = 50
 """So many rows stand on a page."""
@@ -29,12 +29,12 @@ PAGE: Final = 50
 FIRST_FEW: Final = 20
 """So many rows of each node stand there when all nodes are looked at."""
 
-LIVELY: Final = 5_000
+MAX_REFRESHED: Final = 5_000
 """A table with more entries is not asked for again by itself."""
 
 LOSSES: Final = 20
-MOST_PAYLOAD: Final = 64 * 1024
-LONGEST_TTL: Final = 3_600.0
+MAX_PAYLOAD: Final = 64 * 1024
+MAX_TTL: Final = 3_600.0
 
 Query: TypeAlias = Mapping[str, str]
 Values: TypeAlias = dict[str, Any]
@@ -93,9 +93,11 @@ _SUBSCRIPTIONS: Final = _Kind(
 class Views:
     """The pages of one console, by name."""
 
-    def __init__(self, fleet: Fleet, post: Post, journal: Path | None, tables: Path | None) -> None:
+    def __init__(
+        self, fleet: Fleet, sender: Sender, journal: Path | None, tables: Path | None
+    ) -> None:
         self._fleet = fleet
-        self._post = post
+        self._sender = sender
         self._journal = journal
         self._tables = tables
         self.has_journal = journal is not None
@@ -114,7 +116,7 @@ class Views:
             "nodes": watched,
             "picture": picture(watched, self._fleet.node.name),
             "box": BOX,
-            "curves": {one.url: curves(one.traffic) for one in watched},
+            "curves": {one.url: sparklines(one.traffic) for one in watched},
         }
 
     # Tables
@@ -140,7 +142,7 @@ class Views:
             "page": page,
             "pages": max(1, -(-fitting // PAGE)),
             "first": skip + 1,
-            "live": all(table.total <= LIVELY for table in found),
+            "live": all(table.total <= MAX_REFRESHED for table in found),
         }
 
     async def _ask(
@@ -196,7 +198,7 @@ class Views:
 
     async def _send(self, query: Query) -> Values:
         watch = query.get("watch", "")
-        dispatch = self._post.find(watch)
+        dispatch = self._sender.find(watch)
         filled = _EMPTY if dispatch is None else _filled(dispatch.order)
         if "route" in query:
             filled = {name: query.get(name, _EMPTY[name]) for name in _EMPTY}
@@ -206,7 +208,7 @@ class Views:
             "problem": "",
             "dispatch": dispatch,
             "unknown": bool(watch) and dispatch is None,
-            "kept": self._post.kept,
+            "kept": self._sender.kept,
             "has_journal": self.has_journal,
         }
 
@@ -215,8 +217,8 @@ class Views:
         via = self._fleet.at(form.get("via", ""))
         if via is None:
             raise LocalError("no node is chosen", rule="AD-5", hint="choose one to send through")
-        return self._post.send(
-            Order(
+        return self._sender.send(
+            SendRequest(
                 via=via,
                 route=form.get("route", ""),
                 payload=_payload(form.get("payload", ""), form.get("coding", "text")),
@@ -231,10 +233,10 @@ class Views:
         return {**await self._send(kept), "problem": problem}
 
 
-def _losses(journal: Path) -> list[Sighting]:
-    from waystation.console.trail import latest_losses  # noqa: PLC0415 - it needs pyarrow
+def _losses(journal: Path) -> list[MessageRow]:
+    from waystation.console.journal_follower import latest_drops  # noqa: PLC0415 - it needs pyarrow
 
-    return latest_losses(journal, LOSSES)
+    return latest_drops(journal, LOSSES)
 
 
 def _table_of(kind: _Kind, watched: Watched, seen: Snapshot) -> Table:
@@ -247,7 +249,7 @@ def _table_of(kind: _Kind, watched: Watched, seen: Snapshot) -> Table:
     )
 
 
-def _filled(order: Order) -> Query:
+def _filled(order: SendRequest) -> Query:
     """The form as it was when this was sent."""
     try:
         payload, coding = order.payload.decode(), "text"
@@ -276,11 +278,11 @@ def _payload(text: str, coding: str) -> bytes:
         raise LocalError(
             f"the payload cannot be read: {error}", rule="AD-4", hint="give two digits a byte"
         ) from error
-    if len(data) > MOST_PAYLOAD:
+    if len(data) > MAX_PAYLOAD:
         raise LocalError(
             f"the payload has {len(data):,} bytes",
             rule="AD-4",
-            hint=f"give {MOST_PAYLOAD:,} at the most; `waystation send` takes more",
+            hint=f"give {MAX_PAYLOAD:,} at the most; `waystation send` takes more",
         )
     return data
 
@@ -290,11 +292,11 @@ def _ttl(text: str) -> float:
         ttl = float(text)
     except ValueError:
         ttl = 0.0
-    if not 0 < ttl <= LONGEST_TTL:
+    if not 0 < ttl <= MAX_TTL:
         raise LocalError(
             "the time to live is no number of seconds",
             rule="AD-7",
-            hint=f"give more than 0, and {LONGEST_TTL:g} at the most",
+            hint=f"give more than 0, and {MAX_TTL:g} at the most",
         )
     return ttl
 

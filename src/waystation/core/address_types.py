@@ -15,7 +15,7 @@ from msgspec import Struct
 from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
 from waystation.errors import LocalError, quote
 
-MAX_LEARNT: Final = 64
+MAX_LEARNED: Final = 64
 """So many types that only peers spoke of get a number here; the rest stay without a name."""
 
 USUAL_TYPES: Final[Mapping[str, int]] = {**STANDARD_TYPES, "gossip": 6, "mqtt": 7, "http": 8}
@@ -90,7 +90,7 @@ class AddressTypes:
         known = self._numbers.get(name)
         if known is not None:
             return known
-        if not _is_name(name) or (self._learnt >= MAX_LEARNT and name not in STANDARD_TYPES):
+        if not _is_name(name) or (self._learnt >= MAX_LEARNED and name not in STANDARD_TYPES):
             return None
         number = self._free_number(name, downward=True)
         if number is not None:
@@ -98,11 +98,11 @@ class AddressTypes:
             self._note(name, number)
         return number
 
-    def know_usual(self, text: str) -> None:
+    def reserve_usual(self, text: str) -> None:
         """Give the usual types that stand in a text their numbers, though only others route them.
 
         >>> types = AddressTypes()
-        >>> types.know_usual("tcp#10.0.0.2:4000 => mqtt#hubs/east")
+        >>> types.reserve_usual("tcp#10.0.0.2:4000 => mqtt#hubs/east")
         >>> types.numbers["mqtt"], types.routes(7)
         (7, False)
         """

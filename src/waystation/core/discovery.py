@@ -141,7 +141,7 @@ class _Waiting(Struct, Generic[Body]):
     expiry: Expiry
 
 
-class _Quest(Struct):
+class _Search(Struct):
     """The search for one member: the messages that wait for it, and when to ask again."""
 
     waiting: OrderedDict[int, None]
@@ -184,7 +184,7 @@ class Discovery(Generic[Body]):
             )
         self._jitter = jitter
         self._waiting: OrderedDict[int, _Waiting[Body]] = OrderedDict()  # by number, oldest first
-        self._quests: dict[Uuid, _Quest] = {}
+        self._searches: dict[Uuid, _Search] = {}
         self._number = 0  # the last one given to a message or to an alarm
         self._alarms: list[tuple[Expiry, int, Uuid]] = []  # a heap: when, number, for whom
         if way is Way.HOSTS and not self.hosts:
@@ -211,7 +211,7 @@ class Discovery(Generic[Body]):
             Drop(item.body, item.uuid, Reason.TRANSPORT_DOWN) for item in self._waiting.values()
         ]
         self._waiting.clear()
-        self._quests.clear()
+        self._searches.clear()
         self._alarms.clear()
         return effects + self._tell_all(Invalidate(self.cache.own.uuid))
 
@@ -313,13 +313,13 @@ class Discovery(Generic[Body]):
             else:
                 again.append(uuid)
         for uuid in again:
-            if uuid in self._quests:  # else its last message has just expired
+            if uuid in self._searches:  # else its last message has just expired
                 effects += self._ask_for(uuid, now)
         return effects
 
     def _set_alarm(self, when: Expiry, number: int, uuid: Uuid) -> None:
         heappush(self._alarms, (when, number, uuid))
-        if len(self._alarms) > 64 + 2 * (len(self._waiting) + len(self._quests)):
+        if len(self._alarms) > 64 + 2 * (len(self._waiting) + len(self._searches)):
             self._alarms = [alarm for alarm in self._alarms if not self._silent(alarm)]
             heapify(self._alarms)
 
@@ -335,8 +335,8 @@ class Discovery(Generic[Body]):
     def _silent(self, alarm: tuple[Expiry, int, Uuid]) -> bool:
         """Whether an alarm no longer means anything."""
         _, number, uuid = alarm
-        quest = self._quests.get(uuid)
-        return quest is None or not (number == quest.alarm or number in quest.waiting)
+        search = self._searches.get(uuid)
+        return search is None or not (number == search.alarm or number in search.waiting)
 
     def _transmit(self, uuid: Uuid, body: Body) -> Transmit[Body]:
         return Transmit(body, self._to(uuid), self.cache.changes_for(uuid))
@@ -344,12 +344,12 @@ class Discovery(Generic[Body]):
     def _wait(self, uuid: Uuid, body: Body, expiry: Expiry, now: Expiry) -> list[Effect[Body]]:
         self._number = number = self._number + 1
         self._waiting[number] = _Waiting(uuid, body, expiry)
-        quest = self._quests.get(uuid)
+        search = self._searches.get(uuid)
         effects: list[Effect[Body]] = []
-        if quest is None:
-            quest = self._quests[uuid] = _Quest(OrderedDict())
+        if search is None:
+            search = self._searches[uuid] = _Search(OrderedDict())
             effects = self._ask_for(uuid, now)
-        quest.waiting[number] = None
+        search.waiting[number] = None
         if expiry != NEVER:
             self._set_alarm(expiry, number, uuid)
         if len(self._waiting) > self.max_waiting:
@@ -359,18 +359,18 @@ class Discovery(Generic[Body]):
 
     def _withdraw(self, number: int, reason: Reason) -> Drop[Body]:
         item = self._waiting.pop(number)
-        waiting = self._quests[item.uuid].waiting
+        waiting = self._searches[item.uuid].waiting
         del waiting[number]
         if not waiting:
-            del self._quests[item.uuid]
+            del self._searches[item.uuid]
         return Drop(item.body, item.uuid, reason)
 
     def _ask_for(self, uuid: Uuid, now: Expiry) -> list[Effect[Body]]:
-        quest = self._quests[uuid]
-        wait = min(FIRST_WAIT_MS << min(quest.asked, 16), LONGEST_WAIT_MS)
-        quest.asked += 1
-        self._number = quest.alarm = self._number + 1
-        self._set_alarm(now + int(wait * (0.5 + 0.5 * self._jitter())), quest.alarm, uuid)
+        search = self._searches[uuid]
+        wait = min(FIRST_WAIT_MS << min(search.asked, 16), LONGEST_WAIT_MS)
+        search.asked += 1
+        self._number = search.alarm = self._number + 1
+        self._set_alarm(now + int(wait * (0.5 + 0.5 * self._jitter())), search.alarm, uuid)
         return self.ask_for(uuid)
 
     def _ask(self, notice: Notice) -> list[Effect[Body]]:
@@ -414,13 +414,13 @@ class Discovery(Generic[Body]):
     ) -> list[Effect[Body]]:
         self.cache.learn(mapping, first_hand=first_hand)
         uuid = mapping.uuid
-        if uuid not in self._quests or not self.reachable(uuid):
+        if uuid not in self._searches or not self.reachable(uuid):
             return []
         return self._release(uuid, now)
 
     def _release(self, uuid: Uuid, now: Expiry) -> list[Effect[Body]]:
         effects: list[Effect[Body]] = []
-        for number in self._quests.pop(uuid).waiting:
+        for number in self._searches.pop(uuid).waiting:
             item = self._waiting.pop(number)
             if now >= item.expiry:
                 effects.append(Drop(item.body, uuid, Reason.EXPIRED))
@@ -429,8 +429,8 @@ class Discovery(Generic[Body]):
         return effects
 
     def _give_up(self, uuid: Uuid, reason: Reason) -> list[Effect[Body]]:
-        quest = self._quests.pop(uuid, None)
-        if quest is None:
+        search = self._searches.pop(uuid, None)
+        if search is None:
             return []
-        dropped = [self._waiting.pop(number) for number in quest.waiting]
+        dropped = [self._waiting.pop(number) for number in search.waiting]
         return [Drop(item.body, uuid, reason) for item in dropped]

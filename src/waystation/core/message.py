@@ -50,7 +50,7 @@ class Message(Struct, frozen=True, gc=False):
     ) -> Message:
         """A message from values that nobody has checked yet; the constructor takes what it gets."""
         if not isinstance(payload, bytes):
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         onward, back = Route.of(onward_route), Route.of(return_route)
         return cls(onward, back, payload, check_message_id(id), check_expiry(expiry, rule="AD-7"))
 
@@ -132,7 +132,7 @@ class Arrival(Struct, frozen=True, gc=False):
     multicast_id: str | None = None
 
 
-def no_bytes(payload: object) -> LocalError:
+def not_bytes_error(payload: object) -> LocalError:
     """What is wrong with a payload that is not bytes."""
     return LocalError(f"payload {quote(payload)} is not bytes", rule="AD-4", hint="give bytes")
 

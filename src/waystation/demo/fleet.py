@@ -6,7 +6,7 @@
 
 The tunnel leads through a gossip router. Hubs, broker and router are the product's own commands;
 leaves run the node of their file as well, and make traffic beside it (leaf.py). Each takes free
-ports and says which. What is done to the fleet on purpose is in deeds.py.
+ports and says which. What is done to the fleet on purpose is in faults.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from waystation.demo.place import Place, replace
+from waystation.demo.directory import DemoDirectory, replace
 from waystation.demo.processes import WAYSTATION, Child, Processes
 from waystation.errors import LocalError
 
@@ -69,7 +69,7 @@ _WAVES: Final = (
     ("truck-3", "truck-4", ARCHIVE),
 )
 
-OVER: Final[Mapping[str, str]] = {
+TRANSPORTS: Final[Mapping[str, str]] = {
     ROUTER: "JGroups",
     BROKER: "MQTT",
     "hub-a": "tcp, ws, mqtt",
@@ -139,11 +139,11 @@ class Fleet:
     `wait` is how it waits, so that whoever shows the fleet goes on doing so meanwhile.
     """
 
-    def __init__(self, place: Place, pace: Pace, wait: Wait) -> None:
-        self.processes = Processes(place)
+    def __init__(self, directory: DemoDirectory, pace: Pace, wait: Wait) -> None:
+        self.processes = Processes(directory)
         self.pace = pace
         self.absent: set[str] = set()  # those that are not running on purpose
-        self._place = place
+        self._directory = directory
         self._wait = wait
         self._urls: dict[str, list[str]] = {}  # where each listens
 
@@ -160,7 +160,7 @@ class Fleet:
                     told(f"{name} listens on {', '.join(self._urls[name])}")
         for name in LEAVES:
             self._ready(name)
-            told(f"{name} is connected over {OVER[name]}")
+            told(f"{name} is connected over {TRANSPORTS[name]}")
 
     def restart(self, name: str) -> None:
         """Start one again that has ended, where it listened before, and wait until it is ready."""
@@ -201,9 +201,9 @@ class Fleet:
         if name == BROKER:
             return (*WAYSTATION, "broker", "--listen", _LOOPBACK)
         if name == ROUTER:
-            journal = str(self._place.journal)
+            journal = str(self._directory.journal)
             return (*WAYSTATION, "router", "--listen", _LOOPBACK, "--journal", journal)
-        file = self._place.config / f"{name}.toml"
+        file = self._directory.config / f"{name}.toml"
         replace(file, toml(self._configuration(name)))
         if name in HUBS:
             return (*WAYSTATION, "node", "--config", str(file))
@@ -237,7 +237,7 @@ class Fleet:
         tables: dict[str, Any] = {
             "node": {"name": name, "drain": 2.0},
             "journal": {
-                "directory": str(self._place.journal),
+                "directory": str(self._directory.journal),
                 "flush_seconds": 0.2,
                 "fsync": "never",
             },

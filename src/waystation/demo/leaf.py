@@ -18,7 +18,7 @@ import msgspec
 
 from waystation.config import plan_from, running
 from waystation.demo.fleet import Pace
-from waystation.demo.traffic import ROLES, Day, Orders
+from waystation.demo.traffic import ROLES, Orders, TrafficPeriod
 from waystation.node import run
 from waystation.node.runner import stop_signals
 
@@ -40,13 +40,13 @@ async def main(file: Path, role: str, pace: Pace) -> None:
 
 async def _live(file: Path, role: str, pace: Pace, end: Callable[[], None]) -> None:
     async with running(plan_from(file)) as live:
-        acting, day = ROLES[role](live.node, pace), Day()
+        acting, period = ROLES[role](live.node, pace), TrafficPeriod()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_obey({REST: day.end, **acting.orders}, end))
-            traffic = [tasks.create_task(work) for work in acting.traffic(day)]
+            tasks.create_task(_obey({REST: period.end, **acting.orders}, end))
+            traffic = [tasks.create_task(work) for work in acting.traffic(period)]
             await acting.settled.wait()
             _say(f"node {live.node.name} is ready")
-            await asyncio.gather(*traffic, day.over())
+            await asyncio.gather(*traffic, period.over())
             _say(RESTING)
 
 

@@ -19,7 +19,7 @@ from typing import IO, Final
 
 from msgspec import Struct
 
-from waystation.demo.place import Place
+from waystation.demo.directory import DemoDirectory
 from waystation.errors import LocalError
 from waystation.testing.minded import minded
 
@@ -34,7 +34,7 @@ _RULE: Final = "OB-4"
 _OPTION: Final = "WAYSTATION_"
 
 
-class Told(Struct, frozen=True):
+class ProcessInfo(Struct, frozen=True):
     """A process, as `processes.json` tells of it."""
 
     name: str
@@ -73,11 +73,11 @@ class Child:
         return self._process.poll() is None
 
     @property
-    def told(self) -> Told:
+    def info(self) -> ProcessInfo:
         """What `processes.json` says of it."""
         code = self._process.poll()
         state = "running" if code is None else f"ended with {code}"
-        return Told(self.name, self.pid, self.command, str(self.log), state)
+        return ProcessInfo(self.name, self.pid, self.command, str(self.log), state)
 
     def lines(self) -> list[str]:
         """All whole lines that this process has said so far."""
@@ -128,8 +128,8 @@ def _environment() -> dict[str, str]:
 class Processes:
     """All processes of a demonstration, those that have ended included."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, directory: DemoDirectory) -> None:
+        self._directory = directory
         self._all: list[Child] = []
         self._latest: dict[str, Child] = {}
 
@@ -138,7 +138,7 @@ class Processes:
 
     def start(self, name: str, command: Iterable[str], *, takes_orders: bool = False) -> Child:
         """Start a process."""
-        log = self._place.logs / f"{name}.log"
+        log = self._directory.logs / f"{name}.log"
         child = Child(name, command, log, takes_orders=takes_orders)
         self._all.append(child)
         self._latest[name] = child
@@ -166,7 +166,7 @@ class Processes:
 
     def note(self) -> None:
         """Write down which processes there are."""
-        self._place.write("processes.json", [child.told for child in self._all])
+        self._directory.write("processes.json", [child.info for child in self._all])
 
     def _end(self, children: Iterable[Child], grace: float) -> None:
         running = [child for child in children if child.is_running]

@@ -1,4 +1,4 @@
-"""What the leaves of the fleet do all day: trucks, a dispatcher and an archive.
+"""What the leaves of the fleet do: trucks, a dispatcher and an archive.
 
 A role gets a running node, makes traffic with it, and takes orders, which is how things go wrong on
 purpose. Where the node is and how it is connected is the business of its file.
@@ -46,7 +46,7 @@ async def tell_position(message: Message, context: Context) -> None:
     await context.reply(b"48.1 N 11.6 E")
 
 
-class Day:
+class TrafficPeriod:
     """The time in which traffic is made."""
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class Role(Protocol):
     orders: Orders
     settled: asyncio.Event  # it has found whom it needs
 
-    def traffic(self, day: Day) -> list[Work]:
-        """What it does at the same time, until the day is over and all that was begun is done."""
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
+        """Coroutines to run side by side until the period ends and their work is done."""
         ...
 
 
@@ -93,20 +93,20 @@ class Truck:
         }
         node.subscribe(node.name, POSITION, "*", callback=_look)
 
-    def traffic(self, day: Day) -> list[Work]:
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
         """Two things at a time."""
-        return [self._publish(day), self._register(day)]
+        return [self._publish(period), self._register(period)]
 
-    async def _publish(self, day: Day) -> None:
+    async def _publish(self, period: TrafficPeriod) -> None:
         node = self._node
         payload = f"{node.name} is here".encode()
-        while await day.goes_on(1 / self._pace.positions):
+        while await period.goes_on(1 / self._pace.positions):
             await node.publish(POSITION, payload, partition=self._partition, ttl=_LIFE, policy=FAIL)
 
-    async def _register(self, day: Day) -> None:
+    async def _register(self, period: TrafficPeriod) -> None:
         node, listed = self._node, self._pace.listed
         pause = 0.0
-        while await day.goes_on(pause):
+        while await period.goes_on(pause):
             pause = listed / 4
             if self._is_listed:
                 with suppress(WaystationError):  # its hub is away; it is told again soon
@@ -129,14 +129,14 @@ class Dispatcher:
             node.subscribe(truck.name, POSITION, "eu/*", callback=_look)
         node.subscribe("truck-3", POSITION, "eu/fr/+", callback=_look)
 
-    def traffic(self, day: Day) -> list[Work]:
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
         """Two things at a time."""
-        return [self._ask_around(day), self._discover(day)]
+        return [self._ask_around(period), self._discover(period)]
 
-    async def _ask_around(self, day: Day) -> None:
+    async def _ask_around(self, period: TrafficPeriod) -> None:
         await self.settled.wait()
         trucks = cycle(TRUCKS)
-        while await day.goes_on(1 / self._pace.questions):
+        while await period.goes_on(1 / self._pace.questions):
             self._begin(self._ask(next(trucks).name))
         if self._begun:
             await asyncio.wait(self._begun)
@@ -145,8 +145,8 @@ class Dispatcher:
         with suppress(WaystationError):  # the journals tell of it
             await self._node.request(f"hub-a => {truck}", b"where are you?", timeout=ANSWER)
 
-    async def _discover(self, day: Day) -> None:
-        while await day.goes_on(self._pace.listed / 8):
+    async def _discover(self, period: TrafficPeriod) -> None:
+        while await period.goes_on(self._pace.listed / 8):
             with suppress(WaystationError):  # the next question will be answered
                 found = await self._node.discover(DOMAIN, POSITION, Scope.GLOBAL_ONLY)
                 if len(found) == len(TRUCKS):
@@ -177,9 +177,9 @@ class Archive:
         for truck in TRUCKS:
             node.subscribe(truck.name, POSITION, "*", callback=self._keep, inbox=ROOM)
 
-    def traffic(self, day: Day) -> list[Work]:
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
         """It only listens."""
-        del day
+        del period
         return []
 
     async def _keep(self, message: Message) -> None:

@@ -19,7 +19,7 @@ from waystation.core.discovery import Discovery, Way
 from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.identity import AddressCache, LogicalAddress, Mapping, Selection, Uuid
-from waystation.core.message import no_bytes
+from waystation.core.message import not_bytes_error
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.groups.carrier import Carrier
@@ -293,7 +293,7 @@ class Group:
         A message that is not there within `ttl` seconds need not arrive any more.
         """
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         if to.__class__ is Member and ttl is None and not self.ledger.observers:
             verdict = self._send_at_once(to.address.uuid, payload)
             if verdict is not None:

@@ -5,8 +5,8 @@ rules are asked of the core itself, which is what the live nodes asked.
 """
 
 import waystation.journal  # noqa: F401 - it says what to install
-from waystation.why.account import Account, Decision, Hop, Step
 from waystation.why.explain import explain
-from waystation.why.telling import tell
+from waystation.why.explanation import Decision, Explanation, Hop, Step
+from waystation.why.text import explanation_lines
 
-__all__ = ["Account", "Decision", "Hop", "Step", "explain", "tell"]
+__all__ = ["Decision", "Explanation", "Hop", "Step", "explain", "explanation_lines"]

@@ -18,27 +18,25 @@ from waystation.core.outcome import Outcome, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
-from waystation.why.account import Account, Decision, Hop, Step
-from waystation.why.evidence import Evidence, Row
+from waystation.why.explanation import Decision, Explanation, Hop, Step
+from waystation.why.lookup import MessageLookup, Row
 
 _SECOND = 1_000_000
 
 
-def explain(journal: Path, message_id: str) -> Account:
+def explain(journal: Path, message_id: str) -> Explanation:
     """Find out all that a journal says of a message; raises LocalError when it says nothing."""
-    evidence = Evidence(journal)
-    rows = evidence.message(message_id)
+    lookup = MessageLookup(journal)
+    rows = lookup.message(message_id)
     if not rows:
-        unreadable = f" ({len(evidence.problems)} files could not be read)" * bool(
-            evidence.problems
-        )
+        unreadable = f" ({len(lookup.problems)} files could not be read)" * bool(lookup.problems)
         raise LocalError(
             f"no node of this journal ever had the message {message_id}{unreadable}",
             rule="OB-4",
             hint="check the id, the directory, and whether the journal keeps a sample only",
         )
-    hops = tuple(_Hop(evidence, entry).told() for entry in _entries(rows))
-    return Account(message_id, hops, summary(hops), tuple(_remarks(evidence, hops)))
+    hops = tuple(_Hop(lookup, entry).described() for entry in _entries(rows))
+    return Explanation(message_id, hops, summary(hops), tuple(_remarks(lookup, hops)))
 
 
 def _entries(rows: list[Row]) -> list[list[Row]]:
@@ -53,8 +51,8 @@ def _entries(rows: list[Row]) -> list[list[Row]]:
 class _Hop:
     """One entry of the message into one node."""
 
-    def __init__(self, evidence: Evidence, rows: list[Row]) -> None:
-        self._evidence = evidence
+    def __init__(self, lookup: MessageLookup, rows: list[Row]) -> None:
+        self._evidence = lookup
         self._rows = rows
         first = rows[0]
         self._node: str = first["node"]
@@ -66,7 +64,7 @@ class _Hop:
         self._expiry: int | None = first["expiry"]
         self._history: dict[str, list[Row]] = {}
 
-    def told(self) -> Hop:
+    def described(self) -> Hop:
         decisions = self._decisions()
         steps = tuple(
             Step(row["at"], row["outcome"], row["reason"], row["next_hop"], row["recipient"])
@@ -269,13 +267,13 @@ def summary(hops: tuple[Hop, ...]) -> str:
     )
 
 
-def _remarks(evidence: Evidence, hops: tuple[Hop, ...]) -> Iterable[str]:
+def _remarks(lookup: MessageLookup, hops: tuple[Hop, ...]) -> Iterable[str]:
     for node in dict.fromkeys(hop.node for hop in hops):
-        life = evidence.life(node)
+        life = lookup.life(node)
         lost = sum(row["lost"] or 0 for row in life if row["kind"] == "lost")
         if lost:
             yield f"the journal of {node} lost {lost} records; something may be missing here"
-    yield from evidence.problems
+    yield from lookup.problems
 
 
 def _agree(steps: tuple[Step, ...], decisions: tuple[Decision, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""The same account from the tables that the pipeline built, where Spark has replayed it all."""
+"""The same explanation from the tables that the pipeline built, where Spark has replayed it all."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pyarrow.dataset as ds
 
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
-from waystation.why.account import Account, Decision, Hop, Step
 from waystation.why.explain import REASONS, span, summary
+from waystation.why.explanation import Decision, Explanation, Hop, Step
 
 Row = dict[str, Any]
 
 
-def explain_from_tables(tables: Path, message_id: str) -> Account:
+def explain_from_tables(tables: Path, message_id: str) -> Explanation:
     """Find out all that built tables say of a message."""
     found = _rows(tables, "traces", pc.field("message_id") == message_id)
     if not found:
@@ -30,12 +30,12 @@ def explain_from_tables(tables: Path, message_id: str) -> Account:
     expected = _rows(tables, "expected", pc.field("message_id") == message_id)
     judged = _rows(tables, "audit", pc.field("message_id") == message_id)
     told = [
-        _Hop(tables, node, list(path), expected, judged).told()
+        _Hop(tables, node, list(path), expected, judged).described()
         for node, path in groupby(found[0]["path"], key=lambda step: step["node"])
     ]
     # A node may be told what became of a message after the next one has dealt with it.
     hops = tuple(sorted(told, key=lambda hop: hop.received_at))
-    return Account(message_id, hops, summary(hops), tuple(_remarks(found[0], hops)))
+    return Explanation(message_id, hops, summary(hops), tuple(_remarks(found[0], hops)))
 
 
 class _Hop:
@@ -54,7 +54,7 @@ class _Hop:
         self._expected = [row for row in here if row["at"] == latest]
         self._judged = [row for row in judged if row["node"] == node]
 
-    def told(self) -> Hop:
+    def described(self) -> Hop:
         steps = tuple(
             Step(step["at"], step["outcome"], step["reason"], step["next_hop"], None)
             for step in self._path

@@ -34,7 +34,7 @@ import msgspec
 
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.expiry import LAST_INSTANT, NEVER, Expiry, check_expiry
-from waystation.core.message import Message, check_message_id, no_bytes
+from waystation.core.message import Message, check_message_id, not_bytes_error
 from waystation.errors import DecodeError, LocalError, quote
 
 PREFACE: Final = b"\x01"
@@ -483,7 +483,7 @@ def encode_control(payload: bytes) -> bytes:
 def _frame(onward: bytes, message: Message, limit: int) -> bytes:
     payload = message.payload
     if type(payload) is not bytes:
-        raise no_bytes(payload)
+        raise not_bytes_error(payload)
     if onward == b"\x80":
         raise LocalError(
             f"message {message} has no onward route",

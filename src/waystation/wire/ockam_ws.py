@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.expiry import Expiry
-from waystation.core.message import Message, no_bytes
+from waystation.core.message import Message, not_bytes_error
 from waystation.errors import LocalError
 from waystation.wire import bare
 from waystation.wire.ockam import (
@@ -62,7 +62,7 @@ def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     """
     payload = message.payload
     if type(payload) is not bytes:
-        raise no_bytes(payload)
+        raise not_bytes_error(payload)
     try:
         onward = _departures.get(message.onward_route) or _learn_departure(message)
         back = _ways_back.get(message.return_route) or _learn_way_back(message)

@@ -21,14 +21,14 @@ import msgspec
 from waystation.errors import LocalError, quote
 from waystation.journal.files import FileLock
 
-MADE: Final = "demo.json"
+SUMMARY_FILE: Final = "demo.json"
 _LOCK: Final = ".demo.lock"
 _DIRECTORIES: Final = ("config", "logs", "journal", "tables")
 _FILES: Final = ("processes.json", "deeds.json", "report.html")
 _RULE: Final = "OB-4"
 
 
-class Place:
+class DemoDirectory:
     """A directory for one demonstration."""
 
     def __init__(self, out: Path) -> None:
@@ -53,8 +53,8 @@ def replace(file: Path, text: str) -> None:
 
 
 @contextmanager
-def prepared(out: Path) -> Iterator[Place]:
-    """The place for a demonstration, empty, and nobody else's while it is used."""
+def prepared(out: Path) -> Iterator[DemoDirectory]:
+    """The directory for a demonstration, empty, and nobody else's while it is used."""
     _check(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -66,15 +66,17 @@ def prepared(out: Path) -> Iterator[Place]:
             hint="give a directory that can be written to",
         ) from None
     try:
-        place = Place(out.absolute())
-        place.write(MADE, {"state": "running"})  # first: from now on the directory is ours
-        _clear(place.out)
+        directory = DemoDirectory(out.absolute())
+        directory.write(
+            SUMMARY_FILE, {"state": "running"}
+        )  # first: from now on the directory is ours
+        _clear(directory.out)
         for name in _DIRECTORIES:
-            (place.out / name).mkdir()
+            (directory.out / name).mkdir()
         try:
-            yield place
+            yield directory
         except BaseException:
-            place.write(MADE, {"state": "interrupted"})
+            directory.write(SUMMARY_FILE, {"state": "interrupted"})
             raise
     finally:
         lock.release()
@@ -86,7 +88,7 @@ def _check(out: Path) -> None:
         return
     if not out.is_dir():
         raise LocalError(f"{quote(str(out))} is no directory", rule=_RULE, hint="give another")
-    if (out / MADE).exists():
+    if (out / SUMMARY_FILE).exists():
         return
     if any(path.name != _LOCK for path in out.iterdir()):
         raise LocalError(

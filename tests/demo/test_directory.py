@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from waystation.demo.place import prepared
+from waystation.demo.directory import prepared
 from waystation.errors import LocalError
 
 
 def test_a_directory_that_is_not_there_is_made(tmp_path: Path) -> None:
-    with prepared(tmp_path / "new" / "demo") as place:
-        assert place.journal.is_dir()
-        assert json.loads((place.out / "demo.json").read_text()) == {"state": "running"}
+    with prepared(tmp_path / "new" / "demo") as directory:
+        assert directory.journal.is_dir()
+        assert json.loads((directory.out / "demo.json").read_text()) == {"state": "running"}
 
 
 def test_one_that_did_not_come_to_its_end_says_so(tmp_path: Path) -> None:
@@ -24,12 +24,12 @@ def test_one_that_did_not_come_to_its_end_says_so(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_demonstration_made_is_replaced(tmp_path: Path) -> None:
-    with prepared(tmp_path) as place:
-        place.report.write_text("old")
-        (place.tables / "audit").mkdir()
-    with prepared(tmp_path) as place:
-        assert not place.report.exists()
-        assert list(place.tables.iterdir()) == []
+    with prepared(tmp_path) as directory:
+        directory.report.write_text("old")
+        (directory.tables / "audit").mkdir()
+    with prepared(tmp_path) as directory:
+        assert not directory.report.exists()
+        assert list(directory.tables.iterdir()) == []
 
 
 def test_what_somebody_put_there_besides_is_left_alone(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_two_demonstrations_do_not_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    with prepared(tmp_path) as place:
-        place.write("deeds.json", [1])
-        place.write("deeds.json", [1, 2])
+    with prepared(tmp_path) as directory:
+        directory.write("deeds.json", [1])
+        directory.write("deeds.json", [1, 2])
         assert json.loads((tmp_path / "deeds.json").read_text()) == [1, 2]
-        assert not list(tmp_path.glob(".deeds*"))
+        assert not list(tmp_path.glob(".faults*"))

@@ -45,7 +45,7 @@ class Hop(Struct, frozen=True):
     explanation: str | None
 
 
-class Account(Struct, frozen=True):
+class Explanation(Struct, frozen=True):
     """Everything about one message."""
 
     message_id: str

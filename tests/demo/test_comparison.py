@@ -1,12 +1,12 @@
-"""The story: each kind of trouble is found in the evidence, and told in a sentence."""
+"""The comparison: each kind of trouble is found in the evidence, and told in a sentence."""
 
 from __future__ import annotations
 
-from tests.demo.made_up import at, deed, drop, entry, evidence, no_explanation, passage
-from waystation.demo.deeds import Kind
-from waystation.demo.evidence import Evidence, Judgement
+from tests.demo.samples import at, drop, entry, evidence, fault, message_outcome, no_explanation
+from waystation.demo.comparison import Comparison, compare, comparison_lines
+from waystation.demo.evidence import AuditRow, Evidence
+from waystation.demo.faults import FaultKind
 from waystation.demo.findings import Finding, find
-from waystation.demo.story import Story, story_lines, tell_story
 
 
 def found(given: Evidence) -> list[Finding]:
@@ -24,7 +24,7 @@ def expired_route() -> Evidence:
 
 def test_messages_to_an_expired_route() -> None:
     [finding] = found(expired_route())
-    assert (finding.kind, finding.subject, finding.lost) == (Kind.EXPIRED, "truck-3", 17)
+    assert (finding.kind, finding.subject, finding.lost) == (FaultKind.EXPIRED, "truck-3", 17)
     assert finding.sentences == [
         (
             "17 messages to truck-3 were dropped at hub-b between 12:00:03.000 and 12:00:04.600 "
@@ -43,7 +43,7 @@ def test_a_route_that_was_renewed_in_time_is_no_news() -> None:
         entry("hub-b", "truck-3", 0, 1, "replaced", address="1#a:1", local=False),
         entry("hub-b", "truck-3", 1, 4, "replaced", address="1#a:1", local=False),
     ]
-    assert found(evidence([passage("hub-b", 2, to="truck-3")], routes)) == []
+    assert found(evidence([message_outcome("hub-b", 2, to="truck-3")], routes)) == []
 
 
 def killed_truck() -> Evidence:
@@ -54,17 +54,17 @@ def killed_truck() -> Evidence:
         entry("hub-a", "truck-2", 6.5, address="0#ws-2"),
     ]
     messages = [
-        passage("truck-2", 3, to="truck-2"),
+        message_outcome("truck-2", 3, to="truck-2"),
         drop("hub-a", 3.5, "NO_ROUTE", to="truck-2", id="a" * 32),
         drop("hub-a", 4.5, "NO_ROUTE", to="truck-2"),
-        passage("truck-2", 7, to="truck-2", life=2),
+        message_outcome("truck-2", 7, to="truck-2", life=2),
     ]
     return evidence(messages, routes)
 
 
 def test_a_node_that_ended_without_a_word() -> None:
     [finding] = found(killed_truck())
-    assert (finding.kind, finding.subject, finding.lost) == (Kind.KILLED, "truck-2", 2)
+    assert (finding.kind, finding.subject, finding.lost) == (FaultKind.KILLED, "truck-2", 2)
     assert finding.example == "a" * 32
     assert finding.sentences == [
         (
@@ -89,7 +89,7 @@ def restarted_hub() -> Evidence:
         entry("truck-3", "hub-b", 0, address="5#hubs/hub-b", local=False),
     ]
     messages = [
-        passage("hub-b", 10, to="truck-3"),
+        message_outcome("hub-b", 10, to="truck-3"),
         drop("hub-a", 10.5, "TRANSPORT_DOWN", to="truck-4"),
         drop("hub-a", 11, "TRANSPORT_DOWN", to="truck-3"),
         drop("truck-3", 11, "TRANSPORT_DOWN", under="truck-3/position"),
@@ -100,7 +100,7 @@ def restarted_hub() -> Evidence:
 
 def test_a_hub_that_was_restarted() -> None:
     [finding] = found(restarted_hub())
-    assert (finding.kind, finding.subject, finding.lost) == (Kind.RESTARTED, "hub-b", 4)
+    assert (finding.kind, finding.subject, finding.lost) == (FaultKind.RESTARTED, "hub-b", 4)
     assert finding.sentences == [
         (
             "hub-b stopped at 12:00:10.000 and began anew at 12:00:12.000. 1.5 s later it knew "
@@ -115,9 +115,9 @@ def test_a_hub_that_was_restarted() -> None:
 
 def test_a_receiver_without_room_and_that_others_were_not_held_up() -> None:
     missed = [drop("archive", 13 + n, "QUEUE_FULL", under="t/p", id=f"{n:032x}") for n in range(3)]
-    heard = [passage("dispatcher", 13.1, under="t/p", id=f"{n:032x}") for n in range(2)]
+    heard = [message_outcome("dispatcher", 13.1, under="t/p", id=f"{n:032x}") for n in range(2)]
     [finding] = found(evidence([*missed, *heard]))
-    assert (finding.kind, finding.subject, finding.lost) == (Kind.STALLED, "archive", 3)
+    assert (finding.kind, finding.subject, finding.lost) == (FaultKind.STALLED, "archive", 3)
     assert finding.sentences == [
         (
             "3 messages were dropped at archive between 12:00:13.000 and 12:00:15.000 "
@@ -140,7 +140,7 @@ def test_broadcasts_that_reached_nobody_are_explained() -> None:
         for node in ("desk", "hub-a")
     ]
     [finding] = find(evidence(drops), lambda lost: f"nobody wants {lost[-1]}")
-    assert (finding.kind, finding.subject, finding.lost) == (Kind.UNHEARD, "desk", 2)
+    assert (finding.kind, finding.subject, finding.lost) == (FaultKind.UNHEARD, "desk", 2)
     assert finding.sentences == [
         (
             "2 broadcasts under desk/alarm/eu reached nobody (NO_SUBSCRIBER at desk and hub-a): "
@@ -153,18 +153,20 @@ def test_a_broadcast_that_somebody_elsewhere_got_is_no_loss() -> None:
     id = "b" * 32
     rows = [
         drop("hub-b", 1, "NO_SUBSCRIBER", under="truck-3/position", id=id),
-        passage("desk", 1.1, under="truck-3/position", id=id),
+        message_outcome("desk", 1.1, under="truck-3/position", id=id),
     ]
-    story = tell_story(evidence(rows), [], no_explanation)
-    assert (story.chapters, story.other, story.unexplained) == ([], [], [])
+    comparison = compare(evidence(rows), [], no_explanation)
+    assert (comparison.matched_faults, comparison.other, comparison.unexplained) == ([], [], [])
 
 
 def test_each_deed_stands_beside_its_finding() -> None:
-    story = tell_story(expired_route(), [deed(Kind.EXPIRED, "truck-3", 0.5, 5.5)], no_explanation)
-    [chapter] = story.chapters
-    assert chapter.finding is not None
-    assert story.other == []
-    lines = list(story_lines(story))
+    comparison = compare(
+        expired_route(), [fault(FaultKind.EXPIRED, "truck-3", 0.5, 5.5)], no_explanation
+    )
+    [matched_fault] = comparison.matched_faults
+    assert matched_fault.finding is not None
+    assert comparison.other == []
+    lines = list(comparison_lines(comparison))
     assert "Done on purpose at 12:00:00.500: truck-3 is expired." in lines
     [begin] = [n for n, line in enumerate(lines) if line.startswith("  Found: 17 messages to")]
     end = lines.index("", begin)
@@ -173,33 +175,33 @@ def test_each_deed_stands_beside_its_finding() -> None:
 
 
 def test_a_deed_that_left_no_trace_is_said_to_have_none() -> None:
-    story = tell_story(evidence(), [deed(Kind.KILLED, "truck-2", 1, 2)], no_explanation)
-    assert "  Found: nothing. The journals should have shown it." in story_lines(story)
+    comparison = compare(evidence(), [fault(FaultKind.KILLED, "truck-2", 1, 2)], no_explanation)
+    assert "  Found: nothing. The journals should have shown it." in comparison_lines(comparison)
 
 
 def test_what_nobody_did_is_told_as_such() -> None:
-    other_time = deed(Kind.EXPIRED, "truck-3", 100, 110)
-    story = tell_story(expired_route(), [other_time], no_explanation)
-    assert [chapter.finding for chapter in story.chapters] == [None]
-    assert [finding.subject for finding in story.other] == ["truck-3"]
-    assert "Not done on purpose:" in story_lines(story)
+    other_time = fault(FaultKind.EXPIRED, "truck-3", 100, 110)
+    comparison = compare(expired_route(), [other_time], no_explanation)
+    assert [matched_fault.finding for matched_fault in comparison.matched_faults] == [None]
+    assert [finding.subject for finding in comparison.other] == ["truck-3"]
+    assert "Not done on purpose:" in comparison_lines(comparison)
 
 
 def test_a_loss_that_nothing_explains_is_left_over() -> None:
     id = "c" * 32
-    story = tell_story(evidence([drop("hub-a", 1, "FAILED", id=id)]), [], no_explanation)
-    assert story.unexplained == [f"1 dropped at hub-a (FAILED), such as {id}"]
+    comparison = compare(evidence([drop("hub-a", 1, "FAILED", id=id)]), [], no_explanation)
+    assert comparison.unexplained == [f"1 dropped at hub-a (FAILED), such as {id}"]
 
 
-def judged(id: str, node: str) -> Judgement:
-    return Judgement(id, node, "different", "DELIVERED", "DROPPED", "QUEUE_FULL")
+def judged(id: str, node: str) -> AuditRow:
+    return AuditRow(id, node, "different", "DELIVERED", "DROPPED", "QUEUE_FULL")
 
 
 def test_the_audit_is_explained_by_the_findings() -> None:
     id = "d" * 32
     rows = [drop("archive", 1, "QUEUE_FULL", id=id)]
-    story = tell_story(evidence(rows, [], [judged(id, "archive")], 9), [], no_explanation)
-    assert story.audit == [
+    comparison = compare(evidence(rows, [], [judged(id, "archive")], 9), [], no_explanation)
+    assert comparison.audit == [
         (
             "The audit decides everything again, by the rules: 9 went as the rules say, 1 did not, "
             "and what is told above explains 1."
@@ -208,18 +210,25 @@ def test_the_audit_is_explained_by_the_findings() -> None:
 
 
 def test_what_the_audit_says_and_no_finding_explains_is_listed() -> None:
-    story = tell_story(evidence([], [], [judged("e" * 32, "hub-a")]), [], no_explanation)
-    assert story.audit[1:] == ["1 at hub-a: different, expected DELIVERED, was DROPPED QUEUE_FULL"]
+    comparison = compare(evidence([], [], [judged("e" * 32, "hub-a")]), [], no_explanation)
+    assert comparison.audit[1:] == [
+        "1 at hub-a: different, expected DELIVERED, was DROPPED QUEUE_FULL"
+    ]
 
 
 def test_the_overview_counts_messages_and_connections() -> None:
     id = "f" * 32
-    way = [passage(node, n, id=id) for n, node in enumerate(("desk", "hub-a", "hub-b", "truck-3"))]
-    story: Story = tell_story(evidence([*way, drop("hub-a", 4, "FAILED")]), [], no_explanation)
-    assert story.overview == [
+    way = [
+        message_outcome(node, n, id=id)
+        for n, node in enumerate(("desk", "hub-a", "hub-b", "truck-3"))
+    ]
+    comparison: Comparison = compare(
+        evidence([*way, drop("hub-a", 4, "FAILED")]), [], no_explanation
+    )
+    assert comparison.overview == [
         "2 messages in 4 s: 1 arrived, 1 of them over three connections or more, and 1 did not."
     ]
-    assert tell_story(evidence(), [], no_explanation).overview == ["The journal holds no message."]
+    assert compare(evidence(), [], no_explanation).overview == ["The journal holds no message."]
 
 
 def test_instants_are_of_the_day_that_was_made_up() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from waystation.demo.deeds import Deed, Kind
-from waystation.demo.evidence import Evidence, Interval, Judgement, Passage
+from waystation.demo.evidence import AuditRow, Evidence, Interval, MessageOutcome
+from waystation.demo.faults import Fault, FaultKind
 
 NOON = 1_777_636_800_000_000  # 2026-05-01 12:00:00
 NUMBERS = count(1)
@@ -15,7 +15,7 @@ def at(seconds: float) -> int:
     return NOON + round(seconds * 1_000_000)
 
 
-def passage(
+def message_outcome(
     node: str,
     seconds: float,
     outcome: str = "DELIVERED",
@@ -25,9 +25,9 @@ def passage(
     under: str | None = None,
     id: str | None = None,
     life: int = 1,
-) -> Passage:
+) -> MessageOutcome:
     message_id = id if id is not None else f"{next(NUMBERS):032x}"
-    return Passage(message_id, node, life, at(seconds), outcome, reason, to, under)
+    return MessageOutcome(message_id, node, life, at(seconds), outcome, reason, to, under)
 
 
 def drop(
@@ -39,8 +39,8 @@ def drop(
     under: str | None = None,
     id: str | None = None,
     life: int = 1,
-) -> Passage:
-    return passage(node, seconds, "DROPPED", reason, to=to, under=under, id=id, life=life)
+) -> MessageOutcome:
+    return message_outcome(node, seconds, "DROPPED", reason, to=to, under=under, id=id, life=life)
 
 
 def entry(
@@ -54,27 +54,27 @@ def entry(
     local: bool = True,
     life: int = 1,
 ) -> Interval:
-    place = f"0#{participant}" if address is None else address
+    directory = f"0#{participant}" if address is None else address
     end = None if until is None else at(until)
-    return Interval(node, life, participant, place, local, at(since), end, closed_by)
+    return Interval(node, life, participant, directory, local, at(since), end, closed_by)
 
 
 def evidence(
-    passages: list[Passage] | None = None,
+    outcomes: list[MessageOutcome] | None = None,
     intervals: list[Interval] | None = None,
-    judgements: list[Judgement] | None = None,
+    audit_rows: list[AuditRow] | None = None,
     agreed: int = 0,
 ) -> Evidence:
     return Evidence(
-        sorted(passages or [], key=lambda passage: passage.at),
+        sorted(outcomes or [], key=lambda message_outcome: message_outcome.at),
         sorted(intervals or [], key=lambda interval: interval.valid_from),
-        judgements or [],
+        audit_rows or [],
         agreed,
     )
 
 
-def deed(kind: Kind, subject: str, began: float, ended: float) -> Deed:
-    return Deed(kind, subject, f"{subject} is {kind}", at(began), at(ended))
+def fault(kind: FaultKind, subject: str, began: float, ended: float) -> Fault:
+    return Fault(kind, subject, f"{subject} is {kind}", at(began), at(ended))
 
 
 def no_explanation(message_id: str) -> str | None:

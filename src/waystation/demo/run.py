@@ -12,11 +12,11 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.demo.deeds import Deed, Deeds
-from waystation.demo.fleet import LEAVES, OVER, PROCESSES, Fleet, Pace
-from waystation.demo.following import Drop, Following
+from waystation.demo.directory import DemoDirectory
+from waystation.demo.faults import Fault, FaultInjector
+from waystation.demo.fleet import LEAVES, PROCESSES, TRANSPORTS, Fleet, Pace
 from waystation.demo.leaf import REST, RESTING
-from waystation.demo.place import Place
+from waystation.demo.live_counts import Drop, LiveCounts
 from waystation.demo.view import Picture, View
 from waystation.interruptions import undisturbed
 
@@ -26,56 +26,56 @@ _QUIET: Final = 1.0  # seconds without a new row, after which nothing is under w
 _REST: Final = 60.0  # seconds after which the fleet ends, at rest or not
 
 
-class Performance(Struct, frozen=True):
+class DemoRun(Struct, frozen=True):
     """What was done, and what the journals said while it was."""
 
-    deeds: list[Deed]
+    faults: list[Fault]
     drops: list[Drop]
     counts: dict[str, dict[str, int]]  # by node, and outcome or reason
     seconds: float
 
 
-def perform(place: Place, pace: Pace, view: View) -> Performance:
+def run_demo(directory: DemoDirectory, pace: Pace, view: View) -> DemoRun:
     """Run the fleet, break it, and end it; its journals are complete then."""
     began = time.monotonic()
-    stage = _Stage(place, pace, view)
+    runner = _Runner(directory, pace, view)
     try:
-        stage.play()
+        runner.run()
     finally:
         with undisturbed():
-            stage.fleet.processes.end_all()
-    following = stage.following
-    return Performance(
-        stage.deeds.done,
-        following.drops,
-        {node: dict(found) for node, found in following.counts.items()},
+            runner.fleet.processes.end_all()
+    live = runner.live
+    return DemoRun(
+        runner.faults.done,
+        live.drops,
+        {node: dict(found) for node, found in live.counts.items()},
         time.monotonic() - began,
     )
 
 
-class _Stage:
+class _Runner:
     """The fleet, and whoever watches it."""
 
-    def __init__(self, place: Place, pace: Pace, view: View) -> None:
-        self.following = Following(place.journal)
-        self.fleet = Fleet(place, pace, self.wait)
-        self.deeds = Deeds(self.fleet, self.following, self.wait, view.say)
-        self._place = place
+    def __init__(self, directory: DemoDirectory, pace: Pace, view: View) -> None:
+        self.live = LiveCounts(directory.journal)
+        self.fleet = Fleet(directory, pace, self.wait)
+        self.faults = FaultInjector(self.fleet, self.live, self.wait, view.say)
+        self._directory = directory
         self._view = view
         self._next_look = 0.0
 
-    def play(self) -> None:
+    def run(self) -> None:
         """From the first process to the last."""
         say = self._view.say
         say(f"starting {len(PROCESSES)} processes on this machine")
         self.fleet.start(say)
-        self.deeds.do_all()
-        self._place.write("deeds.json", self.deeds.done)
+        self.faults.inject_all()
+        self._directory.write("deeds.json", self.faults.done)
         say("the traffic ends, and what is under way arrives")
         self._rest()
         say("the fleet ends")
         self.fleet.end()
-        self.following.look()
+        self.live.look()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
         """Wait until something is so; whoever ended by itself meanwhile is an error."""
@@ -98,15 +98,15 @@ class _Stage:
         resting = time.monotonic()
 
         def is_quiet() -> bool:
-            return time.monotonic() - max(resting, self.following.changed_at) >= _QUIET
+            return time.monotonic() - max(resting, self.live.changed_at) >= _QUIET
 
         self.wait(is_quiet, _REST)
 
     def _look(self) -> None:
         if time.monotonic() < self._next_look:
             return
-        following = self.following
-        following.look()
+        live = self.live
+        live.look()
         absent = frozenset(self.fleet.absent)
-        self._view.draw(Picture(OVER, absent, following.counts, following.rates()))
+        self._view.draw(Picture(TRANSPORTS, absent, live.counts, live.rates()))
         self._next_look = time.monotonic() + _LOOK

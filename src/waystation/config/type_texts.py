@@ -7,17 +7,17 @@ from typing import Any
 from msgspec import inspect
 
 
-def expected(kind: Any) -> str:
+def type_text(kind: Any) -> str:
     """What a key takes.
 
     >>> from typing import Literal
-    >>> expected(bool), expected(str | tuple[str, ...]), expected(Literal["seal", "flush"])
+    >>> type_text(bool), type_text(str | tuple[str, ...]), type_text(Literal["seal", "flush"])
     ('true or false', 'text or a list of text', '"flush" or "seal"')
     """
-    return _words(inspect.type_info(kind))
+    return _text(inspect.type_info(kind))
 
 
-def description(kind: Any) -> str:
+def key_description(kind: Any) -> str:
     """What a key means."""
     info = inspect.type_info(kind)
     if isinstance(info, inspect.Metadata) and info.extra_json_schema:
@@ -25,17 +25,17 @@ def description(kind: Any) -> str:
     return ""
 
 
-def _words(info: inspect.Type) -> str:
+def _text(info: inspect.Type) -> str:
     match info:
         case inspect.Metadata(inner):
-            return _words(inner)
+            return _text(inner)
         case inspect.UnionType(types):
             inner_types = (t for t in types if not isinstance(t, inspect.NoneType))
-            return " or ".join(_words(inner) for inner in inner_types)
+            return " or ".join(_text(inner) for inner in inner_types)
         case inspect.LiteralType(values):
             return " or ".join(f'"{value}"' for value in values)
         case inspect.VarTupleType(item):
-            return f"a list of {_words(item)}".replace("list of a table", "list of tables")
+            return f"a list of {_text(item)}".replace("list of a table", "list of tables")
         case inspect.IntType() | inspect.FloatType():
             noun = "a whole number" if isinstance(info, inspect.IntType) else "a number"
             return f"{noun}{_range(info)}"

@@ -26,7 +26,7 @@ _SLACK: Final = 5.0
 """Seconds by which clocks of files and of this process may differ."""
 
 
-class Sighting(Struct, frozen=True):
+class MessageRow(Struct, frozen=True):
     """A message at one node, as its journal has it; instants in microseconds."""
 
     message_id: str
@@ -41,10 +41,10 @@ class Sighting(Struct, frozen=True):
     recipient: str | None
 
 
-_COLUMNS: Final = [name for name in Sighting.__struct_fields__ if name != "node"]
+_COLUMNS: Final = [name for name in MessageRow.__struct_fields__ if name != "node"]
 
 
-class Trail:
+class JournalFollower:
     """Follows messages through a journal from an instant on, in seconds since the epoch."""
 
     def __init__(self, journal: Path, since: float) -> None:
@@ -54,7 +54,7 @@ class Trail:
         self._tails: dict[Path, tuple[int, pa.Schema]] = {}  # how far each was read
         self._sealed: set[Path] = set()
 
-    def look(self, ids: frozenset[str]) -> list[Sighting]:
+    def look(self, ids: frozenset[str]) -> list[MessageRow]:
         """What is new of these messages; all there is, when they are others than before."""
         if ids != self._ids:
             self._ids = ids
@@ -66,11 +66,11 @@ class Trail:
             for sighting in self._at_node(node)
         ]
 
-    def _at_node(self, node: str) -> Iterator[Sighting]:
+    def _at_node(self, node: str) -> Iterator[MessageRow]:
         directory = table_directory(self._journal, MESSAGES, node)
         wanted = pc.field("message_id").isin(sorted(self._ids))
         for batch in self._batches(directory):
-            yield from _sightings(node, batch.filter(wanted))
+            yield from _message_rows(node, batch.filter(wanted))
 
     def _batches(self, directory: Path) -> Iterator[pa.RecordBatch]:
         for stem in files_in(directory, TAIL):
@@ -95,14 +95,14 @@ class Trail:
         yield from content.batches
 
 
-def latest_losses(journal: Path, most: int) -> list[Sighting]:
+def latest_drops(journal: Path, most: int) -> list[MessageRow]:
     """The latest drops that the newest files of a journal tell, newest first."""
-    losses: dict[tuple[str, int, int], Sighting] = {}
+    losses: dict[tuple[str, int, int], MessageRow] = {}
     for node, path in _newest(journal):
         try:
             for batch in _batches_of(path):
                 dropped = batch.filter(pc.field("outcome") == "DROPPED")
-                for loss in _sightings(node, dropped.slice(max(0, dropped.num_rows - most))):
+                for loss in _message_rows(node, dropped.slice(max(0, dropped.num_rows - most))):
                     losses[node, loss.incarnation, loss.seq] = loss
         except UNREADABLE:
             continue
@@ -128,6 +128,6 @@ def _batches_of(path: Path) -> Iterator[pa.RecordBatch]:
     return iter(read_tail(path).batches) if path.suffix == TAIL else read_sealed(path)
 
 
-def _sightings(node: str, batch: pa.RecordBatch) -> Iterator[Sighting]:
+def _message_rows(node: str, batch: pa.RecordBatch) -> Iterator[MessageRow]:
     for row in instants_as_integers(batch.select(_COLUMNS)).to_pylist():
-        yield Sighting(node=node, **row)
+        yield MessageRow(node=node, **row)

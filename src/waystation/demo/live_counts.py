@@ -31,7 +31,7 @@ class Drop(Struct, frozen=True):
     message_id: str
 
 
-class Following:
+class LiveCounts:
     """What the journals of a fleet have told so far."""
 
     def __init__(self, journal: Path) -> None:

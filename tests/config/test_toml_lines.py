@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.config.lines import KeyPath, lines_of, shown_path
+from waystation.config.toml_lines import KeyPath, key_lines, path_text
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -66,13 +66,13 @@ def paths_in(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def line(text: str, path: KeyPath) -> str:
-    return text.split("\n")[lines_of(text)[path] - 1]
+    return text.split("\n")[key_lines(text)[path] - 1]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
 def test_every_value_of_a_text_has_a_line_and_nothing_else_has(newline: str) -> None:
     text = EVERYTHING.replace("\n", newline)
-    assert set(lines_of(text)) == set(paths_in(tomllib.loads(text)))
+    assert set(key_lines(text)) == set(paths_in(tomllib.loads(text)))
 
 
 @pytest.mark.parametrize(
@@ -102,16 +102,16 @@ def test_the_line_is_the_one_where_the_value_stands(path: KeyPath, start: str) -
 def test_files_from_life_are_understood() -> None:
     for path in (ROOT / "pyproject.toml", ROOT / "src/waystation/rules/rules.toml"):
         text = path.read_text("utf-8")
-        assert set(lines_of(text)) == set(paths_in(tomllib.loads(text)))
+        assert set(key_lines(text)) == set(paths_in(tomllib.loads(text)))
 
 
 def test_a_text_without_keys_has_no_lines() -> None:
-    assert lines_of("") == {}
-    assert lines_of("# only a comment") == {}
+    assert key_lines("") == {}
+    assert key_lines("# only a comment") == {}
 
 
 def test_a_path_reads_as_in_a_program() -> None:
-    assert shown_path(("listen", 0, "tls", "key")) == "listen[0].tls.key"
+    assert path_text(("listen", 0, "tls", "key")) == "listen[0].tls.key"
 
 
 SPACES = ["", " ", "\t "]
@@ -154,4 +154,4 @@ def test_whatever_tomllib_reads_has_its_lines(random: Random) -> None:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError:  # as when a key comes twice
         return
-    assert set(lines_of(text)) == set(paths_in(found))
+    assert set(key_lines(text)) == set(paths_in(found))

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from waystation.core.message import Message
-from waystation.demo.following import Drop, Following
+from waystation.demo.live_counts import Drop, LiveCounts
 from waystation.node import Context, Node
 
 
@@ -22,26 +22,26 @@ async def work(journal: Path) -> None:
 
 
 def test_what_happened_is_counted_once(tmp_path: Path) -> None:
-    following = Following(tmp_path)
-    following.look()
-    assert following.counts == {}
+    live = LiveCounts(tmp_path)
+    live.look()
+    assert live.counts == {}
     asyncio.run(work(tmp_path))
     for _ in range(2):
-        following.look()
-        assert following.counts["garage"] == {"DELIVERED": 2, "NO_ROUTE": 1}
-    [drop] = following.drops
+        live.look()
+        assert live.counts["garage"] == {"DELIVERED": 2, "NO_ROUTE": 1}
+    [drop] = live.drops
     assert drop == Drop("garage", "NO_ROUTE", "0#nobody", drop.message_id)
-    assert following.rates()["garage"]["NO_ROUTE"] > 0
+    assert live.rates()["garage"]["NO_ROUTE"] > 0
 
 
 def test_drops_are_counted_by_place_reason_and_whom_they_were_for(tmp_path: Path) -> None:
-    following = Following(tmp_path)
-    following.drops += [
+    live = LiveCounts(tmp_path)
+    live.drops += [
         Drop("hub", "NO_ROUTE", "0#truck-1", ""),
         Drop("hub", "NO_ROUTE", "0#truck-2", ""),
         Drop("hub", "EXPIRED", "0#truck-2", ""),
         Drop("leaf", "NO_ROUTE", "0#truck-2", ""),
     ]
-    assert following.dropped("hub", "NO_ROUTE") == 2
-    assert following.dropped("hub", "NO_ROUTE", "0#truck-2") == 1
-    assert following.dropped("hub", "NO_ROUTE", since=1) == 1
+    assert live.dropped("hub", "NO_ROUTE") == 2
+    assert live.dropped("hub", "NO_ROUTE", "0#truck-2") == 1
+    assert live.dropped("hub", "NO_ROUTE", since=1) == 1

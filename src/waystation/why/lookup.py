@@ -30,7 +30,7 @@ from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
 Row = dict[str, Any]
 
 
-class Evidence:
+class MessageLookup:
     """A journal, asked about one message."""
 
     def __init__(self, journal: Path) -> None:

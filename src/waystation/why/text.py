@@ -1,25 +1,25 @@
-"""An account in words, for people."""
+"""An explanation in words, for people."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from waystation.why.account import Account, Decision, Hop, Step
+from waystation.why.explanation import Decision, Explanation, Hop, Step
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def tell(account: Account) -> Iterator[str]:
-    """The lines of an account."""
-    yield f"message {account.message_id}"
-    yield account.summary
-    for number, hop in enumerate(account.hops, 1):
+def explanation_lines(explanation: Explanation) -> Iterator[str]:
+    """The lines of an explanation."""
+    yield f"message {explanation.message_id}"
+    yield explanation.summary
+    for number, hop in enumerate(explanation.hops, 1):
         yield ""
         yield from _hop(number, hop)
-    if account.remarks:
+    if explanation.remarks:
         yield ""
-        yield from (f"note: {remark}" for remark in account.remarks)
+        yield from (f"note: {remark}" for remark in explanation.remarks)
 
 
 def _hop(number: int, hop: Hop) -> Iterator[str]:

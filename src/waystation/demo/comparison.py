@@ -1,7 +1,7 @@
-"""The story of a demonstration: what was found, set beside what was done, in sentences.
+"""Comparing what the demonstration did with what was found, in sentences.
 
-A deed without a finding, a finding without a deed, and a loss that nothing explains are all told as
-such. How things are found is the business of findings.py.
+Reports faults without a finding, findings without a fault, and losses that nothing explains.
+How things are found is the business of findings.py.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.demo.deeds import Deed
 from waystation.demo.evidence import DELIVERED, Evidence
+from waystation.demo.faults import Fault
 from waystation.demo.findings import SECOND, SLACK, Explain, Finding, Losses, Mark, clock, find
 
 _WIDTH: Final = 100
 
 
-class Chapter(Struct, frozen=True):
-    """A deed, and what was found of it."""
+class MatchedFault(Struct, frozen=True):
+    """A fault, and what was found of it."""
 
-    deed: Deed
+    fault: Fault
     finding: Finding | None
 
 
-class Story(Struct, frozen=True):
+class Comparison(Struct, frozen=True):
     """What the tables tell of a demonstration."""
 
     overview: list[str]
-    chapters: list[Chapter]
+    matched_faults: list[MatchedFault]
     other: list[Finding]  # found, and not done on purpose
     unexplained: list[str]  # losses that no finding explains
     audit: list[str]
     example: str | None  # a message that was lost
 
 
-def tell_story(evidence: Evidence, deeds: Sequence[Deed], explain: Explain) -> Story:
+def compare(evidence: Evidence, faults: Sequence[Fault], explain: Explain) -> Comparison:
     """Find out what happened, and set it beside what was done."""
     found = find(evidence, explain)
-    chapters, other = matched(found, deeds)
+    matched_faults, other = matched(found, faults)
     explained = {mark for finding in found for mark in finding.claims}
-    examples = [c.finding.example for c in chapters if c.finding is not None]
-    return Story(
+    examples = [c.finding.example for c in matched_faults if c.finding is not None]
+    return Comparison(
         overview=list(_overview(evidence)),
-        chapters=chapters,
+        matched_faults=matched_faults,
         other=other,
         unexplained=list(_left_over(evidence, explained)),
         audit=list(_audit(evidence, explained)),
@@ -54,49 +54,53 @@ def tell_story(evidence: Evidence, deeds: Sequence[Deed], explain: Explain) -> S
     )
 
 
-def matched(found: Sequence[Finding], deeds: Sequence[Deed]) -> tuple[list[Chapter], list[Finding]]:
-    """Each deed with its finding, and the findings that nobody did."""
+def matched(
+    found: Sequence[Finding], faults: Sequence[Fault]
+) -> tuple[list[MatchedFault], list[Finding]]:
+    """Each fault with its finding, and the findings that nobody did."""
     left = list(found)
-    chapters = []
-    for deed in deeds:
-        finding = next((finding for finding in left if _fits(finding, deed)), None)
+    matched_faults = []
+    for fault in faults:
+        finding = next((finding for finding in left if _fits(finding, fault)), None)
         if finding is not None:
             left.remove(finding)
-        chapters.append(Chapter(deed, finding))
-    return chapters, left
+        matched_faults.append(MatchedFault(fault, finding))
+    return matched_faults, left
 
 
-def _fits(finding: Finding, deed: Deed) -> bool:
+def _fits(finding: Finding, fault: Fault) -> bool:
     return (
-        finding.kind == deed.kind
-        and finding.subject == deed.subject
-        and finding.began <= deed.ended + SLACK
-        and finding.ended >= deed.began - SLACK
+        finding.kind == fault.kind
+        and finding.subject == fault.subject
+        and finding.began <= fault.ended + SLACK
+        and finding.ended >= fault.began - SLACK
     )
 
 
-def story_lines(story: Story) -> Iterator[str]:
-    """The story for people, in lines that are not too long."""
-    for sentence in story.overview:
+def comparison_lines(comparison: Comparison) -> Iterator[str]:
+    """The comparison for people, in lines that are not too long."""
+    for sentence in comparison.overview:
         yield from _folded(sentence)
-    for chapter in story.chapters:
+    for matched_fault in comparison.matched_faults:
         yield ""
-        yield from _chapter_lines(chapter)
-    if story.other or story.unexplained:
+        yield from _fault_lines(matched_fault)
+    if comparison.other or comparison.unexplained:
         yield ""
         yield "Not done on purpose:"
-        others = [sentence for finding in story.other for sentence in finding.sentences]
-        for sentence in (*others, *story.unexplained):
+        others = [sentence for finding in comparison.other for sentence in finding.sentences]
+        for sentence in (*others, *comparison.unexplained):
             yield from _folded(sentence, indent=2)
     yield ""
-    for sentence in story.audit:
+    for sentence in comparison.audit:
         yield from _folded(sentence)
 
 
-def _chapter_lines(chapter: Chapter) -> Iterator[str]:
-    yield from _folded(f"Done on purpose at {clock(chapter.deed.began)}: {chapter.deed.words}.")
+def _fault_lines(matched_fault: MatchedFault) -> Iterator[str]:
+    yield from _folded(
+        f"Done on purpose at {clock(matched_fault.fault.began)}: {matched_fault.fault.words}."
+    )
     nothing = ["nothing. The journals should have shown it."]
-    first, *rest = nothing if chapter.finding is None else chapter.finding.sentences
+    first, *rest = nothing if matched_fault.finding is None else matched_fault.finding.sentences
     lead = "  Found: "
     yield from _folded(first, lead=lead, indent=len(lead))
     for sentence in rest:
@@ -117,16 +121,16 @@ def _folded(text: str, *, lead: str | None = None, indent: int = 0) -> list[str]
 
 
 def _overview(evidence: Evidence) -> Iterator[str]:
-    passages = evidence.passages
-    if not passages:
+    outcomes = evidence.outcomes
+    if not outcomes:
         yield "The journal holds no message."
         return
-    messages = {passage.message_id for passage in passages}
-    arrived = {p.message_id for p in passages if p.outcome == DELIVERED}
-    seconds = (passages[-1].at - passages[0].at) / SECOND
+    messages = {message_outcome.message_id for message_outcome in outcomes}
+    arrived = {p.message_id for p in outcomes if p.outcome == DELIVERED}
+    seconds = (outcomes[-1].at - outcomes[0].at) / SECOND
     nodes: defaultdict[str, set[str]] = defaultdict(set)
-    for passage in passages:
-        nodes[passage.message_id].add(passage.node)
+    for message_outcome in outcomes:
+        nodes[message_outcome.message_id].add(message_outcome.node)
     far = sum(len(nodes[message]) > 3 for message in arrived)
     yield (
         f"{len(messages):,} messages in {seconds:.0f} s: {len(arrived):,} arrived, {far:,} of them "
@@ -144,8 +148,8 @@ def _left_over(evidence: Evidence, explained: set[Mark]) -> Iterator[str]:
 
 def _audit(evidence: Evidence, explained: set[Mark]) -> Iterator[str]:
     """What the audit says, and whether the findings explain it."""
-    surprising = [row for row in evidence.judgements if (row.message_id, row.node) not in explained]
-    number = len(evidence.judgements)
+    surprising = [row for row in evidence.audit_rows if (row.message_id, row.node) not in explained]
+    number = len(evidence.audit_rows)
     yield (
         f"The audit decides everything again, by the rules: {evidence.agreed:,} went as the rules "
         f"say, {number:,} did not, and what is told above explains {number - len(surprising):,}."

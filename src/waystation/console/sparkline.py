@@ -13,22 +13,22 @@ WIDTH: Final = 120
 HEIGHT: Final = 24
 
 
-class Curves(Struct, frozen=True):
+class Sparklines(Struct, frozen=True):
     """Two lines over the same seconds, of one scale."""
 
     messages: str
     drops: str  # empty when there were none
 
 
-def curves(traffic: Sequence[tuple[float, float]]) -> Curves:
+def sparklines(traffic: Sequence[tuple[float, float]]) -> Sparklines:
     """The lines of (messages, drops) a second; the latest stands at the right edge.
 
-    >>> curves([(0, 0), (10, 5)])
-    Curves(messages='118,24 120,0', drops='118,24 120,12')
+    >>> sparklines([(0, 0), (10, 5)])
+    Sparklines(messages='118,24 120,0', drops='118,24 120,12')
     """
     most = max((all for all, _ in traffic), default=0)
     drops = [bad for _, bad in traffic]
-    return Curves(
+    return Sparklines(
         _line([all for all, _ in traffic], most), _line(drops, most) if any(drops) else ""
     )
 

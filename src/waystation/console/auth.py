@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from waystation.errors import LocalError
 
-SHORTEST_TOKEN: Final = 16
+MIN_TOKEN_LENGTH: Final = 16
 """Characters; what is shorter can be guessed."""
 
 LOGIN: Final = "/login"
@@ -53,23 +53,23 @@ def is_loopback(host: str) -> bool:
 
 def check_token(token: str) -> str:
     """Return the token, or raise the LocalError that says what is wrong with it."""
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
         raise LocalError(
             "the token of the page is too short, or not plain ASCII",
             rule="OB-2",
-            hint=f"give {SHORTEST_TOKEN} characters or more, or none and have one made",
+            hint=f"give {MIN_TOKEN_LENGTH} characters or more, or none and have one made",
         )
     return token
 
 
-class Names:
+class AllowedHosts:
     """The names that the console goes by.
 
     A number of IP is always good, since no page of somebody else can have it as its own name; on a
     console for this machine alone, only numbers of this machine are.
 
-    >>> names = Names("127.0.0.1", ["ops.example"])
-    >>> [names.know(host) for host in ("localhost:80", "ops.example", "10.0.0.1", "evil.test")]
+    >>> names = AllowedHosts("127.0.0.1", ["ops.example"])
+    >>> [names.allow(host) for host in ("localhost:80", "ops.example", "10.0.0.1", "evil.test")]
     [True, True, False, False]
     """
 
@@ -79,7 +79,7 @@ class Names:
         if self._local:
             self._names.add("localhost")
 
-    def know(self, host: str) -> bool:
+    def allow(self, host: str) -> bool:
         """Whether a Host header names the console."""
         name = _host_name(host)
         if name in self._names:
@@ -91,7 +91,7 @@ class Names:
         return address.is_loopback or not self._local
 
 
-class Doors:
+class TokenAuth:
     """The token, and the cookie that stands for it in a browser."""
 
     def __init__(self, token: str | None, port: int) -> None:
@@ -100,15 +100,15 @@ class Doors:
         self._cookie = f"waystation-console-{port}"  # a browser tells cookies by host, not by port
 
     @property
-    def locked(self) -> bool:
+    def is_required(self) -> bool:
         """Whether a token has to be proven at all."""
         return self._token is not None
 
-    def opens(self, token: str) -> bool:
+    def accepts(self, token: str) -> bool:
         """Whether it is the token; takes as long for any other."""
         return self._token is not None and hmac.compare_digest(token.encode(), self._token.encode())
 
-    def admits(self, headers: Headers) -> bool:
+    def is_logged_in(self, headers: Headers) -> bool:
         """Whether a request brings the cookie."""
         if self._token is None:
             return True
@@ -118,19 +118,19 @@ class Doors:
             return False
         return found is not None and hmac.compare_digest(found.value.encode(), self._pass.encode())
 
-    def admit(self, response: Response) -> Response:
+    def log_in(self, response: Response) -> Response:
         """Give the browser the cookie."""
         response.set_cookie(self._cookie, self._pass, httponly=True, samesite="strict", path="/")
         return response
 
 
-class Guard:
+class AuthMiddleware:
     """The application behind the checks."""
 
-    def __init__(self, app: ASGIApp, names: Names, doors: Doors) -> None:
+    def __init__(self, app: ASGIApp, names: AllowedHosts, auth: TokenAuth) -> None:
         self._app = app
         self._names = names
-        self._doors = doors
+        self._auth = auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it."""
@@ -152,14 +152,14 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or not self._names.know(host):
+        if len(headers.getlist("host")) != 1 or not self._names.allow(host):
             return PlainTextResponse(
                 "This console does not go by that name. Start it with --allow-host NAME.\n", 421
             )
         if scope["method"] not in _SAFE and not _is_own(headers, host):
             return PlainTextResponse("Only pages of this console may do that.\n", 403)
         path: str = scope["path"]
-        if path.startswith(_OPEN) or self._doors.admits(headers):
+        if path.startswith(_OPEN) or self._auth.is_logged_in(headers):
             return None
         if "x-fragment" in headers or path == "/events":
             return PlainTextResponse("Log in first.\n", 401)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from waystation.console.guard import Doors, Guard, Names, check_token
+from waystation.console.auth import AllowedHosts, AuthMiddleware, TokenAuth, check_token
 from waystation.errors import LocalError
 
 TOKEN = "a-token-of-many-letters"  # noqa: S105 - opens nothing but these tests
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens there
 
 
-class Answer:
+class ReplyPreview:
     """What the guard and the application behind it sent."""
 
     def __init__(self) -> None:
@@ -28,14 +28,18 @@ class Answer:
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
 
 
-def ask(guard: Guard, method: str = "GET", path: str = "/routes", **headers: str) -> Answer:
+def ask(
+    guard: AuthMiddleware, method: str = "GET", path: str = "/routes", **headers: str
+) -> ReplyPreview:
     given = {"host": "127.0.0.1:8480", **headers}
     pairs = [(name.replace("_", "-").encode(), value.encode()) for name, value in given.items()]
     return ask_with(guard, method, path, pairs)
 
 
-def ask_with(guard: Guard, method: str, path: str, pairs: list[tuple[bytes, bytes]]) -> Answer:
-    answer = Answer()
+def ask_with(
+    guard: AuthMiddleware, method: str, path: str, pairs: list[tuple[bytes, bytes]]
+) -> ReplyPreview:
+    answer = ReplyPreview()
     scope = {"type": "http", "method": method, "path": path, "headers": pairs}
 
     async def receive() -> Any:
@@ -45,8 +49,10 @@ def ask_with(guard: Guard, method: str, path: str, pairs: list[tuple[bytes, byte
     return answer
 
 
-def guard(host: str = "127.0.0.1", token: str | None = None, *allowed: str) -> Guard:
-    return Guard(PlainTextResponse("hello"), Names(host, allowed), Doors(token, 8480))
+def guard(host: str = "127.0.0.1", token: str | None = None, *allowed: str) -> AuthMiddleware:
+    return AuthMiddleware(
+        PlainTextResponse("hello"), AllowedHosts(host, allowed), TokenAuth(token, 8480)
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,16 +117,16 @@ def test_without_the_cookie_a_locked_console_shows_nothing() -> None:
 
 
 def test_the_cookie_stands_for_the_token_and_does_not_hold_it() -> None:
-    doors = Doors(TOKEN, 8480)
-    assert doors.opens(TOKEN)
-    assert not doors.opens(TOKEN[:-1])
-    assert not doors.opens("")
-    assert not Doors(None, 1).opens("")
-    cookie = doors.admit(PlainTextResponse("")).headers["set-cookie"]
+    auth = TokenAuth(TOKEN, 8480)
+    assert auth.accepts(TOKEN)
+    assert not auth.accepts(TOKEN[:-1])
+    assert not auth.accepts("")
+    assert not TokenAuth(None, 1).accepts("")
+    cookie = auth.log_in(PlainTextResponse("")).headers["set-cookie"]
     assert TOKEN not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    locked = Guard(PlainTextResponse("hello"), Names(EVERYWHERE), doors)
+    locked = AuthMiddleware(PlainTextResponse("hello"), AllowedHosts(EVERYWHERE), auth)
     assert ask(locked, cookie=cookie.partition(";")[0]).status == 200
 
 

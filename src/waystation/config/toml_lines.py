@@ -25,10 +25,10 @@ _long_string: Final = re.compile(
 _short_string: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'").match
 
 
-def lines_of(text: str) -> dict[KeyPath, int]:
+def key_lines(text: str) -> dict[KeyPath, int]:
     r"""The line of every key, table and element, counted from 1.
 
-    >>> lines_of('[node]\nname = "hub"\n\n[[listen]]\nurl = "…"')[("listen", 0, "url")]
+    >>> key_lines('[node]\nname = "hub"\n\n[[listen]]\nurl = "…"')[("listen", 0, "url")]
     5
     """
     scanner = _Scanner(text)
@@ -36,10 +36,10 @@ def lines_of(text: str) -> dict[KeyPath, int]:
     return scanner.found
 
 
-def shown_path(path: KeyPath) -> str:
+def path_text(path: KeyPath) -> str:
     """A path as people write it.
 
-    >>> shown_path(("listen", 0, "url"))
+    >>> path_text(("listen", 0, "url"))
     'listen[0].url'
     """
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)

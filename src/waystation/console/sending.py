@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
-from waystation.console.bell import Bell
 from waystation.console.fleet import Watched
-from waystation.console.words import plain
+from waystation.console.formatting import plain
+from waystation.console.notifier import Notifier
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome
@@ -29,16 +29,16 @@ from waystation.node import Context, Node, Wait
 from waystation.node.requests import REQUEST_PREFIX, Undeliverable, is_error
 
 if TYPE_CHECKING:
-    from waystation.console.trail import Sighting, Trail
+    from waystation.console.journal_follower import JournalFollower, MessageRow
 
 KEPT: Final = 50
 """So many messages are remembered, and no more are on their way at a time."""
 
-GRACE: Final = 3.0
+JOURNAL_GRACE: Final = 3.0
 """Seconds in which journals tell the rest of a journey that is over; they write once a second."""
 
-FIRST_LOOK: Final = 0.1
-SLOWEST_LOOK: Final = 1.0
+FIRST_POLL: Final = 0.1
+SLOWEST_POLL: Final = 1.0
 """Seconds between two looks into the journal: they grow from one to the other."""
 
 SHOWN_BYTES: Final = 4_096
@@ -47,7 +47,7 @@ SHOWN_BYTES: Final = 4_096
 _ENDS: Final = frozenset({str(Outcome.DELIVERED), str(Outcome.DROPPED)})
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class SendRequest(Struct, frozen=True, kw_only=True):
     """What to send: through a watched node, along a route that begins there."""
 
     via: Watched
@@ -69,7 +69,7 @@ class Step(Struct, frozen=True):
     back: bool  # it is the answer's
 
 
-class Answer(Struct, frozen=True):
+class ReplyPreview(Struct, frozen=True):
     """What came back: as much of it as is shown, and its size."""
 
     id: str
@@ -80,12 +80,12 @@ class Answer(Struct, frozen=True):
 class Dispatch:
     """One message that was sent from here."""
 
-    def __init__(self, id: str, order: Order, own_name: str) -> None:
+    def __init__(self, id: str, order: SendRequest, own_name: str) -> None:
         self.id = id
         self.order = order
         self.sent_at = time.time()
         self.own_name = own_name
-        self.answer: Answer | None = None
+        self.answer: ReplyPreview | None = None
         self.answered_at = 0.0
         self.error: Undeliverable | None = None
         self.over = False
@@ -126,7 +126,7 @@ class Dispatch:
         """Note what came back."""
         if self.answer is None:
             payload = message.payload
-            self.answer = Answer(message.id, payload[:SHOWN_BYTES], len(payload))
+            self.answer = ReplyPreview(message.id, payload[:SHOWN_BYTES], len(payload))
             self.error = is_error(message)
             self.answered_at = time.time()
             self.version += 1
@@ -175,13 +175,13 @@ class Dispatch:
         return "open", "on its way"
 
 
-class Post:
+class Sender:
     """Sends messages and follows them; `bell` rings when something is known of one."""
 
     def __init__(self, node: Node, journal: Path | None) -> None:
-        self.bell = Bell()
+        self.changes = Notifier()
         self._node = node
-        self._open_trail = None if journal is None else _trails(journal)
+        self._open_follower = None if journal is None else _follower_factory(journal)
         self._kept: dict[str, Dispatch] = {}
         self._by_id: dict[str, Dispatch] = {}  # also by the ids of answers
         self._tasks: set[asyncio.Task[None]] = set()
@@ -196,7 +196,7 @@ class Post:
         """The one with this id."""
         return self._kept.get(id)
 
-    def send(self, order: Order) -> Dispatch:
+    def send(self, order: SendRequest) -> Dispatch:
         """Send a message; returns at once. Raises LocalError for what cannot be sent at all."""
         if sum(not dispatch.over for dispatch in self._kept.values()) >= KEPT:
             raise LocalError(
@@ -222,7 +222,7 @@ class Post:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _parsed(self, order: Order) -> Route:
+    def _parsed(self, order: SendRequest) -> Route:
         onward = Route.parse(order.route, self._node.router.types.numbers)
         if not onward.addresses:
             raise LocalError("the route is empty", rule="AD-1", hint="name at least one address")
@@ -242,7 +242,7 @@ class Post:
         def take(message: Message, _: Context) -> None:
             dispatch.answered(message)
             self._by_id.setdefault(message.id, dispatch)
-            self.bell.ring()
+            self.changes.notify()
 
         self._node.start_worker((name,), take, inbox=10, reserved=True)
 
@@ -254,29 +254,29 @@ class Post:
         finally:
             dispatch.over = True
             dispatch.version += 1
-            self.bell.ring()
+            self.changes.notify()
             if order.answer:
                 await self._node.stop_worker(name)
 
     async def _follow(self, dispatch: Dispatch) -> None:
         """Look again and again, until it is known how it ended or nothing more can be heard."""
-        trail = None if self._open_trail is None else self._open_trail(dispatch.sent_at)
-        grace = GRACE if trail is not None else 0.0
+        follower = None if self._open_follower is None else self._open_follower(dispatch.sent_at)
+        grace = JOURNAL_GRACE if follower is not None else 0.0
         loop = asyncio.get_running_loop()
         last = loop.time() + dispatch.order.ttl + grace
-        pause = FIRST_LOOK
+        pause = FIRST_POLL
         while True:
-            if trail is not None:
-                self._add(dispatch, await asyncio.to_thread(trail.look, dispatch.ids))
+            if follower is not None:
+                self._add(dispatch, await asyncio.to_thread(follower.look, dispatch.ids))
             now = loop.time()
             if dispatch.is_settled(now, grace) or now >= last:
                 return
             await asyncio.sleep(min(pause, last - now))
-            pause = min(pause * 1.5, SLOWEST_LOOK)
+            pause = min(pause * 1.5, SLOWEST_POLL)
 
-    def _add(self, dispatch: Dispatch, sightings: Iterable[Sighting]) -> None:
+    def _add(self, dispatch: Dispatch, rows: Iterable[MessageRow]) -> None:
         before = dispatch.version
-        for seen in sightings:
+        for seen in rows:
             step = Step(
                 seen.received_at,
                 seen.at,
@@ -289,7 +289,7 @@ class Post:
             if seen.node != dispatch.own_name:  # of that its own records tell
                 dispatch.add((seen.node, seen.incarnation, seen.seq), step)
         if dispatch.version != before:
-            self.bell.ring()
+            self.changes.notify()
 
     def _note(self, record: Record) -> None:
         """Hear what this node did."""
@@ -311,14 +311,14 @@ class Post:
             back=id != dispatch.id,
         )
         dispatch.add((self._node.name, 0, record.at), step)
-        self.bell.ring()
+        self.changes.notify()
 
 
-def _trails(journal: Path) -> Callable[[float], Trail]:
-    """What opens a trail; loads Arrow now, since later it would hold up the messages."""
-    from waystation.console.trail import Trail  # noqa: PLC0415 - needed with a journal alone
+def _follower_factory(journal: Path) -> Callable[[float], JournalFollower]:
+    """What opens a follower; loads Arrow now, since later it would hold up the messages."""
+    from waystation.console.journal_follower import JournalFollower  # noqa: PLC0415 - needed with a journal alone
 
-    return partial(Trail, journal)
+    return partial(JournalFollower, journal)
 
 
 def _span(seconds: float) -> str:

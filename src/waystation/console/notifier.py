@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 
-class Bell:
+class Notifier:
     """Rings; whoever waits knows by the count whether it rang since.
 
     >>> async def main():
-    ...     bell = Bell()
-    ...     bell.ring()
-    ...     return await bell.after(0, seconds=1.0)
+    ...     changes = Notifier()
+    ...     changes.notify()
+    ...     return await changes.wait_after(0, seconds=1.0)
     >>> asyncio.run(main())
     1
     """
@@ -20,7 +20,7 @@ class Bell:
         self.count = 0
         self._waiting: list[asyncio.Future[None]] = []
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wake everybody."""
         self.count += 1
         waiting, self._waiting = self._waiting, []
@@ -28,7 +28,7 @@ class Bell:
             if not listener.done():
                 listener.set_result(None)
 
-    async def after(self, count: int, seconds: float) -> int:
+    async def wait_after(self, count: int, seconds: float) -> int:
         """Wait until it has rung more often than that, or so long; the count then."""
         if self.count == count:
             rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()
