@@ -45,7 +45,7 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     [
         (["nonsense"], "No such command 'nonsense'; try `waystation --help`"),
         (["rules", "--nonsense"], "No such option '--nonsense'; try `waystation rules --help`"),
-        (["rules", "RE-99"], "there is no rule 'RE-99'; they run from AD-1 to SP-5"),
+        (["rules", "RE-99"], "unknown rule 'RE-99'; rules run from AD-1 to SP-5"),
     ],
 )
 def test_wrong_usage_is_one_line_on_stderr_and_exit_2(

@@ -78,7 +78,7 @@ def test_programs_learn_where_it_listens(good: Path) -> None:
 
 
 def test_check_only_checks(good: Path, call: Commands) -> None:
-    assert call("node", "--config", str(good), "--check") == (0, f"{good}: no mistakes\n", "")
+    assert call("node", "--config", str(good), "--check") == (0, f"{good}: no problems\n", "")
     assert call("node", "--config", str(good), "--check", "--json") == (0, "[]\n", "")
     assert not (good.parent / "J").exists()
 
@@ -98,7 +98,7 @@ def test_several_mistakes_are_a_line_each_and_a_sum(tmp_path: Path, call: Comman
     assert first.startswith(f"{file}:1: node.name: ")
     assert second.startswith(f"{file}:2: node.hub: ")
     assert third.startswith(f"{file}:4: status.enabled: ")
-    assert last == f"waystation: {file} has 3 mistakes"
+    assert last == f"waystation: {file} has 3 problems"
 
 
 def test_mistakes_can_be_read_by_programs(tmp_path: Path, call: Commands) -> None:

@@ -1,7 +1,7 @@
 """`waystation demo`: run a small fleet on this machine, break it on purpose, and explain it.
 
-The demonstration needs extras (pyarrow, mqtt5, websockets), and Spark for its tables: all of them
-are imported when the command runs, not by this module.
+The demonstration needs optional extras (pyarrow, mqtt5, websockets), and Spark for its tables: all
+of them are imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 
 from waystation.cli.options import SETTINGS, Numbers, json_option, master_option
-from waystation.cli.spark import drawn, spark_session
+from waystation.cli.spark import progress_display, spark_session
 from waystation.errors import LocalError
 from waystation.interruptions import interruptible
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 _EXTRAS: Final = {"pyarrow": "journal", "mqtt5": "mqtt", "websockets": "ws"}
 _TITLE: Final = "The demonstration"
 
-_HELP: Final = """Run a small fleet on this machine, break it on purpose, and tell what happened.
+_HELP: Final = """Run a small fleet on this machine, break it on purpose, and explain what happened.
 
-A gossip router, an MQTT broker, two hubs and six leaves over TCP, WebSocket, MQTT and a tunnel:
-each is a process of its own. A node is killed, a route expires, a receiver stalls, a hub is
-restarted, and something is published to nobody. Then the pipeline finds all of it in the journals,
-and a report is written. Everything lies in one directory. Ctrl-C ends it at any moment and leaves
-no process.
+The fleet is a gossip router, an MQTT broker, two hubs and six leaves, connected over TCP,
+WebSocket, MQTT and a tunnel; each runs in a process of its own. A node is killed, a route expires,
+a receiver stalls, a hub is restarted, and messages are published without subscribers. Then the
+pipeline finds all of this in the journals, and a report is written. All files go to one directory.
+Ctrl-C stops the demo at any time and leaves no process behind.
 
 \b
 Examples:
@@ -53,13 +53,13 @@ Examples:
     metavar="DIR",
     default="waystation-demo",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where everything goes; what an earlier demo left there is replaced.",
+    help="Output directory; the results of an earlier demo in it are replaced.",
 )
 @click.option(
     "--seconds",
     default=24.0,
     type=Numbers(1, 3600),
-    help="How long there is traffic, at least.",
+    help="Minimum duration of the traffic.",
 )
 @click.option("--report/--no-report", default=True, help="Write OUT/report.html.")
 @master_option
@@ -80,7 +80,7 @@ def demo(*, out: Path, seconds: float, report: bool, master: str, as_json: bool)
     if end.missing is not None:
         raise click.ClickException(end.missing)
     if not all(found.found for found in summary.faults):
-        raise click.ClickException("the journals do not show everything that was done")
+        raise click.ClickException("the journals do not show every fault that was injected")
     return 0
 
 
@@ -88,7 +88,7 @@ def _check_extras() -> None:
     missing = sorted(extra for module, extra in _EXTRAS.items() if find_spec(module) is None)
     if missing:
         raise LocalError(
-            "the demonstration needs parts of Waystation that are not installed",
+            "the demonstration needs extras that are not installed",
             rule="OB-4",
             hint=f"pip install 'waystation[{','.join([*missing, 'spark'])}]'",
         )
@@ -106,34 +106,34 @@ def _run(directory: DemoDirectory, seconds: float, console: Console) -> DemoRun:
 def _conclude(
     directory: DemoDirectory, demo_run: DemoRun, master: str, console: Console, *, report: bool
 ) -> Conclusion:
-    """Build the tables, read the story from them, and write the report."""
+    """Build the tables, compare them with what was done, and write the report."""
     from waystation.demo.summary import Conclusion  # noqa: PLC0415
 
-    console.print("the pipeline reads the journals", highlight=False)
+    console.print("the pipeline is reading the journals", highlight=False)
     try:
         tables = _build(directory, master)
     except (LocalError, click.ClickException) as error:
-        return Conclusion(missing=f"there are no tables: {error}")
+        return Conclusion(missing=f"the tables were not built: {error}")
     comparison = _compare(directory, demo_run)
     try:
         written = _write_report(directory) if report else None
     except (LocalError, OSError) as error:
-        return Conclusion(comparison, tables, missing=f"there is no report: {error}")
+        return Conclusion(comparison, tables, missing=f"the report was not written: {error}")
     return Conclusion(comparison, tables, written)
 
 
 def _build(directory: DemoDirectory, master: str) -> dict[str, int]:
-    with spark_session(master) as spark, drawn() as display:
+    with spark_session(master) as spark, progress_display() as display:
         from waystation.pipeline import TABLES, build  # noqa: PLC0415
 
         bar = display.add_task("", total=len(TABLES), done="")
 
-        def show(told: Progress) -> None:
-            if told.state == "done":
-                line = f"  {told.table}: {told.rows:,} rows in {told.seconds:.1f} s"
+        def show(step: Progress) -> None:
+            if step.state == "done":
+                line = f"  {step.table}: {step.rows:,} rows in {step.seconds:.1f} s"
                 display.console.print(line, highlight=False)
-            completed = told.number - (told.state != "done")
-            display.update(bar, description=told.table, completed=completed)
+            completed = step.number - (step.state != "done")
+            display.update(bar, description=step.table, completed=completed)
 
         summary = build(directory.journal, directory.tables, spark=spark, progress=show)
     return {name: table.rows for name, table in summary.tables.items()}
@@ -164,13 +164,13 @@ def _print(summary: Summary, comparison: Comparison | None, *, as_json: bool) ->
     if as_json:
         click.echo(msgspec.json.encode(summary).decode())
         return
-    told = [] if comparison is None else ["", *comparison_lines(comparison), ""]
-    for line in (*told, *next_lines(summary, _command())):
+    lines = [] if comparison is None else ["", *comparison_lines(comparison), ""]
+    for line in (*lines, *next_lines(summary, _command())):
         click.echo(line)
 
 
 def _command() -> str:
-    """How this command is called here: its name alone where the shell finds it."""
+    """How to call this command: by its name alone if the shell finds it."""
     called = Path(sys.argv[0])
     if called.name != "waystation":
         return "waystation"
