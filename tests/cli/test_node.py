@@ -87,7 +87,7 @@ def test_one_mistake_is_one_line(tmp_path: Path, call: Commands) -> None:
     file = bad(tmp_path, '[node]\nnam = "hub"\nname = "hub"\n')
     code, out, err = call("node", "--config", str(file))
     assert (code, out) == (1, "")
-    assert err == f"waystation: {file}:2: node.nam: there is no such key; did you mean `name`\n"
+    assert err == f"waystation: {file}:2: node.nam: unknown key; did you mean `name`\n"
 
 
 def test_several_mistakes_are_a_line_each_and_a_sum(tmp_path: Path, call: Commands) -> None:

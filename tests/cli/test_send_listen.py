@@ -100,7 +100,7 @@ def test_a_drop_is_exit_1_with_its_reason(hub: Served, call: Commands) -> None:
     ("arguments", "code", "words"),
     [
         (("send",), 2, "ROUTE"),
-        (("send", "echo", "x", "--via", "nowhere"), 2, "begin with tcp://"),
+        (("send", "echo", "x", "--via", "nowhere"), 2, "start with tcp://"),
         (("send", "echo", "x", "--via", "tcp://127.0.0.1"), 2, "host:port"),
         (("send", "echo", "x", "--count", "0"), 2, "--count"),
         (("send", "a/b", "x", "--publish", "--request"), 2, "exclude each other"),
@@ -113,7 +113,11 @@ def test_a_drop_is_exit_1_with_its_reason(hub: Served, call: Commands) -> None:
         (("send", "echo", "--via", "tcp://127.0.0.1:1", "--wait", "0.2"), 1, "cannot connect"),
         (("listen", "me"), 2, "--parent"),
         (("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "a"), 2, "--subscribe"),
-        (("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "*"), 2, "does not name a broadcast"),
+        (
+            ("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "*"),
+            2,
+            "does not name a broadcast",
+        ),
         (("listen", "waystation.me", "--at", "tcp://127.0.0.1:0"), 1, "cannot be the name"),
     ],
 )

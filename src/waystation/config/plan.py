@@ -1,7 +1,7 @@
-"""From settings to everything that a node is made of, as far as that goes without running it.
+"""From settings to a plan: everything that a node consists of, checked, without running it.
 
-Whatever can be found wrong before a node runs is found here, all of it at once: places, files,
-imports, secrets, rules. Nothing is opened for others, and no worker is made.
+Every problem that can be found before a node runs is reported here, all at once: addresses, files,
+imports, secrets, rules. No listener is opened and no worker is created.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from waystation.transports.transport import Transport
 
 
 class Endpoint(Struct, frozen=True):
-    """A listener or a connection to be, with its secret found."""
+    """A planned listener or connection, with its token."""
 
     path: KeyPath
     token: str | None
@@ -48,7 +48,7 @@ class Endpoint(Struct, frozen=True):
 
 
 class PlannedWorker(Struct, frozen=True):
-    """A worker to be."""
+    """A planned worker."""
 
     path: KeyPath
     names: tuple[str, ...]
@@ -60,7 +60,7 @@ class PlannedWorker(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """A node to be, checked; `running` makes it run."""
+    """A checked configuration; pass it to `running` to run the node."""
 
     settings: Settings
     problems: Problems
@@ -76,24 +76,24 @@ class Plan(Struct, frozen=True):
 
 
 def check_file(file: Path) -> tuple[Plan | None, list[Problem]]:
-    """The plan of a file, or what is wrong with it, in the order of its lines."""
+    """The plan of a file, or its problems in the order of its lines."""
     settings, problems = read_settings(file)
     plan = None if settings is None else _Planner(settings, problems).plan()
     return (None if problems.found else plan), problems.in_order()
 
 
 def plan_from(file: Path) -> Plan:
-    """The plan of a file; raises a LocalError that tells everything that is wrong with it."""
+    """The plan of a file; raises a LocalError that lists all of its problems."""
     plan, problems = check_file(file)
     if plan is None:
         raise LocalError(
-            " | ".join(map(str, problems)), rule=RULE, hint="mend the file, and check it again"
+            " | ".join(map(str, problems)), rule=RULE, hint="correct the file and check it again"
         )
     return plan
 
 
 class _Planner:
-    """One file on its way to a plan; mistakes go to `problems`, and it goes on."""
+    """Builds the plan of one file; collects its problems and goes on."""
 
     def __init__(self, settings: Settings, problems: Problems) -> None:
         self._settings = settings
@@ -128,7 +128,7 @@ class _Planner:
             journal=self._journal(),
         )
 
-    # Places
+    # Addresses
 
     def _endpoints(
         self, kind: str, tables: Sequence[ListenTable | ConnectTable]
@@ -144,7 +144,7 @@ class _Planner:
         return tuple(endpoints)
 
     def _use(self, urls: Sequence[str], table: ListenTable | ConnectTable, path: KeyPath) -> None:
-        """See that a transport goes there, with the right certificates."""
+        """Check these URLs, and keep a transport with the right TLS settings for them."""
         services = {url.partition("://")[0] for url in urls} & SERVICES.keys()
         if services:
             self._check_services(services, table)
@@ -153,9 +153,9 @@ class _Planner:
         schemes = {scheme for scheme, _ in places}
         if len(schemes) > 1:
             raise LocalError(
-                f"{quote(urls)} are of several kinds",
+                f"{quote(urls)} have different schemes",
                 rule="WK-8",
-                hint="give places of one kind",
+                hint="give URLs with the same scheme",
             )
         [scheme] = schemes
         tls = self._tls_of(table.tls, scheme)
@@ -169,23 +169,25 @@ class _Planner:
             for _, place in places:
                 if place in special:
                     raise LocalError(
-                        f"there are two TLS settings for {place}", rule="WK-8", hint="keep one"
+                        f"conflicting TLS settings for {place}",
+                        rule="WK-8",
+                        hint="keep one of them",
                     )
                 special[place] = transport
 
     def _check_services(self, services: Iterable[str], table: ListenTable | ConnectTable) -> None:
-        """See that the table is there which says how to get to such places."""
+        """Check that the table exists which configures the access to these URLs."""
         for service in services:
             name = SERVICES[service]
             if getattr(self._settings, name) is None:
                 raise LocalError(
-                    f"{service}:// needs a table [{name}]", rule="AD-2", hint="write it"
+                    f"{service}:// needs a table [{name}]", rule="AD-2", hint="add the table"
                 )
             if table.tls is not None:
                 raise LocalError(
-                    f"the TLS of {service}:// is that of [{name}]",
+                    f"the TLS settings of {service}:// belong in [{name}]",
                     rule="WK-8",
-                    hint="write it there",
+                    hint="move them there",
                 )
 
     def _tls_of(self, own: TlsTable | bool | None, scheme: str) -> Tls | None:
@@ -194,13 +196,15 @@ class _Planner:
         table = own if isinstance(own, TlsTable) else self._settings.tls
         if table is None:
             if own is True:
-                raise LocalError("tls is true, and there is no [tls]", rule="WK-8", hint="write it")
+                raise LocalError(
+                    "tls is true, but there is no [tls]", rule="WK-8", hint="add the table"
+                )
             return None
         if not SCHEMES[scheme].has_tls:
             raise LocalError(
-                f"{scheme} cannot be encrypted",
+                f"{scheme} does not support TLS",
                 rule="WK-8",
-                hint="write tls = false if you mean it",
+                hint="set tls = false to use it without",
             )
         return self._tls(table)
 
@@ -234,7 +238,7 @@ class _Planner:
                 tls = self._tls_of(None, scheme) if SCHEMES[scheme].has_tls else None
                 usual = self._transport(scheme, tls)
                 made.append(by_place(usual, self._special.get(scheme, {})))
-        for scheme in SCHEMES:  # limits of what nobody uses are checked all the same
+        for scheme in SCHEMES:  # also check the limits of unused transports
             with self._problems.collecting(("limits", scheme)):
                 self._limits_of(scheme)
         for path, make in ((("mqtt",), self._mqtt), (("groups",), self._gossip)):
@@ -276,7 +280,7 @@ class _Planner:
         )
         return [transport]
 
-    # Everything else
+    # Other settings
 
     def _limits(self) -> Limits:
         given = structs.asdict(self._settings.limits)
@@ -304,7 +308,7 @@ class _Planner:
         return tuple(found)
 
     def _check_names(self, endpoints: Sequence[Endpoint], workers: Sequence[PlannedWorker]) -> None:
-        """No two workers or sessions of a node have one name."""
+        """Check that no two workers or sessions have the same name."""
         taken: dict[str, KeyPath] = {}
         named = [((*worker.path, "names"), name) for worker in workers for name in worker.names]
         named += [
@@ -316,14 +320,16 @@ class _Planner:
             with self._problems.collecting(path):
                 Address.parse(name)
             if name in taken:
-                self._problems.add(path, f"{quote(name)} is there already", "choose another name")
+                self._problems.add(path, f"{quote(name)} is already in use", "choose another name")
             taken[name] = path
 
     def _check_directory(self) -> None:
         table = self._settings.directory
         if table.host and table.ask:
             self._problems.add(
-                ("directory", "ask"), "this node keeps the directory itself", "ask, or host"
+                ("directory", "ask"),
+                "this node hosts the directory itself",
+                "set either ask or host",
             )
 
     def _access(self, transports: Sequence[Transport]) -> Access | None:
@@ -334,13 +340,13 @@ class _Planner:
         ]
         types = Router().types
         for transport in transports:
-            types.register(transport.type_name)  # in the node's order: the same numbers
+            types.register(transport.type_name)  # in the node's order, to get the same numbers
         return Access(rules, types.numbers) if rules else None
 
     def _rule(self, table: AccessTable, path: KeyPath) -> AccessRule | None:
         senders = table.deny if table.allow is None else table.allow
         if senders is None or (table.allow is not None and table.deny is not None):
-            self._problems.add(path, "it must either allow or deny", "write one of the two")
+            self._problems.add(path, "needs either allow or deny", "give one of them")
             return None
         return AccessRule(table.allow is not None, _several(senders), _several(table.to))
 
@@ -365,7 +371,7 @@ class _Planner:
         }
         if len(given) > 1:
             keys = " and ".join(f"{name}{kind}" for kind in given)
-            self._problems.add(path, f"it has {keys}", "write one of them")
+            self._problems.add(path, f"has both {keys}", "give only one of them")
             return None
         for kind, value in given.items():
             with self._problems.collecting((*path, f"{name}{kind}")):
@@ -386,7 +392,7 @@ class _Planner:
     def _first_line(self, name: str) -> str:
         try:
             lines = self._file(name).read_text("utf-8").splitlines()
-        except ValueError as error:  # no UTF-8, or a name that no file can have
+        except ValueError as error:  # not UTF-8, or an invalid file name
             raise LocalError(
                 f"{quote(name)} cannot be read ({error})", rule="WK-8", hint="give a text file"
             ) from error

@@ -1,6 +1,7 @@
-"""docs/reference/config.md, written from the settings themselves.
+"""Generates docs/reference/config.md from the settings.
 
-`python -m waystation.config.reference > docs/reference/config.md` after a change; a test compares.
+Run `python -m waystation.config.reference > docs/reference/config.md` after a change; a test
+compares.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ _TABLES: Final[tuple[tuple[str, type[Struct]], ...]] = (
     ("[directory]", settings.DirectoryTable),
     ("[status]", settings.StatusTable),
 )
-_SECRETS: Final = ("token", "password")  # they come last, being alike everywhere
+_SECRETS: Final = ("token", "password")  # listed last, since they are the same in every table
 _HEAD: Final = """\
 # The configuration file
 
 For `waystation node --config FILE`; [how to write one](../how-to/configure-a-node.md). TOML, in
-UTF-8. File names are relative to the directory of the file. An unknown key is a mistake. `[[…]]`
-may come several times, `[…]` once. `python -m waystation.config.reference` writes this page.
+UTF-8. File names are relative to the directory of the file. Unknown keys are errors. `[[…]]` tables
+may be repeated, `[…]` tables may not. `python -m waystation.config.reference` generates this page.
 """
 
 
 def reference() -> str:
-    """The page."""
+    """The text of the page."""
     return "\n".join([_HEAD, *_sections()])
 
 

@@ -1,4 +1,4 @@
-"""From a plan to a running node, and to its end."""
+"""Run the node of a plan, and close it at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Running(Struct, frozen=True):
-    """A node as its file describes it."""
+    """A running node with its listeners."""
 
     node: Node
     listening: list[Listening]
@@ -28,10 +28,10 @@ class Running(Struct, frozen=True):
 
 @asynccontextmanager
 async def running(plan: Plan) -> AsyncIterator[Running]:
-    """Run the node of a plan; it is closed at the end, and then its journal.
+    """Run the node of a plan; at the end the node is closed, then its journal.
 
-    What cannot be done (a port in use, a peer that does not answer in time) is a LocalError that
-    names the file, the line and the key.
+    Raises a LocalError that names the file, the line and the key if something cannot be done, such
+    as listening on a port in use or connecting to a peer in time.
     """
     journal = _open_journal(plan)
     try:

@@ -1,7 +1,7 @@
-"""Where each key of a TOML text stands; tomllib says what a text means, and not where.
+"""The line number of each key of a TOML text, which tomllib does not report.
 
-The text must have been read by tomllib before: this scanner tells keys from values, and checks
-nothing. No file is opened here.
+The text must be valid TOML, which tomllib has checked before: this scanner only tells keys from
+values. No file is opened here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from bisect import bisect_right
 from typing import Final, TypeAlias
 
 KeyPath: TypeAlias = tuple[str | int, ...]
-"""From the top of a file to a value: `("listen", 0, "url")`."""
+"""The path from the top of a file to a value: `("listen", 0, "url")`."""
 
 _blanks: Final = re.compile(r"(?:[ \t\r\n,]+|#[^\n]*)*").match
 _bare_key: Final = re.compile(r"[A-Za-z0-9_-]+").match
@@ -26,7 +26,7 @@ _short_string: Final = re.compile(r'"(?:[^"\\\n]|\\.)*"' r"|'[^'\n]*'").match
 
 
 def key_lines(text: str) -> dict[KeyPath, int]:
-    r"""The line of every key, table and element, counted from 1.
+    r"""The line number of every key, table and array element, counted from 1.
 
     >>> key_lines('[node]\nname = "hub"\n\n[[listen]]\nurl = "…"')[("listen", 0, "url")]
     5
@@ -37,7 +37,7 @@ def key_lines(text: str) -> dict[KeyPath, int]:
 
 
 def path_text(path: KeyPath) -> str:
-    """A path as people write it.
+    """A path as text.
 
     >>> path_text(("listen", 0, "url"))
     'listen[0].url'
@@ -47,17 +47,19 @@ def path_text(path: KeyPath) -> str:
 
 
 class _Scanner:
-    """One walk through a text; `at` is where it stands."""
+    """A single pass over a text; `_at` is the current position."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._line_ends = [match.start() for match in re.finditer("\n", text)]
-        self._elements: dict[KeyPath, int] = {}  # how many tables an array of tables has so far
+        self._elements: dict[
+            KeyPath, int
+        ] = {}  # number of tables that each array of tables has so far
         self._at = 0
         self.found: dict[KeyPath, int] = {}
 
     def document(self) -> None:
-        """Everything, from the first line to the last."""
+        """Scan the whole text."""
         table: KeyPath = ()
         while self._skip_blanks():
             if self._text.startswith("[", self._at):
@@ -84,7 +86,7 @@ class _Scanner:
         return path
 
     def _entered(self, path: KeyPath, start: int) -> KeyPath:
-        """A table on the way; of an array of tables, its last."""
+        """The path of a table in a header; for an array of tables, that of its last element."""
         self._note(path, start)
         return (*path, self._elements[path] - 1) if path in self._elements else path
 
@@ -108,7 +110,7 @@ class _Scanner:
                 parts.append(match[0])
             else:
                 match = _short_string(self._text, self._at)
-                assert match, "tomllib read this text before"
+                assert match, "the text is valid TOML"
                 parts.append(next(iter(tomllib.loads(f"{match[0]} = 0"))))
             self._at = match.end()
             self._skip_blanks()
@@ -129,7 +131,7 @@ class _Scanner:
                 or _short_string(self._text, self._at)
                 or _plain_value(self._text, self._at)
             )
-            assert match  # of nothing, if of nothing else
+            assert match  # may be empty, but always matches
             self._at = match.end()
 
     def _array(self, path: KeyPath) -> None:
@@ -147,9 +149,9 @@ class _Scanner:
         self._at += 1
 
     def _skip_blanks(self) -> bool:
-        """Pass over what means nothing; says whether anything is left."""
+        """Skip blanks, commas and comments; return whether any text is left."""
         match = _blanks(self._text, self._at)
-        assert match  # of nothing, if of nothing else
+        assert match  # may be empty, but always matches
         self._at = match.end()
         return self._at < len(self._text)
 

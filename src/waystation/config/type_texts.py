@@ -1,4 +1,4 @@
-"""Types of settings in words, for people who know TOML and no Python."""
+"""Descriptions of setting types for people who know TOML, but not Python."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import inspect
 
 
 def type_text(kind: Any) -> str:
-    """What a key takes.
+    """What values a key takes.
 
     >>> from typing import Literal
     >>> type_text(bool), type_text(str | tuple[str, ...]), type_text(Literal["seal", "flush"])
@@ -18,7 +18,7 @@ def type_text(kind: Any) -> str:
 
 
 def key_description(kind: Any) -> str:
-    """What a key means."""
+    """What a key means, from its annotation."""
     info = inspect.type_info(kind)
     if isinstance(info, inspect.Metadata) and info.extra_json_schema:
         return str(info.extra_json_schema.get("description", ""))
