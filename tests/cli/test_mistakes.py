@@ -61,7 +61,7 @@ def test_a_directory_that_is_no_journal_is_told_before_anything_is_done(
             "--since must be before --until",
         ),
         (("send", "echo", "hello"), "give --via URL"),
-        (("send", "a => => b", "hello", "--via", "tcp://127.0.0.1:1"), "address '' is no text"),
+        (("send", "a => => b", "hello", "--via", "tcp://127.0.0.1:1"), "invalid address ''"),
         (("send", "a/b/+", "x", "--publish", "--via", "tcp://127.0.0.1:1"), "a/b/+"),
         (("send", "echo", "x", "--via", "tcp://127.0.0.1:1", "--ttl", "nan"), "is not a number"),
         (("demo", "--seconds", "nan"), "is not a number"),

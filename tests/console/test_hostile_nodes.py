@@ -66,8 +66,8 @@ async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None
             shown(good.url, one.url, other.url) as browser,
         ):
             text = await browser.until("/routes", lambda text: text.count("card silent") == 2)
-            assert "what it tells is no status" in text
-            assert "its status has 60,000 bytes" in text
+            assert "invalid status" in text
+            assert "the status is too large: 60,000 bytes" in text
             await browser.until("/routes", lambda text: "card here" in text)
 
 

@@ -12,9 +12,9 @@ from waystation.console.topology import MAX_COLUMNS, MAX_PEERS, Picture, picture
 from waystation.node.status import SessionStatus, Snapshot
 
 
-def session(peer: str | None, *, dialled: bool = False, **more: Any) -> SessionStatus:
+def session(peer: str | None, *, dialed: bool = False, **more: Any) -> SessionStatus:
     options = {"open": True, **more}
-    return SessionStatus("tcp-1", "1#10.0.0.9:1", peer, opened_here=dialled, **options)
+    return SessionStatus("tcp-1", "1#10.0.0.9:1", peer, opened_here=dialed, **options)
 
 
 def watched(name: str, *sessions: SessionStatus, state: State = State.HERE, **more: Any) -> Any:
@@ -33,10 +33,10 @@ def columns(drawn: Picture) -> list[list[str]]:
     return list(by_x.values())
 
 
-def test_who_dials_stands_to_the_right_of_whom_it_dialled() -> None:
+def test_who_dials_stands_to_the_right_of_whom_it_dialed() -> None:
     drawn = picture([
         watched("hub", session("truck"), session("gate"), hub=True),
-        watched("gate", session("hub", dialled=True, parent=True), session("sensor")),
+        watched("gate", session("hub", dialed=True, parent=True), session("sensor")),
     ])  # fmt: skip
     assert columns(drawn) == [["hub"], ["gate", "truck"], ["sensor"]]
     kinds = {box.key: box.kind for box in drawn.boxes}
@@ -85,7 +85,7 @@ def test_a_line_says_how_the_connection_is(state: State, more: dict[str, Any], l
 def test_nodes_that_dial_each_other_in_a_circle_are_drawn_all_the_same() -> None:
     names = ["a", "b", "c"]
     drawn = picture([
-        watched(name, session(names[number - 1], dialled=True)) for number, name in enumerate(names)
+        watched(name, session(names[number - 1], dialed=True)) for number, name in enumerate(names)
     ])  # fmt: skip
     assert len(drawn.boxes) == len(drawn.lines) == 3
     assert len(columns(drawn)) <= MAX_COLUMNS

@@ -91,7 +91,7 @@ def test_a_registered_type_has_a_name_and_a_number_and_is_routed() -> None:
 @pytest.mark.parametrize("number", [None, 7, 8])
 def test_registering_a_type_twice_is_an_error(number: int | None) -> None:
     types = types_with(mqtt=7)
-    with pytest.raises(LocalError, match="'mqtt' is registered already") as caught:
+    with pytest.raises(LocalError, match="'mqtt' is already registered") as caught:
         types.register("mqtt", number)
     assert caught.value.rule == "AD-2"
     assert dict(types.numbers) == {"local": 0, "mqtt": 7}
@@ -99,7 +99,7 @@ def test_registering_a_type_twice_is_an_error(number: int | None) -> None:
 
 @pytest.mark.rule("AD-2")
 def test_local_is_registered_already() -> None:
-    with pytest.raises(LocalError, match="'local' is registered already"):
+    with pytest.raises(LocalError, match="'local' is already registered"):
         AddressTypes().register("local")
 
 
@@ -108,7 +108,7 @@ def test_local_is_registered_already() -> None:
 def test_a_number_that_is_taken_is_an_error(number: int, owner: str) -> None:
     types = types_with(mqtt=7)
     types.learn("gossip")
-    taken = f"address type {number} of 'kafka' is that of '{owner}'"
+    taken = f"address type number {number} is already used by '{owner}'"
     with pytest.raises(LocalError, match=taken) as caught:
         types.register("kafka", number)
     assert caught.value.rule == "AD-2"
@@ -130,7 +130,7 @@ def test_a_number_out_of_range_is_an_error(number: int) -> None:
 @pytest.mark.parametrize("name", ["", "7up", "two words", "mqtt5!", "größe", "a" * 33, "a\n"])
 def test_what_is_no_name_is_an_error(name: str) -> None:
     types = AddressTypes()
-    with pytest.raises(LocalError, match="is no name for an address type") as caught:
+    with pytest.raises(LocalError, match="invalid address type name") as caught:
         types.register(name)
     assert caught.value.rule == "AD-3"
     assert repr(name) in str(caught.value)
@@ -172,7 +172,7 @@ def test_an_unregistered_type_is_not_routed_and_keeps_its_number() -> None:
     assert not types.routes(7)
     assert types.name(7) == "mqtt"
     assert types.numbers["mqtt"] == 7
-    with pytest.raises(LocalError, match="'mqtt' has the number 7 already, not 8") as caught:
+    with pytest.raises(LocalError, match="'mqtt' already has the number 7, not 8") as caught:
         types.register("mqtt", 8)
     assert caught.value.rule == "AD-2"
     assert types.register("mqtt") == 7
@@ -218,7 +218,7 @@ def test_a_type_that_a_peer_spoke_of_can_be_registered(number: int | None) -> No
 @pytest.mark.rule("AD-2")
 def test_when_the_numbers_are_used_up_that_is_an_error() -> None:
     types = full()
-    with pytest.raises(LocalError, match="'onemore' finds no free number") as caught:
+    with pytest.raises(LocalError, match="no free number for address type 'onemore'") as caught:
         types.register("onemore")
     assert caught.value.rule == "AD-2"
     assert types.learn("onemore") is None

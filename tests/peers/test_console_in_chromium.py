@@ -144,9 +144,9 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
 
         await page.click("nav >> text=Routes")
         await page.fill("#find", "sensor-11")
-        await sees(page, "#rows", "11 of 11 that fit")
+        await sees(page, "#rows", "11 of 11 matching")
         await page.select_option("#node", gate.url)
-        await sees(page, "#rows", "Nothing fits")
+        await sees(page, "#rows", "No matches")
         assert "find=sensor-11" in page.url
         await page.select_option("#node", top.url)
         await page.fill("#find", "")
@@ -279,7 +279,7 @@ async def test_a_locked_console_is_opened_with_its_token() -> None:
         await page.goto(f"http://{console.place}/routes")
         await page.fill("#token", "a-wrong-guess-of-it")
         await page.keyboard.press("Enter")
-        await sees(page, ".problem", "not the token")
+        await sees(page, ".problem", "Wrong token")
         await picture(page, "login")
         await page.fill("#token", TOKEN)
         await page.keyboard.press("Enter")

@@ -268,7 +268,7 @@ def test_other_nodes_are_not_listed(tmp_path: Path) -> None:
 def test_no_journal_and_no_instant_are_said_plainly(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="there is no journal"):
         list_journal(str(tmp_path / "nowhere"), Wanted())
-    with pytest.raises(LocalError, match="is no instant"):
+    with pytest.raises(LocalError, match="invalid time"):
         instant("noon")
 
 

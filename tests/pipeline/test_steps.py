@@ -219,7 +219,7 @@ def test_a_frame_without_the_columns_is_refused_at_once(spark: SparkSession) -> 
     with pytest.raises(LocalError, match="the frame for routes does not fit: it has no column"):
         pipeline.route_history(spark.range(1))
     frame = spark.range(1)
-    with pytest.raises(LocalError, match="the hop limit is 0"):
+    with pytest.raises(LocalError, match="invalid hop limit 0"):
         pipeline.expected(frame, frame, frame, hop_limit=0)
     with pytest.raises(LocalError, match="the window is"):
         pipeline.health(spark.range(1), window=0)

@@ -35,7 +35,7 @@ def test_built_tables_tell_the_same_story(tmp_path: Path, spark: SparkSession) -
     assert explanation.summary.startswith("dropped at hub, NO_ROUTE: truck-3 had expired ")
     assert explanation.hops[0].as_expected
     assert "DROPPED NO_ROUTE (truck-3)" in story(explanation)
-    with pytest.raises(LocalError, match="hold no message"):
+    with pytest.raises(LocalError, match="have no message"):
         explain_from_tables(tmp_path / "tables", NOWHERE)
     with pytest.raises(LocalError, match="no table traces"):
         explain_from_tables(tmp_path, id)

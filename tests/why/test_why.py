@@ -89,7 +89,7 @@ async def test_who_left_before_and_who_came_later_are_named(tmp_path: Path) -> N
         await node.stop_worker("truck-7")
         late = await one(node, "truck-7")
         typo = await one(node, "truk-7")
-    assert "nobody here was called truck-7 yet; it was there " in story(explained(tmp_path, early))
+    assert "truck-7 was not known here yet; it was there " in story(explained(tmp_path, early))
     assert "truck-7 had left " in story(explained(tmp_path, late))
     assert "the closest names are truck-7" in story(explained(tmp_path, typo))
 
@@ -105,7 +105,7 @@ async def test_a_broadcast_that_nobody_got_names_the_closest_subscriptions(tmp_p
         ids = [record.arrival.message.id for record in heard.messages]
     closest, gone = (explained(tmp_path, id) for id in ids)
     assert "the closest are garage/temperature/eu/+/berlin" in closest.summary
-    assert "garage/temperature/eu/+/berlin did before or after" in gone.summary
+    assert "garage/temperature/eu/+/berlin subscribed before or after" in gone.summary
 
 
 @runs
@@ -123,9 +123,9 @@ async def test_a_full_inbox_an_expiry_and_a_lost_peer_are_told_apart(tmp_path: P
         full = await one(node, "slow", policy=FAIL)
         gate.set()
         expired = await one(node, "nobody", ttl=0)
-    assert "had no room" in explained(tmp_path, full).summary
+    assert "queue was full" in explained(tmp_path, full).summary
     assert not explained(tmp_path, full).hops[0].as_expected
-    assert "its time was over" in explained(tmp_path, expired).summary
+    assert "it had expired" in explained(tmp_path, expired).summary
 
 
 @runs
@@ -163,7 +163,7 @@ async def test_the_command_prints_a_story_or_json(
 
     code, out, _ = await asyncio.to_thread(call, id, "--journal", str(tmp_path))
     assert code == 0
-    assert "dropped at hub, NO_ROUTE: nobody here was ever called nobody" in out
+    assert "dropped at hub, NO_ROUTE: nobody was never known here" in out
     code, out, _ = await asyncio.to_thread(call, id.upper(), "--journal", str(tmp_path), "--json")
     assert json.loads(out)["hops"][0]["steps"][0]["reason"] == "NO_ROUTE"
     assert (await asyncio.to_thread(call, id))[0] == 2

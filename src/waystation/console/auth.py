@@ -1,9 +1,9 @@
-"""Who may use the console: every request passes here before anything else sees it.
+"""Access control of the console: every request is checked here first.
 
-A request has to be for a name that the console goes by (a page of somebody else that points its
-own name at this machine is refused), a change has to come from a page of the console itself, and
-with a token the browser has to have proven it once. Every answer tells the browser to load nothing
-from elsewhere and to show the page in no frame.
+The Host header must be an allowed name, which defeats DNS rebinding; a change must come from a page
+of the console itself, which defeats cross-site requests; and if there is a token, the browser must
+have logged in with it. Every response has a content security policy that forbids other origins and
+frames.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from waystation.errors import LocalError
 
 MIN_TOKEN_LENGTH: Final = 16
-"""Characters; what is shorter can be guessed."""
+"""Minimum number of characters; a shorter token could be guessed."""
 
 LOGIN: Final = "/login"
 _OPEN: Final = (LOGIN, "/static/")
@@ -34,13 +34,13 @@ _HEADERS: Final = {
     ),
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "same-origin",  # with none at all, a form would not say where it comes from
+    "Referrer-Policy": "same-origin",  # without any, a form would not send its origin
     "X-Content-Type-Options": "nosniff",
 }
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host.
+    """Whether a host can be reached from this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("::")
     (True, True, True, False)
@@ -52,21 +52,21 @@ def is_loopback(host: str) -> bool:
 
 
 def check_token(token: str) -> str:
-    """Return the token, or raise the LocalError that says what is wrong with it."""
+    """Return the token; raise a LocalError if it is invalid."""
     if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
         raise LocalError(
-            "the token of the page is too short, or not plain ASCII",
+            "the page token is too short or not printable ASCII",
             rule="OB-2",
-            hint=f"give {MIN_TOKEN_LENGTH} characters or more, or none and have one made",
+            hint=f"give {MIN_TOKEN_LENGTH} characters or more, or omit it to get a random one",
         )
     return token
 
 
 class AllowedHosts:
-    """The names that the console goes by.
+    """The host names under which the console may be requested.
 
-    A number of IP is always good, since no page of somebody else can have it as its own name; on a
-    console for this machine alone, only numbers of this machine are.
+    IP addresses are always allowed, since DNS rebinding needs a name; on a console that listens on
+    loopback, only loopback addresses are.
 
     >>> names = AllowedHosts("127.0.0.1", ["ops.example"])
     >>> [names.allow(host) for host in ("localhost:80", "ops.example", "10.0.0.1", "evil.test")]
@@ -80,7 +80,7 @@ class AllowedHosts:
             self._names.add("localhost")
 
     def allow(self, host: str) -> bool:
-        """Whether a Host header names the console."""
+        """Whether this Host header is allowed."""
         name = _host_name(host)
         if name in self._names:
             return True
@@ -92,24 +92,28 @@ class AllowedHosts:
 
 
 class TokenAuth:
-    """The token, and the cookie that stands for it in a browser."""
+    """Login with a token; a cookie then identifies the browser."""
 
     def __init__(self, token: str | None, port: int) -> None:
         self._token = token
-        self._pass = secrets.token_urlsafe(32)  # of this process; the token itself is never stored
-        self._cookie = f"waystation-console-{port}"  # a browser tells cookies by host, not by port
+        self._pass = secrets.token_urlsafe(
+            32
+        )  # per process; the token itself is never stored in the browser
+        self._cookie = (
+            f"waystation-console-{port}"  # browsers separate cookies by host, not by port
+        )
 
     @property
     def is_required(self) -> bool:
-        """Whether a token has to be proven at all."""
+        """Whether a login is required."""
         return self._token is not None
 
     def accepts(self, token: str) -> bool:
-        """Whether it is the token; takes as long for any other."""
+        """Whether the token is right, compared in constant time."""
         return self._token is not None and hmac.compare_digest(token.encode(), self._token.encode())
 
     def is_logged_in(self, headers: Headers) -> bool:
-        """Whether a request brings the cookie."""
+        """Whether a request has the cookie."""
         if self._token is None:
             return True
         try:
@@ -119,13 +123,13 @@ class TokenAuth:
         return found is not None and hmac.compare_digest(found.value.encode(), self._pass.encode())
 
     def log_in(self, response: Response) -> Response:
-        """Give the browser the cookie."""
+        """Set the cookie in a response."""
         response.set_cookie(self._cookie, self._pass, httponly=True, samesite="strict", path="/")
         return response
 
 
 class AuthMiddleware:
-    """The application behind the checks."""
+    """An ASGI application that checks each request before passing it on."""
 
     def __init__(self, app: ASGIApp, names: AllowedHosts, auth: TokenAuth) -> None:
         self._app = app
@@ -133,7 +137,7 @@ class AuthMiddleware:
         self._auth = auth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it."""
+        """Pass a request on, or refuse it."""
         if scope["type"] != "http":
             return
 
@@ -154,10 +158,10 @@ class AuthMiddleware:
         host = headers.get("host", "")
         if len(headers.getlist("host")) != 1 or not self._names.allow(host):
             return PlainTextResponse(
-                "This console does not go by that name. Start it with --allow-host NAME.\n", 421
+                "Unknown host name. Start the console with --allow-host NAME.\n", 421
             )
         if scope["method"] not in _SAFE and not _is_own(headers, host):
-            return PlainTextResponse("Only pages of this console may do that.\n", 403)
+            return PlainTextResponse("Cross-site request refused.\n", 403)
         path: str = scope["path"]
         if path.startswith(_OPEN) or self._auth.is_logged_in(headers):
             return None
@@ -167,7 +171,7 @@ class AuthMiddleware:
 
 
 def _is_own(headers: Headers, host: str) -> bool:
-    """Whether a request was made by a page of the console, and no other."""
+    """Whether a request was made by a page of this console."""
     if headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return False
     origin = headers.get("origin", "").lower()
@@ -175,7 +179,7 @@ def _is_own(headers: Headers, host: str) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
+    """The host in a Host header, without the port."""
     if host.startswith("["):
         return host[1:].partition("]")[0].lower()
     return host.partition(":")[0].lower()

@@ -1,6 +1,6 @@
-"""How values are written on the pages: instants, spans, numbers, and names that others chose.
+"""Formatting of values on the pages: times, durations, numbers, and names chosen by peers.
 
-Escaping for HTML is not done here: the templates do that with everything.
+HTML escaping is not done here: the templates escape everything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _ENDLESS: Final = 1e11  # seconds
 
 
 def plain(text: object) -> str:
-    r"""A text of somebody else, without what a terminal or a browser might act on.
+    r"""Text from a peer, with control characters replaced, and shortened.
 
     >>> plain("truck-7"), plain("a\tb"), plain("x" * 300)[-3:]
     ('truck-7', 'a�b', 'xx…')
@@ -24,7 +24,7 @@ def plain(text: object) -> str:
 
 
 def instant(microseconds: int) -> str:
-    """A moment of the day, to the millisecond.
+    """The time of day, in milliseconds.
 
     >>> instant(1_700_000_000_123_456), instant(10**30)
     ('22:13:20.123', '?')
@@ -33,20 +33,20 @@ def instant(microseconds: int) -> str:
 
 
 def full_instant(microseconds: int) -> str:
-    """A moment with its day.
+    """The date and time, in milliseconds.
 
     >>> full_instant(1_700_000_000_123_456)
     '2023-11-14 22:13:20.123Z'
     """
     try:
         moment = datetime.fromtimestamp(microseconds / 1_000_000, UTC)
-    except (OSError, OverflowError, ValueError):  # nobody's clock shows that
+    except (OSError, OverflowError, ValueError):  # out of range
         return "?"
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
 def since(seconds: float) -> str:
-    """How long something has been going on.
+    """A duration in its two largest units.
 
     >>> since(42), since(3_725), since(200_000), since(-5), since(1e300)
     ('42 s', '1 h 2 min', '2 d 7 h', '0 s', '?')
@@ -63,7 +63,7 @@ def since(seconds: float) -> str:
 
 
 def number(value: float) -> str:
-    """A number as people read it.
+    """A number with thousands separators, and without needless decimals.
 
     >>> number(1234567), number(0.5), number(12.0)
     ('1,234,567', '0.5', '12')
@@ -72,7 +72,7 @@ def number(value: float) -> str:
 
 
 def payload(data: bytes) -> str:
-    r"""A payload: as text if it is one, else in hexadecimal.
+    r"""A payload: as text if it is UTF-8, otherwise in hexadecimal.
 
     >>> payload(b"hello"), payload(bytes([255, 0])), payload("a\tü".encode()[:-1])
     ('hello', '0xff00', 'a\t')
@@ -82,7 +82,7 @@ def payload(data: bytes) -> str:
     except UnicodeDecodeError as error:
         if error.reason != "unexpected end of data" or not error.start:
             return f"0x{data.hex()}"
-        text = data[: error.start].decode()  # it was cut within a letter
+        text = data[: error.start].decode()  # it was cut within a character
     return "".join(
         letter if letter.isprintable() or letter in "\n\t" else "\ufffd" for letter in text
     )

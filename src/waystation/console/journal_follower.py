@@ -1,8 +1,8 @@
-"""What the newest part of a journal says of a few messages, while they are on their way.
+"""Follows a few messages in the newest part of a journal while they are in flight.
 
-Only tails and files that were sealed since are read, and each again only from where it was left:
-a message that was just sent is nowhere else. The whole story of one message is the business of
-`waystation.why`. This module needs pyarrow.
+Only tails and recently sealed files are read, each from where the last read ended: a message that
+was just sent cannot be elsewhere. `waystation.why` explains older messages. This module needs
+pyarrow.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from waystation.journal.layout import SEALED, TAIL, files_in, nodes_of, table_di
 from waystation.journal.read import UNREADABLE, instants_as_integers, read_sealed, read_tail
 from waystation.journal.schema import MESSAGES
 
-_NEWEST: Final = 50  # so many files are looked at for losses
+_NEWEST: Final = 50  # maximum number of files searched for drops
 
 _SLACK: Final = 5.0
-"""Seconds by which clocks of files and of this process may differ."""
+"""Seconds by which file times and the clock of this process may differ."""
 
 
 class MessageRow(Struct, frozen=True):
-    """A message at one node, as its journal has it; instants in microseconds."""
+    """A journal row of a message at one node; times in microseconds."""
 
     message_id: str
     node: str
@@ -45,17 +45,17 @@ _COLUMNS: Final = [name for name in MessageRow.__struct_fields__ if name != "nod
 
 
 class JournalFollower:
-    """Follows messages through a journal from an instant on, in seconds since the epoch."""
+    """Follows messages in a journal from a time on, in seconds since the epoch."""
 
     def __init__(self, journal: Path, since: float) -> None:
         self._journal = journal
         self._since = since - _SLACK
         self._ids: frozenset[str] = frozenset()
-        self._tails: dict[Path, tuple[int, pa.Schema]] = {}  # how far each was read
+        self._tails: dict[Path, tuple[int, pa.Schema]] = {}  # where the last read of each ended
         self._sealed: set[Path] = set()
 
     def look(self, ids: frozenset[str]) -> list[MessageRow]:
-        """What is new of these messages; all there is, when they are others than before."""
+        """New rows of these messages; all rows if the ids have changed."""
         if ids != self._ids:
             self._ids = ids
             self._tails.clear()
@@ -77,7 +77,7 @@ class JournalFollower:
             try:
                 yield from self._new_in_tail(directory / stem.tail)
             except UNREADABLE:
-                continue  # sealed meanwhile, or for `waystation journal check` to tell
+                continue  # sealed meanwhile, or damaged: `waystation journal check` reports that
         for stem in files_in(directory, SEALED):
             path = directory / stem.sealed
             try:
@@ -96,7 +96,7 @@ class JournalFollower:
 
 
 def latest_drops(journal: Path, most: int) -> list[MessageRow]:
-    """The latest drops that the newest files of a journal tell, newest first."""
+    """The latest drops in the newest files of a journal, newest first."""
     losses: dict[tuple[str, int, int], MessageRow] = {}
     for node, path in _newest(journal):
         try:
@@ -110,7 +110,7 @@ def latest_drops(journal: Path, most: int) -> list[MessageRow]:
 
 
 def _newest(journal: Path) -> list[tuple[str, Path]]:
-    """The files that were written last, and whose they are."""
+    """The files that were written last, each with its node."""
     found: list[tuple[float, str, Path]] = []
     for node in nodes_of(journal, MESSAGES):
         directory = table_directory(journal, MESSAGES, node)

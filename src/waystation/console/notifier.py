@@ -1,4 +1,4 @@
-"""A bell: wakes whoever waits for news. Here is no news, only that there is some."""
+"""Wakes tasks that wait for a change; it carries no data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 class Notifier:
-    """Rings; whoever waits knows by the count whether it rang since.
+    """Counts changes, and wakes those who wait for the next one.
 
     >>> async def main():
     ...     changes = Notifier()
@@ -21,21 +21,21 @@ class Notifier:
         self._waiting: list[asyncio.Future[None]] = []
 
     def notify(self) -> None:
-        """Wake everybody."""
+        """Count a change, and wake all waiting tasks."""
         self.count += 1
         waiting, self._waiting = self._waiting, []
-        for listener in waiting:
-            if not listener.done():
-                listener.set_result(None)
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def wait_after(self, count: int, seconds: float) -> int:
-        """Wait until it has rung more often than that, or so long; the count then."""
+        """Wait until the count differs from `count`, at most `seconds`; return the count."""
         if self.count == count:
-            rung: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(rung)
+            changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(changed)
             try:
-                await asyncio.wait([rung], timeout=seconds)
+                await asyncio.wait([changed], timeout=seconds)
             finally:
-                if rung in self._waiting:
-                    self._waiting.remove(rung)
+                if changed in self._waiting:
+                    self._waiting.remove(changed)
         return self.count

@@ -1,8 +1,8 @@
-"""Requests and answers: which URL leads to which view, as a whole page, a part of one, or events.
+"""Requests and responses: the view of each URL, as a whole page, a fragment of one, or events.
 
-A view has one URL. A browser gets the whole page; the script of the page asks for the same URL with
-the header X-Fragment, and gets the view alone, or its rows. So everything works without the script,
-only not by itself.
+Each view has one URL. A browser gets the whole page; the script of the page requests the same URL
+with the header X-Fragment and gets the view alone, or its rows. So everything works without the
+script, but is not refreshed automatically.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from waystation.console.views import MAX_PAYLOAD, Values, Views
 from waystation.errors import LocalError
 
 _HERE: Final = Path(__file__).parent
-_MAX_FORM: Final = 4 * MAX_PAYLOAD  # every byte of it may be escaped
+_MAX_FORM: Final = 4 * MAX_PAYLOAD  # every byte may be percent-encoded
 _MAX_STREAMS: Final = 100
-_KEEPALIVE: Final = 15.0  # seconds after which a stream without news says so
+_KEEPALIVE: Final = 15.0  # seconds after which an idle stream sends a comment
 _TITLES: Final = {
     "connections": "Connections",
     "routes": "Routes",
@@ -49,7 +49,7 @@ _TITLES: Final = {
 
 
 def templates() -> Environment:
-    """The templates; whatever they are given is escaped, and nothing may be missing."""
+    """The template environment; values are escaped, and missing ones are errors."""
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
@@ -64,7 +64,7 @@ def templates() -> Environment:
 
 
 class Pages:
-    """The application; `end` lets its streams end."""
+    """The web application; `end` ends its event streams."""
 
     def __init__(self, fleet: Fleet, sender: Sender, views: Views, auth: TokenAuth) -> None:
         self._fleet = fleet
@@ -87,7 +87,7 @@ class Pages:
         )
 
     def end(self) -> None:
-        """End the streams of events."""
+        """End all event streams."""
         self._ending.set()
         self._fleet.changes.notify()
 
@@ -111,21 +111,21 @@ class Pages:
     async def _view(self, request: Request) -> Response:
         name = request.url.path.strip("/")
         values = await self._views.by_name[name](request.query_params)
-        return self._shown(request, name, values)
+        return self._response(request, name, values)
 
     async def _sent(self, request: Request) -> Response:
         form = await _form(request)
         if form is None:
-            return PlainTextResponse("That is more than the console sends.\n", 413)
+            return PlainTextResponse("The message is too large for the console.\n", 413)
         try:
             id = self._views.dispatch(form)
         except LocalError as error:
             problem = f"{error.problem}; {error.hint}"
-            return self._shown(request, "send", await self._views.form(form, problem), 422)
+            return self._response(request, "send", await self._views.form(form, problem), 422)
         return RedirectResponse(f"/send?watch={id}", 303)
 
-    def _shown(self, request: Request, name: str, values: Values, status: int = 200) -> Response:
-        """A view: alone, its rows alone, or on the whole page."""
+    def _response(self, request: Request, name: str, values: Values, status: int = 200) -> Response:
+        """A view as a response: the fragment, its rows, or the whole page."""
         part = request.headers.get("x-fragment")
         values = {**values, "view": name}
         if part == "rows":
@@ -139,7 +139,7 @@ class Pages:
         return self._templates.get_template(template).render(values)
 
     def _fleet_part(self) -> str:
-        """The fleet as HTML, drawn once for all who look."""
+        """The fleet as HTML, rendered once per change for all clients."""
         count = self._fleet.changes.count
         if self._drawn[0] != count:
             self._drawn = (count, self._rendered("fleet.html", self._views.fleet()))
@@ -149,11 +149,11 @@ class Pages:
 
     async def _events(self, _: Request) -> Response:
         if self._streams >= _MAX_STREAMS:
-            return PlainTextResponse("There are as many pages open as may be.\n", 503)
+            return PlainTextResponse("Too many open pages.\n", 503)
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        """The fleet whenever it was looked at, and each message that is on its way."""
+        """Events: the fleet after each poll, and each message in flight."""
         self._streams += 1
         try:
             told = {dispatch.id: dispatch.version for dispatch in self._sender.kept}
@@ -167,13 +167,13 @@ class Pages:
                     if told.get(dispatch.id) != dispatch.version:
                         told[dispatch.id] = dispatch.version
                         yield _event("hops", self._hops(dispatch))
-                if not await self._news(*counts):
-                    yield b": nothing new\n\n"
+                if not await self._changed(*counts):
+                    yield b": keep-alive\n\n"
         finally:
             self._streams -= 1
 
-    async def _news(self, fleet: int, sender: int) -> bool:
-        """Wait for either bell; whether one rang."""
+    async def _changed(self, fleet: int, sender: int) -> bool:
+        """Wait for a change of the fleet or of a message; return False on a timeout."""
         waits = [
             asyncio.ensure_future(self._fleet.changes.wait_after(fleet, _KEEPALIVE)),
             asyncio.ensure_future(self._sender.changes.wait_after(sender, _KEEPALIVE)),
@@ -195,7 +195,7 @@ class Pages:
 
 
 async def _form(request: Request) -> dict[str, str] | None:
-    """The fields of a form; None when there is more than a form can have."""
+    """The fields of a form; None if it is too large."""
     body = bytearray()
     try:
         async for part in request.stream():

@@ -1,8 +1,7 @@
-"""Messages that the console sends, and what becomes of them: their steps, their answers.
+"""Messages that the console sends, and their outcomes: hops and replies.
 
-What happens at the console's own node is told by its records; what happens further on, by the
-journal if there is one, and by the answer or the error answer that comes back. Nothing here knows
-of pages.
+Outcomes at the console's own node come from its records; those at other nodes from the journal, if
+there is one, and from the reply or error that comes back. Nothing here knows about pages.
 """
 
 from __future__ import annotations
@@ -32,33 +31,33 @@ if TYPE_CHECKING:
     from waystation.console.journal_follower import JournalFollower, MessageRow
 
 KEPT: Final = 50
-"""So many messages are remembered, and no more are on their way at a time."""
+"""Maximum number of messages remembered, and in flight at the same time."""
 
 JOURNAL_GRACE: Final = 3.0
-"""Seconds in which journals tell the rest of a journey that is over; they write once a second."""
+"""Seconds to wait for journal rows after the end; journals are flushed once a second."""
 
 FIRST_POLL: Final = 0.1
 SLOWEST_POLL: Final = 1.0
-"""Seconds between two looks into the journal: they grow from one to the other."""
+"""Seconds between polls of the journal, growing from the first to the second."""
 
 SHOWN_BYTES: Final = 4_096
-"""Of an answer no more is kept."""
+"""Maximum number of bytes kept of a reply."""
 
 _ENDS: Final = frozenset({str(Outcome.DELIVERED), str(Outcome.DROPPED)})
 
 
 class SendRequest(Struct, frozen=True, kw_only=True):
-    """What to send: through a watched node, along a route that begins there."""
+    """A message to send through a watched node, along a route that starts there."""
 
     via: Watched
     route: str
     payload: bytes
     ttl: float  # seconds
-    answer: bool  # whether one is waited for
+    answer: bool  # whether to wait for a reply
 
 
 class Step(Struct, frozen=True):
-    """What one node did with the message, or with the answer to it; instants in microseconds."""
+    """An outcome of the message, or of its reply, at one node; times in microseconds."""
 
     received: int
     at: int
@@ -66,11 +65,11 @@ class Step(Struct, frozen=True):
     outcome: str
     reason: str | None
     to: str | None
-    back: bool  # it is the answer's
+    back: bool  # of the reply
 
 
 class ReplyPreview(Struct, frozen=True):
-    """What came back: as much of it as is shown, and its size."""
+    """The part of a reply that is shown, and its full size."""
 
     id: str
     payload: bytes
@@ -78,7 +77,7 @@ class ReplyPreview(Struct, frozen=True):
 
 
 class Dispatch:
-    """One message that was sent from here."""
+    """A message that was sent from here."""
 
     def __init__(self, id: str, order: SendRequest, own_name: str) -> None:
         self.id = id
@@ -91,24 +90,24 @@ class Dispatch:
         self.over = False
         self.version = 0
         self._steps: dict[tuple[str, int, int], Step] = {}
-        self._known_end: float | None = None  # when it was first known how it ended
+        self._known_end: float | None = None  # when its final outcome became known
 
     @property
     def ids(self) -> frozenset[str]:
-        """Those of the message, and of the answer if there is one."""
+        """The ids of the message and of its reply, if there is one."""
         return frozenset((self.id, self.answer.id) if self.answer else (self.id,))
 
     @property
     def steps(self) -> list[Step]:
-        """All steps, in order: there, and back."""
+        """All steps in order: of the message, then of the reply."""
         return sorted(self._steps.values(), key=lambda step: (step.back, step.received, step.at))
 
     @property
     def stops(self) -> list[str]:
-        """The nodes that it is known to have come to, in order, there and back."""
+        """The nodes that it is known to have passed, in order, there and back."""
         there = [step for step in self.steps if not step.back]
         names = [self.own_name, *(step.node for step in there)]
-        if [step.outcome for step in there] == [Outcome.FORWARDED]:  # no journal tells more
+        if [step.outcome for step in there] == [Outcome.FORWARDED]:  # no journal has more
             names.append(self.order.via.name)
         if self.error is not None and self.error.node:
             names.append(self.error.node)
@@ -117,13 +116,13 @@ class Dispatch:
         return [stop for stop, before in zip(stops, ["", *stops], strict=False) if stop != before]
 
     def add(self, key: tuple[str, int, int], step: Step) -> None:
-        """Note a step; one that is known changes nothing."""
+        """Add a step, unless it is known already."""
         if key not in self._steps:
             self._steps[key] = step
             self.version += 1
 
     def answered(self, message: Message) -> None:
-        """Note what came back."""
+        """Store the reply."""
         if self.answer is None:
             payload = message.payload
             self.answer = ReplyPreview(message.id, payload[:SHOWN_BYTES], len(payload))
@@ -132,7 +131,7 @@ class Dispatch:
             self.version += 1
 
     def is_settled(self, now: float, grace: float) -> bool:
-        """Whether it is known how it ended, for so many seconds."""
+        """Whether its final outcome has been known for `grace` seconds."""
         if self._known_end is None:
             dropped_here = any(
                 step.outcome == Outcome.DROPPED and step.node == self.own_name
@@ -153,7 +152,7 @@ class Dispatch:
         return now >= self._known_end + grace
 
     def verdict(self) -> tuple[str, str]:
-        """How it went: `good`, `bad` or `open`, and the words for it."""
+        """Its status, `good`, `bad` or `open`, and a text that describes it."""
         if self.error is not None:
             where = f" by {self.error.node}" if self.error.node else ""
             return "bad", f"dropped{where}: {self.error.reason}"
@@ -166,42 +165,40 @@ class Dispatch:
         if self.order.answer:
             if self.over:
                 return "bad", f"no answer within {self.order.ttl:g} s"
-            return "open", "on its way; waiting for the answer"
+            return "open", "in flight; waiting for the answer"
         arrived = [step.node for step in there if step.outcome == Outcome.DELIVERED]
         if arrived:
             return "good", f"delivered at {', '.join(dict.fromkeys(arrived))}"
         if self.over:
-            return "open", "sent; no journal here says what became of it"
-        return "open", "on its way"
+            return "open", "sent; no journal here has its outcome"
+        return "open", "in flight"
 
 
 class Sender:
-    """Sends messages and follows them; `bell` rings when something is known of one."""
+    """Sends messages and follows them; `changes` is notified of every new step."""
 
     def __init__(self, node: Node, journal: Path | None) -> None:
         self.changes = Notifier()
         self._node = node
         self._open_follower = None if journal is None else _follower_factory(journal)
         self._kept: dict[str, Dispatch] = {}
-        self._by_id: dict[str, Dispatch] = {}  # also by the ids of answers
+        self._by_id: dict[str, Dispatch] = {}  # also by the ids of replies
         self._tasks: set[asyncio.Task[None]] = set()
         node.observe(self._note)
 
     @property
     def kept(self) -> list[Dispatch]:
-        """Those that are remembered, the latest first."""
+        """The remembered messages, the latest first."""
         return list(reversed(self._kept.values()))
 
     def find(self, id: str) -> Dispatch | None:
-        """The one with this id."""
+        """The remembered message with this id, or None."""
         return self._kept.get(id)
 
     def send(self, order: SendRequest) -> Dispatch:
-        """Send a message; returns at once. Raises LocalError for what cannot be sent at all."""
+        """Start sending a message and return at once; raises LocalError if it is invalid."""
         if sum(not dispatch.over for dispatch in self._kept.values()) >= KEPT:
-            raise LocalError(
-                f"{KEPT} messages are on their way already", rule="WK-6", hint="wait for some"
-            )
+            raise LocalError(f"{KEPT} messages are in flight already", rule="WK-6", hint="wait")
         node = self._node
         onward = self._parsed(order)
         name = f"{REQUEST_PREFIX}{secrets.token_hex(8)}"
@@ -210,14 +207,16 @@ class Sender:
         dispatch = Dispatch(message.id, order, node.name)
         self._keep(dispatch)
         if order.answer:
-            self._wait_as(name, dispatch)
-        task = asyncio.create_task(self._carry(dispatch, message, name), name="waystation dispatch")
+            self._start_reply_worker(name, dispatch)
+        task = asyncio.create_task(
+            self._deliver(dispatch, message, name), name="waystation dispatch"
+        )
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return dispatch
 
     async def close(self) -> None:
-        """Follow no more."""
+        """Stop following messages."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -236,8 +235,8 @@ class Sender:
                 self._by_id.pop(id, None)
         self._kept[dispatch.id] = self._by_id[dispatch.id] = dispatch
 
-    def _wait_as(self, name: str, dispatch: Dispatch) -> None:
-        """Start a worker for the answer, under a name that nobody can guess."""
+    def _start_reply_worker(self, name: str, dispatch: Dispatch) -> None:
+        """Start a worker for the reply, with an unguessable name."""
 
         def take(message: Message, _: Context) -> None:
             dispatch.answered(message)
@@ -246,7 +245,7 @@ class Sender:
 
         self._node.start_worker((name,), take, inbox=10, reserved=True)
 
-    async def _carry(self, dispatch: Dispatch, message: Message, name: str) -> None:
+    async def _deliver(self, dispatch: Dispatch, message: Message, name: str) -> None:
         order = dispatch.order
         try:
             await self._node.route(message, Wait(order.ttl))
@@ -259,7 +258,7 @@ class Sender:
                 await self._node.stop_worker(name)
 
     async def _follow(self, dispatch: Dispatch) -> None:
-        """Look again and again, until it is known how it ended or nothing more can be heard."""
+        """Poll the journal until the final outcome is known or the time to live is over."""
         follower = None if self._open_follower is None else self._open_follower(dispatch.sent_at)
         grace = JOURNAL_GRACE if follower is not None else 0.0
         loop = asyncio.get_running_loop()
@@ -286,13 +285,13 @@ class Sender:
                 seen.next_hop or seen.recipient,
                 back=seen.message_id != dispatch.id,
             )
-            if seen.node != dispatch.own_name:  # of that its own records tell
+            if seen.node != dispatch.own_name:  # this node's own records cover that
                 dispatch.add((seen.node, seen.incarnation, seen.seq), step)
         if dispatch.version != before:
             self.changes.notify()
 
     def _note(self, record: Record) -> None:
-        """Hear what this node did."""
+        """Observe a record of this node."""
         if record.__class__ is not MessageRecord:
             return
         id = record.arrival.message.id
@@ -315,7 +314,7 @@ class Sender:
 
 
 def _follower_factory(journal: Path) -> Callable[[float], JournalFollower]:
-    """What opens a follower; loads Arrow now, since later it would hold up the messages."""
+    """A function that opens a follower; imports Arrow now, since later it would delay messages."""
     from waystation.console.journal_follower import JournalFollower  # noqa: PLC0415 - needed with a journal alone
 
     return partial(JournalFollower, journal)

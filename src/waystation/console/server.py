@@ -1,4 +1,4 @@
-"""The console as a whole: its node watches, its server shows, until it is told to end.
+"""The console as a whole: a fleet that is watched, and a web server that shows it.
 
 The only file here that opens a socket.
 """
@@ -38,10 +38,10 @@ _CONNECTIONS: Final = 500  # at a time; more are told to come later
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the console watches, and where it shows it.
+    """What the console watches, and where it listens.
 
-    Where others than this machine can come, a token is needed: `token`, or one that is made.
-    `allowed` are further names that the page may be asked for under, as behind a proxy.
+    If other machines can reach it, a token is required: `token`, or a random one. `allowed` are
+    additional host names to accept, such as that of a proxy.
     """
 
     connect: tuple[str, ...]
@@ -62,7 +62,7 @@ class _Server(Server):
 
 
 class Console:
-    """A running console: `url` is where it is, with the token if one was made."""
+    """A running console; `url` is its address, with the token if that is a random one."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -70,7 +70,7 @@ class Console:
     @classmethod
     @asynccontextmanager
     async def running(cls, node: Node, settings: Settings) -> AsyncIterator[Console]:
-        """Watch and show, over a node that can reach all places; it is not closed by this."""
+        """Run a console over a node that can reach all URLs; the node is not closed."""
         host, _ = parse_place(settings.listen)
         made = None
         if settings.token is None and not is_loopback(host):

@@ -1,4 +1,4 @@
-"""The traffic of a node as lines that can be drawn: numbers in, points out."""
+"""The traffic of a node as sparklines: numbers in, SVG points out."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ HEIGHT: Final = 24
 
 
 class Sparklines(Struct, frozen=True):
-    """Two lines over the same seconds, of one scale."""
+    """Two lines over the same seconds and with the same scale."""
 
     messages: str
     drops: str  # empty when there were none
 
 
 def sparklines(traffic: Sequence[tuple[float, float]]) -> Sparklines:
-    """The lines of (messages, drops) a second; the latest stands at the right edge.
+    """The lines of (messages, drops) per second; the latest value is at the right edge.
 
     >>> sparklines([(0, 0), (10, 5)])
     Sparklines(messages='118,24 120,0', drops='118,24 120,12')

@@ -1,6 +1,6 @@
-"""Who is connected with whom, laid out for a drawing: values in, positions out.
+"""The layout of the connections between nodes for a drawing: values in, positions out.
 
-Nodes stand in columns, each to the right of those it connected to: hubs to the left of their
+Nodes are arranged in columns, each to the right of those it connected to: hubs to the left of their
 leaves. Nodes are told apart by name alone, which is all that a session says of its peer. Nothing
 here knows of colours.
 """
@@ -18,29 +18,29 @@ from waystation.console.formatting import plain
 from waystation.node.status import SessionStatus
 
 MAX_PEERS: Final = 8
-"""Of so many peers that nobody watches a node is drawn with; the rest is a number."""
+"""Maximum number of unwatched peers drawn per node; the others are only counted."""
 
 MAX_COLUMNS: Final = 6
 BOX: Final = (132, 34)
 GAP: Final = (50, 12)
 EDGE: Final = 8
-"""Sizes, in units of the drawing: width and height of a box, room between boxes, and around all."""
+"""Sizes in units of the drawing: of a box, the gap between boxes, and the margin around all."""
 
 
 class NodeBox(Struct, kw_only=True):
-    """A node in the drawing; x and y are those of its upper left corner."""
+    """A node in the drawing; x and y are its upper left corner."""
 
     key: str  # its name
     kind: str  # hub, node, peer, or more
     state: str
-    url: str = ""  # of a watched one
-    hidden: int = 0  # how many peers stand behind this one box
+    url: str = ""  # if it is watched
+    hidden: int = 0  # number of peers that this box stands for
     x: float = 0
     y: float = 0
 
 
 class Line(Struct, frozen=True):
-    """A connection in the drawing, from the left one to the right one, as a path of SVG."""
+    """A connection in the drawing, from left to right, as an SVG path."""
 
     left: str
     right: str
@@ -49,7 +49,7 @@ class Line(Struct, frozen=True):
 
 
 class Picture(Struct, frozen=True):
-    """A drawing."""
+    """The drawing of a fleet."""
 
     width: float
     height: float
@@ -58,7 +58,7 @@ class Picture(Struct, frozen=True):
 
 
 class _Link(Struct, frozen=True):
-    """Who dialled whom."""
+    """A connection; `above` was dialed by `below`."""
 
     below: str
     above: str
@@ -66,7 +66,7 @@ class _Link(Struct, frozen=True):
 
 
 def picture(fleet: Sequence[Watched], own_name: str = "") -> Picture:
-    """Draw a fleet; sessions of `own_name`, which looks at it, are left out."""
+    """Draw a fleet, without the sessions of `own_name`, the console itself."""
     boxes = _watched_boxes(fleet)
     links: dict[frozenset[str], _Link] = {}
     for watched in fleet:
@@ -93,13 +93,13 @@ def _watched_boxes(fleet: Sequence[Watched]) -> dict[str, NodeBox]:
             url=watched.url,
         )
         known = boxes.setdefault(box.key, box)
-        if known.state != State.HERE:  # reached over another of its places, perhaps
+        if known.state != State.HERE:  # it may be reached at another URL
             boxes[box.key] = box
     return boxes
 
 
 def _links_of(watched: Watched, boxes: dict[str, NodeBox], own_name: str) -> list[_Link]:
-    """The connections of a node; adds boxes for those at the other end."""
+    """The connections of a node; adds boxes for its peers."""
     if watched.seen is None:
         return []
     name = plain(watched.name)
@@ -132,9 +132,9 @@ def _link(node: str, peer: str, session: SessionStatus, *, here: bool) -> _Link:
 
 
 def _columns(boxes: dict[str, NodeBox], links: Iterable[_Link]) -> list[list[NodeBox]]:
-    """The boxes by how many connections they are away from those who dial nobody."""
+    """The boxes by their distance from nodes that dial no other."""
     ranks = dict.fromkeys(boxes, 0)
-    for _ in range(MAX_COLUMNS):  # also where nodes dial each other in a circle, it comes to rest
+    for _ in range(MAX_COLUMNS):  # bounded, since nodes may dial each other in a circle
         for link in links:
             rank = min(max(ranks[link.below], ranks[link.above] + 1), MAX_COLUMNS - 1)
             ranks[link.below] = rank
@@ -145,7 +145,7 @@ def _columns(boxes: dict[str, NodeBox], links: Iterable[_Link]) -> list[list[Nod
 
 
 def _place(columns: list[list[NodeBox]], links: list[_Link]) -> None:
-    """Give every box its place: near those it is connected to, one below the other."""
+    """Set the positions: one below the other, near the boxes they are connected to."""
     row = BOX[1] + GAP[1]
     tallest = max((len(column) for column in columns), default=0) * row
     above: defaultdict[str, list[str]] = defaultdict(list)
@@ -172,7 +172,7 @@ def _line(left: NodeBox, right: NodeBox, state: str) -> Line:
         left, right = right, left
     start, end = left.y + BOX[1] / 2, right.y + BOX[1] / 2
     from_x, to_x = left.x + BOX[0], right.x
-    if left.x == right.x:  # in one column: round the right side
+    if left.x == right.x:  # in the same column: around the right side
         bend = from_x + GAP[0] / 2
         path = f"M{from_x} {start} C{bend} {start} {bend} {end} {from_x} {end}"
     else:

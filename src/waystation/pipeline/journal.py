@@ -173,7 +173,7 @@ def instant(value: str | datetime) -> int:
             found = datetime.fromisoformat(found.strip())
         except ValueError:
             raise LocalError(
-                f"{quote(value)} is no instant",
+                f"invalid time {quote(value)}",
                 rule="SP-1",
                 hint="write it as 2026-11-15T12:00:00Z",
             ) from None

@@ -1,7 +1,8 @@
-"""Every rule of Waystation, what it means, and the tests that prove it.
+"""The rules of Waystation: their meaning, and the tests that prove them.
 
-The texts stand in `rules.toml`. The proofs stand in `proofs.json`, which `scripts/prove_rules.py`
-writes from the marks in the test suite; an installed Waystation can show them without the tests.
+The texts are in `rules.toml`. The names of the tests are in `proofs.json`, which
+`scripts/prove_rules.py` generates from the marks in the test suite, so that an installed Waystation
+can show them without the tests.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 
 class Rule(Struct, frozen=True):
-    """One rule: its id, the chapter it stands in, its meaning, and the tests that prove it."""
+    """A rule: its id, its chapter, its meaning, and the tests that prove it."""
 
     id: str
     chapter: str
@@ -24,7 +25,7 @@ class Rule(Struct, frozen=True):
 
 
 def all_rules() -> list[Rule]:
-    """Every rule in the order of its chapters.
+    """All rules in the order of their chapters.
 
     >>> [rule.meaning for rule in all_rules() if rule.id == "RE-3"]
     ['A local entry is replaced by a local one.']

@@ -1,4 +1,4 @@
-"""What is found out about one message: plain values, ready to be told or written as JSON."""
+"""The explanation of a message as plain values, ready to be printed or encoded as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Step(Struct, frozen=True):
-    """One outcome at one node. Instants are microseconds since the epoch."""
+    """One outcome at one node. Times are microseconds since the epoch."""
 
     at: int
     outcome: str
@@ -16,20 +16,20 @@ class Step(Struct, frozen=True):
 
 
 class Decision(Struct, frozen=True):
-    """What the rules say must happen, and the routing entry that says so."""
+    """The outcome that the rules require, and the routing entry that determines it."""
 
     outcome: str
     reason: str | None = None
     recipient: str | None = None
     address: str | None = None
-    entry: str | None = None  # the address of the entry that decided
+    entry: str | None = None  # the address of the routing entry
     local: bool | None = None
-    since: int | None = None  # when that entry came to be as it was
+    since: int | None = None  # when that entry got its address
     until: int | None = None  # when it would have expired
 
 
 class Hop(Struct, frozen=True):
-    """A message in one node: how it came in, what became of it, and what should have."""
+    """A message at one node: how it arrived, its outcomes, and those that the rules require."""
 
     node: str
     incarnation: int
@@ -46,7 +46,7 @@ class Hop(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """Everything about one message."""
+    """All that is known about one message."""
 
     message_id: str
     hops: tuple[Hop, ...]

@@ -1,7 +1,7 @@
-"""The rows of a journal that are about one message, and about those it was sent to.
+"""Finds the rows of a journal that are about one message and its recipients.
 
-Only what may matter is read: row groups whose bounds or Bloom filter rule the message out are
-passed over, and of the rest the column of ids comes first. Files that cannot be read are reported.
+Little is read: row groups whose bounds or Bloom filter rule the message out are skipped, and in the
+others the column of ids is read first. Files that cannot be read are reported.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 class MessageLookup:
-    """A journal, asked about one message."""
+    """Looks up rows about one message in a journal."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
@@ -39,7 +39,7 @@ class MessageLookup:
 
     def message(self, id: str) -> list[Row]:
         """Every row about a message, in the order of (at, node, seq)."""
-        with ThreadPoolExecutor(os.cpu_count()) as threads:  # Arrow reads beside the interpreter
+        with ThreadPoolExecutor(os.cpu_count()) as threads:  # Arrow releases the GIL
             found = list(
                 threads.map(lambda node: list(self._of_node(node, id)), all_nodes(self._journal))
             )
@@ -48,20 +48,20 @@ class MessageLookup:
         return sorted(rows, key=lambda row: (row["at"], row["node"], row["seq"]))
 
     def route_events(self, node: str, incarnation: int, participants: set[str]) -> list[Row]:
-        """What happened to the entries of some participants, in order."""
+        """The route changes of some participants, in order."""
         wanted = pc.field("participant").isin(sorted(participants))
         return self._rows(ROUTES, node, incarnation, wanted)
 
     def participants(self, node: str, incarnation: int) -> set[str]:
-        """Everybody whom a node ever knew."""
+        """All participants that a node ever had a routing entry for."""
         return {row["participant"] for row in self._rows(ROUTES, node, incarnation, None)}
 
     def subscription_events(self, node: str, incarnation: int) -> list[Row]:
-        """What happened to subscriptions, in order."""
+        """The subscription changes, in order."""
         return self._rows(SUBSCRIPTIONS, node, incarnation, None)
 
     def life(self, node: str) -> list[Row]:
-        """When a node started and stopped, and what its journal lost."""
+        """The starts and stops of a node, and the losses of its journal."""
         return self._rows(NODES, node, None, None)
 
     def _of_node(self, node: str, id: str) -> Iterator[Row]:
@@ -70,7 +70,7 @@ class MessageLookup:
         for batch in self._batches_with(directory, id):
             for row in instants_as_integers(batch).to_pylist():
                 position = (row["incarnation"], row["seq"])
-                if position not in seen:  # a compacted file may stand beside what it is made of
+                if position not in seen:  # a compacted file may exist beside its sources
                     seen.add(position)
                     yield {"node": node, **row}
 
@@ -83,19 +83,19 @@ class MessageLookup:
             except FileNotFoundError:
                 continue  # sealed meanwhile
             except UNREADABLE as error:
-                self._complain(directory / stem.tail, error)
+                self._report(directory / stem.tail, error)
         for stem in files_in(directory, SEALED):
             try:
                 yield from _found_in(directory / stem.sealed, id)
             except FileNotFoundError:
                 continue  # compacted or removed meanwhile
             except UNREADABLE as error:
-                self._complain(directory / stem.sealed, error)
+                self._report(directory / stem.sealed, error)
 
     def _rows(
         self, table: str, node: str, incarnation: int | None, wanted: pc.Expression | None
     ) -> list[Row]:
-        reader = TableReader(self._journal, table, node, self._complain)
+        reader = TableReader(self._journal, table, node, self._report)
         rows: list[Row] = []
         for batch in reader.batches():
             chosen = batch if wanted is None else batch.filter(wanted)
@@ -104,7 +104,7 @@ class MessageLookup:
             rows += instants_as_integers(chosen).to_pylist()
         return sorted(rows, key=lambda row: (row["incarnation"], row["seq"]))
 
-    def _complain(self, path: Path, problem: BaseException | str) -> None:
+    def _report(self, path: Path, problem: BaseException | str) -> None:
         what = problem if isinstance(problem, str) else error_text(problem)
         self.problems.append(f"{path}: {what}")
 

@@ -1,4 +1,4 @@
-"""An explanation in words, for people."""
+"""The explanation of a message as lines of text."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def explanation_lines(explanation: Explanation) -> Iterator[str]:
-    """The lines of an explanation."""
+    """The explanation as lines of text."""
     yield f"message {explanation.message_id}"
     yield explanation.summary
     for number, hop in enumerate(explanation.hops, 1):
@@ -26,12 +26,12 @@ def _hop(number: int, hop: Hop) -> Iterator[str]:
     what = f"published under {hop.multicast_id}" if hop.multicast_id else " => ".join(hop.onward)
     size = f"  ({hop.bytes} B)" if what else ""
     yield f"{number}. {hop.node}  {instant(hop.received_at)}  {what}{size}".rstrip()
-    if what:  # built tables do not hold the routes
-        yield f"   way back  {' => '.join(hop.back) or 'none: no answer is expected'}"
+    if what:  # built tables do not have the routes
+        yield f"   return route  {' => '.join(hop.back) or 'none: no reply expected'}"
     for step in hop.steps:
         yield f"   {instant(step.at)}  {_step(step)}"
     for decision in hop.expected:
-        yield f"   the rules  {_decision(decision)}"
+        yield f"   the rules say  {_decision(decision)}"
     if not hop.as_expected:
         yield "   which is not what happened"
     if hop.explanation:
@@ -59,7 +59,7 @@ def _decision(decision: Decision) -> str:
 
 
 def instant(microseconds: int) -> str:
-    """An instant as people read it.
+    """A time in UTC, in microseconds.
 
     >>> instant(1_700_000_000_000_001)
     '2023-11-14 22:13:20.000001Z'

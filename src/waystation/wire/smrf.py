@@ -457,7 +457,7 @@ def _checked_ttl(ttl: Expiry) -> int:
     if ttl == NEVER:
         return LAST_TTL
     raise LocalError(
-        f"ttl {quote(ttl)} is no instant",
+        f"invalid ttl {quote(ttl)}",
         rule="AD-7",
         hint="give whole milliseconds from 0 on, or NEVER",
     )
