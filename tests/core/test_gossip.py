@@ -120,7 +120,7 @@ def test_a_connection_asks_and_sends_without_registering(dialect: Dialect) -> No
 def test_a_connection_that_is_open_cannot_open_again(dialect: Dialect) -> None:
     router = router_with(dialect)
     join(router, 1, "fleet", ONE)
-    with pytest.raises(LocalError, match="connection 1 is open already") as caught:
+    with pytest.raises(LocalError, match="connection 1 is already open") as caught:
         router.connected(1, dialect, now=5)
     assert caught.value.rule == "GR-1"
     assert router.route(1, "fleet", ONE.uuid) == (1,)
@@ -651,7 +651,7 @@ def test_taking_over_counts_as_a_member_of_the_connection() -> None:
 @pytest.mark.parametrize("name", Limits.__struct_fields__)
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_limit_that_leaves_room_for_nothing_is_a_mistake(name: str, value: int) -> None:
-    with pytest.raises(LocalError, match=f"the limit {name} is {value}; ") as caught:
+    with pytest.raises(LocalError, match=f"invalid limit {name} {value}; ") as caught:
         GossipRouter(replace(Limits(), **{name: value}))
     assert caught.value.rule == "GR-2"
 
@@ -672,12 +672,12 @@ def test_a_number_that_is_given_again_is_another_connection() -> None:
 
 def test_what_is_no_dialect_or_no_list_of_addresses_is_refused_by_name_and_rule() -> None:
     router = GossipRouter()
-    with pytest.raises(LocalError, match=r"'JGroups 5' is no dialect", check=breaks("GR-1")):
+    with pytest.raises(LocalError, match=r"invalid dialect 'JGroups 5'", check=breaks("GR-1")):
         router.connected(1, "JGroups 5", now=0)  # type: ignore[arg-type]
     router.connected(1, Dialect.JGROUPS5, now=0)
     member = LogicalAddress(bytes(16), "m")
     with pytest.raises(
-        LocalError, match=r"'10.0.0.1:1' is one physical address", check=breaks("LA-3")
+        LocalError, match=r"'10.0.0.1:1' is a single physical address", check=breaks("LA-3")
     ):
         router.register(1, "fleet", member, "10.0.0.1:1")  # type: ignore[arg-type]
     with pytest.raises(LocalError, match=r"the limit groups is '5'", check=breaks("GR-2")):

@@ -68,8 +68,8 @@ def test_a_node_that_ended_without_a_word() -> None:
     assert finding.example == "a" * 32
     assert finding.sentences == [
         (
-            "truck-2 ended without a word: its journal breaks off at 12:00:03.000; it was missed "
-            "100 ms later. It began anew at 12:00:06.000."
+            "truck-2 crashed: its journal breaks off at 12:00:03.000; it was missed "
+            "100 ms later. It restarted at 12:00:06.000."
         ),
         (
             "2 messages to truck-2 were dropped between 12:00:03.500 and 12:00:04.500: 2 at hub-a "
@@ -103,7 +103,7 @@ def test_a_hub_that_was_restarted() -> None:
     assert (finding.kind, finding.subject, finding.lost) == (FaultKind.RESTARTED, "hub-b", 4)
     assert finding.sentences == [
         (
-            "hub-b stopped at 12:00:10.000 and began anew at 12:00:12.000. 1.5 s later it knew "
+            "hub-b stopped at 12:00:10.000 and restarted at 12:00:12.000. 1.5 s later it knew "
             "truck-3 and truck-4 again."
         ),
         (
@@ -121,7 +121,7 @@ def test_a_receiver_without_room_and_that_others_were_not_held_up() -> None:
     assert finding.sentences == [
         (
             "3 messages were dropped at archive between 12:00:13.000 and 12:00:15.000 "
-            "(QUEUE_FULL): who should have got them had no room. 2 of them arrived elsewhere all "
+            "(QUEUE_FULL): the receiver's queue was full. 2 of them arrived elsewhere all "
             "the same."
         )
     ]
@@ -143,7 +143,7 @@ def test_broadcasts_that_reached_nobody_are_explained() -> None:
     assert (finding.kind, finding.subject, finding.lost) == (FaultKind.UNHEARD, "desk", 2)
     assert finding.sentences == [
         (
-            "2 broadcasts under desk/alarm/eu reached nobody (NO_SUBSCRIBER at desk and hub-a): "
+            "2 broadcasts under desk/alarm/eu had no receiver (NO_SUBSCRIBER at desk and hub-a): "
             "nobody wants 1."
         )
     ]
@@ -167,7 +167,7 @@ def test_each_deed_stands_beside_its_finding() -> None:
     assert matched_fault.finding is not None
     assert comparison.other == []
     lines = list(comparison_lines(comparison))
-    assert "Done on purpose at 12:00:00.500: truck-3 is expired." in lines
+    assert "Fault at 12:00:00.500: truck-3 is expired." in lines
     [begin] = [n for n, line in enumerate(lines) if line.startswith("  Found: 17 messages to")]
     end = lines.index("", begin)
     assert all(line.startswith("         ") for line in lines[begin + 1 : end])
@@ -176,7 +176,7 @@ def test_each_deed_stands_beside_its_finding() -> None:
 
 def test_a_deed_that_left_no_trace_is_said_to_have_none() -> None:
     comparison = compare(evidence(), [fault(FaultKind.KILLED, "truck-2", 1, 2)], no_explanation)
-    assert "  Found: nothing. The journals should have shown it." in comparison_lines(comparison)
+    assert "  Found: nothing, although the journals should show it." in comparison_lines(comparison)
 
 
 def test_what_nobody_did_is_told_as_such() -> None:
@@ -184,7 +184,7 @@ def test_what_nobody_did_is_told_as_such() -> None:
     comparison = compare(expired_route(), [other_time], no_explanation)
     assert [matched_fault.finding for matched_fault in comparison.matched_faults] == [None]
     assert [finding.subject for finding in comparison.other] == ["truck-3"]
-    assert "Not done on purpose:" in comparison_lines(comparison)
+    assert "Other findings:" in comparison_lines(comparison)
 
 
 def test_a_loss_that_nothing_explains_is_left_over() -> None:
@@ -203,8 +203,8 @@ def test_the_audit_is_explained_by_the_findings() -> None:
     comparison = compare(evidence(rows, [], [judged(id, "archive")], 9), [], no_explanation)
     assert comparison.audit == [
         (
-            "The audit decides everything again, by the rules: 9 went as the rules say, 1 did not, "
-            "and what is told above explains 1."
+            "The audit compares every outcome with the rules: 9 are as the rules require, "
+            "1 are not, and the findings above explain 1."
         )
     ]
 
@@ -228,7 +228,7 @@ def test_the_overview_counts_messages_and_connections() -> None:
     assert comparison.overview == [
         "2 messages in 4 s: 1 arrived, 1 of them over three connections or more, and 1 did not."
     ]
-    assert compare(evidence(), [], no_explanation).overview == ["The journal holds no message."]
+    assert compare(evidence(), [], no_explanation).overview == ["The journal has no messages."]
 
 
 def test_instants_are_of_the_day_that_was_made_up() -> None:

@@ -42,7 +42,7 @@ def test_what_somebody_put_there_besides_is_left_alone(tmp_path: Path) -> None:
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
     with (
-        pytest.raises(LocalError, match="not empty, and no demonstration made it"),
+        pytest.raises(LocalError, match="not empty and not from an earlier demo"),
         prepared(tmp_path),
     ):
         pass
@@ -51,7 +51,7 @@ def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_is_no_place(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LocalError, match="is no directory"), prepared(tmp_path / "file"):
+    with pytest.raises(LocalError, match="is not a directory"), prepared(tmp_path / "file"):
         pass
 
 

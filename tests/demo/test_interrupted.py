@@ -123,7 +123,7 @@ def test_while_the_fleet_starts(tmp_path: Path) -> None:
 def test_two_side_by_side_while_they_break_things(tmp_path: Path) -> None:
     with demo(tmp_path / "one") as one, demo(tmp_path / "two") as two:
         for begun in (one, two):
-            begun.until_it_says("on purpose: truck-2 is killed")
+            begun.until_it_says("fault: truck-2 is killed")
         one.interrupt(signal.SIGINT)
         assert two.process.poll() is None
         two.interrupt(signal.SIGTERM)
@@ -148,7 +148,7 @@ def test_without_java_it_says_what_is_missing_and_does_the_rest(tmp_path: Path) 
     with demo(tmp_path / "demo", code=WITHOUT_A_FLEET, PATH=path, JAVA_HOME="") as ended:
         assert ended.process.wait(EFFECT_TIMEOUT) == 1
         lines = ended.said().splitlines()
-        assert f"Everything is in {ended.out}" in lines
+        assert f"Output is in {ended.out}" in lines
         assert lines[-1].startswith("waystation: there are no tables: Spark needs Java")
         told = json.loads((ended.out / "demo.json").read_text())
         assert told["state"] == "incomplete"

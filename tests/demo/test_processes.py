@@ -88,7 +88,7 @@ def test_who_does_not_end_is_killed(processes: Processes) -> None:
 def test_one_that_ended_by_itself_is_an_error_with_its_last_words(processes: Processes) -> None:
     child = processes.start("one", python("print('I am'); print('no more')"))
     until(lambda: not child.is_running)
-    with pytest.raises(LocalError, match=r"one ended by itself: no more; see .*one\.log"):
+    with pytest.raises(LocalError, match=r"one ended unexpectedly: no more; see .*one\.log"):
         processes.check(["one"])
 
 

@@ -41,7 +41,7 @@ def test_every_fault_is_found_in_the_tables_and_told(call: Commands, tmp_path: P
     assert "<html" in Path(summary["report"]).read_text("utf-8")
     assert json.loads((out / "demo.json").read_text()) == summary
 
-    assert len(started_by(out)) == len(PROCESSES) + 2  # a truck and a hub began anew
+    assert len(started_by(out)) == len(PROCESSES) + 2  # a truck and a hub restarted
     assert not any(map(is_alive, started_by(out)))
 
     for where in ("--journal", "journal"), ("--tables", "tables"):

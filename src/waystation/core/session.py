@@ -1,7 +1,7 @@
 """The life of a session: one table, states x events -> the next state and what to do (WK-8).
 
-A session is a peer under a local name, over one link at a time. Its life stands in `TRANSITIONS`
-and nowhere else; `docs/explanation/sessions.md` shows the table, drawn by a program.
+A session is a peer under a local name, over one link at a time. Its life cycle is `TRANSITIONS` and
+nothing else; `docs/explanation/sessions.md` shows the table, drawn by a script.
 
 What may live here, and what may not:
 

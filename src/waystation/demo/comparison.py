@@ -21,25 +21,25 @@ _WIDTH: Final = 100
 
 
 class MatchedFault(Struct, frozen=True):
-    """A fault, and what was found of it."""
+    """An injected fault and its finding, if any."""
 
     fault: Fault
     finding: Finding | None
 
 
 class Comparison(Struct, frozen=True):
-    """What the tables tell of a demonstration."""
+    """The result of comparing findings with injected faults."""
 
     overview: list[str]
     matched_faults: list[MatchedFault]
-    other: list[Finding]  # found, and not done on purpose
+    other: list[Finding]  # findings without an injected fault
     unexplained: list[str]  # losses that no finding explains
     audit: list[str]
     example: str | None  # a message that was lost
 
 
 def compare(evidence: Evidence, faults: Sequence[Fault], explain: Explain) -> Comparison:
-    """Find out what happened, and set it beside what was done."""
+    """Compare what the evidence shows with the injected faults."""
     found = find(evidence, explain)
     matched_faults, other = matched(found, faults)
     explained = {mark for finding in found for mark in finding.claims}
@@ -57,7 +57,7 @@ def compare(evidence: Evidence, faults: Sequence[Fault], explain: Explain) -> Co
 def matched(
     found: Sequence[Finding], faults: Sequence[Fault]
 ) -> tuple[list[MatchedFault], list[Finding]]:
-    """Each fault with its finding, and the findings that nobody did."""
+    """Each fault with its finding, and the findings without a fault."""
     left = list(found)
     matched_faults = []
     for fault in faults:
@@ -78,7 +78,7 @@ def _fits(finding: Finding, fault: Fault) -> bool:
 
 
 def comparison_lines(comparison: Comparison) -> Iterator[str]:
-    """The comparison for people, in lines that are not too long."""
+    """The comparison as lines of text."""
     for sentence in comparison.overview:
         yield from _folded(sentence)
     for matched_fault in comparison.matched_faults:
@@ -86,7 +86,7 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
         yield from _fault_lines(matched_fault)
     if comparison.other or comparison.unexplained:
         yield ""
-        yield "Not done on purpose:"
+        yield "Other findings:"
         others = [sentence for finding in comparison.other for sentence in finding.sentences]
         for sentence in (*others, *comparison.unexplained):
             yield from _folded(sentence, indent=2)
@@ -96,10 +96,8 @@ def comparison_lines(comparison: Comparison) -> Iterator[str]:
 
 
 def _fault_lines(matched_fault: MatchedFault) -> Iterator[str]:
-    yield from _folded(
-        f"Done on purpose at {clock(matched_fault.fault.began)}: {matched_fault.fault.words}."
-    )
-    nothing = ["nothing. The journals should have shown it."]
+    yield from _folded(f"Fault at {clock(matched_fault.fault.began)}: {matched_fault.fault.words}.")
+    nothing = ["nothing, although the journals should show it."]
     first, *rest = nothing if matched_fault.finding is None else matched_fault.finding.sentences
     lead = "  Found: "
     yield from _folded(first, lead=lead, indent=len(lead))
@@ -108,7 +106,7 @@ def _fault_lines(matched_fault: MatchedFault) -> Iterator[str]:
 
 
 def _folded(text: str, *, lead: str | None = None, indent: int = 0) -> list[str]:
-    """A sentence in lines, names and times in one piece."""
+    """Wrap a sentence without breaking names and times."""
     begin = " " * indent if lead is None else lead
     return wrap(
         text,
@@ -123,7 +121,7 @@ def _folded(text: str, *, lead: str | None = None, indent: int = 0) -> list[str]
 def _overview(evidence: Evidence) -> Iterator[str]:
     outcomes = evidence.outcomes
     if not outcomes:
-        yield "The journal holds no message."
+        yield "The journal has no messages."
         return
     messages = {message_outcome.message_id for message_outcome in outcomes}
     arrived = {p.message_id for p in outcomes if p.outcome == DELIVERED}
@@ -151,8 +149,8 @@ def _audit(evidence: Evidence, explained: set[Mark]) -> Iterator[str]:
     surprising = [row for row in evidence.audit_rows if (row.message_id, row.node) not in explained]
     number = len(evidence.audit_rows)
     yield (
-        f"The audit decides everything again, by the rules: {evidence.agreed:,} went as the rules "
-        f"say, {number:,} did not, and what is told above explains {number - len(surprising):,}."
+        f"The audit compares every outcome with the rules: {evidence.agreed:,} are as the rules "
+        f"require, {number:,} are not, and the findings above explain {number - len(surprising):,}."
     )
     kinds = Counter((r.node, r.verdict, r.expected, r.actual, r.reason) for r in surprising)
     for (node, verdict, wanted, actual, reason), count in kinds.most_common():

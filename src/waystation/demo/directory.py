@@ -1,11 +1,11 @@
-"""The directory of a demonstration: what lies where in it, and who may use it.
+"""The output directory of a demonstration: its files, and exclusive use of it.
 
-    OUT/demo.json       says that a demonstration made this directory, and what it found
-    OUT/processes.json  every process of the fleet, with its pid
-    OUT/deeds.json      what was done on purpose
+    OUT/demo.json       marks the directory as a demonstration's, and has its results
+    OUT/processes.json  all processes of the fleet, with their pids
+    OUT/deeds.json      the injected faults
     OUT/config/  OUT/logs/  OUT/journal/  OUT/tables/  OUT/report.html
 
-Files are replaced whole. Nothing else in the directory is ever touched.
+Files are replaced atomically. Nothing else in the directory is touched.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RULE: Final = "OB-4"
 
 
 class DemoDirectory:
-    """A directory for one demonstration."""
+    """The output directory of one demonstration."""
 
     def __init__(self, out: Path) -> None:
         self.out = out
@@ -40,13 +40,13 @@ class DemoDirectory:
         self.report = out / "report.html"
 
     def write(self, name: str, value: Any) -> None:
-        """Replace a file by a value as JSON."""
+        """Write a value to a file as JSON."""
         text = msgspec.json.format(msgspec.json.encode(value), indent=1)
         replace(self.out / name, text.decode() + "\n")
 
 
 def replace(file: Path, text: str) -> None:
-    """Write a file whole: a reader sees the former one or the new one."""
+    """Replace a file atomically."""
     hidden = file.with_name(f".{file.name}.new")
     hidden.write_text(text, "utf-8")
     hidden.replace(file)
@@ -54,7 +54,7 @@ def replace(file: Path, text: str) -> None:
 
 @contextmanager
 def prepared(out: Path) -> Iterator[DemoDirectory]:
-    """The directory for a demonstration, empty, and nobody else's while it is used."""
+    """The directory of a demonstration, empty, and locked while it is used."""
     _check(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -67,9 +67,7 @@ def prepared(out: Path) -> Iterator[DemoDirectory]:
         ) from None
     try:
         directory = DemoDirectory(out.absolute())
-        directory.write(
-            SUMMARY_FILE, {"state": "running"}
-        )  # first: from now on the directory is ours
+        directory.write(SUMMARY_FILE, {"state": "running"})  # first, to mark the directory as ours
         _clear(directory.out)
         for name in _DIRECTORIES:
             (directory.out / name).mkdir()
@@ -83,23 +81,23 @@ def prepared(out: Path) -> Iterator[DemoDirectory]:
 
 
 def _check(out: Path) -> None:
-    """Refuse a directory with things in it that no demonstration made."""
+    """Refuse a directory with files that are not from a demonstration."""
     if not out.exists():
         return
     if not out.is_dir():
-        raise LocalError(f"{quote(str(out))} is no directory", rule=_RULE, hint="give another")
+        raise LocalError(f"{quote(str(out))} is not a directory", rule=_RULE, hint="give another")
     if (out / SUMMARY_FILE).exists():
         return
     if any(path.name != _LOCK for path in out.iterdir()):
         raise LocalError(
-            f"{quote(str(out))} is not empty, and no demonstration made it",
+            f"{quote(str(out))} is not empty and not from an earlier demo",
             rule=_RULE,
-            hint="give a directory that is not there yet",
+            hint="give a new directory",
         )
 
 
 def _clear(out: Path) -> None:
-    """Remove what an earlier demonstration made."""
+    """Remove the files of an earlier demonstration."""
     for name in _DIRECTORIES:
         shutil.rmtree(out / name, ignore_errors=True)
     for name in _FILES:

@@ -1,7 +1,7 @@
-"""What the tables and the journal of a fleet say, as plain values for the story.
+"""The contents of a fleet's tables and journal as plain values.
 
-Only reading lives here: nothing is concluded, and nothing is known of what was done on purpose.
-Instants are microseconds since the epoch.
+Only reading lives here: no conclusions, and no knowledge of injected faults. Times are microseconds
+since the epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCAL: Final = "0#"
 
 
 class MessageOutcome(Struct, frozen=True):
-    """One outcome of a message at a node; `recipient` is whom it was for, if it was for one."""
+    """One outcome of a message at a node; `recipient` is None for a multicast."""
 
     message_id: str
     node: str
@@ -38,7 +38,7 @@ class MessageOutcome(Struct, frozen=True):
 
 
 class Interval(Struct, frozen=True):
-    """A routing entry, from when to when it was as it was, and what ended that."""
+    """A routing entry with its period of validity, and what ended that."""
 
     node: str
     incarnation: int
@@ -51,7 +51,7 @@ class Interval(Struct, frozen=True):
 
     @property
     def is_own(self) -> bool:
-        """Whether the participant lives in that very node."""
+        """Whether the participant is local to that node itself."""
         return self.local and self.address == f"{_LOCAL}{self.participant}"
 
 
@@ -67,10 +67,10 @@ class AuditRow(Struct, frozen=True):
 
 
 class Incarnation(Struct, frozen=True):
-    """One incarnation of a node: its first and last word, and when the next one began.
+    """One incarnation of a node: its first and last record, and the start of the next one.
 
-    A node that stops takes its routing entries back one by one; what a new life had to cut off
-    (`restart`) is what a node had that ended without a word.
+    A node that stops removes its routing entries one by one; those that the next incarnation had to
+    close (`restart`) belong to a node that crashed.
     """
 
     node: str
@@ -82,7 +82,7 @@ class Incarnation(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """All that is known of a fleet."""
+    """All that the tables and the journal say about a fleet."""
 
     outcomes: list[MessageOutcome]
     intervals: list[Interval]
@@ -91,7 +91,7 @@ class Evidence(Struct, frozen=True):
 
     @property
     def drops(self) -> list[MessageOutcome]:
-        """What was dropped, in the order of time."""
+        """The drops in the order of time."""
         return [
             message_outcome
             for message_outcome in self.outcomes
@@ -99,7 +99,7 @@ class Evidence(Struct, frozen=True):
         ]
 
     def incarnations(self) -> list[Incarnation]:
-        """The incarnations of all nodes, as far as the tables show them."""
+        """The incarnations of all nodes that the tables show."""
         words: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         cut_off: set[tuple[str, int]] = set()
         for interval in self.intervals:
@@ -122,7 +122,7 @@ class Evidence(Struct, frozen=True):
 
 
 def read_evidence(tables: Path, journal: Path) -> Evidence:
-    """Read what a pipeline built, and the messages of the journal that it was built from."""
+    """Read the tables that the pipeline built, and the messages of their journal."""
     audit = _rows(tables / "audit")
     return Evidence(
         outcomes=sorted(
@@ -175,7 +175,7 @@ def _audit_row(row: Row) -> AuditRow:
 def _rows(directory: Path) -> list[Row]:
     if not directory.is_dir():
         raise LocalError(
-            f"there is no table {directory}",
+            f"missing table {directory}",
             rule="OB-4",
             hint="build the tables with `waystation pipeline build`",
         )

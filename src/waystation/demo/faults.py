@@ -1,8 +1,8 @@
-"""What is done to the fleet on purpose, one thing after the other, and a note of each.
+"""Injects faults into the fleet, one after the other, and records each.
 
-A fault lasts until its effect is in the journals, so that a slow machine shows the same as a fast
-one. The notes say what was done and when, and nothing of what came of it: that is found out from
-the tables (comparison.py).
+A fault lasts until its effect is in the journals, so that slow and fast machines show the same. The
+records say what was done and when, but not what it caused: that is derived from the tables
+(findings.py).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from waystation.demo.live_counts import LiveCounts
 from waystation.demo.traffic import ALARMS
 
 EFFECT_TIMEOUT: Final = 30.0
-"""Seconds after which the effect of a fault will not show any more."""
+"""Maximum seconds to wait for the effect of a fault."""
 
-_MIN_DROPS: Final = 3  # messages that a fault costs at least
+_MIN_DROPS: Final = 3  # minimum number of messages that a fault must cost
 
 
 class FaultKind(StrEnum):
-    """What can be done to a fleet."""
+    """Kinds of faults."""
 
     KILLED = "killed"
     EXPIRED = "expired"
@@ -35,7 +35,7 @@ class FaultKind(StrEnum):
 
 
 class Fault(Struct, frozen=True):
-    """Something that was done, to whom, and from when to when in microseconds since the epoch."""
+    """An injected fault, its subject, and its start and end in microseconds since the epoch."""
 
     kind: FaultKind
     subject: str
@@ -45,7 +45,7 @@ class Fault(Struct, frozen=True):
 
 
 class FaultInjector:
-    """Does all of it to a fleet that works; `wait` and `say` are those of whoever shows it."""
+    """Injects all faults into a running fleet; uses the caller's `wait` and `say`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class FaultInjector:
         self._say = say
 
     def inject_all(self) -> None:
-        """Break one thing after the other, with some calm around each."""
+        """Inject one fault after the other, with a pause around each."""
         for act in (
             self._kill_a_truck,
             self._let_a_route_expire,
@@ -69,14 +69,14 @@ class FaultInjector:
             self._restart_a_hub,
             self._publish_to_nobody,
         ):
-            self._calm()
+            self._pause()
             act()
-        self._calm()
+        self._pause()
 
     def _kill_a_truck(self) -> None:
         fleet, drops = self._fleet, self._drops("hub-a", "NO_ROUTE", "0#truck-2")
         fault = self._begin(
-            FaultKind.KILLED, "truck-2", "truck-2 is killed (SIGKILL), and started again"
+            FaultKind.KILLED, "truck-2", "truck-2 is killed (SIGKILL) and started again"
         )
         fleet.kill("truck-2")
         self._hold(lambda: drops() >= _MIN_DROPS)
@@ -88,7 +88,7 @@ class FaultInjector:
             self._fleet.processes["truck-3"],
             self._drops("hub-a", "NO_ROUTE", "0#truck-3"),
         )
-        words = f"truck-3 does not renew its place in the directory, which holds {self._listed} s"
+        words = f"truck-3 does not renew its directory entry, which is valid for {self._listed} s"
         fault = self._begin(FaultKind.EXPIRED, "truck-3", words)
         truck.order("unlist")
         self._hold(lambda: drops() >= _MIN_DROPS)
@@ -97,7 +97,7 @@ class FaultInjector:
 
     def _stall_a_receiver(self) -> None:
         archive, drops = self._fleet.processes[ARCHIVE], self._drops(ARCHIVE, "QUEUE_FULL")
-        fault = self._begin(FaultKind.STALLED, ARCHIVE, "the archive stops reading what it is sent")
+        fault = self._begin(FaultKind.STALLED, ARCHIVE, "the archive stops reading its messages")
         archive.order("stall")
         self._hold(lambda: drops() >= 4 * _MIN_DROPS)
         archive.order("read")
@@ -105,7 +105,7 @@ class FaultInjector:
 
     def _restart_a_hub(self) -> None:
         drops = self._drops("hub-a", "TRANSPORT_DOWN")
-        fault = self._begin(FaultKind.RESTARTED, "hub-b", "hub-b is stopped, and started again")
+        fault = self._begin(FaultKind.RESTARTED, "hub-b", "hub-b is stopped and started again")
         self._fleet.stop("hub-b")
         self._hold(lambda: drops() >= _MIN_DROPS)
         counts = self._live.counts[ARCHIVE]
@@ -116,34 +116,34 @@ class FaultInjector:
 
     def _publish_to_nobody(self) -> None:
         drops = self._drops("hub-a", "NO_SUBSCRIBER")
-        words = f"the dispatcher publishes {ALARMS} alarms that nobody subscribed to"
+        words = f"the dispatcher publishes {ALARMS} alarms without subscribers"
         fault = self._begin(FaultKind.UNHEARD, DISPATCHER, words)
         self._fleet.processes[DISPATCHER].order("alarm")
         self._wait(lambda: drops() >= ALARMS, EFFECT_TIMEOUT)
         self._end(fault)
 
-    # Inside
+    # Internals
 
     @property
     def _listed(self) -> str:
         return f"{self._fleet.pace.listed:g}"
 
     def _drops(self, node: str, reason: str, onward: str = "") -> Callable[[], int]:
-        """Counts what a node drops from now on."""
+        """A function that counts what a node drops from now on."""
         live = self._live
         since = len(live.drops)
         return lambda: live.dropped(node, reason, onward, since)
 
     def _hold(self, shows: Callable[[], bool]) -> None:
-        """Let a fault last its time, and until it shows."""
+        """Keep a fault for its minimum time, and until its effect shows."""
         self._wait(lambda: False, self._fleet.pace.hold)
         self._wait(shows, EFFECT_TIMEOUT)
 
-    def _calm(self) -> None:
+    def _pause(self) -> None:
         self._wait(lambda: False, self._fleet.pace.calm)
 
     def _begin(self, kind: FaultKind, subject: str, words: str) -> Fault:
-        self._say(f"on purpose: {words}")
+        self._say(f"fault: {words}")
         return Fault(kind, subject, words, _now(), 0)
 
     def _end(self, fault: Fault) -> None:

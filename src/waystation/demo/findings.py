@@ -1,7 +1,7 @@
-"""What went wrong in a fleet, found in the evidence alone.
+"""Finds what went wrong in a fleet, from the evidence alone.
 
-Each kind of trouble has a function that finds it. A loss belongs to one finding: whoever explains
-it claims it. Nothing here knows what was done on purpose; that is compared in comparison.py.
+Each kind of problem has a function that finds it. A loss belongs to one finding: the first that
+explains it claims it. Nothing here knows the injected faults; comparison.py compares them.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from waystation.why.explain import span
 
 SECOND: Final = 1_000_000
 SLACK: Final = 2 * SECOND
-"""Microseconds between a cause and what is written down of it."""
+"""Maximum microseconds between a cause and the record of its effect."""
 
-_RELATED: Final = 5 * SECOND  # losses that are no further apart are told together
+_RELATED: Final = 5 * SECOND  # losses within this time of each other are reported together
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EVER: Final = 1 << 62
-_TELLING: Final = ("NO_ROUTE", "NO_SUBSCRIBER")  # the tables say most about these
+_TELLING: Final = ("NO_ROUTE", "NO_SUBSCRIBER")  # the tables say most about these reasons
 _UNREACHABLE: Final = frozenset({"NO_ROUTE", "TRANSPORT_DOWN"})
 _INTERNAL: Final = ("request-", "waystation.", "subscriber-", "tcp-", "ws-", "mqtt-", "gossip-")
 
 Mark: TypeAlias = tuple[str | None, str]
-"""A message, and the node that had it."""
+"""A message and a node."""
 
 Explain: TypeAlias = Callable[[str], str | None]
-"""The nearest explanation of the loss of a message, by its id."""
+"""Explains the loss of a message, by its id."""
 
 
 class Finding(Struct, frozen=True):
-    """Something that happened to the fleet, and what it cost."""
+    """Something that happened to the fleet, and the messages it cost."""
 
     kind: FaultKind
     subject: str
@@ -50,14 +50,14 @@ class Finding(Struct, frozen=True):
 
 
 class Losses:
-    """What was lost, as far as no finding has explained it yet."""
+    """The losses that no finding has explained yet."""
 
     def __init__(self, evidence: Evidence) -> None:
         arrived = {p.message_id for p in evidence.outcomes if p.outcome == DELIVERED}
         self._left = [
             drop
             for drop in evidence.drops
-            # Nobody here wanted it, and somebody elsewhere got it: that is no loss.
+            # No subscriber here, but it was delivered elsewhere: not a loss.
             if not (drop.reason == "NO_SUBSCRIBER" and drop.message_id in arrived)
         ]
 
@@ -65,14 +65,14 @@ class Losses:
         return iter(list(self._left))
 
     def claim(self, explains: Callable[[MessageOutcome], bool]) -> list[MessageOutcome]:
-        """Take what is explained; nobody else gets it."""
+        """Remove and return the losses that are explained."""
         claimed = [drop for drop in self._left if explains(drop)]
         self._left = [drop for drop in self._left if not explains(drop)]
         return claimed
 
 
 def find(evidence: Evidence, explain: Explain) -> list[Finding]:
-    """Everything that went wrong, in the order of time."""
+    """All findings in the order of time."""
     losses = Losses(evidence)
     finders = (find_restarts, find_deaths, find_expiries, find_full_queues)
     found = [finding for finder in finders for finding in finder(evidence, losses)]
@@ -81,7 +81,7 @@ def find(evidence: Evidence, explain: Explain) -> list[Finding]:
 
 
 def find_restarts(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Nodes that stopped in order and began anew, and what that cost."""
+    """Nodes that were stopped and restarted, and what that cost."""
     for life in evidence.incarnations():
         if life.is_cut_off or life.next_began is None:
             continue
@@ -92,7 +92,7 @@ def find_restarts(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
         if names:
             known = f" {span(away.known_again - life.next_began)} later it knew {names} again."
         stopped = (
-            f"{life.node} stopped at {clock(life.last_word)} and began anew at "
+            f"{life.node} stopped at {clock(life.last_word)} and restarted at "
             f"{clock(life.next_began)}.{known}"
         )
         window = (life.last_word, away.known_again)
@@ -100,7 +100,7 @@ def find_restarts(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
 
 
 class _Unreachable(Struct, frozen=True):
-    """Participants that could not be reached, and from when to when that mattered."""
+    """Participants that could not be reached, and the period in which that mattered."""
 
     names: frozenset[str]
     since: int
@@ -125,7 +125,7 @@ class _Unreachable(Struct, frozen=True):
 
 
 class _Outage(Struct, frozen=True):
-    """A node that was away: who was behind it, whose hub it was, and until when that mattered."""
+    """A node that was down: the participants behind it, its leaves, and its end."""
 
     node: str
     leaves: frozenset[str]
@@ -150,7 +150,7 @@ class _Outage(Struct, frozen=True):
         return cls(life.node, leaves, known, _Unreachable.of(evidence, again, since, known))
 
     def explains(self, drop: MessageOutcome) -> bool:
-        """Whether a loss has to do with it."""
+        """Whether the outage explains a loss."""
         if drop.reason == "QUEUE_FULL":
             return False
         near = drop.node == self.node or drop.node in self.leaves
@@ -160,7 +160,7 @@ class _Outage(Struct, frozen=True):
 
 
 def find_deaths(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Nodes that ended without a word: their journal just stops, and goes on with a new life."""
+    """Nodes that crashed: their journal breaks off, and continues with a new incarnation."""
     for life in evidence.incarnations():
         if not life.is_cut_off or life.next_began is None:
             continue
@@ -168,17 +168,17 @@ def find_deaths(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
         unreachable = _Unreachable.of(evidence, own, life.last_word, life.next_began)
         cost = losses.claim(unreachable.explains)
         noticed = _missed(evidence, life, unreachable)
-        missed = "" if noticed is None else f"; it was missed {span(noticed)} later"
+        missed = "" if noticed is None else f"; other nodes noticed {span(noticed)} later"
         ended = (
-            f"{life.node} ended without a word: its journal breaks off at "
-            f"{clock(life.last_word)}{missed}. It began anew at {clock(life.next_began)}."
+            f"{life.node} crashed: its journal breaks off at "
+            f"{clock(life.last_word)}{missed}. It restarted at {clock(life.next_began)}."
         )
         lived = (life.last_word, life.next_began)
         yield _finding(FaultKind.KILLED, life.node, cost, [ended, _costs(cost)], lived)
 
 
 def _missed(evidence: Evidence, life: Incarnation, unreachable: _Unreachable) -> int | None:
-    """How long after a node's last word another one noticed."""
+    """How long after a node's last record another one noticed."""
     noticed = [
         interval.valid_to
         for interval in evidence.intervals
@@ -192,7 +192,7 @@ def _missed(evidence: Evidence, life: Incarnation, unreachable: _Unreachable) ->
 
 
 def find_expiries(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Routes that expired while messages still came for them."""
+    """Routes that expired while messages for them still arrived."""
     entries: defaultdict[tuple[str, str], list[Interval]] = defaultdict(list)
     for interval in evidence.intervals:
         entries[interval.node, interval.participant].append(interval)
@@ -222,7 +222,7 @@ def _expiry(cost: Sequence[MessageOutcome], participant: str, gap: tuple[int, in
 
 
 def find_full_queues(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Receivers that had no room."""
+    """Receivers whose queue was full."""
     full = frozenset({"QUEUE_FULL"})
     for node in sorted({drop.node for drop in losses if drop.reason in full}):
         for cost in _bursts(losses.claim(partial(_is_among, node=node, reasons=full))):
@@ -234,14 +234,14 @@ def find_full_queues(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
             }
             sentence = (
                 f"{_messages(len(cost))} {_were(len(cost))} dropped at {node} {_when(cost)} "
-                "(QUEUE_FULL): who should have got them had no room. "
-                f"{len(ids & elsewhere)} of them arrived elsewhere all the same."
+                "(QUEUE_FULL): the receiver's queue was full. "
+                f"{len(ids & elsewhere)} of them were delivered elsewhere."
             )
             yield _finding(FaultKind.STALLED, node, cost, [sentence], (cost[0].at, cost[-1].at))
 
 
 def find_unheard(losses: Losses, explain: Explain) -> Iterator[Finding]:
-    """Broadcasts that reached nobody at all."""
+    """Broadcasts without any receiver."""
     by_id: defaultdict[str, list[MessageOutcome]] = defaultdict(list)
     for drop in losses.claim(partial(_is_among, reasons=frozenset({"NO_SUBSCRIBER"}))):
         by_id[drop.multicast_id or ""].append(drop)
@@ -250,14 +250,14 @@ def find_unheard(losses: Losses, explain: Explain) -> Iterator[Finding]:
         why = explain(cost[-1].message_id)
         nodes = listed(dict.fromkeys(drop.node for drop in cost))
         sentence = (
-            f"{number} broadcast{'s' * (number != 1)} under {multicast_id} reached nobody "
+            f"{number} broadcast{'s' * (number != 1)} under {multicast_id} had no receiver "
             f"(NO_SUBSCRIBER at {nodes}){f': {why}' if why else ''}."
         )
         provider = multicast_id.partition("/")[0]
         yield _finding(FaultKind.UNHEARD, provider, cost, [sentence], (cost[0].at, cost[-1].at))
 
 
-# Inside
+# Internals
 
 
 def _is_among(
@@ -299,7 +299,7 @@ def _finding(
 def _costs(cost: Sequence[MessageOutcome]) -> str:
     """What was lost, by node and reason."""
     if not cost:
-        return "Nothing was lost by it."
+        return "It cost no messages."
     places = Counter((drop.node, drop.reason) for drop in cost)
     told = [f"{number} at {node} ({reason})" for (node, reason), number in places.most_common()]
     recipients = {drop.recipient for drop in cost}
@@ -309,7 +309,7 @@ def _costs(cost: Sequence[MessageOutcome]) -> str:
 
 
 def _bursts(drops: Sequence[MessageOutcome]) -> Iterator[list[MessageOutcome]]:
-    """Losses that belong together in time."""
+    """Groups of losses that are close in time."""
     burst: list[MessageOutcome] = []
     for drop in drops:
         if burst and drop.at > burst[-1].at + _RELATED:
@@ -321,12 +321,12 @@ def _bursts(drops: Sequence[MessageOutcome]) -> Iterator[list[MessageOutcome]]:
 
 
 def _is_of_a_leaf(interval: Interval) -> bool:
-    """Whether somebody behind a leaf is meant: local, and reached over a session."""
+    """Whether an entry is of a participant behind a leaf: local, and reached over a session."""
     return interval.local and interval.address.startswith("0#") and not interval.is_own
 
 
 def is_internal(name: str) -> bool:
-    """Whether a name means something only to the nodes themselves."""
+    """Whether a name is internal to the nodes."""
     return name.startswith(_INTERNAL)
 
 
@@ -341,7 +341,7 @@ def clock(microseconds: int) -> str:
 
 
 def day_and_clock(microseconds: int) -> str:
-    """An instant as commands take it.
+    """A time in the format that commands accept.
 
     >>> day_and_clock(1_700_000_000_120_900)
     '2023-11-14T22:13:20.120Z'
@@ -351,7 +351,7 @@ def day_and_clock(microseconds: int) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in a row.
+    """Names joined with commas and "and".
 
     >>> listed(["a", "b", "c"])
     'a, b and c'

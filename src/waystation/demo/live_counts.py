@@ -1,7 +1,7 @@
-"""Following the journals of a fleet while they are written: counts, rates, and what was dropped.
+"""Live counts from the journals of a fleet while they are written: outcomes, rates and drops.
 
-Nothing is asked of the nodes: their journals are on this machine. What is found here is for the eye
-and for timing; the findings come from the tables of the pipeline.
+The nodes are not queried: their journals are on this machine. These counts are for the display and
+for timing; the findings come from the tables of the pipeline.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from waystation.journal.schema import MESSAGES
 
 DROPPED: Final = "DROPPED"
 WINDOW: Final = 3.0
-"""Rates are those of about so many seconds."""
+"""Seconds over which rates are averaged."""
 
 
 class Drop(Struct, frozen=True):
-    """A message that was dropped: where, why, to whom it was to go, and its id."""
+    """A dropped message: node, reason, destination and id."""
 
     node: str
     reason: str
@@ -32,7 +32,7 @@ class Drop(Struct, frozen=True):
 
 
 class LiveCounts:
-    """What the journals of a fleet have told so far."""
+    """Counts of what the journals of a fleet contain so far."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
@@ -44,7 +44,7 @@ class LiveCounts:
         self._mark()
 
     def look(self) -> None:
-        """Read what was written since the last look."""
+        """Read what was written since the last call."""
         for node in nodes_of(self._journal, MESSAGES):
             if node not in self._readers:
                 self._readers[node] = TableReader(self._journal, MESSAGES, node, _ignore)
@@ -58,7 +58,7 @@ class LiveCounts:
         self._mark()
 
     def rates(self) -> dict[str, dict[str, float]]:
-        """Outcomes and reasons in a second, by node."""
+        """Outcomes and reasons per second, by node."""
         then, before = self._marks[0]
         seconds = max(time.monotonic() - then, 0.001)
         return {
@@ -70,7 +70,7 @@ class LiveCounts:
         }
 
     def dropped(self, node: str, reason: str, onward: str = "", since: int = 0) -> int:
-        """How many messages a node dropped for a reason since there were so many drops."""
+        """Number of drops at a node for a reason, not counting the first `since` drops."""
         return sum(
             drop.node == node and drop.reason == reason and drop.onward.startswith(onward)
             for drop in self.drops[since:]
@@ -92,5 +92,5 @@ class LiveCounts:
 
 
 def _ignore(path: Path, problem: str) -> None:
-    """Pass over what cannot be read now; the pipeline tells of what cannot be read at all."""
+    """Ignore files that cannot be read now; the pipeline reports those that never can."""
     del path, problem

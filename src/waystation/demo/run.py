@@ -1,7 +1,7 @@
-"""The demonstration itself: the fleet starts, works, is broken on purpose, rests, and ends.
+"""Runs the demonstration: starts the fleet, injects faults, lets the traffic finish, and stops it.
 
-Everything happens in one thread, which looks at the journals and draws while it waits. However it
-ends, no process is left.
+Everything runs in one thread, which reads the journals and updates the display while it waits.
+However it ends, no process is left.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from waystation.demo.live_counts import Drop, LiveCounts
 from waystation.demo.view import Picture, View
 from waystation.interruptions import undisturbed
 
-_TURN: Final = 0.05  # seconds between two turns of whoever waits
-_LOOK: Final = 0.25  # seconds between two looks at the journals
-_QUIET: Final = 1.0  # seconds without a new row, after which nothing is under way
-_REST: Final = 60.0  # seconds after which the fleet ends, at rest or not
+_TURN: Final = 0.05  # seconds between checks of a condition
+_LOOK: Final = 0.25  # seconds between reads of the journals
+_QUIET: Final = 1.0  # seconds without a new row, after which no message is in flight
+_REST: Final = 60.0  # maximum seconds to wait for the traffic to finish
 
 
 class DemoRun(Struct, frozen=True):
-    """What was done, and what the journals said while it was."""
+    """The injected faults, and what the journals recorded meanwhile."""
 
     faults: list[Fault]
     drops: list[Drop]
@@ -36,7 +36,7 @@ class DemoRun(Struct, frozen=True):
 
 
 def run_demo(directory: DemoDirectory, pace: Pace, view: View) -> DemoRun:
-    """Run the fleet, break it, and end it; its journals are complete then."""
+    """Run the fleet, inject the faults, and stop it, so that its journals are complete."""
     began = time.monotonic()
     runner = _Runner(directory, pace, view)
     try:
@@ -54,7 +54,7 @@ def run_demo(directory: DemoDirectory, pace: Pace, view: View) -> DemoRun:
 
 
 class _Runner:
-    """The fleet, and whoever watches it."""
+    """Runs the fleet, and keeps the display up to date."""
 
     def __init__(self, directory: DemoDirectory, pace: Pace, view: View) -> None:
         self.live = LiveCounts(directory.journal)
@@ -65,20 +65,20 @@ class _Runner:
         self._next_look = 0.0
 
     def run(self) -> None:
-        """From the first process to the last."""
+        """Run the whole demonstration."""
         say = self._view.say
         say(f"starting {len(PROCESSES)} processes on this machine")
         self.fleet.start(say)
         self.faults.inject_all()
         self._directory.write("deeds.json", self.faults.done)
-        say("the traffic ends, and what is under way arrives")
+        say("waiting for messages in flight")
         self._rest()
-        say("the fleet ends")
+        say("stopping the fleet")
         self.fleet.end()
         self.live.look()
 
     def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until something is so; whoever ended by itself meanwhile is an error."""
+        """Wait for a condition; raises if a process ends unexpectedly meanwhile."""
         deadline = time.monotonic() + seconds
         while True:
             self._look()
@@ -90,7 +90,7 @@ class _Runner:
             time.sleep(_TURN)
 
     def _rest(self) -> None:
-        """Let the traffic end, and wait until nothing is under way."""
+        """Stop the traffic, and wait until no message is in flight."""
         leaves = [self.fleet.processes[name] for name in LEAVES]
         for leaf in leaves:
             leaf.order(REST)

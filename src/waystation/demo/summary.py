@@ -1,6 +1,6 @@
-"""The end of a demonstration: its summary for programs, and the words that people read.
+"""The summary of a demonstration for programs, and the closing lines for people.
 
-Nothing is found out here; it only says what was.
+Nothing is computed here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from waystation.demo.run import DemoRun
 
 
 class Conclusion(Struct, frozen=True):
-    """What was made of the journals; without Spark there are no tables, and `missing` says why."""
+    """The results from the journals; without Spark there are none, and `missing` says why."""
 
     comparison: Comparison | None = None
     tables: dict[str, int] = {}  # rows
@@ -29,7 +29,7 @@ class Conclusion(Struct, frozen=True):
 
 
 class FaultResult(Struct, frozen=True):
-    """A fault, and what the tables say of it."""
+    """A fault, and what the tables say about it."""
 
     fault: Fault = field(name="deed")  # the name that readers of demo.json know
     found: bool
@@ -39,7 +39,7 @@ class FaultResult(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """Everything about a demonstration that a program may want to know."""
+    """The result of a demonstration, written to demo.json."""
 
     state: str  # done, or incomplete
     missing: str | None  # what is missing, and how to get it
@@ -48,7 +48,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     processes: list[str]
     counts: dict[str, dict[str, int]]  # by node, and outcome or reason
     faults: list[FaultResult]
-    others: list[str]  # what was found, and not done on purpose
+    others: list[str]  # findings without an injected fault
     unexplained: list[str]
     audit: list[str]
     tables: dict[str, int]
@@ -57,7 +57,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 def summarize(directory: DemoDirectory, demo_run: DemoRun, end: Conclusion) -> Summary:
-    """The summary of a demonstration, with a comparison or without."""
+    """Summarize a demonstration."""
     comparison = end.comparison
     example = demo_run.drops[-1].message_id if demo_run.drops else None
     if comparison is not None and comparison.example is not None:
@@ -91,11 +91,11 @@ def _found(matched_fault: MatchedFault) -> FaultResult:
 
 
 def next_lines(summary: Summary, command: str) -> Iterator[str]:
-    """Where everything is, and what to try next."""
+    """Closing lines: where the output is, and commands to try next."""
     out = Path(summary.out)
-    yield f"Everything is in {out}"
+    yield f"Output is in {out}"
     if summary.report is not None:
-        yield f"The report with pictures: {summary.report}"
+        yield f"Report: {summary.report}"
     yield "Try next:"
     journal = shlex.quote(str(out / "journal"))
     if summary.lost_message is not None:
