@@ -680,7 +680,7 @@ def test_what_is_no_dialect_or_no_list_of_addresses_is_refused_by_name_and_rule(
         LocalError, match=r"'10.0.0.1:1' is a single physical address", check=breaks("LA-3")
     ):
         router.register(1, "fleet", member, "10.0.0.1:1")  # type: ignore[arg-type]
-    with pytest.raises(LocalError, match=r"the limit groups is '5'", check=breaks("GR-2")):
+    with pytest.raises(LocalError, match=r"invalid limit groups '5'", check=breaks("GR-2")):
         GossipRouter(Limits(groups="5"))  # type: ignore[arg-type]
 
 

@@ -68,7 +68,7 @@ def test_a_node_that_ended_without_a_word() -> None:
     assert finding.example == "a" * 32
     assert finding.sentences == [
         (
-            "truck-2 crashed: its journal breaks off at 12:00:03.000; it was missed "
+            "truck-2 crashed: its journal breaks off at 12:00:03.000; other nodes noticed "
             "100 ms later. It restarted at 12:00:06.000."
         ),
         (
@@ -121,8 +121,8 @@ def test_a_receiver_without_room_and_that_others_were_not_held_up() -> None:
     assert finding.sentences == [
         (
             "3 messages were dropped at archive between 12:00:13.000 and 12:00:15.000 "
-            "(QUEUE_FULL): the receiver's queue was full. 2 of them arrived elsewhere all "
-            "the same."
+            "(QUEUE_FULL): the receiver's queue was full. 2 of them were delivered "
+            "elsewhere."
         )
     ]
 

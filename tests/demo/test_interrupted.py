@@ -149,6 +149,6 @@ def test_without_java_it_says_what_is_missing_and_does_the_rest(tmp_path: Path) 
         assert ended.process.wait(EFFECT_TIMEOUT) == 1
         lines = ended.said().splitlines()
         assert f"Output is in {ended.out}" in lines
-        assert lines[-1].startswith("waystation: there are no tables: Spark needs Java")
+        assert lines[-1].startswith("waystation: the tables were not built: Spark needs Java")
         told = json.loads((ended.out / "demo.json").read_text())
         assert told["state"] == "incomplete"

@@ -11,7 +11,7 @@ from waystation.errors import LocalError
 
 if not all(map(find_spec, ("pyspark", "pyarrow", "pandas"))):
     raise LocalError(
-        "the pipeline needs PySpark, pyarrow and pandas, and not all of them are installed",
+        "the pipeline needs PySpark, pyarrow and pandas, which are not all installed",
         rule="SP-4",
         hint="pip install 'waystation[spark]'",
     )

@@ -183,9 +183,9 @@ def _checked(tables: Iterable[str]) -> list[str]:
     for table in asked:
         if table not in TABLES:
             raise LocalError(
-                f"the pipeline builds no table {quote(table)}",
+                f"unknown table {quote(table)}",
                 rule="SP-1",
-                hint=f"name some of {', '.join(TABLES)}",
+                hint=f"choose from {', '.join(TABLES)}",
             )
     return [table for table in TABLES if table in asked]
 

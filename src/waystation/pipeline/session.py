@@ -149,7 +149,7 @@ def _reached_from(master: str) -> str | None:
 
     Spark itself would try for a minute or ten, and say it in other words.
     """
-    trouble = "it names no host"
+    trouble = "it has no host"
     for host, port in places_of(master):
         try:
             with socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection:
@@ -158,9 +158,9 @@ def _reached_from(master: str) -> str | None:
         except OSError as error:
             trouble = error.strerror or str(error) or type(error).__name__
     raise LocalError(
-        f"nobody answers at {master}: {trouble}",
+        f"cannot connect to {master}: {trouble}",
         rule="SP-4",
-        hint="start Spark there, or give another master",
+        hint="start Spark there, or give another --master",
     )
 
 
@@ -180,7 +180,7 @@ def _check_connect() -> None:
     if all(map(find_spec, ("grpc", "grpc_status", "google", "zstandard"))):
         return
     raise LocalError(
-        "Spark Connect needs grpcio and what goes with it, which is not installed",
+        "Spark Connect needs grpcio and its companions, which are not installed",
         rule="SP-4",
         hint="pip install 'waystation[connect]'",
     )

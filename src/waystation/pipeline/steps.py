@@ -140,9 +140,7 @@ def expected(
     ```
     """
     if hop_limit < 1:
-        raise LocalError(
-            f"the hop limit is {hop_limit}", rule="WK-11", hint="give a number from 1 on"
-        )
+        raise LocalError(f"invalid hop limit {hop_limit}", rule="WK-11", hint="give 1 or more")
 
     def work(data: NodeData) -> Iterator[pa.Table]:
         messages = data.coded_events(MESSAGES)
@@ -281,7 +279,7 @@ def health(messages: DataFrame, *, window: float = 60.0) -> DataFrame:
     """
     width = round(window * 1_000_000)
     if width < 1:
-        raise LocalError(f"the window is {window} s", rule="SP-1", hint="give seconds above 0")
+        raise LocalError(f"invalid window {window} s", rule="SP-1", hint="give seconds above 0")
 
     def together(found: Iterator[pa.Table]) -> Iterator[pa.Table]:
         for tallies in sums(found):
@@ -338,7 +336,7 @@ def rejects(journal: Journal) -> DataFrame:
     """
     schema = BUILT["rejects"]
     strays = [
-        (stray.table, None, stray.path, None, "it lies in no directory node=<name>")
+        (stray.table, None, stray.path, None, "it is not in a directory node=<name>")
         for stray in journal.listing.strays
     ]
 

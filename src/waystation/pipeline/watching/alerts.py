@@ -61,7 +61,7 @@ class Alerts(Struct, frozen=True):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise LocalError(
-                    f"the limit for {name} is {value}", rule="SP-3", hint="give 0 or more"
+                    f"invalid limit for {name}: {value}", rule="SP-3", hint="give 0 or more"
                 )
 
 
@@ -93,7 +93,7 @@ class Watchman:
             text = f"{node} dropped {dropped:,} of {report.messages:,} messages, most {most}"
             yield _alert("drops", node, None, share, limits.drops, text)
         if limits.missing and report.missing >= limits.missing:
-            text = f"{node} does not tell what became of {report.missing:,} messages"
+            text = f"{node} recorded no outcome for {report.missing:,} messages"
             yield _alert("missing", node, None, report.missing, limits.missing, text)
         if limits.flaps:
             for participant, count in self._flapping(node, report, limits.flaps):

@@ -35,7 +35,7 @@ Run: TypeAlias = Callable[[Task, list[bytes]], list[bytes]]
 """Runs a task once for each order, anywhere, and returns the answers in the same order."""
 
 NO_BATCH: Final = -1
-_STRAY: Final = "it lies in no directory node=<name>"
+_STRAY: Final = "it is not in a directory node=<name>"
 _STRAYS: Final = -1  # the bucket of what belongs to no node
 
 
@@ -243,9 +243,9 @@ class Engine:
     def _check_journal(self) -> None:
         if self._last.journal != self._journal:
             raise LocalError(
-                f"the checkpoint is of the journal {quote(self._last.journal)}",
+                f"the checkpoint belongs to the journal {quote(self._last.journal)}",
                 rule="SP-3",
-                hint="give each journal a checkpoint and tables of its own",
+                hint="use a separate checkpoint and output directory for each journal",
             )
 
     def _remember_files(self) -> None:
