@@ -1,7 +1,6 @@
 """Generates docs/reference/config.md from the settings.
 
-Run `python -m waystation.config.reference > docs/reference/config.md` after a change; a test
-compares.
+`make docs` generates the page, `make check` compares it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _HEAD: Final = """\
 
 For `waystation node --config FILE`; [how to write one](../how-to/configure-a-node.md). TOML, in
 UTF-8. File names are relative to the directory of the file. Unknown keys are errors. `[[…]]` tables
-may be repeated, `[…]` tables may not. `python -m waystation.config.reference` generates this page.
+may be repeated, `[…]` tables may not.
 """
 
 
@@ -78,7 +77,3 @@ def _default(field: structs.FieldInfo) -> str:
     if value is None or value == {}:
         return ""
     return f"`{msgspec.json.encode(value).decode()}`"
-
-
-if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201
