@@ -515,7 +515,7 @@ def reasons_page(page: str) -> str:
     from waystation.core.outcome import Reason  # noqa: PLC0415
     from waystation.why.explain import REASONS  # noqa: PLC0415
 
-    named = _kind_text()
+    named = _modules_naming()
     marks = re.compile(r"(<!-- code: (\w+) -->\n).*?(<!-- end of code -->)", re.DOTALL)
     told = [match[2] for match in marks.finditer(page)]
     if told != [str(reason) for reason in Reason]:
@@ -533,7 +533,7 @@ def reasons_page(page: str) -> str:
     return marks.sub(section, page)
 
 
-def _kind_text() -> dict[str, list[str]]:
+def _modules_naming() -> dict[str, list[str]]:
     """For each reason the modules of the live side that name it."""
     found: dict[str, list[str]] = {}
     for package in ("core", "node", "transports", "groups"):

@@ -288,7 +288,7 @@ def test_a_uuid_reads_back_from_its_text(uuid: bytes) -> None:
     ],
 )
 def test_what_is_no_uuid_is_refused(text: str) -> None:
-    with pytest.raises(LocalError, match="is no UUID"):
+    with pytest.raises(LocalError, match="invalid UUID"):
         uuid_from_text(text)
 
 

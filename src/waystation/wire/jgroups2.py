@@ -1,6 +1,6 @@
 """The gossip-router format of JGroups 2.10 to 2.12: bytes to values and back (GR-11).
 
-Only bytes and values live here: what a router does with a CONNECT is none of this file's business.
+Only bytes and values live here, not what a router does with a CONNECT.
 
 Nothing has a length in front: a client sends one structure of seven fields after the other, and
 only reading them tells where each ends. What a router sends is worse: the answer to CONNECT is one
@@ -330,7 +330,7 @@ def _extra_bytes(kind: Kind, extra: bytes) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{quote(extra)} is no extra data of an address of kind {quote(kind)}",
+        f"{quote(extra)} is not valid extra data for an address of kind {quote(kind)}",
         rule="GR-11",
         hint="give what a decoder gave, or the plain() form",
     )
@@ -620,7 +620,7 @@ class AnswerDecoder(_StreamDecoder[Answer]):
             return ConnectAnswer(first == _CONNECT_OK)
         cursor.position = cursor.start
         if first not in _UNASKED:
-            raise cursor.error(f"{first} is no answer to a CONNECT")
+            raise cursor.error(f"{first} is not an answer to a CONNECT")
         return (yield from self._read_structure())
 
     def _read_members(self) -> _Steps[Members]:
@@ -738,7 +738,7 @@ def _view_bytes(view: bytes) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{quote(view)} is no view", rule="GR-11", hint="give what a decoder gave, or nothing"
+        f"invalid view {quote(view)}", rule="GR-11", hint="give what a decoder gave, or nothing"
     )
 
 
@@ -752,7 +752,7 @@ def _unknown_bytes(value: Unknown) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{quote(raw)} is no structure of type {quote(value.type)}",
+        f"{quote(raw)} is not a structure of type {quote(value.type)}",
         rule="GR-11",
         hint="give what a decoder gave",
     )

@@ -1,13 +1,13 @@
 """The gossip-router format of JGroups 5.x: frames to values and back, both directions (GR-11).
 
 Both directions carry the same frames: a length in four bytes, then one structure of that size; the
-length -5 alone says goodbye. Only bytes and values live here: what a router does with a REGISTER is
-none of this file's business. Releases from 4.0 on write the same REGISTER, UNREGISTER, GET_MBRS and
+length -5 alone says goodbye. Only bytes and values live here, not what a router does with a
+REGISTER. Releases from 4.0 on write the same REGISTER, UNREGISTER, GET_MBRS and
 MESSAGE; before 5.2.6 the number of SUSPECT was that of HEARTBEAT.
 
 Where the two modes of the real router disagree, and in what it leaves open, this is what we do:
 
-- The length is believed, as in its NIO mode. A structure that ends before or after its frame is
+- The length is trusted, as in its NIO mode. A structure that ends before or after its frame is
   malformed, without exception; so is a length below 1 other than -5.
 - A frame of an unknown type is skipped by its length and reported as Unknown.
 - A frame with an address of an unknown class is malformed: nobody can say where the address ends.
@@ -527,7 +527,7 @@ def _frame(
 def _unknown_frame(value: Unknown) -> bytes:
     if not _LAST_TYPE < value.type <= 255:
         raise LocalError(
-            f"{quote(value.type)} is no unknown type",
+            f"{quote(value.type)} is not an unknown type",
             rule="GR-11",
             hint=f"give {_LAST_TYPE + 1} to 255, or a value of the type's own class",
         )

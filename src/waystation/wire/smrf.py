@@ -39,10 +39,10 @@ MAX_SIZE: Final = 4_000_000
 """The default limit for a frame and for its inflated body: what joynr's own WebSockets carry."""
 
 MAX_HEADERS: Final = 1024
-"""No frame has more headers. joynr itself uses six, and one for each custom header."""
+"""Maximum number of headers. joynr itself uses six, and one for each custom header."""
 
 MAX_PARTICIPANT: Final = 65_536
-"""The most bytes of a recipient or a sender; joynr's own are UUIDs and ids of multicasts."""
+"""Maximum size of a recipient or sender in bytes; joynr's own are UUIDs and multicast ids."""
 
 MAX_SIGNATURE: Final = 32_767
 """The longest signature: Java reads the length as a signed number."""
@@ -285,7 +285,7 @@ def _inflated(body: bytes, max_size: int) -> bytes:
         if not inflater.eof and inflater.decompress(inflater.unconsumed_tail, 1):
             raise _too_large(f"the inflated body is over {max_size} bytes")
     except zlib.error:
-        raise _malformed("the body is no zlib stream") from None
+        raise _malformed("the body is not a zlib stream") from None
     if not inflater.eof or inflater.unused_data:
         raise _malformed("the body is not one whole zlib stream")
     return plain
@@ -348,17 +348,17 @@ def encode(
     '010000006000000024000000'
     >>> encode(SmrfMessage("r", "s", signature=b"of other bytes"))
     Traceback (most recent call last):
-    waystation.errors.LocalError: a signature holds for the bytes it was made over; give ...
+    waystation.errors.LocalError: a signature is valid only for the bytes it was made over; give ...
     """
     if sign is None and (message.signature or message.is_custom_signed):
         raise LocalError(
-            "a signature holds for the bytes it was made over",
+            "a signature is valid only for the bytes it was made over",
             rule="WK-10",
             hint="give `sign`, or send on the frame as it was received",
         )
     if message.is_encrypted:
         raise LocalError(
-            "nobody reads an encrypted message", rule="WK-10", hint="write a plain body"
+            "encrypted messages are not supported", rule="WK-10", hint="write a plain body"
         )
     try:
         frame = _written(message, sign is not None)
@@ -370,7 +370,7 @@ def encode(
         ) from None
     except (TypeError, AttributeError, struct.error) as error:
         raise LocalError(
-            f"{quote(message)} holds what cannot be written: {error}",
+            f"{quote(message)} cannot be encoded: {error}",
             rule="WK-10",
             hint="give each field a value of its own type",
         ) from None
