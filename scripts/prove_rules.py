@@ -1,7 +1,7 @@
 """Write the proofs of the rules: which tests name which rule.
 
     python scripts/prove_rules.py            write proofs.json and docs/reference/rules.md
-    python scripts/prove_rules.py --check    say what is out of date, and end with 1
+    python scripts/prove_rules.py --check    report outdated files, and exit with 1
 
 The tests are read, not run: a rule's proof is a test function under `@pytest.mark.rule("ID")`.
 """
@@ -67,7 +67,7 @@ def page() -> str:
             lines += ["", f"**{rule.id}** {rule.meaning}", ""]
             lines += [f"- `{test}`" for test in rule.tests]
             if rule.pending:
-                lines.append("- not built yet")
+                lines.append("- not implemented yet")
     return "\n".join(lines) + "\n"
 
 

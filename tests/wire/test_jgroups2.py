@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.rule_errors import breaks
 from waystation.errors import DecodeError, LocalError
 from waystation.wire import jgroups2
-from waystation.wire.java import Cursor, Limits, encode_string
+from waystation.wire.java import Cursor, FormatLimits, encode_string
 from waystation.wire.jgroups import (
     Address,
     Kind,
@@ -431,7 +431,7 @@ def test_an_expectation_may_come_while_the_stream_stands_still() -> None:
 
 
 def test_a_long_list_of_members_is_told_from_a_message() -> None:
-    limits = Limits(items=3000)
+    limits = FormatLimits(items=3000)
     for count in (2559, 2561):  # 2560 would begin as a MESSAGE does
         decoder = AnswerDecoder(limits)
         decoder.expect_members()
@@ -507,15 +507,15 @@ def test_values_before_malformed_bytes_are_not_lost(bad: bytes) -> None:
 
 def test_the_limit_of_a_structure_counts_all_of_it() -> None:
     data = encode(Connect("demo", U, "A", (IP, IP)))
-    assert RequestDecoder(Limits(frame=len(data))).feed(data * 2) != []
+    assert RequestDecoder(FormatLimits(frame=len(data))).feed(data * 2) != []
     for cuts in (range(0), range(1, len(data))):
         with pytest.raises(DecodeError) as caught:
-            in_slices(RequestDecoder(Limits(frame=len(data) - 1)), data, cuts)
+            in_slices(RequestDecoder(FormatLimits(frame=len(data) - 1)), data, cuts)
         assert caught.value.too_large
 
 
 def test_never_more_is_held_than_one_structure() -> None:
-    limits = Limits(frame=1000)
+    limits = FormatLimits(frame=1000)
     decoder = RequestDecoder(limits)
     chance = random.Random(3)
     stream = b"".join(
@@ -884,7 +884,7 @@ def test_long_heads_are_not_remembered() -> None:
 
 def test_a_known_head_does_not_hide_a_message_over_the_limit() -> None:
     good, more = (encode(Message("demo", U, bytes(size))) for size in (100, 101))
-    buffer, limits, known = good + more, Limits(frame=len(good)), KnownHeads()
+    buffer, limits, known = good + more, FormatLimits(frame=len(good)), KnownHeads()
     assert scan(buffer, 0, len(buffer), known=known, limits=limits)[1:] == (len(good), 0)
     decoder = RequestDecoder(limits)
     assert len(decoder.feed(buffer)) == 1
@@ -934,7 +934,7 @@ def test_nothing_is_kept_in_the_module_for_long_heads() -> None:
 
 # Fuzzing: whatever comes, there are values or a DecodeError, and nothing else.
 
-TIGHT = Limits(frame=5000, string=300, items=50)
+TIGHT = FormatLimits(frame=5000, string=300, items=50)
 
 
 def outcome(

@@ -130,7 +130,7 @@ Effect: TypeAlias = (
 )
 
 
-class Limits(Struct, frozen=True):
+class MemberLimits(Struct, frozen=True):
     """Limits of the router; registrations above them are refused."""
 
     groups: int = 10_000
@@ -196,8 +196,8 @@ class GossipRouter:
     ((1,), (1,))
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = Limits() if limits is None else limits
+    def __init__(self, limits: MemberLimits | None = None) -> None:
+        self.limits = MemberLimits() if limits is None else limits
         for name, value in structs.asdict(self.limits).items():
             if not isinstance(value, int) or value < 1:
                 raise LocalError(

@@ -15,10 +15,10 @@ from waystation.core.gossip import Dialect
 from waystation.core.identity import LogicalAddress, Mapping, Uuid
 from waystation.errors import DecodeError, LocalError, quote
 from waystation.wire import jgroups2, jgroups5
-from waystation.wire.java import Limits
+from waystation.wire.java import FormatLimits
 from waystation.wire.jgroups import Address, PhysicalAddress, UuidAddress
 
-LIMITS: Final = Limits(frame=64 << 20, control=4 << 20)
+LIMITS: Final = FormatLimits(frame=64 << 20, control=4 << 20)
 """A member believes its router more than a router believes its clients."""
 
 

@@ -49,7 +49,7 @@ _WELL_FORMED: Final = re.compile(
 _BEYOND_THREE_BYTES: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
-class Limits(Struct, frozen=True, gc=False):
+class FormatLimits(Struct, frozen=True, gc=False):
     """Limits of a decoder. A length above a limit is refused before memory is allocated for it.
 
     `frame` bounds one whole frame or structure in bytes, payload included; `control` a frame of 5.x
@@ -59,7 +59,7 @@ class Limits(Struct, frozen=True, gc=False):
     routers know no limits; their members cut what they send into pieces of about 60 kB, their names
     are short, and their groups have less than 2,000 members.
 
-    >>> Limits(frame=1 << 20).string
+    >>> FormatLimits(frame=1 << 20).string
     4096
     """
 
@@ -69,7 +69,7 @@ class Limits(Struct, frozen=True, gc=False):
     control: int = 1 << 20
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = FormatLimits()
 
 
 class IncompleteError(Exception):
@@ -115,7 +115,7 @@ class Cursor:
         buffer: bytes | bytearray,
         *,
         format: str,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: FormatLimits = DEFAULT_LIMITS,
         position: int = 0,
         end: int | None = None,
         whole: bool = True,

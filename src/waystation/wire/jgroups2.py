@@ -42,8 +42,8 @@ from waystation.wire.java import (
     MAX_UTF,
     WORTH_A_VIEW,
     Cursor,
+    FormatLimits,
     IncompleteError,
-    Limits,
     cut,
     encode_count,
     encode_string,
@@ -449,7 +449,7 @@ def _read_ping_data(cursor: Cursor) -> _Steps[PingData]:
 class _StreamDecoder(ABC, Generic[V]):
     """A stream of structures, in pieces of any size, to values."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: FormatLimits = DEFAULT_LIMITS) -> None:
         self.error: DecodeError | None = None
         self._buffer = bytearray()
         self._cursor = Cursor(self._buffer, format=FORMAT, limits=limits, whole=False)
@@ -792,7 +792,7 @@ def encode(value: Request | Answer) -> bytes:
 
 # Many messages at once.
 
-_NO_LIMITS: Final = Limits(frame=_MAX_PAYLOAD, string=MAX_UTF, items=MAX_ITEMS)
+_NO_LIMITS: Final = FormatLimits(frame=_MAX_PAYLOAD, string=MAX_UTF, items=MAX_ITEMS)
 
 
 def read_head(head: bytes) -> MessageHead:
@@ -881,7 +881,7 @@ def scan(
     end: int,
     *,
     known: KnownHeads | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: FormatLimits = DEFAULT_LIMITS,
 ) -> tuple[list[Run], int, int]:
     r"""Find the whole MESSAGE structures at the beginning of a part of a buffer, and copy none.
 
@@ -923,7 +923,7 @@ def scan(
 
 
 def _read_new_head(
-    buffer: bytes | bytearray, position: int, end: int, limits: Limits
+    buffer: bytes | bytearray, position: int, end: int, limits: FormatLimits
 ) -> tuple[bytes, int]:
     """The head of the message that is here as a whole, and its end; no head if it is unusual."""
     end = min(end, position + limits.frame)
@@ -950,7 +950,7 @@ def _walk_known(
     position: int,
     end: int,
     known: KnownHeads,
-    limits: Limits,
+    limits: FormatLimits,
     runs: list[Run],
 ) -> int:
     """Step over whole messages with known heads of one size, and note their runs.

@@ -34,7 +34,7 @@ from waystation.wire.java import (
     MAX_ITEMS,
     MAX_UTF,
     Cursor,
-    Limits,
+    FormatLimits,
     encode_count,
     encode_string,
     moved,
@@ -338,7 +338,7 @@ def _ping_data_bytes(data: PingData) -> bytes:
 
 # Frames to values.
 
-_HEAD_LIMITS: Final = Limits(string=MAX_UTF, items=MAX_ITEMS)
+_HEAD_LIMITS: Final = FormatLimits(string=MAX_UTF, items=MAX_ITEMS)
 
 
 def _read_message_head(cursor: Cursor) -> MessageHead:
@@ -369,7 +369,7 @@ def _read_head(head: bytes) -> MessageHead:
 _read_short_head: Final = lru_cache(maxsize=1024)(_read_head)  # few are in use at a time
 
 
-def _frame_end(buffer: bytes | bytearray, position: int, limits: Limits) -> int:
+def _frame_end(buffer: bytes | bytearray, position: int, limits: FormatLimits) -> int:
     """Where the frame ends that begins here; its length is there, and is not yet trusted."""
     length: int = _LENGTH.unpack_from(buffer, position)[0]
     if 0 < length <= limits.frame:
@@ -382,7 +382,7 @@ def _frame_end(buffer: bytes | bytearray, position: int, limits: Limits) -> int:
     raise DecodeError(f"the length of a frame is {length}", format=FORMAT, offset=position)
 
 
-def _check_control(buffer: bytes | bytearray, start: int, end: int, limits: Limits) -> None:
+def _check_control(buffer: bytes | bytearray, start: int, end: int, limits: FormatLimits) -> None:
     """Only a MESSAGE may be as long as a frame may be; the type is there."""
     length = end - start - 4
     if length > limits.control and buffer[start + 4] != _MESSAGE:
@@ -394,7 +394,7 @@ def decode(
     buffer: bytes | bytearray,
     start: int = 0,
     end: int | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: FormatLimits = DEFAULT_LIMITS,
 ) -> Value:
     r"""Decode the one frame that a buffer holds, or a part of it, with its length in front.
 
@@ -577,7 +577,7 @@ def scan(
     end: int,
     *,
     known: KnownHeads | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: FormatLimits = DEFAULT_LIMITS,
 ) -> tuple[list[Run], int, int]:
     r"""Find the whole frames in a part of a buffer, and copy none of them.
 
@@ -607,7 +607,7 @@ def scan(
 
 
 def _split(
-    buffer: bytes | bytearray, position: int, end: int, known: KnownHeads, limits: Limits
+    buffer: bytes | bytearray, position: int, end: int, known: KnownHeads, limits: FormatLimits
 ) -> tuple[list[Run], int, int, DecodeError | None]:
     runs: list[Run] = []
     try:
@@ -635,7 +635,7 @@ def _split(
 
 
 def _read_new_head(
-    buffer: bytes | bytearray, position: int, frame_end: int, limits: Limits
+    buffer: bytes | bytearray, position: int, frame_end: int, limits: FormatLimits
 ) -> bytes:
     """The head of this MESSAGE frame, when all in it is good; nothing if it is no MESSAGE."""
     if frame_end - position == 4 or buffer[position + 4] != _MESSAGE:
@@ -658,7 +658,7 @@ def _walk_known(
     position: int,
     end: int,
     known: KnownHeads,
-    limits: Limits,
+    limits: FormatLimits,
     runs: list[Run],
 ) -> int:
     """Step over whole MESSAGE frames with known heads of one size, and note their runs.
@@ -724,7 +724,7 @@ class Decoder:
     [Heartbeat(), Goodbye()]
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: FormatLimits = DEFAULT_LIMITS) -> None:
         self.error: DecodeError | None = None
         self._limits = limits
         self._known = KnownHeads()
