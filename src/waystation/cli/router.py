@@ -16,7 +16,7 @@ from waystation.cli.options import FILE, SETTINGS, Numbers
 from waystation.cli.process import allow_files, log_to_stderr
 from waystation.cli.serving import check_place, tls_of, tls_options
 from waystation.gossip_router import Admission, GossipServer, Settings
-from waystation.gossip_router.monitor import Monitor
+from waystation.net.monitor import Monitor
 from waystation.node.runner import run, stop_signals
 
 _DEFAULT: Final = Settings()

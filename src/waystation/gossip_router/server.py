@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, assert_never
 
 from waystation.core.expiry import NEVER
@@ -33,12 +33,14 @@ from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.errors import LocalError
 from waystation.gossip_router.admission import Admission
 from waystation.gossip_router.client import FRONT, Client, watch_handshakes
-from waystation.gossip_router.metrics import Counts, Sample
+from waystation.gossip_router.metrics import PREFIX, Counts
 from waystation.gossip_router.outbox import Outbox
 from waystation.gossip_router.outcomes import MemberRecord, Outcomes
 from waystation.gossip_router.reader import Reader
 from waystation.gossip_router.settings import Settings
 from waystation.net.complaints import Complaints
+from waystation.net.metrics import Family, exposition, gauge
+from waystation.net.monitor import Health
 from waystation.net.place import place_of
 from waystation.net.sockets import open_listener
 from waystation.net.tls import Tls
@@ -420,24 +422,29 @@ class GossipServer:
 
     # What is told to people
 
-    def gauges(self) -> dict[str, tuple[str, list[Sample]]]:
-        """What is the case now, for the metrics."""
-        spoken: Counter[str] = Counter()
+    def metrics(self) -> str:
+        """What happened and what is the case now, for Prometheus."""
+        return exposition(PREFIX, (*self.counts.families(), *self._gauges()))
+
+    def health(self) -> Health:
+        """Whether it serves members."""
+        return Health(status="draining" if self.draining else "ok", listening=self.place)
+
+    def _gauges(self) -> Iterator[Family]:
+        connections: Counter[str] = Counter()
         queued = 0
         for client in self._clients.values():
-            spoken[client.reader.dialect.value if client.reader else "unknown"] += 1
+            connections[client.reader.dialect.value if client.reader else "unknown"] += 1
             queued += client.outbox.waiting()
         groups = Counter(dialect.value for dialect, _ in self._rosters)
         members: Counter[str] = Counter()
         for (dialect, _), roster in self._rosters.items():
             members[dialect.value] += len(roster.entries)
-        return {
-            "connections": ("Open connections.", by_dialect(spoken)),
-            "groups": ("Groups with members.", by_dialect(groups)),
-            "members": ("Members of groups.", by_dialect(members)),
-            "queued_bytes": ("Bytes that wait for receivers.", [({}, queued)]),
-            "draining": ("Whether the router is ending.", [({}, int(self.draining))]),
-        }
+        yield gauge("connections", "Open connections.", connections, "dialect")
+        yield gauge("groups", "Groups with members.", groups, "dialect")
+        yield gauge("members", "Members of groups.", members, "dialect")
+        yield gauge("queued_bytes", "Bytes that wait for receivers.", queued)
+        yield gauge("draining", "Whether the router is ending.", int(self.draining))
 
     def _refuse(self, cause: str, client: Client, detail: str) -> None:
         self.counts.refused[cause] += 1
@@ -452,8 +459,3 @@ class GossipServer:
 
     def _now_ms(self) -> int:
         return int(self.loop.time() * 1000)
-
-
-def by_dialect(found: Counter[str]) -> list[Sample]:
-    """Samples with the dialect as their label."""
-    return [({"dialect": dialect}, number) for dialect, number in sorted(found.items())]
