@@ -74,7 +74,7 @@ class Reader2(Reader):
     def go_on(self) -> bool:
         """Work through the data; False when the turn is over before that."""
         self._work = 0
-        while not self.ended:
+        while self.client.is_open:
             if not self._pass_on():
                 return False
             if self._position == self._end:
@@ -126,7 +126,7 @@ class Reader2(Reader):
             self._structure = False
             self.progressed = True
             self._obey(request)
-        if decoder.error is not None and not self.ended:
+        if decoder.error is not None and self.client.is_open:
             self._fail(decoder.error)
 
     def _obey(self, request: Request) -> None:
@@ -135,21 +135,20 @@ class Reader2(Reader):
         if isinstance(request, Message):
             self._pass_on_unusual(request)
             return
-        server.counts.requests[type(request).__name__.lower()] += 1
+        self._counts.requests[type(request).__name__.lower()] += 1
         if isinstance(request, Connect):
             self._connect(request)
         elif isinstance(request, Disconnect):
             self._disconnect(request)
         elif isinstance(request, GossipGet):
             if request.group is None:
-                self._refuse("a GOSSIP_GET names no group")
+                server.reject(client, "malformed", "a GOSSIP_GET without group")
             else:
                 client.tell(server.members(client, request.group, _members))
         elif isinstance(request, Ping):
             server.beat(client)
         elif isinstance(request, Close):
-            self.ended = True
-            client.leave()
+            server.left(client)
 
     def _pass_on_unusual(self, message: Message) -> None:
         """Pass on a message with fields that nobody uses; without a payload there is nothing to."""
@@ -162,13 +161,13 @@ class Reader2(Reader):
             self._forward(targets, plain, 1, where)
             return
         self._count_dropped(reason, 1)
-        if self.server.outcomes is not None:
+        if self._outcomes is not None:
             self._tell_dropped(where, [len(encode(message))], reason)
 
     def _connect(self, request: Connect) -> None:
         if request.group is None or request.address is None:
             self.client.tell(_REFUSED)
-            self._refuse("a CONNECT names no group or no address")
+            self.server.reject(self.client, "malformed", "a CONNECT without group or address")
             return
         physical = tuple(str(place) for place in request.physical or () if place is not None)
         entry = PingData(request.address, request.name, request.physical)
@@ -183,10 +182,6 @@ class Reader2(Reader):
             self.server.unregister(self.client, request.group, request.address.key)
         else:
             self.server.unregister_everywhere(self.client, request.address.key)
-
-    def _refuse(self, detail: str) -> None:
-        self.ended = True
-        self.client.fail("malformed", detail)
 
     def _destination(self, head: bytes) -> tuple[str | None, Address | None]:
         fields = read_head(head)

@@ -85,7 +85,7 @@ class Reader5(Reader):
                     forward(targets, view[first:last].tobytes(), count, head)
             else:
                 self._answer(data, first, last)
-                if self.ended:
+                if not self.client.is_open:
                     return True
                 self._check_routes()
                 if not self.client.takes_answers():
@@ -111,7 +111,7 @@ class Reader5(Reader):
             self._fail(error)
             return
         self._work += REQUEST
-        self.server.counts.requests[type(value).__name__.lower()] += 1
+        self._counts.requests[type(value).__name__.lower()] += 1
         self._obey(value)
 
     def _obey(self, value: Value) -> None:
@@ -127,13 +127,11 @@ class Reader5(Reader):
             server.beat(client)
             client.tell(_HEARTBEAT)
         elif isinstance(value, Goodbye):
-            self.ended = True
-            client.leave()
+            server.left(client)
 
     def _register(self, value: Register) -> None:
         if value.group is None or value.address is None:
-            self.ended = True
-            self.client.fail("malformed", "a REGISTER names no group or no address")
+            self.server.reject(self.client, "malformed", "a REGISTER without group or address")
             return
         physical = () if value.physical is None else (str(value.physical),)
         entry = PingData(value.address, value.name, value.physical)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
-from waystation.net.metrics import Family, counter
+from waystation.net.metrics import Family, counter, gauge
 
-PREFIX = "waystation_router"
+if TYPE_CHECKING:
+    from waystation.gossip_router.server import GossipServer
+
+PREFIX: Final = "waystation_router"
 
 
 class Counts:
@@ -23,7 +27,7 @@ class Counts:
         self.received = 0  # messages
         self.delivered = 0  # copies of messages handed to the connections of receivers
         self.bytes_received = 0
-        self.bytes_sent = 0
+        self.bytes_sent = 0  # over connections that ended; the others know theirs
         self.dropped: Counter[str] = Counter()  # copies, or messages that had no receiver at all
         self.requests: Counter[str] = Counter()
         self.members: Counter[str] = Counter()  # what happened to them
@@ -31,18 +35,31 @@ class Counts:
         self.disconnected: Counter[str] = Counter()
         self.waits: Counter[str] = Counter()  # of senders for receivers, by how that ended
 
-    def families(self) -> Iterator[Family]:
-        """The counters as Prometheus reads them."""
-        yield counter("connections_opened", "Connections accepted so far.", self.opened)
-        yield counter("messages_received", "Messages that clients sent.", self.received)
-        yield counter("messages_delivered", "Copies handed to receivers.", self.delivered)
-        yield counter("messages_dropped", "Copies dropped, by reason.", self.dropped, "reason")
-        yield counter("received_bytes", "Bytes read from clients.", self.bytes_received)
-        yield counter("sent_bytes", "Bytes written to clients.", self.bytes_sent)
-        yield counter("requests", "Requests other than messages, by kind.", self.requests, "kind")
-        yield counter("member_changes", "Changes of membership, by kind.", self.members, "kind")
-        yield counter("refusals", "What was refused, by cause.", self.refused, "cause")
-        yield counter("waits", "Receivers that senders waited for.", self.waits, "result")
-        yield counter(
-            "disconnections", "Connections that the router ended.", self.disconnected, "cause"
-        )
+
+def families(router: GossipServer) -> Iterator[Family]:
+    """What a router has counted, and what is the case now."""
+    counts, clients = router.counts, router.clients()
+    sent = counts.bytes_sent + sum(client.written for client in clients)
+    yield counter("connections_opened", "Connections accepted so far.", counts.opened)
+    yield counter("messages_received", "Messages that clients sent.", counts.received)
+    yield counter("messages_delivered", "Copies handed to receivers.", counts.delivered)
+    yield counter("messages_dropped", "Copies dropped, by reason.", counts.dropped, "reason")
+    yield counter("received_bytes", "Bytes read from clients.", counts.bytes_received)
+    yield counter("sent_bytes", "Bytes written to clients.", sent)
+    yield counter("requests", "Requests other than messages, by kind.", counts.requests, "kind")
+    yield counter("member_changes", "Changes of membership, by kind.", counts.members, "kind")
+    yield counter("refusals", "What was refused, by cause.", counts.refused, "cause")
+    yield counter("waits", "Receivers that senders waited for.", counts.waits, "result")
+    ended = "Connections that the router ended, by cause."
+    yield counter("disconnections", ended, counts.disconnected, "cause")
+    connections = Counter(c.reader.dialect.value if c.number else "unknown" for c in clients)
+    groups = Counter(dialect.value for dialect, _ in router.rosters)
+    members: Counter[str] = Counter()
+    for (dialect, _), roster in router.rosters.items():
+        members[dialect.value] += len(roster.entries)
+    yield gauge("connections", "Open connections.", connections, "dialect")
+    yield gauge("groups", "Groups with members.", groups, "dialect")
+    yield gauge("members", "Members of groups.", members, "dialect")
+    unsent = sum(client.unsent for client in clients)
+    yield gauge("queued_bytes", "Bytes that wait for receivers.", unsent)
+    yield gauge("draining", "Whether the router is ending.", int(router.draining))

@@ -8,6 +8,8 @@ from msgspec import Struct, structs
 
 from waystation.core.gossip import Limits as MemberLimits
 from waystation.errors import LocalError, quote
+from waystation.net.connection import ConnectionLimits
+from waystation.net.server import ServerLimits
 from waystation.wire.java import Limits as FormatLimits
 
 SlowReceiver: TypeAlias = Literal["shed", "disconnect"]
@@ -70,6 +72,25 @@ class Settings(Struct, frozen=True, kw_only=True):
             members_per_group=self.members_per_group,
             members_per_connection=self.members_per_connection,
             silence_ms=max(1, int(self.silence * 1000)),
+        )
+
+    def of_connections(self) -> ConnectionLimits:
+        """The part that a connection needs; half of a queue is where senders are held back."""
+        return ConnectionLimits(
+            high_water=self.queue // 2,
+            first_byte=self.silence,
+            linger=self.linger,
+            dead=self.dead,
+            user_timeout=True,
+        )
+
+    def of_server(self) -> ServerLimits:
+        """The part that the listener needs."""
+        return ServerLimits(
+            connections=self.connections,
+            handshake=self.silence,
+            frame=self.silence,
+            backlog=self.backlog,
         )
 
     def of_format(self) -> FormatLimits:
