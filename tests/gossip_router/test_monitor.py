@@ -7,13 +7,13 @@ import json
 from tests.gossip_router.clients import Client2, Client5, serving, uuid
 from tests.net.test_monitor import ask
 from tests.node.live import runs, runs_on_every_loop
-from waystation.gossip_router.server import GossipServer
+from waystation.gossip_router import GossipServer, RouterMetrics
 from waystation.net.monitor import Monitor
 from waystation.wire.jgroups5 import Message
 
 
 async def monitored(server: GossipServer) -> Monitor:
-    monitor = Monitor(server)
+    monitor = Monitor(RouterMetrics(server))
     await monitor.start("127.0.0.1:0")
     return monitor
 

@@ -17,14 +17,14 @@ from waystation.net.place import parse_place
 class Program:
     """Something to watch."""
 
-    status = "ok"
+    draining = False
     text = "a_total 1\n"
 
     def metrics(self) -> str:
         return self.text
 
     def health(self) -> Health:
-        return Health(status=self.status, listening="here:1")
+        return Health(draining=self.draining, listening="here:1")
 
 
 async def ask(monitor: Monitor, request: bytes) -> tuple[str, str]:
@@ -60,7 +60,7 @@ async def test_it_tells_metrics_and_health() -> None:
             "HTTP/1.1 200 OK",
             '{"status":"ok","listening":"here:1"}\n',
         )
-        program.status = "draining"
+        program.draining = True
         status, body = await ask(monitor, b"GET /health HTTP/1.1\r\n\r\n")
         assert status == "HTTP/1.1 503 Service Unavailable"
         assert '"draining"' in body

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from waystation.net.metrics import Family, counter, gauge
+from waystation.net.metrics import Family, counter, exposition, gauge
+from waystation.net.monitor import Health
 
 if TYPE_CHECKING:
     from waystation.gossip_router.server import GossipServer
-
-PREFIX: Final = "waystation_router"
 
 
 class Counts:
@@ -36,8 +35,22 @@ class Counts:
         self.waits: Counter[str] = Counter()  # of senders for receivers, by how that ended
 
 
-def families(router: GossipServer) -> Iterator[Family]:
-    """What a router has counted, and what is the case now."""
+class RouterMetrics:
+    """What is monitored of a router: `Monitor(RouterMetrics(server))`."""
+
+    def __init__(self, router: GossipServer) -> None:
+        self._router = router
+
+    def metrics(self) -> str:
+        """The text for Prometheus."""
+        return exposition("waystation_router", _families(self._router))
+
+    def health(self) -> Health:
+        """Whether it serves members."""
+        return Health(draining=self._router.draining, listening=self._router.place)
+
+
+def _families(router: GossipServer) -> Iterator[Family]:
     counts, clients = router.counts, router.clients()
     sent = counts.bytes_sent + sum(client.written for client in clients)
     yield counter("connections_opened", "Connections accepted so far.", counts.opened)

@@ -32,12 +32,10 @@ from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.errors import LocalError
 from waystation.gossip_router.admission import Admission
 from waystation.gossip_router.client import FRONT, Client
-from waystation.gossip_router.metrics import PREFIX, Counts, families
+from waystation.gossip_router.metrics import Counts
 from waystation.gossip_router.outcomes import MemberRecord, Outcomes
 from waystation.gossip_router.settings import Settings
 from waystation.net.connection import Failure
-from waystation.net.metrics import exposition
-from waystation.net.monitor import Health
 from waystation.net.server import Server
 from waystation.net.tls import Tls
 from waystation.wire.jgroups import Address
@@ -138,14 +136,6 @@ class GossipServer:
     def clients(self) -> list[Client]:
         """Everybody who is connected."""
         return cast("list[Client]", list(self._server.connections))
-
-    def metrics(self) -> str:
-        """What happened and what is the case now, for Prometheus."""
-        return exposition(PREFIX, families(self))
-
-    def health(self) -> Health:
-        """Whether it serves members."""
-        return Health(status="draining" if self.draining else "ok", listening=self.place)
 
     def _wake(self) -> None:
         """End clients that should have sent heartbeats and did not."""

@@ -21,24 +21,24 @@ class Family(NamedTuple):
     samples: list[tuple[tuple[tuple[str, str], ...], float]]
 
 
-Numbers = float | Mapping[str, float]
-"""One number, or a number for each value of a label."""
+Numbers = float | Mapping[str, float] | Mapping[tuple[str, str], float]
+"""One number, or a number for each value of a label, or of two labels."""
 
 
-def counter(name: str, help_text: str, numbers: Numbers, label: str = "") -> Family:
-    """A number that only grows, or one for each value of a label.
+def counter(name: str, help_text: str, numbers: Numbers, *labels: str) -> Family:
+    """A number that only grows, or one for each value of these labels.
 
     >>> print(exposition("shop", [counter("sales", "What was sold.", {"tea": 2}, "kind")]), end="")
     # HELP shop_sales_total What was sold.
     # TYPE shop_sales_total counter
     shop_sales_total{kind="tea"} 2
     """
-    return Family(f"{name}_total", "counter", help_text, _samples(numbers, label))
+    return _family(f"{name}_total", "counter", help_text, numbers, labels)
 
 
-def gauge(name: str, help_text: str, numbers: Numbers, label: str = "") -> Family:
-    """A number that is measured now, or one for each value of a label."""
-    return Family(name, "gauge", help_text, _samples(numbers, label))
+def gauge(name: str, help_text: str, numbers: Numbers, *labels: str) -> Family:
+    """A number that is measured now, or one for each value of these labels."""
+    return _family(name, "gauge", help_text, numbers, labels)
 
 
 def exposition(prefix: str, families: Iterable[Family]) -> str:
@@ -46,10 +46,16 @@ def exposition(prefix: str, families: Iterable[Family]) -> str:
     return "".join(line + "\n" for family in families for line in _lines(prefix, family))
 
 
-def _samples(numbers: Numbers, label: str) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+def _family(
+    name: str, kind: str, help_text: str, numbers: Numbers, labels: tuple[str, ...]
+) -> Family:
     if not isinstance(numbers, Mapping):
-        return [((), numbers)]
-    return [(((label, value),), numbers[value]) for value in sorted(numbers)]
+        return Family(name, kind, help_text, [((), numbers)])
+    samples = []
+    for key, number in sorted(numbers.items()):
+        values = (key,) if isinstance(key, str) else key
+        samples.append((tuple(zip(labels, values, strict=True)), number))
+    return Family(name, kind, help_text, samples)
 
 
 def _lines(prefix: str, family: Family) -> Iterator[str]:

@@ -25,9 +25,9 @@ _SERVER_LIMITS: Final = ServerLimits(connections=64)
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """Whether a program does its work, and where it listens."""
+    """Whether a program takes new work, and where it listens."""
 
-    status: str  # "ok", or what keeps it from working: "draining"
+    draining: bool
     listening: str | list[str]
 
 
@@ -39,7 +39,7 @@ class Monitored(Protocol):
         ...
 
     def health(self) -> Health:
-        """Whether it does its work."""
+        """Whether it takes new work."""
         ...
 
 
@@ -72,9 +72,10 @@ class Monitor:
                 return HTTPStatus.OK, CONTENT_TYPE, self._subject.metrics().encode()
             case "/health":
                 health = self._subject.health()
-                ok = health.status == "ok"
-                status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
-                return status, "application/json", json.encode(health) + b"\n"
+                status = HTTPStatus.SERVICE_UNAVAILABLE if health.draining else HTTPStatus.OK
+                word = "draining" if health.draining else "ok"
+                body = json.encode({"status": word, "listening": health.listening})
+                return status, "application/json", body + b"\n"
         return HTTPStatus.NOT_FOUND, "text/plain", b"try /metrics or /health\n"
 
 
