@@ -37,14 +37,17 @@ from waystation.wire.jgroups2 import (
     size_at,
 )
 
-_CONNECTED, _REFUSED = encode(ConnectAnswer(ok=True)), encode(ConnectAnswer(ok=False))
-_LEFT, _NOT_LEFT = encode(DisconnectAnswer(ok=True)), encode(DisconnectAnswer(ok=False))
+_NOT_LEFT = encode(DisconnectAnswer(ok=False))
 
 
 class Reader2(Reader):
     """What one client of 2.12 says."""
 
     dialect: ClassVar[Dialect] = Dialect.JGROUPS2
+    registered = encode(ConnectAnswer(ok=True))
+    refused = encode(ConnectAnswer(ok=False))
+    unregistered = encode(DisconnectAnswer(ok=True))
+    farewell = b""  # the end of the connection says it
 
     _data: bytes | bytearray = b""
     _position = 0
@@ -166,7 +169,7 @@ class Reader2(Reader):
 
     def _connect(self, request: Connect) -> None:
         if request.group is None or request.address is None:
-            self.client.tell(_REFUSED)
+            self.client.tell(self.refused)
             self.server.reject(self.client, "malformed", "a CONNECT without group or address")
             return
         physical = tuple(str(place) for place in request.physical or () if place is not None)
@@ -190,25 +193,9 @@ class Reader2(Reader):
     def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return size_at(piece, position)
 
-    def registered(self) -> bytes:
-        """One bare byte."""
-        return _CONNECTED
-
-    def refused(self) -> bytes:
-        """Another bare byte."""
-        return _REFUSED
-
-    def unregistered(self) -> bytes:
-        """A structure."""
-        return _LEFT
-
     def suspect(self, group: str, address: Address) -> bytes:  # noqa: ARG002 - there is no place for it
         """A structure, and the address behind it."""
         return encode(Suspect(address))
-
-    def farewell(self) -> bytes:
-        """Nothing: the end of the connection says it."""
-        return b""
 
 
 def _members(group: str, entries: tuple[PingData, ...]) -> bytes:

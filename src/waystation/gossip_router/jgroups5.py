@@ -34,13 +34,14 @@ from waystation.wire.jgroups5 import (
 )
 
 _HEARTBEAT = encode(Heartbeat())
-_GOODBYE = encode(Goodbye())
 
 
 class Reader5(Reader):
     """What one client of 5.x says."""
 
     dialect: ClassVar[Dialect] = Dialect.JGROUPS5
+    registered = refused = unregistered = b""  # a client expects no answer, and understands none
+    farewell = encode(Goodbye())
 
     _data: bytes | bytearray = b""
     _rest = 0  # where in it the part begins that is no whole frame
@@ -159,25 +160,9 @@ class Reader5(Reader):
     def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return 4 + int.from_bytes(piece[position : position + 4], "big")
 
-    def registered(self) -> bytes:
-        """Nothing: a 5.x client expects no answer."""
-        return b""
-
-    def refused(self) -> bytes:
-        """Nothing that a client would understand."""
-        return b""
-
-    def unregistered(self) -> bytes:
-        """Nothing: a 5.x client expects no answer."""
-        return b""
-
     def suspect(self, group: str, address: Address) -> bytes:
         """One frame, which names the group."""
         return encode(Suspect(group, address))
-
-    def farewell(self) -> bytes:
-        """Say that the connection ends on purpose."""
-        return _GOODBYE
 
 
 def _members(group: str, entries: tuple[PingData, ...], *, last: bool = True) -> bytes:

@@ -7,6 +7,7 @@ more than that waits for its next turn, and nobody else waits for it.
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -19,6 +20,8 @@ from waystation.wire.jgroups import Address, KnownHeads
 if TYPE_CHECKING:
     from waystation.gossip_router.client import Client
     from waystation.gossip_router.server import GossipServer
+
+_log = logging.getLogger("waystation.router")
 
 TURN: Final = 20_000
 """How much work a connection gets done at a time, in copies of runs of messages handed on."""
@@ -39,9 +42,13 @@ Where = bytes | tuple[str | None, Address | None]
 
 
 class Reader(ABC):
-    """One connection's dialect."""
+    """One connection's dialect; an answer that it does not have is empty."""
 
     dialect: ClassVar[Dialect]
+    registered: ClassVar[bytes]  # the answer to a member that is registered now
+    refused: ClassVar[bytes]  # to one that is not
+    unregistered: ClassVar[bytes]  # to one that has left
+    farewell: ClassVar[bytes]  # the last words of a router that closes the connection
 
     def __init__(self, client: Client, server: GossipServer) -> None:
         self.client = client
@@ -79,24 +86,8 @@ class Reader(ABC):
         """Where a message with this head goes."""
 
     @abstractmethod
-    def registered(self) -> bytes:
-        """The answer to a member that is registered now."""
-
-    @abstractmethod
-    def refused(self) -> bytes:
-        """The answer to a member that is not registered."""
-
-    @abstractmethod
-    def unregistered(self) -> bytes:
-        """The answer to a member that has left."""
-
-    @abstractmethod
     def suspect(self, group: str, address: Address) -> bytes:
         """The notice that a member is dead."""
-
-    @abstractmethod
-    def farewell(self) -> bytes:
-        """The last words of a router that closes the connection."""
 
     def _fail(self, error: DecodeError) -> None:
         reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
@@ -182,6 +173,7 @@ class Reader(ABC):
         counts = self._counts
         counts.received += count
         counts.dropped[reason.value] += count
+        _log.debug("%s: %d messages dropped: %s", self.client.place, count, reason)
 
     # For the journal
 

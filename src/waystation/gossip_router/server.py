@@ -198,6 +198,7 @@ class GossipServer:
     def shed(self, client: Client, count: int) -> None:
         """Note that messages found no room in the queue of a receiver (GR-10)."""
         self.counts.dropped[Reason.QUEUE_FULL.value] += count
+        _log.debug("%s: %d messages dropped: its queue is full", client.place, count)
         self._server.complain("queue full", client.place, "it is too slow, and loses messages")
         client.shed()
 
@@ -217,7 +218,7 @@ class GossipServer:
     def _part(client: Client) -> None:
         """Say goodbye, write what is left, and end."""
         if client.number:
-            client.tell(client.reader.farewell())
+            client.tell(client.reader.farewell)
         client.close()
 
     def _count_disconnected(self, client: Client, cause: str, detail: str) -> None:
@@ -325,13 +326,13 @@ class GossipServer:
                 case Registered():
                     self.generation += 1
                     client = self._clients[effect.connection]
-                    client.tell(client.reader.registered())
+                    client.tell(client.reader.registered)
                 case Refused():
                     self._refuse_member(effect)
                 case Unregistered():
                     client = self._clients[effect.connection]
                     client.members.discard((effect.group, effect.uuid))
-                    client.tell(client.reader.unregistered())
+                    client.tell(client.reader.unregistered)
                 case MemberChange():
                     self._note(effect, dialect)
                     if effect.kind in _GONE:
@@ -351,7 +352,7 @@ class GossipServer:
     def _refuse_member(self, effect: Refused) -> None:
         client = self._clients[effect.connection]
         self._server.refuse("registration", client.place, f"{effect.member}: {effect.why}")
-        answer = client.reader.refused()
+        answer = client.reader.refused
         client.tell(answer)
         if not answer and not client.members:
             # A 5.x client understands no refusal but the end of its connection.
