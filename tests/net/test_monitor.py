@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.node.live import PATIENCE, runs, runs_on_every_loop
+from tests.node.live import PATIENCE, runs, runs_on_every_loop, until
 from waystation.net.monitor import Health, Monitor
 from waystation.net.place import parse_place
 
@@ -39,8 +39,8 @@ async def ask(monitor: Monitor, request: bytes) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def monitoring(program: Program) -> AsyncIterator[Monitor]:
-    monitor = Monitor(program)
+async def monitoring(program: Program, seconds: float = 5.0) -> AsyncIterator[Monitor]:
+    monitor = Monitor(program, timeout=seconds)
     await monitor.start("127.0.0.1:0")
     try:
         yield monitor
@@ -116,3 +116,29 @@ async def test_connections_over_the_limit_end_and_room_comes_back() -> None:
             assert b"200 OK" in await asyncio.wait_for(reader.read(), PATIENCE)
             writer.close()
         assert (await ask(monitor, b"GET /health HTTP/1.1\r\n\r\n"))[0] == "HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /met"])
+@runs_on_every_loop
+async def test_who_never_completes_a_request_is_cut_off(start: bytes) -> None:
+    async with monitoring(Program(), seconds=0.2) as monitor:
+        _, writer = await asyncio.open_connection(*parse_place(monitor.place))
+        writer.write(start)
+        await until(lambda: monitor.open == 1)
+        async with asyncio.timeout(PATIENCE):
+            while monitor.open:
+                writer.write(b"x" if start else b"")  # a byte now and then is no request
+                await asyncio.sleep(0.01)
+        writer.close()
+
+
+@runs_on_every_loop
+async def test_who_does_not_read_the_response_is_cut_off() -> None:
+    program = Program()
+    program.text = "x" * 50_000_000
+    async with monitoring(program, seconds=0.2) as monitor:
+        _, writer = await asyncio.open_connection(*parse_place(monitor.place), limit=1024)
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        await until(lambda: monitor.open == 1)
+        await until(lambda: not monitor.open)
+        writer.close()

@@ -19,8 +19,6 @@ from waystation.net.server import Server, ServerLimits
 _log = logging.getLogger("waystation.monitor")
 
 _HEAD_LIMIT: Final = 8192
-_SECONDS: Final = 5.0
-_CONNECTION_LIMITS: Final = ConnectionLimits(first_byte=_SECONDS, linger=_SECONDS)
 _SERVER_LIMITS: Final = ServerLimits(connections=64)
 
 
@@ -44,11 +42,12 @@ class Monitored(Protocol):
 
 
 class Monitor:
-    """The HTTP port of one program."""
+    """The HTTP port of one program; a client has `timeout` seconds for its request."""
 
-    def __init__(self, subject: Monitored) -> None:
+    def __init__(self, subject: Monitored, *, timeout: float = 5.0) -> None:
         self._subject = subject
-        self._server = Server(lambda: _Request(self), limits=_SERVER_LIMITS, log=_log)
+        limits = ConnectionLimits(first_byte=timeout, linger=timeout)
+        self._server = Server(lambda: _Request(self, limits), limits=_SERVER_LIMITS, log=_log)
 
     async def start(self, place: str) -> None:
         """Listen; port 0 takes a free one, and `place` says which."""
@@ -58,6 +57,11 @@ class Monitor:
     def place(self) -> str:
         """Where it listens."""
         return self._server.place
+
+    @property
+    def open(self) -> int:
+        """How many connections are open now."""
+        return len(self._server.connections)
 
     def close(self) -> None:
         """Accept no more requests."""
@@ -84,8 +88,8 @@ class _Request(Connection):
 
     __slots__ = ("_head", "_monitor")
 
-    def __init__(self, monitor: Monitor) -> None:
-        super().__init__(_CONNECTION_LIMITS)
+    def __init__(self, monitor: Monitor, limits: ConnectionLimits) -> None:
+        super().__init__(limits)
         self._monitor = monitor
         self._head = bytearray()
 
