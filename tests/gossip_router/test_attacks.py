@@ -21,6 +21,17 @@ MESSAGE = jgroups5.Message("g", uuid(1), None, b"still here")
 LARGE = jgroups5.encode(jgroups5.Message("g", uuid(1), None, bytes(10_000)))
 
 
+async def opened(server: GossipServer, member: Client5, first: bytes = b"") -> list[Raw]:
+    """Many connections, each with its first bytes; the member sends heartbeats meanwhile."""
+    found: list[Raw] = []
+    for _ in range(MANY):
+        found.append(await Raw.open(server))
+        found[-1].send(first)
+        if not len(found) % 20:
+            await works(member)
+    return found
+
+
 async def works(member: Client5) -> None:
     """The member is served: it gets what it sends to itself."""
     member.say(MESSAGE)
@@ -29,9 +40,9 @@ async def works(member: Client5) -> None:
 
 @runs_on_every_loop
 async def test_many_that_connect_and_say_nothing_are_given_up() -> None:
-    async with serving(silence=1.0) as (server, _), await Client5.open(server) as member:
+    async with serving(silence=2.0) as (server, _), await Client5.open(server) as member:
         await member.join("g", 1)
-        silent = [await Raw.open(server) for _ in range(MANY)]
+        silent = await opened(server, member)
         while server.counts.disconnected["silent"] < MANY:
             await works(member)
             await asyncio.sleep(0.05)
@@ -44,13 +55,15 @@ async def test_many_that_connect_and_say_nothing_are_given_up() -> None:
 
 @runs_on_every_loop
 async def test_many_idle_members_stay_and_cost_nobody_anything() -> None:
-    async with serving(silence=0.3) as (server, _), await Client5.open(server) as member:
+    async with serving(silence=1.0) as (server, _), await Client5.open(server) as member:
         await member.join("g", 1)
-        idle = [await Client5.open(server) for _ in range(MANY)]
-        for number, each in enumerate(idle, 2):
-            each.say(jgroups5.Register("idle", uuid(number), "m"))
+        idle = []
+        for number in range(2, MANY + 2):
+            idle.append(await Client5.open(server))
+            idle[-1].say(jgroups5.Register("idle", uuid(number), "m"))
+            await works(member)
         await until(lambda: server.counts.members["join"] == MANY + 1)
-        for _ in range(20):  # longer than silence; no client of 5.x has to send heartbeats
+        for _ in range(30):  # longer than silence; no client of 5.x has to send heartbeats
             await works(member)
             await asyncio.sleep(0.05)
         assert len(server.clients()) == MANY + 1
@@ -62,11 +75,9 @@ async def test_many_idle_members_stay_and_cost_nobody_anything() -> None:
 
 @runs_on_every_loop
 async def test_many_half_frames_are_given_up() -> None:
-    async with serving(silence=0.5) as (server, _), await Client5.open(server) as member:
+    async with serving(silence=2.0) as (server, _), await Client5.open(server) as member:
         await member.join("g", 1)
-        lazy = [await Raw.open(server) for _ in range(MANY)]
-        for each in lazy:
-            each.send(LARGE[:5_000])
+        lazy = await opened(server, member, LARGE[:5_000])
         while server.counts.disconnected["unfinished"] < MANY:
             await works(member)
             await asyncio.sleep(0.05)

@@ -137,7 +137,7 @@ class Client(BufferedConnection):
     # Its queue
 
     def put(self, data: bytes, size: int) -> None:
-        """Queue so many bytes, to be written when the router's turn ends."""
+        """Queue `size` bytes, to be written when the router's turn ends."""
         if not self._pieces:
             self._router.touched.append(self)
         self._pieces.append(data)
@@ -150,7 +150,7 @@ class Client(BufferedConnection):
 
     @property
     def unsent(self) -> int:
-        """How many bytes the system has not taken yet; nobody adds up those of a turn before."""
+        """How many bytes the system has not taken yet, with those of this turn."""
         return super().unsent + sum(map(len, self._pieces))
 
     def finds_room(self, size: int) -> bool:
@@ -169,7 +169,7 @@ class Client(BufferedConnection):
         return self.room < -RESERVE and not self.finds_room(-RESERVE)
 
     def shed(self) -> None:
-        """Note that messages found no room; if slow receivers are to go, see whether it reads."""
+        """Note that it lost messages; with `disconnect`, see whether it reads any more."""
         settings = self._router.settings
         if settings.slow_receiver == "disconnect" and self.is_open and self._taken is None:
             self._taken = self._count_taken()

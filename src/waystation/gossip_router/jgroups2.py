@@ -1,4 +1,4 @@
-"""How a router speaks JGroups 2.10 to 2.12: structures without a length in, and as odd ones out.
+"""How a router speaks JGroups 2.10 to 2.12, whose structures do not say how long they are.
 
 Messages are passed on without their group, as the real router does, so each gets a new head. The
 real router sometimes closes without a word, or takes what is not its own; what is done here instead
@@ -41,7 +41,7 @@ _NOT_LEFT = encode(DisconnectAnswer(ok=False))
 
 
 class Reader2(Reader):
-    """What one client of 2.12 says."""
+    """Reads what a client of 2.12 sends."""
 
     dialect: ClassVar[Dialect] = Dialect.JGROUPS2
     registered = encode(ConnectAnswer(ok=True))
@@ -53,7 +53,7 @@ class Reader2(Reader):
     _position = 0
     _end = 0
     _runs: Iterator[Run] = iter(())
-    _structure = False  # the decoder is reading something that is no usual message
+    _structure = False  # whether the decoder is reading something other than a usual message
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
@@ -128,11 +128,11 @@ class Reader2(Reader):
         for request in requests:
             self._structure = False
             self.progressed = True
-            self._obey(request)
+            self._handle(request)
         if decoder.error is not None and self.client.is_open:
             self._fail(decoder.error)
 
-    def _obey(self, request: Request) -> None:
+    def _handle(self, request: Request) -> None:
         client, server = self.client, self.server
         self._work += REQUEST
         if isinstance(request, Message):
@@ -154,7 +154,7 @@ class Reader2(Reader):
             server.left(client)
 
     def _pass_on_unusual(self, message: Message) -> None:
-        """Pass on a message with fields that nobody uses; without a payload there is nothing to."""
+        """Pass on a message with fields that clients never use; one without payload is dropped."""
         where = message.group, message.destination
         targets, reason = self._targets(*where)
         if not message.payload:

@@ -37,14 +37,14 @@ _HEARTBEAT = encode(Heartbeat())
 
 
 class Reader5(Reader):
-    """What one client of 5.x says."""
+    """Reads what a client of 5.x sends."""
 
     dialect: ClassVar[Dialect] = Dialect.JGROUPS5
     registered = refused = unregistered = b""  # a client expects no answer, and understands none
     farewell = encode(Goodbye())
 
     _data: bytes | bytearray = b""
-    _rest = 0  # where in it the part begins that is no whole frame
+    _rest = 0  # where its last, unfinished frame begins
     _end = 0
     _runs: Iterator[Run] = iter(())
 
@@ -113,9 +113,9 @@ class Reader5(Reader):
             return
         self._work += REQUEST
         self._counts.requests[type(value).__name__.lower()] += 1
-        self._obey(value)
+        self._handle(value)
 
-    def _obey(self, value: Value) -> None:
+    def _handle(self, value: Value) -> None:
         client, server = self.client, self.server
         if isinstance(value, Register):
             self._register(value)

@@ -100,7 +100,7 @@ class Reader(ABC):
         counts = self._counts
         counts.received += count
         size = len(piece)
-        lost: list[int] = []  # by receivers that had no room, the last so many each
+        lost: list[int] = []  # how many messages, the last ones, each receiver without room lost
         for receiver in targets:
             if receiver.room >= size:
                 receiver.put(piece, size)
@@ -203,7 +203,7 @@ class Reader(ABC):
         return outcomes.arrivals(
             group,
             None if destination is None else destination.key,
-            here[0] if len(here) == 1 else None,  # of several nobody can say who sent it
+            here[0] if len(here) == 1 else None,  # else the sender is not known
             sizes,
         )
 

@@ -116,7 +116,7 @@ class GossipServer:
         self._wake()
 
     async def drain(self) -> None:
-        """Accept nobody any more, write what waits, and end all connections."""
+        """Stop accepting, write what waits, and end all connections."""
         if self._waker is not None:
             self._waker.cancel()
         for client in self.clients():
@@ -134,7 +134,7 @@ class GossipServer:
         return self._server.draining
 
     def clients(self) -> list[Client]:
-        """Everybody who is connected."""
+        """The clients that are connected, whether they have spoken or not."""
         return cast("list[Client]", list(self._server.connections))
 
     def _wake(self) -> None:
@@ -203,7 +203,7 @@ class GossipServer:
         client.shed()
 
     def _forget(self, client: Client, *, goodbye: bool = False) -> None:
-        """Let its members be gone, and nobody wait for it."""
+        """Remove its members, and release the senders that wait for it."""
         client.sender_hold.release_all()
         if client.number:
             effects = self._rules.closed(client.number, goodbye=goodbye)
@@ -300,7 +300,7 @@ class GossipServer:
     def members(
         self, client: Client, group: str, encode: Callable[[str, tuple[Any, ...]], bytes]
     ) -> bytes:
-        """The answer to who is in a group; made once, and told until somebody joins or leaves."""
+        """The list of members of a group as bytes; encoded once, until the membership changes."""
         roster = self.rosters.get((client.reader.dialect, group))
         if roster is None or not self.admits(client, group):
             return encode(group, ())

@@ -23,12 +23,13 @@ all; with `disconnect` it is also given up once it has taken nothing for a while
 class Settings(Struct, frozen=True, kw_only=True):
     """The limits of a router.
 
-    `message` bytes is the largest message, `queue` bytes may wait for one receiver. When half of
-    that waits, its senders are held back for up to `patience` seconds (0: never). `silence`
-    seconds without a word end a connection that should have sent heartbeats, one that never said
-    anything, and one that leaves a frame unfinished. `stall` seconds without taking a byte is how
-    long `disconnect` bears with a receiver; `dead` seconds without a sign from its system end a
-    connection by TCP's own means; `linger` seconds are there to write what is left at the end.
+    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver. When
+    half of that waits, its senders are held back for up to `patience` seconds (0: never). After
+    `silence` seconds a connection ends that should have sent heartbeats, has not sent its first
+    byte, or has left a frame unfinished. With `disconnect`, a receiver that loses messages ends
+    after `stall` seconds without taking a byte. After `dead` seconds without a sign of its machine
+    the system ends a connection. `linger` is the time to write what is left when a connection
+    closes.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
@@ -54,7 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             if name == "slow_receiver":
                 if value not in {"shed", "disconnect"}:
                     raise LocalError(
-                        f"the policy for slow receivers is {quote(value)}",
+                        f"invalid policy for slow receivers: {quote(value)}",
                         rule="GR-10",
                         hint="give 'shed' or 'disconnect'",
                     )
