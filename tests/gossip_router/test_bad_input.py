@@ -222,6 +222,22 @@ async def test_a_stream_that_is_always_within_some_frame_is_not_given_up(generat
         assert server.counts.received == 60
 
 
+@runs
+async def test_the_life_of_a_client_can_be_followed_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "waystation")
+    async with serving() as (server, _):
+        async with await Client5.open(server) as client:
+            await client.join("g", 1, "truck")
+            client.say(jgroups5.Message("g", uuid(9), None, b"x"))
+            await client.sync()
+        await until(lambda: not server.clients())
+    said = [record.getMessage() for record in caplog.records]
+    for words in ("connected", "speaks JGroups 5", "join truck", "dropped: NO_ROUTE", "closed"):
+        assert any(words in line for line in said), words
+
+
 @pytest.mark.rule("GR-9")
 @runs
 async def test_two_members_with_one_uuid_take_over_from_each_other_and_nobody_is_suspected() -> (

@@ -127,7 +127,7 @@ Examples:
     "--slow-receiver",
     type=click.Choice(["shed", "disconnect"]),
     default=_DEFAULT.slow_receiver,
-    help="What to do when a queue is full: drop, or also disconnect after --stall.",
+    help="Drop what finds a full queue; `disconnect` also ends the receiver, see --stall.",
 )
 @click.option(
     "--stall",
