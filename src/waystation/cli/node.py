@@ -12,7 +12,9 @@ import msgspec
 
 from waystation.cli.options import FILE, SETTINGS, json_option
 from waystation.cli.process import allow_files, log_to_stderr
+from waystation.cli.serving import metrics_option
 from waystation.config import Plan, Problem, check_file, running
+from waystation.config.running import Running
 from waystation.node.runner import run, stop_signals
 
 _HELP: Final = """Run a node from a TOML file: listeners, parents, workers, limits, TLS, journal,
@@ -35,10 +37,11 @@ Examples:
     type=FILE,
     help="Configuration file of the node.",
 )
+@metrics_option
 @click.option("--check", is_flag=True, help="Check the file and exit.")
 @click.option("--verbose", is_flag=True, help="Log sessions that open and close to stderr.")
 @json_option
-def node(config: Path, *, check: bool, verbose: bool, as_json: bool) -> int:
+def node(config: Path, *, metrics: str | None, check: bool, verbose: bool, as_json: bool) -> int:
     """Run a node, or check its configuration file."""
     log_to_stderr(verbose=verbose)
     plan, problems = check_file(config)
@@ -47,6 +50,8 @@ def node(config: Path, *, check: bool, verbose: bool, as_json: bool) -> int:
     if check:
         click.echo("[]" if as_json else f"{config}: no problems")
         return 0
+    if metrics is not None:
+        plan = msgspec.structs.replace(plan, metrics=metrics)
     allow_files(plan.limits.sessions)
     run(_serve(plan, as_json=as_json))
     return 0
@@ -78,15 +83,21 @@ async def _serve(plan: Plan, *, as_json: bool) -> None:
             finally:
                 if starting.exception():
                     stopping.cancel()
-            _announce(plan, [listening.url for listening in live.listening], as_json=as_json)
+            _announce(plan, live, as_json=as_json)
             await stopping
 
 
-def _announce(plan: Plan, urls: list[str], *, as_json: bool) -> None:
+def _announce(plan: Plan, live: Running, *, as_json: bool) -> None:
     name = plan.settings.node.name
+    urls = [listening.url for listening in live.listening]
+    metrics = None if live.monitor is None else f"http://{live.monitor.place}/metrics"
     if as_json:
-        click.echo(msgspec.json.encode({"node": name, "listening": urls}).decode())
+        more = {} if metrics is None else {"metrics": metrics}
+        fields = {"node": name, "listening": urls, **more}
+        click.echo(msgspec.json.encode(fields).decode())
         return
+    if metrics is not None:
+        click.echo(f"metrics on {metrics}")
     for url in urls:
         click.echo(f"listening on {url}")
     click.echo(f"node {name} is ready")

@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from waystation.cli.options import FILE, SETTINGS, Numbers
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import check_place, tls_of, tls_options
-from waystation.gossip_router import Admission, GossipServer, Settings
-from waystation.gossip_router.monitor import Monitor
+from waystation.cli.serving import check_place, metrics_option, monitoring, tls_of, tls_options
+from waystation.gossip_router import Admission, GossipServer, RouterMetrics, Settings
 from waystation.node.runner import run, stop_signals
 
 _DEFAULT: Final = Settings()
@@ -70,12 +69,7 @@ Examples:
     callback=check_place,
     help="Address to listen on; the JGroups default port is 12001.",
 )
-@click.option(
-    "--metrics",
-    metavar="HOST:PORT",
-    callback=check_place,
-    help="Address on which to serve GET /metrics (Prometheus) and GET /health.",
-)
+@metrics_option
 @click.option(
     "--journal",
     metavar="DIR",
@@ -185,11 +179,7 @@ def _admission(options: Options) -> Admission | None:
 async def _serve(server: GossipServer, options: Options) -> None:
     with stop_signals() as stop:
         await server.start(options.listen)
-        monitor = Monitor(server)
-        if options.metrics is not None:
-            await monitor.start(options.metrics)
-            click.echo(f"metrics on http://{monitor.place}/metrics")
-        click.echo(f"listening on {server.place}")
-        await stop.wait()
-        await server.drain()
-        monitor.close()
+        async with monitoring(RouterMetrics(server), options.metrics):
+            click.echo(f"listening on {server.place}")
+            await stop.wait()
+            await server.drain()

@@ -1,11 +1,12 @@
-"""Listening and TLS options of servers; for `broker` and `router`.
+"""Options of commands that serve: where to listen, TLS, and monitoring.
 
 No command is defined here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ import click
 
 from waystation.cli.options import FILE
 from waystation.errors import LocalError
+from waystation.net.monitor import Monitor, Monitored
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 
@@ -35,6 +37,29 @@ _TLS: Final = (
         help="CA certificates (PEM); clients must present a certificate signed by one of them.",
     ),
 )
+
+
+def metrics_option(command: Command) -> Command:
+    """Add the option for the monitoring port to a command."""
+    return click.option(
+        "--metrics",
+        metavar="HOST:PORT",
+        callback=check_place,
+        help="Address on which to serve GET /metrics (Prometheus) and GET /health.",
+    )(command)
+
+
+@asynccontextmanager
+async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[None]:
+    """Serve the metrics of a program at a place, and print it; do nothing if it is None."""
+    monitor = Monitor(subject)
+    if place is not None:
+        await monitor.start(place)
+        click.echo(f"metrics on http://{monitor.place}/metrics")
+    try:
+        yield
+    finally:
+        monitor.close()
 
 
 def tls_options(command: Command) -> Command:

@@ -77,6 +77,10 @@ class NodeTable(TokenTable, frozen=True, kw_only=True):
         Seconds,
         Meta(description="seconds that workers have to finish when the node is stopped"),
     ] = 5.0
+    metrics: Annotated[
+        Text | None,
+        Meta(description="`host:port` of GET /metrics (Prometheus) and GET /health over HTTP"),
+    ] = None
     path: Annotated[
         Texts | None, Meta(description="additional directories to import workers from")
     ] = None
