@@ -77,7 +77,7 @@ class WaystationSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read journals and send messages: the format `waystation`.
+    """Register the format `waystation`, which reads journals and sends messages, with a session.
 
     ```text
     pipeline.register(spark)

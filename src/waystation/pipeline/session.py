@@ -47,7 +47,7 @@ _shipped: Final[WeakSet[SparkSession]] = WeakSet()
 def session(
     name: str = "waystation", *, master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session; the one that is there already, as it is, unless `config` asks for something.
+    """A Spark session: the existing one, unchanged unless `config` is given, or a new one.
 
     `master` is any that Spark takes; `sc://…` connects to a Spark Connect server, which brings its
     own configuration. `config` goes over the defaults. Unless the session is local, this package is

@@ -20,7 +20,7 @@ _MINUTE: Final = 60_000_000
 
 
 class Alert(Struct, frozen=True):
-    """Something that somebody should look at.
+    """A condition that needs attention.
 
     `value` is what was found and `limit` what it was measured against: a share of messages, changes
     in a minute, or a number of messages.
@@ -36,7 +36,7 @@ class Alert(Struct, frozen=True):
 
 
 class Alerts(Struct, frozen=True):
-    """What to tell of, and whom: None, or 0, tells of nothing of that kind.
+    """Which alerts to raise, and the function that gets them; None or 0 disables a kind.
 
     `drops`: a node dropped more than this share of the messages of a batch, of `at_least` or more.
     `flaps`: a participant changed its address, or came and went, more often within a minute.

@@ -40,7 +40,7 @@ _STRAYS: Final = -1  # the bucket of what belongs to no node
 
 
 class Batch(Struct, frozen=True):
-    """What one batch brought."""
+    """The result of one batch."""
 
     number: int
     files: int
@@ -55,7 +55,7 @@ class Batch(Struct, frozen=True):
 
     @property
     def rows_per_second(self) -> float:
-        """How fast it was taken in."""
+        """Rows processed per second."""
         return self.rows / max(self.seconds, 1e-6)
 
 

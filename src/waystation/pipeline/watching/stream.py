@@ -33,7 +33,7 @@ _FILE: Final = "path string, modificationTime timestamp, length long, content bi
 
 
 class Watched(Struct, frozen=True):
-    """What a watch did from its start to its end."""
+    """The result of a watch, from its start to its end."""
 
     batches: int
     files: int
