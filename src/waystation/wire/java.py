@@ -4,9 +4,9 @@ Only what both generations of the JGroups formats share is here. Addresses and m
 jgroups.py, jgroups2.py and jgroups5.py.
 
 Modified UTF-8 is UTF-8 with two twists: U+0000 is written C0 80, and a character beyond U+FFFF as
-the two surrogates of UTF-16 with three bytes each. We read exactly what a Java writer can write,
-so every text has one spelling. Java's own reader also takes a bare 00 byte, longer spellings of
-short characters and half a surrogate pair; nobody writes the first two, and the third could not
+the two surrogates of UTF-16 with three bytes each. We read exactly what a Java writer can write, so
+every text has one spelling. Java's own reader also takes a bare 00 byte, longer spellings of short
+characters and half a surrogate pair; no writer produces the first two, and the third could not
 leave this process in any other encoding, so all three are refused.
 """
 

@@ -223,7 +223,7 @@ def _skip_additional_data(cursor: Cursor) -> None:
 
 def _skip_payload_uuid(cursor: Cursor) -> None:
     _skip_additional_data(cursor)
-    cursor.string()  # read, because whoever gets this address next has to read it too
+    cursor.string()  # checked, because the receiver of this address has to read it too
 
 
 def _skip_additional_data_uuid(cursor: Cursor) -> None:
@@ -421,7 +421,7 @@ def _skip_view_payload(cursor: Cursor) -> None:
 
 def _skip_view(cursor: Cursor) -> _Steps[None]:
     # A merged view ends with the views that were merged, each of which may be merged itself. Laid
-    # out flat they are just so many views more to come.
+    # out flat they are just further views.
     to_come = 1
     while to_come:
         is_merge = yield from _whole(cursor, _read_view_head)
@@ -466,7 +466,7 @@ class _StreamDecoder(ABC, Generic[V]):
 
     @property
     def needed(self) -> int:
-        """With fewer bytes than this nothing more can be read; with so many, none is read ahead."""
+        """Minimum number of bytes to feed for progress; feeding exactly these reads none ahead."""
         return self._need - len(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[V | Message]:

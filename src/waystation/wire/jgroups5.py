@@ -10,7 +10,7 @@ Where the two modes of the real router disagree, and in what it leaves open, thi
 - The length is trusted, as in its NIO mode. A structure that ends before or after its frame is
   malformed, without exception; so is a length below 1 other than -5.
 - A frame of an unknown type is skipped by its length and reported as Unknown.
-- A frame with an address of an unknown class is malformed: nobody can say where the address ends.
+- A frame with an address of an unknown class is malformed, since its length is unknown.
 - Every presence byte but 1 means null, every negative count means an empty list.
 - Fields that a type does not use are read, and then forgotten.
 
@@ -70,7 +70,7 @@ _WITH_MEMBERS: Final = frozenset({_GET_MBRS_RSP, _GET_MBRS_RSP_LAST})
 _LENGTH: Final = struct.Struct(">i")
 _GOODBYE_LENGTH: Final = -5
 _MAX_LENGTH: Final = 0x7FFF_FFFF
-_STEADY: Final = 3  # so many neighbours of one size, and the next ones are guessed to have it too
+_STEADY: Final = 3  # after this many neighbours of one size, the next ones are guessed to have it
 
 
 class PingData(Struct, frozen=True, gc=False):
@@ -213,7 +213,7 @@ def _skip_extended(cursor: Cursor) -> None:
 
 def _skip_site(cursor: Cursor) -> None:
     _skip_extended(cursor)
-    cursor.string()  # read, because whoever gets this address next has to read it too
+    cursor.string()  # checked, because the receiver of this address has to read it too
     cursor.string()
 
 
@@ -618,7 +618,7 @@ def _split(
                 continue
             frame_end = _frame_end(buffer, position, limits)
             if frame_end - position - 4 > limits.control:
-                if end - position < 5:  # nobody waits for so much without knowing the type
+                if end - position < 5:  # the type is needed to know the limit
                     return runs, position, 5, None
                 _check_control(buffer, position, frame_end, limits)
             if frame_end > end:

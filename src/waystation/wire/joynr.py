@@ -3,7 +3,7 @@
 Only names and forms live here: no routing, no matching of multicast ids (`core/multicast.py`), and
 no envelope (`smrf.py`). A payload is a Struct whose `_typeName` is joynr's name for it. On writing,
 `_typeName` comes first and the other properties in alphabetical order, without those that are null,
-as Java writes them; on reading any order will do, and properties nobody knows are passed over.
+as Java writes them; on reading any order is accepted, and unknown properties are ignored.
 
 A `_typeName` from a peer is only ever compared with the names below. What stands deeper, in
 parameters and results, stays plain JSON: no class is ever looked up by a name that came in.
@@ -186,7 +186,7 @@ class SubscriptionPublication(
 
 
 class MulticastPublication(_Sparse, frozen=True, kw_only=True, tag="joynr.MulticastPublication"):
-    """A value for whoever listens; the recipient of its frame is the multicast id too (MC-1)."""
+    """A value for all subscribers; the recipient of its frame is the multicast id too (MC-1)."""
 
     error: RemoteException | None = None
     multicast_id: str
@@ -214,7 +214,7 @@ class MessageType(StrEnum):
     REPLY = "rp"
     ATTRIBUTE_SUBSCRIPTION_REQUEST = "arq"
     BROADCAST_SUBSCRIPTION_REQUEST = "brq"
-    MULTICAST_SUBSCRIPTION_REQUEST = "mrq"  # nobody has sent one since 2020
+    MULTICAST_SUBSCRIPTION_REQUEST = "mrq"  # not sent by any release since 2020
     SUBSCRIPTION_REPLY = "srp"
     SUBSCRIPTION_STOP = "sst"
     PUBLICATION = "p"
@@ -246,7 +246,7 @@ def decode_payload(
 ) -> Payload:
     """Read a payload; with a `type`, it must be the payload of that type of message.
 
-    Properties that nobody knows are passed over without a look inside.
+    Unknown properties are skipped without being decoded.
 
     >>> decode_payload(b'{"_typeName":"joynr.SubscriptionStop","subscriptionId":"7","new":1}')
     SubscriptionStop(subscription_id='7')

@@ -3,8 +3,8 @@
 Pure codecs, with caches that make them fast. No sockets, no clock, no choice of routes or routing
 numbers: those are arguments. The older BARE body is in bare.py.
 
-A TCP peer writes the PREFACE once and then frames: a length (u32, big-endian) and so many bytes of
-CBOR, the array [onward route, return route, payload, tracing]. An address is the array [type,
+A TCP peer writes the PREFACE once and then frames: a length (u32, big-endian) and that many bytes
+of CBOR, the array [onward route, return route, payload, tracing]. An address is the array [type,
 data]. A frame with an empty onward route goes no further than the session: it is a heartbeat, or
 holds what two of our nodes tell each other (hello.py). Ockam's nodes pass over both. Written is one
 form only: four elements, definite lengths, shortest heads. Read is all that Ockam's own decoder
@@ -339,7 +339,7 @@ def read_tracing(text: str) -> Tracing:
 
 
 def short_text(data: bytes, start: int, end: int) -> str:
-    """The text in a part of some bytes; "" if it is so long that nobody looks into it.
+    """The text in a part of some bytes; "" if it is longer than TRACING_LIMIT.
 
     Raises a UnicodeDecodeError if it is no UTF-8, however long it is. Of a long text only a slice
     at a time is in memory as text, where one character may take four times what it took before.
@@ -716,7 +716,9 @@ class _Reader:
 
     def _skip(self) -> None:
         """Pass over one item, however deep; what is wrong in it is refused."""
-        missing = [1]  # of each open array, map or tag, outermost first: so many items, or -1
+        missing = [
+            1
+        ]  # number of missing items of each open array, map or tag, outermost first, or -1
         while missing:
             count = missing[-1]
             if count == 0 or (count < 0 and self._took_break()):

@@ -190,7 +190,7 @@ def _decode_usual(body: bytes, via: Address) -> Message | None:
     an address, and a tracing text that is not long.
     """
     try:
-        # How long the routes are nobody knows before reading them; a wrong guess costs time only.
+        # The length of the routes is unknown before reading them; a wrong guess costs time only.
         known = _headers.get(body[: _lengths.get(body[:LOOK], 0)])
         onward, back, end = known or _learn_routes(body)
         size, at = _short_number(body, end)

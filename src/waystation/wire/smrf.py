@@ -50,7 +50,7 @@ MAX_SIGNATURE: Final = 32_767
 LAST_TTL: Final = 9_223_372_036_854
 """The last millisecond that C++ can count in nanoseconds (year 2262); later ones wrap around there.
 
-So nothing later is ever written. Whoever writes this instant or a later one means "never".
+So nothing later is ever written; this time or a later one means "never".
 """
 
 _VERSION: Final = 1
@@ -67,7 +67,7 @@ class SmrfMessage(Struct, frozen=True, gc=False):
 
     `ttl` is the instant at which the message expires, or, when `ttl_absolute` is false, a number of
     milliseconds (joynr's routers refuse such a message). `body` is the plain body, whether or not
-    it travels compressed; only an encrypted one is left as it is, since nobody can look inside.
+    it travels compressed; only an encrypted one is left as it is, since it cannot be read.
 
     >>> message = SmrfMessage("provider-1", "proxy-1", headers={"t": "o", "id": "1"}, body=b"{}")
     >>> decode(encode(message)) == message
@@ -161,7 +161,8 @@ _ABSENT: Final = 0
 
 _MESSAGE: Final = _Table(
     # recipient, sender, ttlMs, ttlAbsolute, isSigned, isEncrypted, isCompressed, headers, body,
-    # isCustomSigned. A signed and encrypted message is the default, though nobody writes one.
+    # isCustomSigned. A signed and encrypted message is the default, though no implementation writes
+    # one.
     "IIq????II?",
     (_ABSENT, _ABSENT, 0, True, True, True, False, _ABSENT, _ABSENT, False),
 )
