@@ -20,6 +20,7 @@ from waystation.core.multicast import SubscriptionChange, SubscriptionKind, patt
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord
 from waystation.core.routing import RoutingEntry
+from waystation.errors import LocalError, quote
 from waystation.node.inbox import Inbox
 from waystation.node.policy import Policy, Queue, Wait
 from waystation.node.receiver import Outbound, PendingVerdict, Receiver
@@ -76,6 +77,12 @@ class Subscription:
         inbox = self._inbox
         while not self._closed:
             if not inbox.items:
+                if inbox.is_read:
+                    raise LocalError(
+                        f"another task already reads the subscription to {quote(self.pattern)}",
+                        rule="MC-8",
+                        hint="subscribe once for each reader",
+                    )
                 await inbox.woken()
                 continue
             arrival = inbox.take()
@@ -115,7 +122,10 @@ class Subscription:
                 result = callback(message)
                 if result is not None:
                     await result
-            except Exception:  # noqa: BLE001 - it costs this one message, as in a worker
+            except (Exception, asyncio.CancelledError):  # it costs this one message
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # else it was one that it waited for
+                    raise
                 _log.exception("a subscriber to %s failed on message %s", self.pattern, message.id)
 
     # A receiver of messages

@@ -97,6 +97,11 @@ class Inbox(Generic[T]):
     def __len__(self) -> int:
         return len(self.items)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody waits for an item."""
+        return self.reader is not None and not self.reader.done()
+
     def offer(self, item: T) -> bool:
         """Put an item in, unless there is no room or somebody has been waiting for it."""
         items = self.items

@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from waystation.core.access import Access
 from waystation.core.address import LOCAL, Address
@@ -98,6 +98,7 @@ class Kernel:
         self.latest = 0  # the instant that `tick` told last
         self.observers: list[Observer] = []
         self.carriers: dict[int, Carrier] = {}
+        self.workers: set[Worker] = set()  # those that run
         self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_changed` only
         # By the names of this node's receivers: their local addresses, and the entries to them.
         self._own: dict[str, tuple[bytes, Receiver, RoutingEntry]] = {}
@@ -114,15 +115,28 @@ class Kernel:
         """Whether everything is refused."""
         return self.stage is Stage.CLOSED
 
-    def close(self) -> None:
-        """Refuse everything from now on, and reject what waits; the workers are stopped."""
+    def close(self, workers: Iterable[Worker]) -> None:
+        """Refuse everything from now on, and reject what waits, also for the stopped workers."""
         self.stage = Stage.CLOSED
-        for worker in self.workers():
+        for worker in workers:
             worker.drop_all(Reason.TRANSPORT_DOWN)
         for receiver in list(self.receivers.values()):
             if isinstance(receiver, PendingRequest):
                 receiver.give_up(Reason.REFUSED)
         self.absent.reject_all()
+
+    async def stop_workers(self, drain: float) -> list[Worker]:
+        """Let the workers handle what they have for a while, then stop them; returns them all."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + drain
+        # An event instead would have to be set for every message.
+        while clock() < deadline and any(worker.at_work for worker in self.workers):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        workers = list(self.workers)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
+        return workers
 
     # The clock
 
@@ -330,6 +344,12 @@ class Kernel:
             self.remove_route(name)
         del self._own[name]
 
+    def remove_worker(self, worker: Worker) -> None:
+        """Take all names from a worker that still has them."""
+        for address in worker.addresses:
+            if self.worker(address.name) is worker:
+                self.remove_receiver(address)
+
     def put_route(self, entry: RoutingEntry) -> RouteChange:
         """Say where a participant is; the rules decide whether that counts (RE).
 
@@ -415,11 +435,9 @@ class Kernel:
         own = self._own.get(name)
         return own[1].worker if own is not None and isinstance(own[1], WorkerAddress) else None
 
-    def workers(self) -> list[Worker]:
-        """All workers, each once."""
-        receivers = self.receivers.values()
-        found = (one.worker for one in receivers if isinstance(one, WorkerAddress))
-        return list(dict.fromkeys(found))
+    def is_worker_task(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task runs the handlers of a worker of this node."""
+        return any(worker.task is task for worker in self.workers)
 
     def receiver_at(self, address: Address) -> Receiver | None:
         """Who gets what is addressed there, if that can be found out now."""

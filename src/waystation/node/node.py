@@ -98,6 +98,7 @@ class Node:
         self._links = kernel.links
         self._directory = kernel.directory = ProviderDirectory(self, kernel)
         self._routes: dict[str, Route] = {}
+        self._closing: asyncio.Task[None] | None = None
         for transport in transports if transports is not None else (Tcp(),):
             self._links.use(transport)
         self._journal = None if journal is None else self._start_journal(journal)
@@ -170,17 +171,22 @@ class Node:
         return worker
 
     async def stop_worker(self, name: str) -> None:
-        """Stop the worker of this name, with all its names; what waits for it has no route."""
+        """Stop the worker of this name, with all its names; what waits for it has no route.
+
+        A handler may stop its own worker, which then ends when the handler returns.
+        """
         worker = self._kernel.worker(Address.parse(name).name)
         if worker is None:
             raise LocalError(
                 f"there is no worker {quote(name)}", rule="WK-1", hint="start it first"
             )
-        for address in worker.addresses:
-            self._kernel.remove_receiver(address)
-        worker.task.cancel()
-        await asyncio.wait([worker.task])
-        worker.drop_all(Reason.NO_ROUTE)
+        self._kernel.remove_worker(worker)
+        worker.stop()
+        try:
+            if worker.task is not asyncio.current_task():
+                await asyncio.wait([worker.task])
+        finally:
+            worker.drop_all(Reason.NO_ROUTE)
 
     # Other nodes
 
@@ -459,22 +465,29 @@ class Node:
 
         From now on nothing new is taken, from here or from peers. What the workers send meanwhile
         still goes out. What was not handled in time is TRANSPORT_DOWN.
+
+        Returns when the node is closed, whoever closed it first. Only a handler of the node does
+        not wait for that, since the node waits for the handler.
         """
+        if self._closing is None:
+            closing = self._close(check_seconds(drain))
+            self._kernel.stage = Stage.DRAINING
+            self._links.stop_listening()
+            loop = asyncio.get_running_loop()
+            self._closing = loop.create_task(closing, name=f"waystation close {self.name}")
+        if not self._kernel.is_worker_task(asyncio.current_task()):
+            await asyncio.shield(self._closing)
+
+    async def _close(self, drain: float) -> None:
         kernel = self._kernel
-        if kernel.stage is not _RUNNING:
-            return
-        kernel.stage = Stage.DRAINING
-        self._links.stop_listening()
-        workers = kernel.workers()
-        await _finish(workers, check_seconds(drain))
-        kernel.close()
+        workers = await kernel.stop_workers(drain)
+        kernel.close(workers)
         await self._directory.close()
         kernel.broadcasts.close()
         await self._links.close()
         await _turns(3)  # who was rejected tells how its message ended
         for worker in workers:
-            for address in worker.addresses:
-                kernel.remove_receiver(address)
+            kernel.remove_worker(worker)
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
 
@@ -496,18 +509,6 @@ class Node:
         journal = Journal(directory, self.name)
         self.observe(journal.note)
         return journal
-
-
-async def _finish(workers: list[Worker], seconds: float) -> None:
-    """Let workers handle what they have for a while, then stop them."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + seconds
-    # An event instead would have to be set for every message.
-    while clock() < deadline and any(worker.at_work for worker in workers):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    for worker in workers:
-        worker.task.cancel()
-    await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
 
 
 async def _turns(number: int) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -103,6 +104,15 @@ class WorkerAddress:
         return len(self._inbox.waiting.line)
 
 
+class _State(Enum):
+    IDLE = auto()
+    BUSY = auto()
+    STOPPED = auto()  # it ends as soon as the handler returns
+
+
+_STOPPED: Final = _State.STOPPED
+
+
 class Worker:
     """A handler with one or more addresses and an inbox, run by one task (WK-5)."""
 
@@ -121,7 +131,7 @@ class Worker:
         self.receivers = {
             address.data: WorkerAddress(self, address, self.inbox) for address in addresses
         }
-        self._busy = False
+        self._state = _State.IDLE
         self._node = node
         self._kernel = kernel
         self._handler = handler
@@ -131,20 +141,32 @@ class Worker:
         self._passing = passing
         loop = asyncio.get_running_loop()
         self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
+        kernel.workers.add(self)
+        self.task.add_done_callback(lambda _: kernel.workers.discard(self))
 
     @property
     def at_work(self) -> bool:
         """Whether it handles a message or has one to handle."""
-        return self._busy or len(self.inbox) > 0
+        return self._state is not _State.IDLE or len(self.inbox) > 0
+
+    def stop(self) -> None:
+        """Handle no more messages.
+
+        A handler that is at work is cancelled, unless it stops its own worker: then it may finish.
+        """
+        self._state = _STOPPED
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
 
     async def _run(self) -> None:
         # One function, since one more call for each message would add a tenth to its cost.
         inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
         take, items, receivers = inbox.take, inbox.items, self.receivers
         observers, passing, is_async = kernel.observers, self._passing, self._is_async
-        while True:
+        while self._state is not _STOPPED:
+            self._state = _State.IDLE
             await inbox.filled()
-            self._busy = True
+            self._state = _State.BUSY
             for _ in range(BATCH):
                 arrival = take()
                 message = arrival.message
@@ -161,17 +183,18 @@ class Worker:
                     else:  # WK-4
                         await node.route(message.forwarded(), node.default_policy)
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
-                except asyncio.CancelledError:  # stopped in the middle
-                    self._drop(arrival, Reason.FAILED)
-                    raise
-                except Exception:  # noqa: BLE001 - whatever a handler raises costs this one message
-                    name = addresses[0].name
-                    _log.exception("worker %s failed on message %s", name, message.id)
-                    self._drop(arrival, Reason.FAILED)
-                if not items:
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - costs one message
+                    self._fail(arrival, error)
+                if not items or self._state is _STOPPED:
                     break
-            self._busy = False
             await asyncio.sleep(0)
+
+    def _fail(self, arrival: Arrival, error: BaseException) -> None:
+        self._drop(arrival, Reason.FAILED)
+        if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
+            raise error  # else it was a task that the handler waited for
+        name, id = arrival.message.onward_route.addresses[0].name, arrival.message.id
+        _log.error("worker %s failed on message %s", name, id, exc_info=error)
 
     def drop_all(self, reason: Reason) -> None:
         """End what a stopped worker did not get to."""
