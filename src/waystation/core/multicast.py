@@ -279,7 +279,7 @@ class Subscriptions:
         return sum(map(len, self._receivers.values()))
 
     def match(self, id: str) -> tuple[str, ...]:
-        """The receivers of what is published under this id, each once.
+        """The receivers of what is published under this id, each once (MC-7).
 
         Under a text that is no id (MC-2, MC-5) nobody receives anything.
         """
