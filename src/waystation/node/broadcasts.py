@@ -23,7 +23,15 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
 from waystation.node.inbox import Inbox
 from waystation.node.policy import Policy, Queue, Wait
-from waystation.node.receiver import Outbound, PendingVerdict, Receiver
+from waystation.node.receiver import (
+    InboxReceiver,
+    NoRoom,
+    Outbound,
+    ReadyReceiver,
+    Receiver,
+    Verdicts,
+    verdicts_of,
+)
 from waystation.node.session import Session
 from waystation.transports.transport import Broadcaster
 
@@ -41,21 +49,18 @@ _log = logging.getLogger("waystation.node")
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
 
 
-class Subscription:
+class Subscription(InboxReceiver):
     """What one subscriber receives: an async iterator of messages, or calls of its callback.
 
     A broadcast is DELIVERED when the subscriber takes it. One that finds `inbox` of them waiting is
     dropped for this subscriber, QUEUE_FULL, unless its publisher is in this node and waits.
     """
 
-    refusal: Final = Reason.QUEUE_FULL
-
     def __init__(self, kernel: Kernel, pattern: str, address: Address, inbox: int) -> None:
+        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), Inbox(inbox))
         self.pattern = pattern
         self.address = address
-        self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
         self._kernel = kernel
-        self._inbox: Inbox[Arrival] = Inbox(inbox)
         self._closed = False
         self._reader: asyncio.Task[None] | None = None
 
@@ -128,40 +133,18 @@ class Subscription:
                     raise
                 _log.exception("a subscriber to %s failed on message %s", self.pattern, message.id)
 
-    # A receiver of messages
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
-        """Take a message if there is room."""
-        return self.verdict if self._inbox.offer(arrival) else None
-
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        """Take a message as soon as there is room."""
-        return self._inbox.wait_for_room(arrival, self.verdict, deadline)
-
-    def waiting(self) -> int:
-        """How many messages wait for room."""
-        return len(self._inbox.line)
-
-
-class _Publisher:
+class _Publisher(ReadyReceiver):
     """The receiver at a name that only publishes: it refuses what is sent there."""
 
     __slots__ = ("_kernel", "verdict")
-
-    refusal: Final = Reason.REFUSED
 
     def __init__(self, kernel: Kernel, name: str) -> None:
         self._kernel = kernel
         self.verdict = Verdict.dropped(Reason.REFUSED, name)
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         return self._kernel.end(arrival, self.verdict)
-
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        raise AssertionError((arrival, deadline))  # it never says that there is no room
-
-    def waiting(self) -> int:
-        return 0
 
 
 class _RecentIds:
@@ -281,8 +264,8 @@ class Broadcasts:
         kernel = self._kernel
         arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
         verdicts: list[Verdict] = []
-        for receiver, theirs in self._fan_out(arrival, verdicts):
-            verdicts += await self._wait(receiver, arrival, theirs, policy)
+        for receiver in self._fan_out(arrival, verdicts):
+            verdicts += await self._wait(receiver, arrival, policy)
         return verdicts
 
     def arrive(self, arrival: Arrival) -> Verdict:
@@ -295,8 +278,8 @@ class Broadcasts:
             self.echoes += 1
             return _FORWARDED
         verdicts: list[Verdict] = []
-        for receiver, theirs in self._fan_out(arrival, verdicts):
-            verdicts += self._keep_or_drop(receiver, arrival, theirs)
+        for receiver in self._fan_out(arrival, verdicts):
+            verdicts += self._keep_or_drop(receiver, arrival)
         return verdicts[0] if verdicts else _FORWARDED
 
     def _ignore_echo(self, arrival: Arrival) -> Verdict:
@@ -336,9 +319,7 @@ class Broadcasts:
         kernel.add_receiver(address, _Publisher(kernel, provider), entry)
         kernel.hierarchy.tell()
 
-    def _fan_out(
-        self, arrival: Arrival, verdicts: list[Verdict]
-    ) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
+    def _fan_out(self, arrival: Arrival, verdicts: list[Verdict]) -> list[Receiver]:
         """Offer a message to all its receivers; returns those that have no room."""
         kernel = self._kernel
         multicast_id = arrival.multicast_id
@@ -350,16 +331,16 @@ class Broadcasts:
                 verdicts.append(kernel.end(arrival, verdict))
             else:
                 behind.setdefault(verdict.address, []).append(verdict)
-        full = []
+        full: list[Receiver] = []
         for address, theirs in behind.items():
             receiver = self._receiver(address, arrival.message, tuple(theirs))
             if receiver is None:
                 down = Reason.TRANSPORT_DOWN
                 verdicts += (kernel.drop(arrival, down, verdict.recipient) for verdict in theirs)
-            elif receiver.offer(arrival) is None:
-                full.append((receiver, tuple(theirs)))
+            elif type(verdict := receiver.offer(arrival)) is NoRoom:
+                full.append(receiver)
             else:
-                verdicts += theirs
+                verdicts += _for_each(receiver, verdict)
         if fan_out.upward:
             full += self._send_up(arrival)
         return full
@@ -372,16 +353,16 @@ class Broadcasts:
             return Outbound(found, message, verdicts)
         return found
 
-    def _send_up(self, arrival: Arrival) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
+    def _send_up(self, arrival: Arrival) -> list[Receiver]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
         kernel, message = self._kernel, arrival.message
         self._sent_up.learn(message.id)
-        full: list[tuple[Receiver, tuple[Verdict, ...]]] = []
+        full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
             copy = Outbound(parent, message, (verdict,))
-            if copy.offer(arrival) is None:
-                full.append((copy, (verdict,)))
+            if type(copy.offer(arrival)) is NoRoom:
+                full.append(copy)
         if not kernel.hierarchy.parents:
             assert arrival.multicast_id is not None
             topic = Address(MULTICAST, arrival.multicast_id.encode())
@@ -391,46 +372,24 @@ class Broadcasts:
                 kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
         return full
 
-    async def _wait(
-        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...], policy: Policy
-    ) -> tuple[Verdict, ...]:
+    async def _wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdicts:
         """Wait for a receiver that is slow, as the publisher wants it."""
-        if receiver.offer(arrival) is not None:  # it caught up while another was waited for
-            return verdicts
-        if isinstance(policy, Queue):
-            return self._keep_or_drop(receiver, arrival, verdicts)
-        if isinstance(policy, Wait):
-            pending = receiver.wait_for_room(arrival, self._kernel.deadline(policy.seconds))
-            try:
-                if await pending is not None:
-                    return verdicts
-            except asyncio.CancelledError:
-                if pending.cancelled():
-                    self._drop(receiver, arrival, verdicts)
-                raise
-        return self._drop(receiver, arrival, verdicts)
+        verdict = receiver.offer(arrival)  # it may have caught up while another was waited for
+        if type(verdict) is NoRoom:
+            if isinstance(policy, Queue):
+                return self._keep_or_drop(receiver, arrival)
+            if isinstance(policy, Wait):
+                policy = Wait(policy.seconds)  # a copy waits for room, and for nobody else
+            verdict = await self._kernel.waiting.wait(verdict, arrival, policy)
+        return _for_each(receiver, verdict)
 
-    def _keep_or_drop(
-        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...]
-    ) -> tuple[Verdict, ...]:
+    def _keep_or_drop(self, receiver: Receiver, arrival: Arrival) -> Verdicts:
         """Let a message wait for a slow session; a slow subscriber goes without it."""
-        if not isinstance(receiver, Outbound) or receiver.waiting() >= QUEUE_LIMIT:
-            return self._drop(receiver, arrival, verdicts)
         kernel = self._kernel
-        pending = receiver.wait_for_room(arrival, kernel.deadline(kernel.limits.stall))
-
-        def settled(pending: PendingVerdict) -> None:
-            if pending.result() is None:
-                self._drop(receiver, arrival, verdicts)
-
-        pending.add_done_callback(settled)
-        return verdicts
-
-    def _drop(
-        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...]
-    ) -> tuple[Verdict, ...]:
-        kernel, reason = self._kernel, receiver.refusal
-        return tuple(kernel.drop(arrival, reason, verdict.recipient) for verdict in verdicts)
+        if not isinstance(receiver, Outbound) or receiver.waiting() >= QUEUE_LIMIT:
+            return _for_each(receiver, kernel.waiting.drop(NoRoom.at(receiver), arrival))
+        kernel.waiting.wait_or_drop(receiver, arrival, Wait(kernel.limits.stall))
+        return receiver.verdicts
 
     # Telling others
 
@@ -464,3 +423,11 @@ class Broadcasts:
 
 
 _FORWARDED: Final = Verdict(Outcome.FORWARDED)
+
+
+def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:
+    """What became of a copy for one receiver, for each who gets it there."""
+    verdicts, reason = verdicts_of(receiver), verdict.reason
+    if reason is None:
+        return verdicts
+    return tuple(Verdict.dropped(reason, one.recipient) for one in verdicts)

@@ -29,20 +29,21 @@ from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.node.absent import WaitingMessages
+from waystation.node.absent import AbsentReceivers
 from waystation.node.broadcasts import Broadcasts
 from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
+from waystation.node.inbox import Pending
 from waystation.node.links import Limits, Links
 from waystation.node.policy import Wait, check_seconds
-from waystation.node.receiver import NoRoom, Outbound, PendingVerdict, Receiver
+from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
 from waystation.node.requests import (
     REQUEST_PREFIX,
     PendingRequest,
     error_reply,
     wants_error_reply,
 )
-from waystation.node.session import Session, Verdicts
+from waystation.node.session import Session
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
 
@@ -105,7 +106,7 @@ class Kernel:
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
         self.broadcasts = Broadcasts(self)
-        self.absent = WaitingMessages(self)
+        self.absent = AbsentReceivers(self)
         self.waiting = Waiting(self)
         self.links = Links(self, limits, token, dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
@@ -154,21 +155,15 @@ class Kernel:
             return NEVER
         return expiry_after(self.tick() // 1000, int(check_seconds(seconds) * 1000))
 
-    def deadline(self, seconds: float | None) -> float | None:
-        """The time of the event loop's clock so many seconds from now."""
-        if seconds is None:
-            return None
-        return asyncio.get_running_loop().time() + check_seconds(seconds)
-
     # How a message enters
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
         """Take a message from somebody who cannot wait: without room it is dropped."""
         arrival = Arrival(message, self.tick(), from_global)
         verdict = self.take(arrival)
-        return self.waiting.give_up(verdict, arrival) if isinstance(verdict, NoRoom) else verdict
+        return self.waiting.drop(verdict, arrival) if type(verdict) is NoRoom else verdict
 
-    def arrive(self, message: Message, from_global: bool) -> PendingVerdict | None:
+    def arrive(self, message: Message, from_global: bool) -> Pending | None:
         """Take a message from a peer; a future when the peer has to be held back until then.
 
         `tick` was called for it, or for those that came with it.
@@ -176,7 +171,7 @@ class Kernel:
         self.latest = at = self.latest + 1
         arrival = Arrival(message, at, from_global)
         verdict = self.take(arrival)
-        return None if verdict.__class__ is Verdict else self.waiting.hold_back(verdict, arrival)
+        return self.waiting.hold_back(verdict, arrival) if type(verdict) is NoRoom else None
 
     def refuse(self, message: Message) -> Verdict:
         """Drop a message that its sender may not send."""
@@ -208,8 +203,7 @@ class Kernel:
                 and len(message.return_route.addresses) < self.router.hop_limit
                 and self.stage is not _CLOSED
             ):
-                verdict = receiver.offer(arrival)
-                return NoRoom.at(receiver) if verdict is None else verdict
+                return receiver.offer(arrival)
         return self._decide(arrival)
 
     def _decide(self, arrival: Arrival) -> Verdict:
@@ -219,7 +213,7 @@ class Kernel:
         verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
         recipient = verdict.recipient
         if verdict.reason is Reason.NO_ROUTE and recipient is not None:
-            return NoRoom.at(self.absent.receiver(recipient, Reason.NO_ROUTE, recipient))
+            return self.absent.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
         if verdict.address is None:
             return self.end(arrival, verdict)
         return self._pass_on(arrival, verdict, verdict.address)
@@ -235,8 +229,7 @@ class Kernel:
             return self.end(arrival, verdict)
         if isinstance(hop, Reason):
             return self.drop(arrival, hop, verdict.recipient)
-        taken = hop.offer(arrival)
-        return NoRoom.at(hop) if taken is None else taken
+        return hop.offer(arrival)
 
     def _next_hop(self, message: Message, verdict: Verdict, address: Address) -> Receiver | Reason:
         """Who takes a message to an address, or why nobody does."""

@@ -33,6 +33,7 @@ from waystation.node.directory import ProviderDirectory
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
+from waystation.node.receiver import NoRoom
 from waystation.node.requests import PendingRequest, Undeliverable
 from waystation.node.runner import stop_signals
 from waystation.node.session import Session
@@ -374,7 +375,7 @@ class Node:
         if kernel.stage is not _RUNNING:
             return kernel.drop(arrival, Reason.REFUSED)
         verdict = kernel.take(arrival)
-        if verdict.__class__ is Verdict:
+        if type(verdict) is not NoRoom:
             return verdict
         return await kernel.waiting.wait(verdict, arrival, policy)
 
@@ -425,7 +426,7 @@ class Node:
         kernel = self._kernel
         arrival = Arrival(message, kernel.tick())
         verdict = kernel.take(arrival)
-        if verdict.__class__ is Verdict:
+        if type(verdict) is not NoRoom:
             return verdict
         return await kernel.waiting.wait(verdict, arrival, policy)
 

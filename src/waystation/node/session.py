@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from msgspec import structs
 
@@ -34,14 +34,13 @@ from waystation.core.session import (
     step,
 )
 from waystation.errors import RemoteError, quote
-from waystation.node.inbox import WaitingLine
+from waystation.node.inbox import Pending, WaitingLine
+from waystation.node.receiver import NoRoom, Verdicts
 from waystation.transports.transport import Link
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.links import Links
-
-Verdicts: TypeAlias = tuple[Verdict, ...]  # one for each who gets the message behind a session
 
 UNREAD_LIMIT: Final = 1024 * 1024
 """At most this many bytes of answers wait for a peer that does not read them."""
@@ -73,7 +72,6 @@ class Session:
         "_links",
         "_make_greeting",
         "_outflow",
-        "_ready",
         "_send",
         "_state",
         "_types",
@@ -87,6 +85,7 @@ class Session:
         "complaints",
         "from_outside",
         "is_parent",
+        "is_ready",
         "keeper",
         "openings",
         "outgoing",
@@ -129,7 +128,7 @@ class Session:
         self._link: Link | None = None
         self._send: Callable[[Message], Reason | None] = _send_without_link
         # OPEN, outflow FREE, and nobody waits: kept here because it is asked for each message.
-        self._ready = False
+        self.is_ready = False
         self._types = PeerTypes()
         self._waiting: WaitingLine[tuple[Arrival, Message, Verdicts]] = WaitingLine()
         # Given to the link and not yet out of our hands, with the verdicts that hold then.
@@ -207,40 +206,28 @@ class Session:
         """Why it takes no message at the moment."""
         return Reason.QUEUE_FULL if self.is_open else Reason.TRANSPORT_DOWN
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         """Take a message that is addressed to it, if the link can have it now."""
-        if not self._ready:
-            return None
+        if not self.is_ready:
+            return NoRoom.at(self)
         message = arrival.message
-        return self._carry(arrival, message, self._verdicts_on(message))
+        return self.carry(arrival, message, self._verdicts_on(message))
 
-    def wait_for_room(
-        self, arrival: Arrival, deadline: float | None
-    ) -> asyncio.Future[Verdict | None]:
+    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
         """Take a message as soon as the link can have it."""
-        verdicts = self._verdicts_on(arrival.message)
-        return self.wait_outbound(arrival, arrival.message, verdicts, deadline)
+        message = arrival.message
+        self.wait_for_link(arrival, message, self._verdicts_on(message), pending)
+
+    def wait_for_link(
+        self, arrival: Arrival, message: Message, verdicts: Verdicts, pending: Pending
+    ) -> None:
+        """Take a message as soon as the link can have it, in the form in which it leaves."""
+        self.is_ready = False
+        self._waiting.join((arrival, message, verdicts), pending)
 
     def waiting(self) -> int:
         """How many messages wait for the link."""
         return len(self._waiting.line)
-
-    def offer_outbound(
-        self, arrival: Arrival, message: Message, verdicts: Verdicts
-    ) -> Verdict | None:
-        """Take a message, if the link can have it now, in the form in which it leaves the node."""
-        return self._carry(arrival, message, verdicts) if self._ready else None
-
-    def wait_outbound(
-        self, arrival: Arrival, message: Message, verdicts: Verdicts, deadline: float | None
-    ) -> asyncio.Future[Verdict | None]:
-        """Take a message as soon as the link can have it, in the form in which it leaves."""
-        self._ready = False
-        return self._waiting.join((arrival, message, verdicts), deadline)
-
-    def outbound(self, message: Message) -> Message:
-        """A message as it is given to this session for somebody behind it."""
-        return message.rerouted(message.onward_route.pushed(self.place), message.return_route)
 
     def send_control(self, payload: bytes) -> None:
         """Send something to the peer's session, in order with the messages."""
@@ -259,8 +246,8 @@ class Session:
         """Tell whoever waits that there will be no link."""
         self._waiting.reject_all()
 
-    def _carry(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict:
-        """Give a message to the link."""
+    def carry(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict:
+        """Give a message to the link, which is ready, in the form in which it leaves the node."""
         if self._types.outward:
             message = message.rerouted(
                 self._types.to_peer(message.onward_route), self._types.to_peer(message.return_route)
@@ -438,7 +425,7 @@ class Session:
     def _release_link(self) -> None:
         self._link = None
         self._send = _send_without_link
-        self._ready = False
+        self.is_ready = False
         lost, self._unsettled = self._unsettled, []
         self._links.kernel.lose_all(lost)
 
@@ -448,7 +435,7 @@ class Session:
             self._link.close()
 
     def _abort_link(self) -> None:
-        self._ready = False
+        self.is_ready = False
         if self._link is not None:
             self._link.abort()
 
@@ -461,7 +448,7 @@ class Session:
         while self._state is _OPEN and self._outflow is _FREE:
             first = self._waiting.next()
             if first is None:
-                self._ready = True
+                self.is_ready = True
                 return
             (arrival, message, verdicts), room = first
             if message.expired(kernel.tick() // 1000):
@@ -469,7 +456,7 @@ class Session:
                     kernel.end(arrival, Verdict.dropped(Reason.EXPIRED, verdict.recipient))
                 room.set_result(Verdict.dropped(Reason.EXPIRED, verdicts[0].recipient))
             else:
-                room.set_result(self._carry(arrival, message, verdicts))
+                room.set_result(self.carry(arrival, message, verdicts))
 
     _ACTIONS: ClassVar[Mapping[Effect, Callable[[Session], None]]] = {
         Effect.GREET: _greet,
@@ -494,7 +481,7 @@ class Session:
         self._outflow, effects = FLOW_TRANSITIONS[self._outflow, event]
         for effect in effects:
             if effect is FlowEffect.STOP:
-                self._ready = False
+                self.is_ready = False
             else:
                 self._send_waiting()
 

@@ -17,7 +17,7 @@ from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.node.inbox import Inbox
 from waystation.node.policy import Policy
-from waystation.node.receiver import PendingVerdict
+from waystation.node.receiver import InboxReceiver
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -71,37 +71,26 @@ class Context(Struct, frozen=True, gc=False):
         return await node.route(self.message.rerouted(onward, back), policy or node.default_policy)
 
 
-class WorkerAddress:
+class WorkerAddress(InboxReceiver):
     """One address of a worker: the receiver that puts messages into the worker's inbox."""
 
-    __slots__ = ("_inbox", "_items", "_line", "verdict", "worker")
-
-    refusal: Final = Reason.QUEUE_FULL
+    __slots__ = ("_items", "_line", "worker")
 
     def __init__(self, worker: Worker, address: Address, inbox: Inbox[Arrival]) -> None:
+        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), inbox)
         self.worker = worker
-        self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
-        self._inbox = inbox
         self._items = inbox.items
         self._line = inbox.line
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         """Put a message into the inbox, unless it is full."""
         inbox = self._inbox
         if self._line or len(self._items) >= inbox.capacity:
-            return self.verdict if inbox.offer(arrival) else None
+            return super().offer(arrival)
         self._items.append(arrival)  # as `inbox.offer` does, without a call
         if inbox.reader is not None:
             inbox.wake_reader()
         return self.verdict
-
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        """Put a message into the inbox as soon as there is room."""
-        return self._inbox.wait_for_room(arrival, self.verdict, deadline)
-
-    def waiting(self) -> int:
-        """How many messages wait for room in the inbox."""
-        return len(self._inbox.waiting.line)
 
 
 class _State(Enum):
