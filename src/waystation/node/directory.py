@@ -120,14 +120,6 @@ class ProviderDirectory:
         provider = Provider(participant, domain, name, None, ends)
         await self._register(Register(provider, everywhere))
 
-    async def unregister(self, participant: str) -> None:
-        """Take it off all lists."""
-        await self._leave(Leave(participant))
-
-    async def discover(self, domain: str, name: str, scope: Scope) -> list[Provider]:
-        """Find providers, and the way to those elsewhere."""
-        return await self._lookup(Lookup(domain, name, scope))
-
     async def _handle(self, message: Message, context: Context) -> None:
         if len(self._open) >= OPEN_QUESTIONS:
             await context.reply(_encode(DirectoryReply(error="too many questions at once")))
@@ -189,9 +181,9 @@ class ProviderDirectory:
         if isinstance(ask, Register):
             await self._register(ask)
         elif isinstance(ask, Leave):
-            await self._leave(ask)
+            await self.leave(ask)
         else:
-            return await self._lookup(ask)
+            return await self.lookup(ask)
         return []
 
     async def _register(self, ask: Register) -> None:
@@ -221,7 +213,8 @@ class ProviderDirectory:
                 hint="host a directory here, ask one elsewhere, or connect to a parent that does",
             )
 
-    async def _leave(self, ask: Leave) -> None:
+    async def leave(self, ask: Leave) -> None:
+        """Take a participant off all lists."""
         self._here.leave(ask.participant)
         self._offered.pop(ask.participant, None)
         if self._everywhere is not None:
@@ -231,7 +224,8 @@ class ProviderDirectory:
         for parent in self._kernel.hierarchy.parents:
             await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
 
-    async def _lookup(self, ask: Lookup) -> list[Provider]:
+    async def lookup(self, ask: Lookup) -> list[Provider]:
+        """Find providers, and the way to those elsewhere."""
         self._purge()
         now = self._kernel.tick() // 1000
         found: dict[str, Provider] = {}

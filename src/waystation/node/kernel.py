@@ -92,7 +92,7 @@ class Kernel:
         self.router = Router(hop_limit=hop_limit)
         self.limits = limits
         self.access = access
-        self.default_policy = Wait(limits.stall)
+        self.default_policy = Wait(limits.stall)  # of workers: others wait for them meanwhile
         self.stage = Stage.RUNNING
         self.new_id = new_ids()
         self.read_clock = clock
@@ -114,7 +114,7 @@ class Kernel:
     @property
     def is_closed(self) -> bool:
         """Whether everything is refused."""
-        return self.stage is Stage.CLOSED
+        return self.stage is _CLOSED
 
     def close(self, workers: Iterable[Worker]) -> None:
         """Refuse everything from now on, and reject what waits, also for the stopped workers."""

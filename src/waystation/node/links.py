@@ -24,7 +24,7 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
 from waystation.node.policy import check_seconds
-from waystation.node.session import TOO_MANY_SESSIONS, Session
+from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
 from waystation.wire.hello import Greeting, Hello
 
@@ -161,8 +161,10 @@ class Links:
 
         def accept() -> Session | None:
             if self._is_full():
-                refused = (Reason.REFUSED, TOO_MANY_SESSIONS)
-                self._record(SessionKind.REFUSED, "", address, None, *refused)
+                _log.debug("listener %s: a peer is refused, %s", text, TOO_MANY_SESSIONS)
+                refused = (SessionKind.REFUSED, "", str(address), None)
+                ending = (Reason.REFUSED, TOO_MANY_SESSIONS, self.kernel.tick())
+                self.kernel.notify(SessionRecord(*refused, *ending))
                 return None
             session = self._session(Address(address.type, b"?"), token, outgoing=False)
             session.from_outside = outside
@@ -227,10 +229,10 @@ class Links:
 
     def own_address(self) -> str | None:
         """Where the first listener of this node is reached, with the name of its type."""
-        for listening in self._listeners:
-            kind = self.kernel.router.types.name(listening.address.type)
-            return f"{kind}#{listening.place}"
-        return None
+        if not self._listeners:
+            return None
+        first = self._listeners[0]
+        return f"{self.kernel.router.types.name(first.address.type)}#{first.place}"
 
     # What sessions tell
 
@@ -248,22 +250,22 @@ class Links:
         self.unreachable.pop(session.place, None)
         if not self._is_registered(session):
             self._register(session)
-        self._record(SessionKind.OPENED, session.name, session.place, session.peer, None, "")
+        self._tell(SessionKind.OPENED, session, session.peer, (None, ""))
         self.kernel.hierarchy.opened(session)
 
-    def link_closed(self, session: Session, reason: Reason | None, detail: str) -> None:
+    def link_closed(self, session: Session) -> None:
         """Tell that an open session lost its link."""
-        self._record(SessionKind.CLOSED, session.name, session.place, session.peer, reason, detail)
+        self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
         self.kernel.hierarchy.lost(session)
 
-    def link_refused(self, session: Session, reason: Reason | None, detail: str) -> None:
+    def link_refused(self, session: Session) -> None:
         """Tell that a session lost its link before it opened."""
-        self._record(SessionKind.REFUSED, session.name, session.place, session.peer, reason, detail)
+        self._tell(SessionKind.REFUSED, session, session.peer, session.ending)
         self._retry_later(session)
 
-    def not_linked(self, session: Session, reason: Reason | None, detail: str) -> None:
+    def not_linked(self, session: Session) -> None:
         """Tell that a session got no link."""
-        self._record(SessionKind.REFUSED, session.name, session.place, None, reason, detail)
+        self._tell(SessionKind.REFUSED, session, None, session.ending)
         self._retry_later(session)
 
     def forget(self, session: Session) -> None:
@@ -453,16 +455,13 @@ class Links:
     def _is_full(self) -> bool:
         return self.closing or len(self.sessions) >= self.limits.sessions
 
-    def _record(
-        self,
-        kind: SessionKind,
-        name: str,
-        place: Address,
-        peer: str | None,
-        reason: Reason | None,
-        detail: str,
-    ) -> None:
-        level = logging.DEBUG if reason is None or not name else logging.INFO
-        _log.log(level, "session %s with %s: %s, %s, %s", name, place, kind.value, reason, detail)
-        kernel = self.kernel
-        kernel.notify(SessionRecord(kind, name, str(place), peer, reason, detail, kernel.tick()))
+    def _tell(self, kind: SessionKind, session: Session, peer: str | None, ending: Ending) -> None:
+        reason, detail = ending
+        level = logging.DEBUG if reason is None else logging.INFO
+        _log.log(
+            level,
+            "session %s with %s: %s, %s, %s",
+            *(session.name, session.place, kind.value, reason, detail),
+        )
+        place, at = str(session.place), self.kernel.tick()
+        self.kernel.notify(SessionRecord(kind, session.name, place, peer, reason, detail, at))

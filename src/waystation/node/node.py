@@ -29,7 +29,7 @@ from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
-from waystation.node.directory import ProviderDirectory
+from waystation.node.directory import Leave, Lookup, ProviderDirectory
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
@@ -95,7 +95,6 @@ class Node:
         self.name = name
         self.router = kernel.router
         self.new_id = kernel.new_id
-        self.default_policy = kernel.default_policy  # of workers; others wait for them meanwhile
         self._links = kernel.links
         self._directory = kernel.directory = ProviderDirectory(self, kernel)
         self._routes: dict[str, Route] = {}
@@ -289,13 +288,13 @@ class Node:
 
     async def unregister(self, participant: str) -> None:
         """Take a participant off all lists; its worker goes on."""
-        await self._directory.unregister(participant)
+        await self._directory.leave(Leave(participant))
 
     async def discover(
         self, domain: str, name: str, scope: Scope = Scope.LOCAL_THEN_GLOBAL
     ) -> list[Provider]:
         """Find who offers something; whoever is elsewhere can then be sent to by name (RE-14)."""
-        return await self._directory.discover(domain, name, scope)
+        return await self._directory.lookup(Lookup(domain, name, scope))
 
     # Broadcasts
 
@@ -441,9 +440,9 @@ class Node:
         """The expiry of a message that lives so many seconds from now; NEVER for None."""
         return self._kernel.expiry_in(seconds)
 
-    def tick(self) -> int:
-        """The instant, in microseconds since the epoch: it never goes back, or comes twice."""
-        return self._kernel.tick()
+    def now(self) -> int:
+        """The time by the node's clock, in milliseconds since the epoch; it never goes back."""
+        return self._kernel.tick() // 1000
 
     # Observing and closing
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from msgspec import structs
 
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 UNREAD_LIMIT: Final = 1024 * 1024
 """At most this many bytes of answers wait for a peer that does not read them."""
 
+Ending: TypeAlias = tuple[Reason | None, str]  # why a link is gone, or could not be made
+
 TOO_MANY_SESSIONS: Final = "the limit of sessions is reached"
 
 _log = logging.getLogger("waystation.node")
@@ -64,7 +66,6 @@ class Session:
         "_beat_timer",
         "_by_name",
         "_by_place",
-        "_ending",
         "_failure",
         "_greeting",
         "_inflow",
@@ -83,6 +84,7 @@ class Session:
         "change",
         "checked_at",
         "complaints",
+        "ending",
         "from_outside",
         "is_parent",
         "is_ready",
@@ -139,7 +141,7 @@ class Session:
         self._beat_timer: asyncio.TimerHandle | None = None
         self._admission_timer: asyncio.TimerHandle | None = None
         self._failure: tuple[Reason, str] | None = None  # why this side ends the link
-        self._ending: tuple[Reason | None, str] = (None, "")  # of the last link, or attempt
+        self.ending: Ending = (None, "")  # of the last link, or attempt
         self.move_to(place)
 
     def move_to(self, place: Address) -> None:
@@ -163,7 +165,7 @@ class Session:
     @property
     def failure(self) -> str:
         """How the last link ended, or why there was none; empty at first."""
-        return self._ending[1]
+        return self.ending[1]
 
     @property
     def state(self) -> State:
@@ -318,7 +320,7 @@ class Session:
 
     def closed(self, reason: Reason | None, detail: str) -> None:
         """Forget the link, and what it had not written."""
-        self._ending = (reason, detail) if self._failure is None else self._failure
+        self.ending = (reason, detail) if self._failure is None else self._failure
         self._apply(Event.NO_LINK if self._link is None else Event.LINK_LOST)
         if not self.reconnects:
             self.give_up()
@@ -328,7 +330,7 @@ class Session:
     def not_connected(self, detail: str) -> None:
         """Note that an attempt to connect has failed."""
         if self._link is None:  # or it had just made a link, which tells of its own end
-            self._ending = (Reason.TRANSPORT_DOWN, detail)
+            self.ending = (Reason.TRANSPORT_DOWN, detail)
         self._apply(Event.NO_LINK)
 
     def abort_link(self) -> None:
@@ -403,13 +405,13 @@ class Session:
         self._links.link_opened(self)
 
     def _tell_closed(self) -> None:
-        self._links.link_closed(self, *self._ending)
+        self._links.link_closed(self)
 
     def _tell_refused(self) -> None:
-        self._links.link_refused(self, *self._ending)
+        self._links.link_refused(self)
 
     def _tell_no_link(self) -> None:
-        self._links.not_linked(self, *self._ending)
+        self._links.not_linked(self)
 
     def _stop_admission_timer(self) -> None:
         if self._admission_timer is not None:

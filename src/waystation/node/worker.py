@@ -16,7 +16,7 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.node.inbox import Inbox
-from waystation.node.policy import Policy
+from waystation.node.policy import WAIT, Policy
 from waystation.node.receiver import InboxReceiver
 
 if TYPE_CHECKING:
@@ -34,41 +34,32 @@ Handler: TypeAlias = Callable[[Message, "Context"], Awaitable[Any] | Any]
 class Context(Struct, frozen=True, gc=False):
     """What a worker's handler gets beside the message (WK-1).
 
-    `address` is the one that the message was sent to.
+    `address` is the one that the message was sent to. `policy` says how long what the handler sends
+    waits for room unless it says so itself: no longer than the `stall` of the node's limits.
     """
 
     node: Node
     address: Address
     message: Message
+    policy: Policy = WAIT
 
     async def reply(
         self, payload: bytes, *, ttl: float | None = None, policy: Policy | None = None
     ) -> Verdict:
-        """Reply along the return route (WK-3).
-
-        Without a policy it waits for room no longer than the `stall` of the node's limits.
-        """
+        """Reply along the return route (WK-3)."""
         node = self.node
         answer = self.message.answered(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await node.route(answer, policy or node.default_policy)
+        return await node.route(answer, policy or self.policy)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
-        """Send the message on to the next address of its route (WK-2).
-
-        Without a policy it waits for room no longer than the `stall` of the node's limits.
-        """
-        node = self.node
-        return await node.route(self.message.forwarded(own), policy or node.default_policy)
+        """Send the message on to the next address of its route (WK-2)."""
+        return await self.node.route(self.message.forwarded(own), policy or self.policy)
 
     async def reroute(self, onward: Route, back: Route, *, policy: Policy | None = None) -> Verdict:
-        """Send the message on along other routes (WK-7).
-
-        Without a policy it waits for room no longer than the `stall` of the node's limits.
-        """
-        node = self.node
-        return await node.route(self.message.rerouted(onward, back), policy or node.default_policy)
+        """Send the message on along other routes (WK-7)."""
+        return await self.node.route(self.message.rerouted(onward, back), policy or self.policy)
 
 
 class WorkerAddress(InboxReceiver):
@@ -152,6 +143,7 @@ class Worker:
         inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
         take, items, receivers = inbox.take, inbox.items, self.receivers
         observers, passing, is_async = kernel.observers, self._passing, self._is_async
+        policy = kernel.default_policy
         while self._state is not _STOPPED:
             self._state = _State.IDLE
             await inbox.filled()
@@ -164,13 +156,13 @@ class Worker:
                     if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
                         self._drop(arrival, Reason.EXPIRED)
                     elif passing or len(addresses) == 1:
-                        result = handler(message, Context(node, addresses[0], message))
+                        result = handler(message, Context(node, addresses[0], message, policy))
                         if is_async or (result is not None and inspect.isawaitable(result)):
                             await result
                         if observers:
                             kernel.end(arrival, receivers[addresses[0].data].verdict)
                     else:  # WK-4
-                        await node.route(message.forwarded(), node.default_policy)
+                        await node.route(message.forwarded(), policy)
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
                 except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - costs one message
                     self._fail(arrival, error)
