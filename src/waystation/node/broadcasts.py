@@ -317,7 +317,7 @@ class Broadcasts:
         self._providers[provider] = visible
         entry = RoutingEntry.of(provider, address, local=True, visible=visible)
         kernel.add_receiver(address, _Publisher(kernel, provider), entry)
-        kernel.hierarchy.tell()
+        kernel.hierarchy.announce_changes()
 
     def _fan_out(self, arrival: Arrival, verdicts: list[Verdict]) -> list[Receiver]:
         """Offer a message to all its receivers; returns those that have no room."""
@@ -397,7 +397,7 @@ class Broadcasts:
         kernel = self._kernel
         kernel.notify(ChangeRecord(change, kernel.tick()))
         if kernel.hierarchy.parents:
-            kernel.hierarchy.heard_of_wish(change)
+            kernel.hierarchy.subscription_changed(change)
 
     def _forget(self, change: SubscriptionChange) -> None:
         assert change.kind is SubscriptionKind.UNSUBSCRIBE

@@ -193,7 +193,7 @@ class ProviderDirectory:
             return
         self._here.register(ask.provider)
         self._offered[ask.provider.participant] = ask
-        self._kernel.hierarchy.tell()  # the parents must know whose it is
+        self._kernel.hierarchy.announce_changes()  # the parents must know whose it is
         for parent in self._kernel.hierarchy.parents:
             await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
         if ask.everywhere and not self._kernel.hierarchy.parents:

@@ -6,7 +6,7 @@ who bring messages differ only in what they do when nobody has room: a sender wa
 says (`Node.send`, `Node.route`), a callback does not wait (`post`), and the session of a peer is
 held back (`arrive`). `end` is the one function by which every message leaves (OB-1).
 
-Who receives is read from the routing table: each of its changes passes through `_changed`, which
+Who receives is read from the routing table: each of its changes passes through `_follow`, which
 alone writes `receivers`. So a name that has no entry has no receiver, and node and rules agree.
 """
 
@@ -100,7 +100,7 @@ class Kernel:
         self.observers: list[Observer] = []
         self.carriers: dict[int, Carrier] = {}
         self.workers: set[Worker] = set()  # those that run
-        self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_changed` only
+        self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_follow` only
         # By the names of this node's receivers: their local addresses, and the entries to them.
         self._own: dict[str, tuple[bytes, Receiver, RoutingEntry]] = {}
         self._purge_at = 0
@@ -369,7 +369,7 @@ class Kernel:
         at = self.tick()
         change = self.router.table.remove(participant, at // 1000)
         if change is not None:
-            self._changed(change, at)
+            self._follow(change, at)
         return change
 
     def remove_routes_over(self, address: Address) -> list[RouteChange]:
@@ -377,7 +377,7 @@ class Kernel:
         at = self.tick()
         changes = self.router.table.remove_address(address, at // 1000)
         for change in changes:
-            self._changed(change, at)
+            self._follow(change, at)
         return changes
 
     def remember_sender(self, message: Message, session: Session) -> None:
@@ -446,11 +446,11 @@ class Kernel:
             self._purge_at = at + PURGE_INTERVAL
             self.router.table.purge(at // 1000)
         change = self.router.table.put(entry, at // 1000)
-        self._changed(change, at)
+        self._follow(change, at)
         self.absent.appeared(entry.participant)
         return change
 
-    def _changed(self, change: RouteChange, at: int) -> None:
+    def _follow(self, change: RouteChange, at: int) -> None:
         """Follow a change of the routing table: every one passes here."""
         own = self._own.get(change.entry.participant)
         if own is not None and change.accepted:
@@ -462,7 +462,7 @@ class Kernel:
         if self.observers:
             self.notify(ChangeRecord(change, at))
         if self.hierarchy.parents or self.hierarchy.is_hub:
-            self.hierarchy.heard_of(change)
+            self.hierarchy.route_changed(change)
         if self.router.has_global_transport and change.accepted:
             self.broadcasts.provider_changed(change.entry.participant)
 

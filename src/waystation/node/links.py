@@ -200,7 +200,7 @@ class Links:
         session.candidates = len(addresses)
         self._register(session)
         if parent:
-            self.kernel.hierarchy.adopt(session)
+            self.kernel.hierarchy.add_parent(session)
         self.by_place.setdefault(session.place, session)
         loop = asyncio.get_running_loop()
         keeper = loop.create_task(
@@ -251,12 +251,12 @@ class Links:
         if not self._is_registered(session):
             self._register(session)
         self._tell(SessionKind.OPENED, session, session.peer, (None, ""))
-        self.kernel.hierarchy.opened(session)
+        self.kernel.hierarchy.link_opened(session)
 
     def link_closed(self, session: Session) -> None:
         """Tell that an open session lost its link."""
         self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
-        self.kernel.hierarchy.lost(session)
+        self.kernel.hierarchy.link_lost(session)
 
     def link_refused(self, session: Session) -> None:
         """Tell that a session lost its link before it opened."""
@@ -274,7 +274,7 @@ class Links:
         if self.by_place.get(session.place) is session:
             del self.by_place[session.place]
         if self._is_registered(session):
-            self.kernel.hierarchy.disown(session)
+            self.kernel.hierarchy.session_ended(session)
             self.kernel.remove_receiver(session.address)
         session.reject_all()
         if session.keeper is not None and session.keeper is not asyncio.current_task():
@@ -458,10 +458,12 @@ class Links:
     def _tell(self, kind: SessionKind, session: Session, peer: str | None, ending: Ending) -> None:
         reason, detail = ending
         level = logging.DEBUG if reason is None else logging.INFO
+        why = f": {detail}" if reason is None else f": {reason}, {detail}"
         _log.log(
             level,
-            "session %s with %s: %s, %s, %s",
-            *(session.name, session.place, kind.value, reason, detail),
+            "session %s with %s at %s %s%s",
+            *(session.name, peer or "an unknown node", session.place, kind.value),
+            why if detail else "",
         )
         place, at = str(session.place), self.kernel.tick()
         self.kernel.notify(SessionRecord(kind, session.name, place, peer, reason, detail, at))

@@ -296,7 +296,7 @@ class Session:
             self.pause_reading()
         else:
             self._links.kernel.tick()
-            self._hand_in(deque(messages))
+            self._deliver(deque(messages))
 
     def sent(self, messages: int | None = None) -> None:
         """Note that this many more messages are out of our hands; None for all."""
@@ -499,12 +499,12 @@ class Session:
 
     # Greeting
 
-    def _hear_control(self, payload: bytes) -> None:
+    def _on_control(self, payload: bytes) -> None:
         """Take what the peer's session sent: a hello, a proof, or the words of a hierarchy."""
         if not payload:
             return
         greeting = self._greeting
-        if self._state is _OPEN and self._links.kernel.hierarchy.hear(self, payload):
+        if self._state is _OPEN and self._links.kernel.hierarchy.receive(self, payload):
             return
         knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
         try:
@@ -545,7 +545,7 @@ class Session:
 
     # Messages from the peer
 
-    def _hand_in(self, messages: deque[Message]) -> bool:
+    def _deliver(self, messages: deque[Message]) -> bool:
         """Let messages find their receivers, up to the first that has no room; says if all did."""
         kernel, types = self._links.kernel, self._types
         access, from_outside = kernel.access, self.from_outside
@@ -553,7 +553,7 @@ class Session:
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
-                self._hear_control(message.payload)
+                self._on_control(message.payload)
                 types = self._types
                 continue
             if not self._greeting.admitted:
@@ -575,13 +575,13 @@ class Session:
             if stuck is not None:  # read no more: somebody here has no room for what came (WK-6)
                 self._backlog = messages
                 self._change_inflow(FlowEvent.HOLD)
-                stuck.add_done_callback(self._hand_in_backlog)
+                stuck.add_done_callback(self._deliver_backlog)
                 return False
         return True
 
-    def _hand_in_backlog(self, _: asyncio.Future[Verdict | None]) -> None:
+    def _deliver_backlog(self, _: asyncio.Future[Verdict | None]) -> None:
         self._links.kernel.tick()
-        if self._hand_in(self._backlog):
+        if self._deliver(self._backlog):
             self._change_inflow(FlowEvent.GO)
 
     def _refuse_unproven(self, messages: Sequence[Message]) -> None:

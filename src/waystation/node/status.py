@@ -143,11 +143,11 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 class _Page(Struct, Generic[T]):
     """Some of many, and how many match in all."""
 
-    told: list[T]
+    entries: list[T]
     fitting: int | None = None
 
 
-class Losing(Protocol):
+class LossCounter(Protocol):
     """A journal, as far as this module knows one."""
 
     @property
@@ -177,7 +177,7 @@ class Status:
     {'NO_ROUTE': 1}
     """
 
-    def __init__(self, node: Node, journal: Losing | None = None) -> None:
+    def __init__(self, node: Node, journal: LossCounter | None = None) -> None:
         self._node = node
         self._journal = journal
         self._counts: defaultdict[str, int] = defaultdict(int)
@@ -217,19 +217,19 @@ class Status:
                 question = msgspec.json.decode(message.payload, type=Question)
             except msgspec.MsgspecError:
                 question = Question()
-        telling = self._telling(question)
-        while (told := _next_stride(telling)) is None:  # noqa: ASYNC110 - messages have their turn
+        collecting = self._collect(question)
+        while (told := _next_stride(collecting)) is None:  # noqa: ASYNC110 - for messages
             await asyncio.sleep(0)
         await context.reply(msgspec.json.encode(told))
 
     def snapshot(self, question: Question | None = None) -> Snapshot:
         """The node at this moment."""
-        telling = self._telling(question or Question())
-        while (told := _next_stride(telling)) is None:
+        collecting = self._collect(question or Question())
+        while (told := _next_stride(collecting)) is None:
             pass
         return told
 
-    def _telling(self, asked: Question) -> Generator[None, None, Snapshot]:
+    def _collect(self, asked: Question) -> Generator[None, None, Snapshot]:
         """Find out what was asked, in strides."""
         milliseconds = self._node.now()
         routes = yield from self._routes(asked, milliseconds)
@@ -250,16 +250,16 @@ class Status:
             bytes=now.bytes,
             bytes_rate=round((now.bytes - before.bytes) / seconds, 1),
             routes_total=len(self._node.router.table),
-            routes=[_route(entry) for entry in routes.told],
+            routes=[_route(entry) for entry in routes.entries],
             sessions_total=len(self._node.sessions),
-            sessions=[_session(session) for session in sessions.told],
+            sessions=[_session(session) for session in sessions.entries],
             session_events={str(kind): count for kind, count in sorted(self._events.items())},
             journal_lost=None if self._journal is None else self._journal.lost,
             hub=self._node.is_hub,
             routes_fitting=routes.fitting,
             sessions_fitting=sessions.fitting,
             subscriptions_total=len(self._node.router.subscriptions),
-            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions.told],
+            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions.entries],
             subscriptions_fitting=subscriptions.fitting,
         )
 
@@ -323,10 +323,10 @@ class Status:
         self._timer = self._loop.call_later(1.0, self._tick)
 
 
-def _next_stride(telling: Generator[None, None, Snapshot]) -> Snapshot | None:
+def _next_stride(collecting: Generator[None, None, Snapshot]) -> Snapshot | None:
     """Look at some more entries; the snapshot when all were looked at."""
     try:
-        next(telling)
+        next(collecting)
     except StopIteration as done:
         snapshot: Snapshot = done.value
         return snapshot
