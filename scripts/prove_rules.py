@@ -139,7 +139,7 @@ def page() -> str:
         for rule in chapter:
             lines += ["", f"**{rule.id}** {rule.meaning}"]
             if rule.pending:
-                lines += ["", "- not built yet"]
+                lines += ["", "- not implemented yet"]
                 continue
             lines += ["", "Code: " + ", ".join(f"`{place}`" for place in rule.places), ""]
             lines += [f"- `{test}`" for test in rule.tests]

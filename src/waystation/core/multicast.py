@@ -279,7 +279,7 @@ class Subscriptions:
         return sum(map(len, self._receivers.values()))
 
     def match(self, id: str) -> tuple[str, ...]:
-        """The receivers of what is published under this id, each once (MC-7).
+        """The receivers of what is published under this id, each once.
 
         Under a text that is no id (MC-2, MC-5) nobody receives anything.
         """
@@ -346,6 +346,7 @@ class Subscriptions:
         return [(pattern, name) for pattern, names in self._receivers.items() for name in names]
 
     def _walk(self, id: str) -> tuple[str, ...]:
+        """The receivers whose patterns match this id, each once (MC-7)."""
         self.walks += 1
         if not is_multicast_id(id):
             return ()

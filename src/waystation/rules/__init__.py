@@ -1,7 +1,8 @@
-"""Every rule of Waystation, what it means, the code that cites it and the tests that prove it.
+"""The rules of Waystation: their meaning, the code that cites them, the tests that prove them.
 
-The texts stand in `rules.toml`. `scripts/prove_rules.py` writes `proofs.json` from the marks in the
-test suite and `places.json` from the source, so that an installed Waystation can show both.
+The texts are in `rules.toml`. The names of the tests are in `proofs.json` and the places in the
+source in `places.json`; `scripts/prove_rules.py` generates both, so that an installed Waystation
+can show them without the tests.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 
 class Rule(Struct, frozen=True):
-    """One rule: its id, chapter and meaning, the tests that prove it, the code that cites it."""
+    """A rule: its id, chapter and meaning, the tests that prove it, the code that cites it."""
 
     id: str
     chapter: str
@@ -25,7 +26,7 @@ class Rule(Struct, frozen=True):
 
 
 def all_rules() -> list[Rule]:
-    """Every rule in the order of its chapters.
+    """All rules in the order of their chapters.
 
     >>> [rule.meaning for rule in all_rules() if rule.id == "RE-3"]
     ['A local entry is replaced by a local one.']
