@@ -39,10 +39,10 @@ if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
 REMEMBERED: Final = 32_768
-"""How many ids of broadcasts are remembered, to know those again that come back."""
+"""Number of broadcast ids that are remembered, to recognise those that come back."""
 
 QUEUE_LIMIT: Final = 10_000
-"""How many broadcasts wait for a slow session before more are dropped, QUEUE_FULL."""
+"""Maximum number of broadcasts that wait for a slow session; more are QUEUE_FULL."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -148,7 +148,7 @@ class _Publisher(ReadyReceiver):
 
 
 class _RecentIds:
-    """The ids of the latest messages, in two halves; the older one is forgotten as a whole."""
+    """The most recent message ids, in two halves; the older half is forgotten as a whole."""
 
     __slots__ = ("_new", "_old")
 
@@ -217,7 +217,7 @@ class Broadcasts:
         self._kernel.remove_receiver(subscription.address)
 
     def add_subscriber(self, pattern: str, receiver: str) -> bool:
-        """Let a participant receive what matches a pattern (MC-8); says whether that is new."""
+        """Subscribe a participant to a pattern (MC-8); returns False if it was subscribed."""
         change = self._kernel.router.subscriptions.subscribe(pattern, receiver)
         if change is None:
             return False
@@ -228,14 +228,14 @@ class Broadcasts:
         return True
 
     def remove_subscriber(self, pattern: str, receiver: str) -> bool:
-        """End a subscription of a participant; says whether there was one."""
+        """End a subscription of a participant; returns whether there was one."""
         change = self._kernel.router.subscriptions.unsubscribe(pattern, receiver)
         if change is not None:
             self._forget(change)
         return change is not None
 
     def drop_subscriber(self, receiver: str) -> int:
-        """End all subscriptions of a participant that went; says how many there were."""
+        """End all subscriptions of a participant that is gone; returns their number."""
         changes = self._kernel.router.subscriptions.unsubscribe_all(receiver)
         for change in changes:
             self._forget(change)
@@ -259,7 +259,7 @@ class Broadcasts:
     async def publish(
         self, multicast_id: str, message: Message, policy: Policy, *, visible: bool
     ) -> list[Verdict]:
-        """Send a message to whoever subscribed; what became of it at each receiver here."""
+        """Send a message to its subscribers; returns a verdict for each receiver here."""
         self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
         kernel = self._kernel
         arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
@@ -426,7 +426,7 @@ _FORWARDED: Final = Verdict(Outcome.FORWARDED)
 
 
 def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:
-    """What became of a copy for one receiver, for each who gets it there."""
+    """The verdict on a copy, for each participant behind its receiver."""
     verdicts, reason = verdicts_of(receiver), verdict.reason
     if reason is None:
         return verdicts

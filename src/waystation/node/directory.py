@@ -33,7 +33,7 @@ _log = logging.getLogger("waystation.node")
 NAME: Final = "waystation.directory"
 
 OPEN_QUESTIONS: Final = 1_000
-"""How many questions of other nodes are open at a time; more are refused."""
+"""Maximum number of open questions of other nodes; more are refused."""
 
 _REMEMBERED: Final = 60_000  # milliseconds for which a found provider that never expires is routed
 

@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from waystation.node.session import Session
 
 QUESTION_TIME: Final = 5.0
-"""Seconds that a parent has to answer whether it knows a participant."""
+"""Timeout in seconds for a parent's answer whether it knows a participant."""
 
 REMEMBERED: Final = 60_000
-"""Milliseconds for which a parent's answer holds."""
+"""Lifetime of a parent's answer in milliseconds."""
 
 ASKED_LIMIT: Final = 16
-"""A question that this many nodes could not answer goes no further up."""
+"""Maximum number of nodes that pass a question up."""
 
 TOLD_LIMIT: Final = 100_000
-"""Participants of which it is remembered who was told that they are reached here."""
+"""Maximum number of participants whose askers are remembered, to tell them of its removal."""
 
 NAME_LIMIT: Final = 1_024
-"""Characters that the name of an announced participant has at most."""
+"""Maximum length of the name of an announced participant."""
 
 COMPLAINT_LIMIT: Final = 100
-"""Complaints about one peer that are logged, and sent to it; then no more."""
+"""Maximum number of complaints about one peer that are logged and sent to it."""
 
 CHECK_INTERVAL: Final = 10_000
 """Milliseconds between two checks of which participants of a full session are gone."""

@@ -62,7 +62,7 @@ _log = logging.getLogger("waystation.node")
 
 Observer: TypeAlias = Callable[[Record], None]
 Carrier: TypeAlias = Callable[[Message, Address], Reason | None]
-"""Takes a message to an address of its type; says why not, if it cannot."""
+"""Sends a message to an address of its type; returns the reason if that is impossible."""
 
 
 class Stage(Enum):
@@ -117,7 +117,7 @@ class Kernel:
         return self.stage is _CLOSED
 
     def close(self, workers: Iterable[Worker]) -> None:
-        """Refuse everything from now on, and reject what waits, also for the stopped workers."""
+        """Refuse everything from now on, and drop what waits, also for the stopped workers."""
         self.stage = Stage.CLOSED
         for worker in workers:
             worker.drop_all(Reason.TRANSPORT_DOWN)
@@ -150,7 +150,7 @@ class Kernel:
         return now
 
     def expiry_in(self, seconds: float | None) -> Expiry:
-        """The instant so many seconds from now; NEVER for None."""
+        """The expiry of what lives this many seconds from now; NEVER for None."""
         if seconds is None:
             return NEVER
         return expiry_after(self.tick() // 1000, int(check_seconds(seconds) * 1000))
@@ -158,7 +158,7 @@ class Kernel:
     # How a message enters
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
-        """Take a message from somebody who cannot wait: without room it is dropped."""
+        """Take a message from a caller that cannot wait: without room it is dropped."""
         arrival = Arrival(message, self.tick(), from_global)
         verdict = self.take(arrival)
         return self.waiting.drop(verdict, arrival) if type(verdict) is NoRoom else verdict
@@ -174,7 +174,7 @@ class Kernel:
         return self.waiting.hold_back(verdict, arrival) if type(verdict) is NoRoom else None
 
     def refuse(self, message: Message) -> Verdict:
-        """Drop a message that its sender may not send."""
+        """Drop a message that its sender is not allowed to send."""
         return self.drop(Arrival(message, self.tick()), Reason.REFUSED)
 
     def allows(self, message: Message, peer: str) -> bool:
@@ -184,7 +184,7 @@ class Kernel:
     # What becomes of it
 
     def take(self, arrival: Arrival) -> Verdict:
-        """Decide what becomes of a message, and do it; NoRoom when nobody could take it now."""
+        """Decide what becomes of a message, and do it; NoRoom if its receiver is full."""
         message = arrival.message
         addresses = message.onward_route.addresses
         if addresses:
@@ -232,7 +232,7 @@ class Kernel:
         return hop.offer(arrival)
 
     def _next_hop(self, message: Message, verdict: Verdict, address: Address) -> Receiver | Reason:
-        """Who takes a message to an address, or why nobody does."""
+        """The receiver that leads to an address, or the reason why there is none."""
         to_place = message.onward_route.first == address
         if address.type == LOCAL:  # of a session: a leaf or a parent told of the participant
             session = self.receivers.get(address.data)
@@ -270,7 +270,7 @@ class Kernel:
     # How it ends
 
     def end(self, arrival: Arrival, verdict: Verdict) -> Verdict:
-        """Note how a message ended here. Called once for each, by whoever had it last (OB-1)."""
+        """Record the outcome of a message; its last owner calls this, exactly once (OB-1)."""
         if self.observers:
             self.notify(MessageRecord(arrival, verdict, self.tick()))
         if verdict.reason is not None:
@@ -278,11 +278,11 @@ class Kernel:
         return verdict
 
     def drop(self, arrival: Arrival, reason: Reason, recipient: str | None = None) -> Verdict:
-        """Note that a message ended here without having reached its recipient."""
+        """Record that a message was dropped."""
         return self.end(arrival, Verdict.dropped(reason, recipient))
 
     def end_all(self, ended: Iterable[tuple[Arrival, Verdicts]]) -> None:
-        """Note that all these messages ended at this moment."""
+        """Record the outcomes of messages that a link has written."""
         if self.observers:
             at = self.tick()
             for arrival, verdicts in ended:
@@ -291,14 +291,14 @@ class Kernel:
                     self.notify(MessageRecord(arrival, verdict, at))
 
     def lose_all(self, lost: Iterable[tuple[Arrival, Verdicts]]) -> None:
-        """Note that a link broke before it had written these messages."""
+        """Record that a link broke before it had written these messages."""
         for arrival, verdicts in lost:
             for verdict in verdicts:
                 recipient = verdict.recipient if arrival.multicast_id is not None else None
                 self.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
 
     def notify(self, record: Record) -> None:
-        """Tell the observers; one that raises hurts nobody but itself."""
+        """Call the observers; an exception in one does not affect the others."""
         for observer in self.observers:
             try:
                 observer(record)
@@ -306,7 +306,7 @@ class Kernel:
                 _log.exception("an observer of node %s failed", self.name)
 
     def _note_drop(self, message: Message, verdict: Verdict) -> None:
-        """Log a drop, and tell whoever waits for a reply that there will be none."""
+        """Log a drop, and send the error reply if the message was a request."""
         reason = verdict.reason
         assert reason is not None
         _log.debug(
@@ -323,7 +323,7 @@ class Kernel:
     # Who receives
 
     def add_receiver(self, address: Address, receiver: Receiver, entry: RoutingEntry) -> None:
-        """Give a receiver of this node its local address, and the entry of that name.
+        """Add a receiver of this node under its local address, with its routing entry.
 
         Called again for the same receiver, it replaces the entry.
         """
@@ -331,7 +331,7 @@ class Kernel:
         self._put(entry)
 
     def remove_receiver(self, address: Address, name: str | None = None) -> None:
-        """Take a name from its receiver; `name` is that of the address, if it is at hand."""
+        """Remove a receiver and its entry; `name` saves decoding the address."""
         name = name or address.name
         if address.data in self.receivers:  # or the table refused its entry (RE-15)
             self.remove_route(name)
@@ -344,7 +344,7 @@ class Kernel:
                 self.remove_receiver(address)
 
     def put_route(self, entry: RoutingEntry) -> RouteChange:
-        """Say where a participant is; the rules decide whether that counts (RE).
+        """Put an entry into the routing table; the rules decide whether it is accepted (RE).
 
         Raises LocalError for an entry that nobody here could follow: over the name of a worker, a
         session or a subscriber of this node, or to a local address that is no session's.
@@ -365,7 +365,7 @@ class Kernel:
             )
 
     def remove_route(self, participant: str) -> RouteChange | None:
-        """Forget where a participant is; None when nothing was known."""
+        """Remove the entry of a participant; None if there was none."""
         at = self.tick()
         change = self.router.table.remove(participant, at // 1000)
         if change is not None:
@@ -373,7 +373,7 @@ class Kernel:
         return change
 
     def remove_routes_over(self, address: Address) -> list[RouteChange]:
-        """Forget every entry that points at a session, since it ended (RE-12)."""
+        """Remove every entry that points at a session, since it ended (RE-12)."""
         at = self.tick()
         changes = self.router.table.remove_address(address, at // 1000)
         for change in changes:
@@ -381,7 +381,7 @@ class Kernel:
         return changes
 
     def remember_sender(self, message: Message, session: Session) -> None:
-        """Keep the way back to who asks from outside, for as long as the request lives (RE-13)."""
+        """Keep the return route to a sender from outside until its request expires (RE-13)."""
         back = message.return_route.addresses
         if len(back) < 2 or back[-1].type != LOCAL:
             return
@@ -410,7 +410,7 @@ class Kernel:
         return address
 
     def is_own_name(self, name: str) -> bool:
-        """Whether a name belongs to this node itself, so that nobody else can have it."""
+        """Whether a name belongs to this node itself, and cannot be announced by others."""
         return name in self._own or self.is_reserved(name)
 
     def has_receiver(self, name: str, receiver: Receiver) -> bool:
@@ -433,7 +433,7 @@ class Kernel:
         return any(worker.task is task for worker in self.workers)
 
     def receiver_at(self, address: Address) -> Receiver | None:
-        """Who gets what is addressed there, if that can be found out now."""
+        """The receiver of a copy for this address, if there is one now."""
         if address.type == LOCAL:
             return self.receivers.get(address.data)
         if self.links.transport(address.type) is None:
@@ -467,7 +467,7 @@ class Kernel:
             self.broadcasts.provider_changed(change.entry.participant)
 
     def _check_replaces_nothing(self, entry: RoutingEntry) -> None:
-        """Let only what the table refuses, or what leads to the same receiver, over an own name."""
+        """Raise LocalError for an entry that would take a name from its receiver."""
         existing = self.router.table.lookup(entry.participant, self.tick() // 1000)
         if existing is None or (
             REPLACES[existing.local, entry.local] and not _lead_to_same(existing, entry)

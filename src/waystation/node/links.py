@@ -214,7 +214,7 @@ class Links:
         return session
 
     def reach(self, place: Address) -> Session | None:
-        """The session to a place; None when nobody was there a moment ago."""
+        """The session with a place, which is opened if need be; None while it cannot be reached."""
         session = self.by_place.get(place)
         if session is not None:
             return session
@@ -237,7 +237,7 @@ class Links:
     # What sessions tell
 
     def link_made(self, session: Session, link: Link) -> bool:
-        """Count a session whose link is there; says whether it may stay."""
+        """Count a session whose link was made; returns False if there are too many."""
         if not session.outgoing or session.candidates > 1:
             self._set_place(session, Address(session.place.type, link.place.encode()))
         if self._is_full():
@@ -402,7 +402,7 @@ class Links:
             await asyncio.sleep(backoff.next())
 
     async def _dial(self, session: Session, places: Sequence[str]) -> bool:
-        """Try to make a link; says whether there is one, or was."""
+        """Try to make a link; returns whether one was made."""
         _log.debug("session %s: connecting to %s", session.name, ", ".join(places))
         try:
             await self._transports[session.place.type].dial(places, session)
@@ -429,14 +429,14 @@ class Links:
             await self._wait_for_name(session)
 
     async def _wait_for_name(self, session: Session) -> None:
-        """Give a parent a moment to tell its name: its hello may come after it opened."""
+        """Wait a moment for the name of a parent: its hello may come after the session opened."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.NAME_TIMEOUT):
                 while session.peer is None and not session.ended:
                     await asyncio.shield(session.change)
 
     def _retry_later(self, session: Session) -> None:
-        """Let no route connect again at once to a place where no session opened."""
+        """Delay the next attempt of a route to connect to a place where no session opened."""
         if session.reconnects or not session.outgoing:
             return
         unreachable = self.unreachable.get(session.place)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from waystation.journal import Journal
 
 INBOX: Final = 1_000
-"""How many messages wait for a worker before its senders have to."""
+"""Default capacity of an inbox, in messages."""
 
 _RUNNING: Final = Stage.RUNNING
 _ROUTES: Final = 4_096  # how many parsed routes a node remembers
@@ -249,7 +249,7 @@ class Node:
     # Routes
 
     def put_route(self, entry: RoutingEntry) -> RouteChange:
-        """Say where a participant elsewhere is; the rules decide whether that counts (RE).
+        """Put an entry for a participant elsewhere; the rules decide whether it is accepted (RE).
 
         Raises LocalError for an entry that this node could not follow: one that takes the name of
         a worker, session or subscriber of its own, or a local one without a session behind it.
@@ -257,7 +257,7 @@ class Node:
         return self._kernel.put_route(entry)
 
     def remove_route(self, participant: str) -> RouteChange | None:
-        """Forget where a participant elsewhere is; None when nothing was known."""
+        """Remove the entry of a participant elsewhere; None if there was none."""
         self._kernel.check_not_own(participant, rule="RE-11")
         return self._kernel.remove_route(participant)
 
@@ -437,7 +437,7 @@ class Node:
         return kernel.post(message, from_global=from_global)
 
     def expiry_in(self, seconds: float | None) -> Expiry:
-        """The expiry of a message that lives so many seconds from now; NEVER for None."""
+        """The expiry of a message that lives this many seconds from now; NEVER for None."""
         return self._kernel.expiry_in(seconds)
 
     def now(self) -> int:
@@ -512,7 +512,7 @@ class Node:
 
 
 async def _turns(number: int) -> None:
-    """Let everything that is ready happen, so many times."""
+    """Let the event loop run this many times."""
     for _ in range(number):
         await asyncio.sleep(0)
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from waystation.node.links import Links
 
 UNREAD_LIMIT: Final = 1024 * 1024
-"""At most this many bytes of answers wait for a peer that does not read them."""
+"""Maximum number of bytes of answers that wait for a peer which does not read them."""
 
 Ending: TypeAlias = tuple[Reason | None, str]  # why a link is gone, or could not be made
 
@@ -245,7 +245,7 @@ class Session:
         self.send_control(payload)
 
     def reject_all(self) -> None:
-        """Tell whoever waits that there will be no link."""
+        """Reject all messages that wait for the link."""
         self._waiting.reject_all()
 
     def carry(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict:
@@ -289,7 +289,7 @@ class Session:
         self._apply(Event.ANSWERED)
 
     def received(self, messages: Sequence[Message]) -> None:
-        """Let each message find its receiver, in order."""
+        """Deliver messages, in order."""
         self._beat.heard = True
         if self._inflow is _HELD:  # also when a new link comes before the old one's are handed in
             self._backlog.extend(messages)
@@ -315,7 +315,7 @@ class Session:
         self._change_outflow(FlowEvent.HOLD)
 
     def resume(self) -> None:
-        """Give the link what waits, in order, as far as it takes it."""
+        """Send what waits, in order, until the link asks for a pause."""
         self._change_outflow(FlowEvent.GO)
 
     def closed(self, reason: Reason | None, detail: str) -> None:
@@ -338,7 +338,7 @@ class Session:
         self._apply(Event.FAILED)
 
     def begin_close(self) -> None:
-        """End it, as soon as its link has written what it was given."""
+        """End it when its link has written what it was given."""
         self._apply(Event.CLOSE_ASKED)
 
     def give_up(self) -> None:
@@ -351,7 +351,7 @@ class Session:
             self._link.pause_reading()
 
     def wake(self) -> None:
-        """Wake whoever waits for this session to open, to end or to learn its peer's name."""
+        """Wake the tasks that wait for this session to open, to end or to learn its peer's name."""
         change, self.change = self.change, asyncio.get_running_loop().create_future()
         if not change.done():
             change.set_result(None)
@@ -404,15 +404,6 @@ class Session:
         self.openings += 1
         self._links.link_opened(self)
 
-    def _tell_closed(self) -> None:
-        self._links.link_closed(self)
-
-    def _tell_refused(self) -> None:
-        self._links.link_refused(self)
-
-    def _tell_no_link(self) -> None:
-        self._links.not_linked(self)
-
     def _stop_admission_timer(self) -> None:
         if self._admission_timer is not None:
             self._admission_timer.cancel()
@@ -441,9 +432,6 @@ class Session:
         if self._link is not None:
             self._link.abort()
 
-    def _forget(self) -> None:
-        self._links.forget(self)
-
     def _send_waiting(self) -> None:
         """Give the link what waits for it."""
         kernel = self._links.kernel
@@ -468,10 +456,10 @@ class Session:
         Effect.SEND_WAITING: _send_waiting,
         Effect.STOP_TIMERS: _stop_timers,
         Effect.RELEASE_LINK: _release_link,
-        Effect.TELL_CLOSED: _tell_closed,
-        Effect.TELL_REFUSED: _tell_refused,
-        Effect.TELL_NO_LINK: _tell_no_link,
-        Effect.FORGET: _forget,
+        Effect.TELL_CLOSED: lambda self: self._links.link_closed(self),
+        Effect.TELL_REFUSED: lambda self: self._links.link_refused(self),
+        Effect.TELL_NO_LINK: lambda self: self._links.not_linked(self),
+        Effect.FORGET: lambda self: self._links.forget(self),
         Effect.WAKE: wake,
         Effect.CLOSE_LINK: _close_link,
         Effect.ABORT_LINK: _abort_link,
@@ -546,7 +534,7 @@ class Session:
     # Messages from the peer
 
     def _deliver(self, messages: deque[Message]) -> bool:
-        """Let messages find their receivers, up to the first that has no room; says if all did."""
+        """Deliver messages until one finds no room; returns whether all were delivered."""
         kernel, types = self._links.kernel, self._types
         access, from_outside = kernel.access, self.from_outside
         from_global = from_outside or self.is_parent

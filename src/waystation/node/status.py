@@ -48,7 +48,7 @@ LARGE_TABLE: Final = 200_000
 would hold up messages."""
 
 STRIDE: Final = 2_000
-"""How many entries are looked at before messages have their turn."""
+"""Number of entries that are looked at before messages have their turn."""
 
 _QUESTION_BYTES: Final = 4_096
 _ALL: Final = "*"
@@ -143,7 +143,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
 class _Page(Struct, Generic[T]):
     """Some of many, and how many match in all."""
 
-    entries: list[T]
+    told: list[T]
     fitting: int | None = None
 
 
@@ -250,16 +250,16 @@ class Status:
             bytes=now.bytes,
             bytes_rate=round((now.bytes - before.bytes) / seconds, 1),
             routes_total=len(self._node.router.table),
-            routes=[_route(entry) for entry in routes.entries],
+            routes=[_route(entry) for entry in routes.told],
             sessions_total=len(self._node.sessions),
-            sessions=[_session(session) for session in sessions.entries],
+            sessions=[_session(session) for session in sessions.told],
             session_events={str(kind): count for kind, count in sorted(self._events.items())},
             journal_lost=None if self._journal is None else self._journal.lost,
             hub=self._node.is_hub,
             routes_fitting=routes.fitting,
             sessions_fitting=sessions.fitting,
             subscriptions_total=len(self._node.router.subscriptions),
-            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions.entries],
+            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions.told],
             subscriptions_fitting=subscriptions.fitting,
         )
 

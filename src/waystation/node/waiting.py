@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
 QUEUE_LIMIT: Final = 10_000
-"""How many messages a node keeps for one receiver on behalf of senders that do not wait."""
+"""Maximum number of messages that a node keeps for one receiver while their senders go on."""
 
 _TIMER_SLACK: Final = 0.005  # seconds; uvloop's timers may be a little early
 
@@ -72,7 +72,7 @@ class Waiting:
         return self._drop(no_room.receiver, arrival)
 
     def wait_or_drop(self, receiver: Receiver, arrival: Arrival, policy: Wait) -> Pending:
-        """Let a message wait while nobody waits for what becomes of it."""
+        """Let a message wait without its sender; it is dropped if it is not taken in time."""
         pending = self._start(receiver, arrival, policy)
 
         def settled(_: object) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from waystation.node.node import Node
 
 BATCH: Final = 64
-"""How many messages a worker handles in a row before other tasks get their turn."""
+"""Maximum number of messages that a worker handles before other tasks get their turn."""
 
 _log = logging.getLogger("waystation.node")
 
