@@ -264,8 +264,13 @@ class Broadcasts:
         kernel = self._kernel
         arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
         verdicts: list[Verdict] = []
-        for receiver in self._fan_out(arrival, verdicts):
-            verdicts += await self._wait(receiver, arrival, policy)
+        full = self._fan_out(arrival, verdicts)
+        try:
+            while full:
+                verdicts += await self._wait(full.pop(0), arrival, policy)
+        finally:  # of a publisher that was cancelled while it waited for one of them
+            for receiver in full:
+                kernel.waiting.drop(NoRoom.at(receiver), arrival)
         return verdicts
 
     def arrive(self, arrival: Arrival) -> Verdict:
