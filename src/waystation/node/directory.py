@@ -137,7 +137,7 @@ class ProviderDirectory:
         for ask in list(self._offered.values()):
             if now < ask.provider.ends():
                 try:
-                    await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+                    await self._ask(parent, ask)
                 except WaystationError as error:
                     _log.warning("session %s: %s", parent.name, error)
 
@@ -177,6 +177,9 @@ class ProviderDirectory:
     def _passed_on(self, ask: _A) -> _A:
         return msgspec.structs.replace(ask, asked=[*ask.asked, self._kernel.name])
 
+    async def _ask(self, parent: Session, ask: _A) -> DirectoryReply:
+        return await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+
     async def _do(self, ask: Ask) -> list[Provider]:
         if isinstance(ask, Register):
             await self._register(ask)
@@ -195,16 +198,22 @@ class ProviderDirectory:
         self._offered[ask.provider.participant] = ask
         self._kernel.hierarchy.announce_changes()  # the parents must know whose it is
         for parent in self._kernel.hierarchy.parents:
-            await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+            await self._ask(parent, ask)
         if ask.everywhere and not self._kernel.hierarchy.parents:
             await self._register_everywhere(ask.provider)
 
     async def _register_everywhere(self, provider: Provider) -> None:
+        own = self._address or self._kernel.links.own_address()
+        known = msgspec.structs.replace(provider, address=own)
         if self._everywhere is not None:
-            own = self._address or self._kernel.links.own_address()
-            self._everywhere.register(msgspec.structs.replace(provider, address=own))
+            self._everywhere.register(known)
+        elif self._beyond is not None and own is None:
+            raise LocalError(
+                "this node has no address where others could reach it",
+                rule="RE-14",
+                hint="listen, or give the address to ask_directory",
+            )
         elif self._beyond is not None:
-            known = msgspec.structs.replace(provider, address=self._own_address())
             await self._request(self._beyond, Register(known))
         else:
             raise LocalError(
@@ -222,7 +231,7 @@ class ProviderDirectory:
         elif self._beyond is not None:
             await self._request(self._beyond, self._passed_on(ask))
         for parent in self._kernel.hierarchy.parents:
-            await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+            await self._ask(parent, ask)
 
     async def lookup(self, ask: Lookup) -> list[Provider]:
         """Find providers, and the way to those elsewhere."""
@@ -245,7 +254,7 @@ class ProviderDirectory:
         if parents:
             providers = []
             for parent in parents:
-                answer = await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+                answer = await self._ask(parent, ask)
                 for provider in answer.providers:
                     self._learn(provider, parent.address)
                 providers += answer.providers
@@ -295,16 +304,6 @@ class ProviderDirectory:
                 hint="see what it says",
             )
         return answer
-
-    def _own_address(self) -> str:
-        address = self._address or self._kernel.links.own_address()
-        if address is None:
-            raise LocalError(
-                "this node has no address where others could reach it",
-                rule="RE-14",
-                hint="listen, or give the address to ask_directory",
-            )
-        return address
 
     def _purge(self) -> None:
         now = self._kernel.tick() // 1000

@@ -53,16 +53,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     participants: int = 100_000
 
 
-class _Unreachable:
-    """A place that could not be reached, and is left alone until it is time to try again."""
-
-    __slots__ = ("backoff", "retry_at")
-
-    def __init__(self) -> None:
-        self.backoff = Backoff()
-        self.retry_at = 0.0
-
-
 class Listening:
     """A listener of a node; `address` is how it stands in a route."""
 
@@ -100,7 +90,7 @@ class Links:
         self._token = token
         self._transports: dict[int, Transport] = {}
         self._listeners: list[Listening] = []
-        self.unreachable: dict[Address, _Unreachable] = {}
+        self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
         self._tasks: set[asyncio.Task[None]] = set()
         self._broadcasters: list[Broadcaster] = []
         self._unstarted: list[Broadcaster] = []
@@ -218,9 +208,9 @@ class Links:
         session = self.by_place.get(place)
         if session is not None:
             return session
-        unreachable = self.unreachable.get(place)
         loop = asyncio.get_running_loop()
-        if self._is_full() or (unreachable is not None and loop.time() < unreachable.retry_at):
+        _, retry_at = self.unreachable.get(place, (None, 0.0))
+        if self._is_full() or loop.time() < retry_at:
             return None
         session = self._session(place, None, outgoing=True)
         self.by_place[place] = session
@@ -439,13 +429,11 @@ class Links:
         """Delay the next attempt of a route to connect to a place where no session opened."""
         if session.reconnects or not session.outgoing:
             return
-        unreachable = self.unreachable.get(session.place)
-        if unreachable is None:
-            if len(self.unreachable) >= self.UNREACHABLE_LIMIT:
-                self.unreachable.clear()
-            unreachable = self.unreachable[session.place] = _Unreachable()
-        pause = unreachable.backoff.next()
-        unreachable.retry_at = asyncio.get_running_loop().time() + pause
+        backoff, _ = self.unreachable.get(session.place) or (Backoff(), 0.0)
+        if len(self.unreachable) >= self.UNREACHABLE_LIMIT:
+            self.unreachable.clear()
+        retry_at = asyncio.get_running_loop().time() + backoff.next()
+        self.unreachable[session.place] = (backoff, retry_at)
 
     def _track(self, task: asyncio.Task[None]) -> None:
         """Keep a task from being collected while it runs."""
