@@ -67,9 +67,12 @@ Answered: TypeAlias = Callable[[bool], None]  # called with whether the particip
 class _Question:
     """One participant, asked for at one parent after the other."""
 
-    __slots__ = ("answered", "asked", "left", "parent", "participant", "timeout")
+    __slots__ = ("answered", "asked", "left", "number", "parent", "participant", "timeout")
 
-    def __init__(self, participant: str, left: list[Session], asked: list[str]) -> None:
+    def __init__(
+        self, number: int, participant: str, left: list[Session], asked: list[str]
+    ) -> None:
+        self.number = number
         self.participant = participant
         self.left = left  # parents that were not asked yet
         self.asked = asked  # names of nodes that do not know it
@@ -92,7 +95,7 @@ class Hierarchy:
         self._changed_subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
         self._due = False
         self._questions: dict[int, _Question] = {}
-        self._open_questions: dict[str, int] = {}
+        self._by_participant: dict[str, _Question] = {}
         self._numbers = count(1)
         self._told: dict[str, weakref.WeakSet[Session]] = {}
 
@@ -199,39 +202,37 @@ class Hierarchy:
 
         When it is found, there is a routing entry before anybody is told.
         """
-        number = self._open_questions.get(participant)
-        if number is not None:
-            self._questions[number].answered.append(answered)
+        question = self._by_participant.get(participant)
+        if question is not None:
+            question.answered.append(answered)
             return
         open_first = sorted(self.parents, key=lambda parent: not parent.is_open)
-        question = _Question(participant, open_first, [*(asked or []), self._kernel.name])
+        asked = [*(asked or []), self._kernel.name]
+        question = _Question(next(self._numbers), participant, open_first, asked)
         question.answered.append(answered)
-        number = next(self._numbers)
-        self._questions[number] = question
-        self._open_questions[participant] = number
-        self._ask_next(number, question)
+        self._questions[question.number] = self._by_participant[participant] = question
+        self._ask_next(question)
 
-    def _ask_next(self, number: int, question: _Question) -> None:
+    def _ask_next(self, question: _Question) -> None:
         if question.timeout is not None:
             question.timeout.cancel()
         if not question.left:
-            self._settle(number, found=False)
+            self._settle(question, found=False)
             return
-        parent = question.left.pop(0)
+        question.parent = parent = question.left.pop(0)
         loop = asyncio.get_running_loop()
-        question.timeout = loop.call_later(QUESTION_TIME, self._ask_next, number, question)
-        question.parent = parent
+        question.timeout = loop.call_later(QUESTION_TIME, self._ask_next, question)
         if parent.is_open:  # else it is asked as soon as it opens
             self._put(question, parent)
 
-    def _put(self, question: _Question, parent: Session) -> None:
+    @staticmethod
+    def _put(question: _Question, parent: Session) -> None:
         question.parent = parent
-        number = self._open_questions[question.participant]
-        parent.send_control(wire.encode(Resolve(number, question.participant, question.asked)))
+        ask = Resolve(question.number, question.participant, question.asked)
+        parent.send_control(wire.encode(ask))
 
-    def _settle(self, number: int, *, found: bool) -> None:
-        question = self._questions.pop(number)
-        del self._open_questions[question.participant]
+    def _settle(self, question: _Question, *, found: bool) -> None:
+        del self._questions[question.number], self._by_participant[question.participant]
         if question.timeout is not None:
             question.timeout.cancel()
         for answered in question.answered:
@@ -242,14 +243,14 @@ class Hierarchy:
         if question is None or question.parent is not parent:
             return
         if not answer.found:
-            self._ask_next(answer.number, question)
+            self._ask_next(question)
             return
         kernel = self._kernel
         expiry = expiry_after(kernel.tick() // 1000, REMEMBERED)
         entry = RoutingEntry.of_discovery(question.participant, parent.address, expiry)
         with contextlib.suppress(LocalError):  # a session of this node has the name by now
             kernel.put_route(entry)
-        self._settle(answer.number, found=True)
+        self._settle(question, found=True)
 
     # What peers say
 
