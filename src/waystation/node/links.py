@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ from waystation.core.record import SessionKind, SessionRecord
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
+from waystation.net.dialer import keep
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
@@ -114,12 +115,11 @@ class Links:
     def start_broadcasters(self) -> None:
         """Let broadcasters connect, as soon as there is an event loop."""
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             return
-        waiting, self._unstarted = self._unstarted, []
-        for broadcaster in waiting:
-            self._track(loop.create_task(broadcaster.start(), name="waystation broadcaster"))
+        while self._unstarted:
+            self._start(self._unstarted.pop(0).start(), "waystation broadcaster")
 
     def transport(self, number: int) -> Transport | None:
         """The transport of an address type."""
@@ -179,7 +179,7 @@ class Links:
         token: bytes | None,
         *,
         wait: float | None,
-        keep: bool,
+        reconnects: bool,
         parent: bool,
     ) -> Session:
         """Open a session under a name of its own, and keep it open."""
@@ -191,19 +191,15 @@ class Links:
                 hint="give one or more addresses of one peer, all on one transport",
             )
         own = None if name is None else self._free_address(name)
-        session = self._session(addresses[0], token, outgoing=True, own=own, reconnects=keep)
+        session = self._session(addresses[0], token, outgoing=True, own=own, reconnects=reconnects)
         session.candidates = len(addresses)
         self._register(session)
         if parent:
             self.kernel.hierarchy.add_parent(session)
         self.by_place.setdefault(session.place, session)
-        loop = asyncio.get_running_loop()
-        keeper = loop.create_task(
-            self._keep(session, [address.data.decode() for address in addresses]),
-            name=f"waystation session {session.name}",
-        )
-        session.keeper = keeper
-        self._track(keeper)
+        found = [address.data.decode() for address in addresses]
+        connecting = self._keep(session, found) if reconnects else self._dial_once(session, found)
+        session.keeper = self._start(connecting, f"waystation session {session.name}")
         if wait is not None:
             await self._wait_until_open(session, wait)
         return session
@@ -219,7 +215,10 @@ class Links:
             return None
         session = self._session(place, None, outgoing=True)
         self.by_place[place] = session
-        self._track(loop.create_task(self._reach(session), name=f"waystation dial {place}"))
+        self._start(
+            self._dial_once(session, [place.data.decode(errors="replace")]),
+            f"waystation dial {place}",
+        )
         return session
 
     def own_address(self) -> str | None:
@@ -375,26 +374,23 @@ class Links:
         if self._is_registered(session):
             self._register(session)
 
-    async def _reach(self, session: Session) -> None:
-        """Connect to a place that a route named."""
-        if not await self._dial(session, [session.place.data.decode(errors="replace")]):
+    async def _dial_once(self, session: Session, places: list[str]) -> None:
+        """Connect a session that ends with its link."""
+        if not await self._dial(session, places):
             session.give_up()
 
     async def _keep(self, session: Session, places: list[str]) -> None:
-        """Connect, and connect again whenever the link is gone."""
-        backoff = Backoff()
-        while not session.ended:
+        """Connect, and connect again whenever the link is gone, until the session is forgotten."""
+
+        async def connect() -> bool:
             opened = session.openings
             if await self._dial(session, places):
                 while session.has_link or session.is_stalled:
                     await asyncio.shield(session.change)
-            if not session.reconnects:
-                session.give_up()
-                return
-            if session.openings > opened:
-                backoff.reset()
             places.append(places.pop(0))  # the next first, should this one accept and then fail
-            await asyncio.sleep(backoff.next())
+            return session.openings > opened
+
+        await keep(connect, backoff=Backoff())
 
     async def _dial(self, session: Session, places: Sequence[str]) -> bool:
         """Try to make a link; returns whether one was made."""
@@ -440,10 +436,12 @@ class Links:
         retry_at = asyncio.get_running_loop().time() + backoff.next()
         self.unreachable[session.place] = (backoff, retry_at)
 
-    def _track(self, task: asyncio.Task[None]) -> None:
-        """Keep a task from being collected while it runs."""
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task that ends with the node at the latest."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _is_full(self) -> bool:
         return self.closing or len(self.sessions) >= self.limits.sessions

@@ -233,7 +233,7 @@ class Node:
         it does not know.
         """
         return await self._links.connect(
-            places, name, _secret(token), wait=wait, keep=keep, parent=parent
+            places, name, _secret(token), wait=wait, reconnects=keep, parent=parent
         )
 
     @property
