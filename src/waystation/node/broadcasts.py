@@ -342,7 +342,9 @@ class Broadcasts:
             if receiver is None:
                 down = Reason.TRANSPORT_DOWN
                 verdicts += (kernel.drop(arrival, down, verdict.recipient) for verdict in theirs)
-            elif type(verdict := receiver.offer(arrival)) is NoRoom:
+            elif (verdict := receiver.offer(arrival)).reason is None:
+                verdicts += theirs
+            elif type(verdict) is NoRoom:
                 full.append(receiver)
             else:
                 verdicts += _for_each(receiver, verdict)
