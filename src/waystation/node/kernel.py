@@ -99,7 +99,7 @@ class Kernel:
         self.latest = 0  # the instant that `tick` told last
         self.observers: list[Observer] = []
         self.carriers: dict[int, Carrier] = {}
-        self.workers: set[Worker] = set()  # those that run
+        self.workers: dict[Worker, None] = {}  # those that run, in the order of their start
         self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_follow` only
         # By the names of this node's receivers: their local addresses, and the entries to them.
         self._own: dict[str, tuple[bytes, Receiver, RoutingEntry]] = {}

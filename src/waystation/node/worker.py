@@ -121,8 +121,8 @@ class Worker:
         self._passing = passing
         loop = asyncio.get_running_loop()
         self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
-        kernel.workers.add(self)
-        self.task.add_done_callback(lambda _: kernel.workers.discard(self))
+        kernel.workers[self] = None
+        self.task.add_done_callback(lambda _: kernel.workers.pop(self, None))
 
     @property
     def at_work(self) -> bool:
