@@ -1,4 +1,4 @@
-"""`waystation rules`: list the rules that Waystation follows, and the tests that prove them."""
+"""`waystation rules`: list the rules that Waystation follows, their code and their tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import msgspec
 from waystation.cli.options import json_option
 from waystation.rules import Rule, all_rules
 
-_HELP = """List the rules, their meaning, and the tests that prove them.
+_HELP = """List the rules, their meaning, the code that cites them and the tests that prove them.
 
 \b
 Examples:
   waystation rules              # all rules, with the number of tests of each
-  waystation rules RE-6 MC-4    # only these rules, with the names of their tests
+  waystation rules RE-6 MC-4    # only these rules, with their code and their tests
   waystation rules --json       # for programs
 """
 
@@ -36,8 +36,8 @@ def rules(ids: tuple[str, ...], *, as_json: bool) -> None:
         for rule in members:
             click.echo(_line(rule))
             if ids:
-                for test in rule.tests:
-                    click.echo(f"         {test}")
+                for name in (*rule.places, *rule.tests):
+                    click.echo(f"         {name}")
 
 
 def _find(known: list[Rule], id: str) -> Rule:

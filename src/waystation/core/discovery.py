@@ -1,4 +1,4 @@
-"""Finding group members: discovery, WHO-HAS, I-HAVE and INVALIDATE as a state machine (LA-6 .. 11).
+"""Finding members: discovery, WHO-HAS, I-HAVE and INVALIDATE as a state machine (LA-6 .. LA-11).
 
 Inputs are method calls, each with `now`; every one returns effects, which the caller must carry out
 in order. Nothing here knows where a packet came from: a member is identified by the mapping that it

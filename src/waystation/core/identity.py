@@ -1,4 +1,4 @@
-"""The identity of a group member, and the addresses where it is reached (LA-1 .. 5, LA-8, LA-10).
+"""The identity of a group member, and its addresses (LA-1 .. LA-5, LA-8, LA-10).
 
 A logical address is an identity; a mapping has the current physical addresses of an identity; the
 cache holds the mappings that one node knows. How mappings are exchanged is in discovery.py.

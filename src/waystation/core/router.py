@@ -1,4 +1,4 @@
-"""Routing decisions: what to do with a message that entered a node (AD-5, AD-6, WK-11, MC-9 .. 15).
+"""Routing decisions on a message that entered a node (AD-5, AD-6, WK-11, MC-9 .. MC-15).
 
 Pure: it reads tables and returns a decision. A live node acts on it; an audit of the past makes the
 same decision from the same tables and must get the same result (SP-2).

@@ -1,7 +1,7 @@
-"""The rules of Waystation: their meaning, and the tests that prove them.
+"""The rules of Waystation: their meaning, the code that cites them, the tests that prove them.
 
-The texts are in `rules.toml`. The names of the tests are in `proofs.json`, which
-`scripts/prove_rules.py` generates from the marks in the test suite, so that an installed Waystation
+The texts are in `rules.toml`. The names of the tests are in `proofs.json` and the places in the
+source in `places.json`; `scripts/prove_rules.py` generates both, so that an installed Waystation
 can show them without the tests.
 """
 
@@ -15,13 +15,14 @@ from msgspec import Struct
 
 
 class Rule(Struct, frozen=True):
-    """A rule: its id, its chapter, its meaning, and the tests that prove it."""
+    """A rule: its id, chapter and meaning, the tests that prove it, the code that cites it."""
 
     id: str
     chapter: str
     meaning: str
     tests: tuple[str, ...]
     pending: bool = False
+    places: tuple[str, ...] = ()
 
 
 def all_rules() -> list[Rule]:
@@ -33,9 +34,17 @@ def all_rules() -> list[Rule]:
     here = resources.files(__name__)
     texts = tomllib.loads(here.joinpath("rules.toml").read_text("utf-8"))
     proofs = json.loads(here.joinpath("proofs.json").read_text("utf-8"))
+    places = json.loads(here.joinpath("places.json").read_text("utf-8"))
     pending = set(texts.pop("pending"))
     return [
-        Rule(id, chapter["title"], meaning, tuple(proofs.get(id, ())), id in pending)
+        Rule(
+            id,
+            chapter["title"],
+            meaning,
+            tuple(proofs.get(id, ())),
+            id in pending,
+            tuple(places.get(id, ())),
+        )
         for chapter in texts.values()
         for id, meaning in chapter.items()
         if id != "title"
