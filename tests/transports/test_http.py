@@ -1,4 +1,4 @@
-"""HTTP: a transport between nodes, and a door for clients that have nothing but HTTP."""
+"""HTTP: a transport between nodes, and a way in for clients that have nothing but HTTP."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from tests.node.live import (
     raw_listener,
     runs,
     runs_on_every_loop,
+    settle,
     until,
     watched,
 )
@@ -96,6 +97,12 @@ async def door(
         yield node, transport, (await node.listen("http://127.0.0.1:0")).place
 
 
+async def closed(listener: Any) -> None:
+    """Close a listener whose channels have ended, and wait for its connections to end."""
+    await listener.close()
+    await until(lambda: not listener.server.connections)
+
+
 @runs_on_every_loop
 async def test_a_token_is_proven_over_http_as_over_any_transport() -> None:
     async with (
@@ -130,7 +137,7 @@ async def test_both_nodes_say_goodbye_in_order_whoever_leaves() -> None:
 async def test_what_the_client_said_it_has_is_told_as_sent_and_no_more() -> None:
     owner, theirs = Notes(), Notes(b"other")
     transport = Http()
-    listener = await transport.listen("127.0.0.1:0", lambda: theirs)
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     assert theirs.link is not None
     assert (owner.told, theirs.told) == (["opened", "answered"], ["opened", "answered"])
@@ -152,13 +159,14 @@ async def test_what_the_client_said_it_has_is_told_as_sent_and_no_more() -> None
         ended.resume_reading()
         ended.send_control(b"")
         assert ended.send(message()) is None  # too late, and harmless
-    await listener.close()
+    await closed(listener)
 
 
 @runs_on_every_loop
 async def test_what_cannot_be_written_has_a_reason_on_both_sides() -> None:
     owner, theirs = Notes(), Notes(b"other")
-    listener = await Http(limits=HttpLimits(frame=1000)).listen("127.0.0.1:0", lambda: theirs)
+    transport = Http(limits=HttpLimits(frame=1000))
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
     link = await Http().dial([listener.place], owner)
     assert theirs.link is not None
     for end in (link, theirs.link):  # the dialler keeps to the limit of the listener
@@ -168,14 +176,14 @@ async def test_what_cannot_be_written_has_a_reason_on_both_sides() -> None:
     theirs.link.abort()
     await until(lambda: owner.end)
     await until(lambda: theirs.end)
-    await listener.close()
+    await closed(listener)
 
 
 @runs_on_every_loop
 async def test_senders_pause_on_either_side_while_the_other_does_not_take_what_there_is() -> None:
     owner, theirs = Notes(), Notes(b"other")
     transport = Http(limits=HttpLimits(unsent=10_000, batch=10_000, hold=0.05))
-    listener = await transport.listen("127.0.0.1:0", lambda: theirs)
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     assert theirs.link is not None
     for there, here, end in ((theirs, owner, link), (owner, theirs, theirs.link)):
@@ -195,7 +203,7 @@ async def test_senders_pause_on_either_side_while_the_other_does_not_take_what_t
     assert transport.counts.held_back > 0
     link.close()
     await until(lambda: owner.end)
-    await listener.close()
+    await closed(listener)
 
 
 @runs
@@ -339,23 +347,20 @@ async def test_a_dialler_that_does_not_read_keeps_its_channel_alive() -> None:
 
 @runs
 async def test_a_connection_that_was_closed_between_two_requests_is_opened_again() -> None:
-    async with (
-        door() as (server, _, place),
-        Node("client", transports=[Http()], limits=QUICK) as client,
-    ):
-        session = await client.connect(f"http://{place}", name="hub")
-        listener: Any = server._links._listeners[0]._listener
-        link: Any = session._link
-        for number in range(3):
-            assert (await client.request("hub => echo", b"%d" % number)).payload == b"%d" % number
-            posts = link._posts._writer.get_extra_info("sockname")
-            await until(lambda: not link._size)
-            for connection in list(listener._state.connections):
-                if connection.client == posts:
-                    await until(lambda one=connection: one.cycle.response_complete)  # type: ignore[misc]
-                    connection.timeout_keep_alive_handler()
-            await until(link._posts._reader.at_eof)
-        assert session.openings == 1
+    owner, theirs = Notes(), Notes(b"other")
+    transport = Http(limits=HttpLimits(keep=0.05))
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
+    link = await transport.dial([listener.place], owner)
+    for number in range(3):
+        link.send(message(b"%d" % number))
+        await until(lambda number=number: owner.settled == number + 1)  # type: ignore[misc]
+        await until(lambda: listener.server.connections == 1)  # on which it asks for messages
+        await settle()  # and the link has noticed
+    assert [m.payload for m in theirs.messages] == [b"0", b"1", b"2"]
+    assert owner.end is None
+    link.close()
+    await until(lambda: owner.end and theirs.end)
+    await closed(listener)
 
 
 @runs
@@ -601,20 +606,24 @@ async def test_a_stream_of_events_goes_on_where_it_broke() -> None:
 
 @runs
 async def test_a_stream_that_nobody_reads_is_cut_and_can_go_on_later() -> None:
-    limits = HttpLimits(body=0.3, unsent=100_000, batch=100_000)
-    async with channel(limits) as (node, _, client, one):
-        head = f"GET {one.path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n"
-        peer = await RawPeer.dial(client.place, head.encode(), room=4096)
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        route = f"{node.sessions[0].name} => http"
-        listener: Any = node._links._listeners[0]._listener
-        await until(lambda: listener._state.connections)
-        while listener._state.connections:
-            await node.send(route, bytes(9999), policy=Wait(0.05))
-        assert (await one.get()).status == 200
-        assert node.sessions
-        peer.reset()
-        await one.end()
+    theirs = Notes()
+    transport = Http(limits=HttpLimits(body=0.3, unsent=100_000, batch=100_000))
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
+    one = await Client(listener.place).open()
+    head = f"GET {one.path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+    peer = await RawPeer.dial(listener.place, head.encode(), room=4096)
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await until(lambda: listener.server.connections)
+    assert theirs.link is not None
+    while listener.server.connections:
+        if "pause" not in theirs.told[-1:]:
+            theirs.link.send(message(bytes(9999)))
+        await asyncio.sleep(0.001)
+    assert (await one.get()).status == 200
+    assert theirs.end is None
+    peer.reset()
+    await one.end()
+    await closed(listener)
 
 
 @runs
@@ -828,7 +837,7 @@ async def test_a_client_that_does_not_say_what_it_wants_is_let_go(said: bytes) -
 @runs
 async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> None:
     async with channel(HttpLimits(body=0.3, greeting=1.0)) as (node, _, client, one):
-        head = f"POST {one.path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {one.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         peer = await RawPeer.dial(client.place, f"{head}Content-Length: 9\r\n\r\n".encode())
         assert (await peer.reader.readline()).startswith(b"HTTP/1.1 408")
         await peer.ended()
@@ -841,9 +850,9 @@ async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> N
 async def test_there_are_so_many_connections_and_no_more() -> None:
     async with door(HttpLimits(connections=3)) as (_, transport, place):
         peers = [await RawPeer.dial(place, b"GET") for _ in range(3)]
-        await until(lambda: transport.counts.turned_away == 0)
+        await until(lambda: transport.counts.refused_connections["connections"] == 0)
         await (await RawPeer.dial(place, b"GET")).ended()
-        assert transport.counts.turned_away == 1
+        assert transport.counts.refused_connections["connections"] == 1
         for peer in peers:
             peer.close()
 

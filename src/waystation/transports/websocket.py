@@ -30,7 +30,8 @@ from waystation.net.dialer import dial, within
 from waystation.net.place import parse_place, place_of
 from waystation.net.server import Server
 from waystation.net.tls import Tls
-from waystation.transports.tcp import REASONS, StreamLink, TcpLimits, TcpListener
+from waystation.transports.link import StreamLink, StreamListener, why_unsendable
+from waystation.transports.tcp import TcpLimits
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam_ws import BodyDecoder, encode_control, encode_departure
 
@@ -94,7 +95,7 @@ class WebSocketLink(StreamLink, ABC):
         try:
             body = encode_departure(message, limit=self._frame_limit)
         except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
+            return why_unsendable(error)
         self.give(self._framed(body))
         return None
 
@@ -388,7 +389,7 @@ class _AcceptedLink(WebSocketLink):
             self._upgrades.tell(*(failure or (None, _NO_HANDSHAKE)))
 
 
-class WebSocketListener(TcpListener):
+class WebSocketListener(StreamListener):
     """A listening socket."""
 
     def __init__(self, server: Server, path: str) -> None:

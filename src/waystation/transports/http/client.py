@@ -8,32 +8,24 @@ link, since nobody can say whether the other end took what was posted; the sessi
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NoReturn
 
 import h11
 import msgspec
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.errors import LocalError
+from waystation.net.backoff import Backoff
+from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.dialer import dial as dial_place
+from waystation.net.dialer import within
 from waystation.net.place import parse_place
-from waystation.net.sockets import prepare
 from waystation.net.tls import Tls
-from waystation.transports.http.channel import REASONS
 from waystation.transports.http.transport import HttpLimits
+from waystation.transports.link import LinkState, QueuedLink
 from waystation.transports.transport import LinkOwner
-from waystation.wire.ockam import (
-    HEARTBEAT_FRAME,
-    PREFACE,
-    FrameDecoder,
-    encode_control,
-    encode_departure,
-)
-
-LATER: Final = 1.0
-"""Seconds after which to come again, if the other end does not say."""
+from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
 
 OCTETS: Final = (("content-type", "application/octet-stream"),)
 ACCEPT: Final = (("accept", "application/octet-stream"),)
@@ -43,25 +35,22 @@ async def dial(
     places: Sequence[str], owner: LinkOwner, tls: Tls | None, limits: HttpLimits
 ) -> HttpLink:
     """A link to the first place that opens a channel; an OSError says why there is none."""
-    parsed = [parse_place(place) for place in places]
-    context = tls.for_dialler() if tls else None
+    for place in places:
+        parse_place(place)
     errors: list[str] = []
-    for place, (host, port) in zip(places, parsed, strict=True):
-        site = Site(place, host, port, context, (tls.name if tls else None) or host, limits)
+    for place in places:
+        requests = Requests(place, tls, limits)
         try:
-            async with asyncio.timeout(limits.dial / len(places)):
-                connection = Connection(site)
-                try:
-                    channel = await _open_channel(connection)
-                except BaseException:
-                    connection.drop()
-                    raise
-        except TimeoutError:
-            errors.append(f"{place}: no answer within {limits.dial / len(places):g} s")
+            async with within(limits.dial / len(places), [place]):
+                return HttpLink(owner, requests, await _open_channel(requests))
+        except TimeoutError as error:
+            errors.append(str(error))
         except (OSError, ValueError) as error:
             errors.append(f"{place}: {error}")
-        else:
-            return HttpLink(owner, site, connection, channel)
+        except BaseException:
+            requests.drop()
+            raise
+        requests.drop()
     raise ConnectionError("; ".join(errors) or "there is no place to connect to")
 
 
@@ -75,25 +64,14 @@ class Opened(msgspec.Struct):
     idle: float
 
 
-async def _open_channel(connection: Connection) -> Opened:
-    answer = await connection.request("POST", "/channels")
+async def _open_channel(requests: Requests) -> Opened:
+    answer = await requests.request("POST", "/channels")
     if answer.status != 201:
         raise ConnectionError(f"no channel: {answer.problem}")
     try:
         return msgspec.json.decode(answer.body, type=Opened)
     except msgspec.DecodeError as error:
         raise ConnectionError(f"this is no Waystation node ({error})") from None
-
-
-class Site(msgspec.Struct, frozen=True):
-    """Where to connect to, and how."""
-
-    place: str
-    host: str
-    port: int
-    tls: ssl.SSLContext | None
-    name: str  # that the certificate must have
-    limits: HttpLimits
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -113,14 +91,96 @@ class Answer(msgspec.Struct, frozen=True):
         return f"{said} ({self.status})" if said else f"the answer is {self.status}"
 
 
-class Connection:
-    """One connection, which is opened again when it was closed between two requests."""
+class _RequestConnection(Connection):
+    """A connection to a listener, for one request after the other."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+    __slots__ = ("_answer", "_body", "_head", "_http", "_limit", "_size")
+
+    def __init__(self, limits: ConnectionLimits, limit: int) -> None:
+        super().__init__(limits)
+        self._limit = limit  # bytes of the body of an answer
         self._http = h11.Connection(h11.CLIENT)
+        self._answer: asyncio.Future[Answer] | None = None  # that the request waits for
+        self._head: h11.Response | None = None
+        self._body: list[bytes] = []
+        self._size = 0
+
+    async def request(
+        self, method: str, target: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Answer:
+        """Ask, and wait for the answer; an OSError says why there is none."""
+        send = self._http.send
+        head = send(h11.Request(method=method, target=target, headers=headers)) or b""
+        self.write(head + (send(h11.Data(data=body)) or b""))
+        send(h11.EndOfMessage())
+        self.flush()
+        self._answer = self._loop.create_future()
+        try:
+            return await self._answer
+        finally:
+            self._answer = None
+
+    # What the connection tells
+
+    def on_data(self, data: bytes) -> None:
+        """Read the answer."""
+        try:
+            self._http.receive_data(data)
+            self._read()
+        except h11.ProtocolError as error:
+            self.fail(Reason.MALFORMED, f"this is no HTTP: {error}")
+
+    def on_eof(self) -> None:
+        """Complete an answer whose end is that of the connection."""
+        if self.is_open and self._http.their_state is not h11.SEND_RESPONSE:
+            self.on_data(b"")
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Tell whoever waits for an answer."""
+        if self._answer is not None and not self._answer.done():
+            detail = "the connection ended before the answer" if failure is None else failure.detail
+            self._answer.set_exception(ConnectionError(detail))
+
+    def _read(self) -> None:
+        while (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+            if isinstance(event, h11.Response):
+                self._head = event
+            elif isinstance(event, h11.Data):
+                self._size += len(event.data)
+                if self._size > self._limit:
+                    self.fail(Reason.TOO_LARGE, "the answer is too large")
+                    return
+                self._body.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                self._complete()
+            elif isinstance(event, h11.ConnectionClosed):
+                return
+
+    def _complete(self) -> None:
+        head = self._head
+        assert head is not None
+        if self._answer is not None and not self._answer.done():
+            answer = Answer(head.status_code, dict(head.headers), b"".join(self._body))
+            self._answer.set_result(answer)
+        self._body, self._size = [], 0
+        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
+            self._http.start_next_cycle()
+        else:
+            self.abort()
+
+
+class Requests:
+    """Requests to one place, in order; connects again when the connection ended between two."""
+
+    def __init__(self, place: str, tls: Tls | None, limits: HttpLimits) -> None:
+        self.place = place
+        self.limits = limits
+        self._tls = tls
+        self._connection: _RequestConnection | None = None
+
+    def sibling(self) -> Requests:
+        """Requests to the same place, over a connection of their own."""
+        return Requests(self.place, self._tls, self.limits)
 
     async def request(
         self,
@@ -130,73 +190,30 @@ class Connection:
         body: bytes = b"",
     ) -> Answer:
         """Ask, and wait for the answer. What breaks or makes no sense is an OSError."""
-        try:
-            reader, writer = await self._stream()
-            length = ("content-length", str(len(body)))
-            fields = [("host", self._site.place), ("user-agent", "waystation"), length, *headers]
-            send = self._http.send
-            head = send(h11.Request(method=method, target=target, headers=fields)) or b""
-            writer.write(head + (send(h11.Data(data=body)) or b""))
-            send(h11.EndOfMessage())
-            await writer.drain()
-            return await self._answer(reader)
-        except h11.ProtocolError as error:
-            self.drop()
-            raise ConnectionError(f"this is no HTTP: {error}") from error
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection = self._connection = await self._connect()
+        length = ("content-length", str(len(body)))
+        fields = [("host", self.place), ("user-agent", "waystation"), length, *headers]
+        return await connection.request(method, target, fields, body)
 
     def drop(self) -> None:
-        """Close it at once."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-        self._reader = self._writer = None
+        """Close the connection at once."""
+        if self._connection is not None:
+            self._connection.abort()
 
-    async def _stream(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = self._reader, self._writer
-        if reader is not None and writer is not None:
-            if not reader.at_eof() and not writer.is_closing():
-                return reader, writer
-            self.drop()
-        site = self._site
-        self._http = h11.Connection(h11.CLIENT)
-        if site.tls is None:
-            reader, writer = await asyncio.open_connection(site.host, site.port)
-        else:
-            reader, writer = await asyncio.open_connection(
-                site.host,
-                site.port,
-                ssl=site.tls,
-                server_hostname=site.name,
-                ssl_handshake_timeout=site.limits.greeting,
-            )
-        prepare(writer.get_extra_info("socket"), site.limits.dead)
-        self._reader, self._writer = reader, writer
-        return reader, writer
-
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
-        status, headers = 0, dict[bytes, bytes]()
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                data = await reader.read(65536)
-                if not data and self._http.their_state is h11.SEND_RESPONSE:
-                    raise ConnectionError("the connection ended before the answer")
-                self._http.receive_data(data)
-            elif isinstance(event, h11.Response):
-                status, headers = event.status_code, dict(event.headers)
-            elif isinstance(event, h11.Data):
-                size += len(event.data)
-                if size > self._site.limits.post:
-                    raise ConnectionError("the answer is too large")
-                parts.append(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                break
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-            self._http.start_next_cycle()
-        else:
-            self.drop()
-        return Answer(status, headers, b"".join(parts))
+    async def _connect(self) -> _RequestConnection:
+        limits = self.limits
+        of_connections = ConnectionLimits(
+            high_water=limits.unsent, first_byte=None, linger=limits.linger, dead=limits.dead
+        )
+        return await dial_place(
+            lambda _: _RequestConnection(of_connections, limits.post),
+            [self.place],
+            timeout=limits.dial,
+            tls=self._tls,
+            handshake=limits.greeting,
+        )
 
 
 class _OverError(Exception):
@@ -207,21 +224,19 @@ class _OverError(Exception):
         self.reason = reason
 
 
-class HttpLink:
+class HttpLink(QueuedLink):
     """A channel at a listener, as the side that opened it sees it."""
 
-    def __init__(
-        self, owner: LinkOwner, site: Site, connection: Connection, channel: Opened
-    ) -> None:
-        self.place = site.place
-        self._owner = owner
-        self._limits = site.limits
+    def __init__(self, owner: LinkOwner, requests: Requests, channel: Opened) -> None:
+        limits = requests.limits
+        super().__init__(owner, requests.place, high_water=limits.unsent, linger=limits.linger)
+        self._limits = limits
         self._theirs = channel
-        self._frame = min(site.limits.frame, channel.frame)
+        self._frame_limit = min(limits.frame, channel.frame)
         self._path = f"/channels/{channel.id}"
-        self._posts = connection
-        self._polls = Connection(site)
-        self._decoder = FrameDecoder(limit=site.limits.frame, via=owner.address)
+        self._posts = requests
+        self._polls = requests.sibling()
+        self._decoder = FrameDecoder(limit=limits.frame, via=owner.address)
         self._decoder.feed(PREFACE)
         self._last = 0  # the number of the last frame that came
         self._frames: list[tuple[bytes, bool]] = []  # with whether each is a message
@@ -229,39 +244,23 @@ class HttpLink:
         self._due = asyncio.Event()  # there is something to post
         self._reads = asyncio.Event()  # the owner takes messages
         self._reads.set()
-        self._paused = False
-        self._closing = False
-        self._ended = False
-        self._loop = loop = asyncio.get_running_loop()
-        self._alarm: asyncio.TimerHandle | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         owner.opened(self)
         owner.answered()
-        self._tasks = (
-            loop.create_task(
-                self._run(self._post_all()), name=f"waystation http post {self.place}"
-            ),
-            loop.create_task(
-                self._run(self._poll_all()), name=f"waystation http poll {self.place}"
-            ),
-        )
+        if self.state is not LinkState.CLOSED:
+            self._start("post", self._post_all)
+            self._start("poll", self._poll_all)
 
     # What the owner asks for
 
-    def send(self, message: Message) -> Reason | None:
+    def enqueue(self, message: Message) -> int:
         """Encode a message and put it with the others of the next request."""
-        try:
-            frame = encode_departure(message, limit=self._frame)
-        except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
-        self._put(frame, is_message=True)
-        if self._size > self._limits.unsent and not self._paused:
-            self._paused = True
-            self._owner.pause()
-        return None
+        self._put(encode_departure(message, limit=self._frame_limit), is_message=True)
+        return self._size
 
     def send_control(self, payload: bytes) -> None:
         """Put a payload for the other session with the messages of the next request."""
-        self._put(encode_control(payload) if payload else HEARTBEAT_FRAME, is_message=False)
+        self._put(encode_control(payload), is_message=False)
 
     def pause_reading(self) -> None:
         """Ask for nothing more; the other end then holds its senders back."""
@@ -271,23 +270,14 @@ class HttpLink:
         """Ask again."""
         self._reads.set()
 
-    def close(self) -> None:
-        """Post what is left, within the time for it, and end the channel."""
-        if self._closing or self._ended:
-            return
-        self._closing = True
+    def say_goodbye(self) -> None:
+        """Post what is left, and then end the channel."""
         self._due.set()
-        self._alarm = self._loop.call_later(self._limits.linger, self._end_lingering)
-
-    def abort(self) -> None:
-        """End at once."""
-        self._closing = True
-        self._loop.call_soon(self._end, Reason.TRANSPORT_DOWN, "aborted")
 
     # Posting
 
     def _put(self, frame: bytes, *, is_message: bool) -> None:
-        if not self._closing:
+        if self.state is LinkState.OPEN:
             self._frames.append((frame, is_message))
             self._size += len(frame)
             self._due.set()
@@ -298,12 +288,10 @@ class HttpLink:
             self._due.clear()
             while self._frames:
                 await self._post(self._next_batch())
-                if self._paused and self._size <= self._limits.unsent // 4:
-                    self._paused = False
-                    self._owner.resume()
-            if self._closing:
+                self.note_room(self._size)
+            if self.state is LinkState.CLOSING:
                 await self._posts.request("DELETE", f"{self._path}?after={self._last}")
-                self._owner.sent()
+                self.owner.sent()
                 raise _OverError(None, "closed")
 
     def _next_batch(self) -> list[tuple[bytes, bool]]:
@@ -321,6 +309,7 @@ class HttpLink:
 
     async def _post(self, batch: list[tuple[bytes, bool]]) -> None:
         body = b"".join([frame for frame, _ in batch])
+        backoff = Backoff()
         while True:
             async with asyncio.timeout(self._limits.body + self._limits.dead):
                 answer = await self._posts.request("POST", self._path, OCTETS, body)
@@ -328,10 +317,10 @@ class HttpLink:
                 break
             if answer.status not in (429, 503):
                 raise _over(answer)
-            await asyncio.sleep(_later(answer))
+            await asyncio.sleep(_retry_after(answer) or backoff.next())
         messages = sum(is_message for _, is_message in batch)
         if messages:
-            self._owner.sent(messages)
+            self.owner.sent(messages)
 
     # Asking
 
@@ -346,9 +335,9 @@ class HttpLink:
             messages = self._decoder.feed(answer.body)
             error = self._decoder.error
             await self._until_read()
-            if self._closing:
+            if self.state is not LinkState.OPEN:
                 return
-            self._owner.received(messages)
+            self.owner.received(messages)
             if error is not None or self._decoder.unfinished:
                 reason = Reason.TOO_LARGE if error and error.too_large else Reason.MALFORMED
                 raise _OverError(reason, str(error or "an answer ends in the middle of a frame"))
@@ -368,31 +357,26 @@ class HttpLink:
 
     # Ending
 
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        task = self._loop.create_task(self._run(work), name=f"waystation http {name} {self.place}")
+        self._tasks.append(task)
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
+            await work()
         except _OverError as over:
-            self._end(over.reason, str(over))
-        except (OSError, EOFError) as error:
-            self._end(Reason.TRANSPORT_DOWN, f"{type(error).__name__}: {error}")
+            self.end(over.reason, str(over))
+        except OSError as error:
+            self.end(Reason.TRANSPORT_DOWN, f"{type(error).__name__}: {error}")
 
-    def _end_lingering(self) -> None:
-        self._end(Reason.TRANSPORT_DOWN, "the peer did not take what was left")
-
-    def _end(self, reason: Reason | None, detail: str) -> None:
-        """Tell the owner that it is over, once."""
-        if self._ended:
-            return
-        self._ended = self._closing = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def on_end(self, reason: Reason | None, detail: str) -> None:
+        """Ask for nothing more."""
+        del reason, detail
         for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+            task.cancel()
         self._posts.drop()
         self._polls.drop()
         self._frames.clear()
-        self._owner.closed(reason, detail)
 
 
 def _over(answer: Answer) -> _OverError:
@@ -412,8 +396,9 @@ def _last(answer: Answer) -> int:
         raise _OverError(Reason.MALFORMED, "the answer does not say its last number") from None
 
 
-def _later(answer: Answer) -> float:
+def _retry_after(answer: Answer) -> float | None:
+    """How many seconds to wait, if the other end says so."""
     try:
-        return min(max(float(answer.headers.get(b"retry-after", b"")), 0.05), 30.0)
-    except ValueError:
-        return LATER
+        return min(max(float(answer.headers[b"retry-after"]), 0.05), 30.0)
+    except (KeyError, ValueError):
+        return None

@@ -9,11 +9,12 @@ transport is made, never before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from waystation.errors import LocalError
 from waystation.net.tls import Tls
@@ -25,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class HttpLimits(Struct, frozen=True, kw_only=True):
-    """How much a listener takes, how much a link holds, and how long both wait.
+    """Sizes, numbers and deadlines of listeners and links; times are in seconds.
 
-    `frame` bytes is the largest message, in either direction; one POST may have as many and `batch`
-    more. `unsent` bytes may wait in a link before its senders have to. A listener has at most
-    `channels` and `connections`. A client has `greeting` seconds for the head of a request and for
-    the TLS handshake, and `body` seconds for the rest. A channel that nobody asked anything for
-    `idle` seconds ends. A GET waits no longer than `wait` seconds; a POST waits `hold` seconds for
-    room before the client is told to come again. An unused connection stays open for `keep`
-    seconds. `dial`, `linger`, `dead` and `backlog` are those of TCP.
+    `frame` is the largest message in bytes, in either direction; one POST may have as many and
+    `batch` more. `unsent` bytes may wait in a link before its senders have to. A listener has at
+    most `channels` and `connections`. A client has `greeting` seconds for the TLS handshake and for
+    the head of a request, and `body` seconds for the rest. A channel without a request for `idle`
+    seconds ends. A GET waits no longer than `wait`; a POST waits for room for `hold` seconds before
+    the client is told to retry. An unused connection stays open for `keep` seconds. `dial`,
+    `linger`, `dead` and `backlog` are those of TCP.
     """
 
     frame: int = FRAME_LIMIT
@@ -59,19 +60,25 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
 
 
 class HttpCounts(Struct):
-    """What the listeners of a transport have seen since it was made."""
+    """What the listeners of a transport have seen since it was made.
+
+    The causes of `refused_connections` are `connections`, for those over the limit, and `tls`.
+    """
 
     opened: int = 0  # channels
     refused: int = 0  # channels that nobody wanted, or one too many
-    expired: int = 0  # channels that nobody asked for
-    turned_away: int = 0  # connections over the limit
-    held_back: int = 0  # requests that were told to come again
+    expired: int = 0  # channels without a request for too long
+    refused_connections: Counter[str] = field(default_factory=Counter)  # by cause
+    held_back: int = 0  # requests that were told to retry
     too_large: int = 0  # requests
     malformed: int = 0  # requests
 
 
 class Http:
     """Messages over HTTP/1.1: addresses `http#host:port`, with or without TLS.
+
+    `hosts` are further names under which browsers, and programs on this machine, may ask for a
+    listener, as behind a proxy. IP addresses and the host that it listens at are always good.
 
     >>> from waystation.node import Node
     >>> async def main():
@@ -86,9 +93,16 @@ class Http:
 
     type_name: ClassVar[str] = "http"
 
-    def __init__(self, *, tls: Tls | None = None, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tls: Tls | None = None,
+        limits: HttpLimits | None = None,
+        hosts: Sequence[str] = (),
+    ) -> None:
         self.limits = limits or HttpLimits()
         self.counts = HttpCounts()
+        self._hosts = hosts
         self._tls = tls
         self._server: Any = _load("server")
         self._client: Any = _load("client")
@@ -96,7 +110,7 @@ class Http:
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Listen; port 0 takes a free one."""
         listener: Listener = await self._server.listen(
-            place, accept, self._tls, self.limits, self.counts
+            place, accept, self._tls, self.limits, self.counts, self._hosts
         )
         return listener
 
