@@ -73,12 +73,14 @@ class StreamListener:
 class LinkState(IntEnum):
     """Where a queued link is in its life; the order is that of time.
 
-    In CLOSING nothing more is taken in either direction, and what was taken is still sent.
+    In OPENING the peer has not answered yet; some links never are. In CLOSING nothing more is
+    taken in either direction, and what was taken is still sent.
     """
 
-    OPEN = 0
-    CLOSING = 1
-    CLOSED = 2
+    OPENING = 0
+    OPEN = 1
+    CLOSING = 2
+    CLOSED = 3
 
 
 class QueuedLink(ABC):
@@ -129,7 +131,7 @@ class QueuedLink(ABC):
 
     def close(self) -> None:
         """Send what is left, within the time for it, and end."""
-        if self.state is LinkState.OPEN:
+        if self.state <= LinkState.OPEN:
             self.say_goodbye()
             self.state = LinkState.CLOSING
             self.start_timer(self._linger, self._end_lingering)
