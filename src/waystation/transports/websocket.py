@@ -73,7 +73,7 @@ class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
 class WebSocketLink(StreamLink, ABC):
     """One connection; how it opens is said below, for either end."""
 
-    __slots__ = ("_bodies", "_partial", "_protocol", "_upgraded")
+    __slots__ = ("_bodies", "_partial", "_protocol")
 
     def __init__(
         self,
@@ -84,9 +84,8 @@ class WebSocketLink(StreamLink, ABC):
     ) -> None:
         super().__init__(owner, frame_limit, limits)
         self._protocol = protocol
-        self._bodies = BodyDecoder(owner.address, limit=frame_limit)
+        self._bodies: BodyDecoder | None = None  # none yet, as long as it is no WebSocket
         self._partial: bytearray | None = None  # of a message that comes in fragments
-        self._upgraded = False
 
     # What the owner asks for
 
@@ -122,18 +121,20 @@ class WebSocketLink(StreamLink, ABC):
         protocol = self._protocol
         protocol.receive_data(data)
         events = protocol.events_received()
-        if not self._upgraded:
+        if self._bodies is None:
             self._shake_hands(events)
             events = events[1:]
-        if self._upgraded:
-            self._hand_in(events)
-            if protocol.parser_exc is not None and self.failure is None:
-                self._fail_as_told(protocol.parser_exc)
+        if self._bodies is not None:
+            self._hand_in(events, self._bodies)
+            error = protocol.parser_exc
+            if error is not None and self.failure is None:  # and a goodbye is there to be written
+                too_large = isinstance(error, PayloadTooBig)
+                self._refuse(Reason.TOO_LARGE if too_large else Reason.MALFORMED, str(error))
         self._write_out()
 
     def explain_end(self, error: Exception | None) -> Failure | None:
         """Say why it ended: by what the peer said, else by what the system said."""
-        if not self._upgraded:
+        if self._bodies is None:
             return None if error is None else Failure(Reason.TRANSPORT_DOWN, str(error))
         said, in_order = self._protocol.close_rcvd, self.state is ConnectionState.CLOSING
         if said is not None and not in_order and said.code not in _EXPECTED_ENDS:
@@ -146,7 +147,7 @@ class WebSocketLink(StreamLink, ABC):
 
     def on_closed(self, failure: Failure | None) -> None:
         """Tell how it ended: the owner, or whoever waits for the link to open."""
-        if self._upgraded:
+        if self._bodies is not None:
             super().on_closed(failure)
         else:
             self._never_opened(failure)
@@ -164,7 +165,6 @@ class WebSocketLink(StreamLink, ABC):
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner
         self._bodies = BodyDecoder(owner.address, limit=self._frame_limit)
-        self._upgraded = True
         self.peer_spoke()
         owner.opened(self)
         if self.is_open:  # the owner may have refused it
@@ -177,15 +177,15 @@ class WebSocketLink(StreamLink, ABC):
 
     # Reading
 
-    def _hand_in(self, events: list[Event]) -> None:
+    def _hand_in(self, events: list[Event], bodies: BodyDecoder) -> None:
         messages: list[Message] = []
         for event in events:
             if isinstance(event, Frame) and self.failure is None:
-                self._take(event, messages)
+                self._take(event, bodies, messages)
         if self.state is not ConnectionState.CLOSING:
             self._owner.received(messages)
 
-    def _take(self, frame: Frame, messages: list[Message]) -> None:
+    def _take(self, frame: Frame, bodies: BodyDecoder, messages: list[Message]) -> None:
         """Read one frame; what is wrong with it never costs the messages before it."""
         opcode = frame.opcode
         if opcode is _BINARY and frame.fin:
@@ -202,18 +202,18 @@ class WebSocketLink(StreamLink, ABC):
             self._let_go()
             return
         elif opcode is Opcode.TEXT:
-            code = CloseCode.UNSUPPORTED_DATA
-            self._refuse(code, Reason.MALFORMED, "a text message came, and only binary is valid")
+            detail = "a text message came, and only binary is valid"
+            self._refuse(Reason.MALFORMED, detail, CloseCode.UNSUPPORTED_DATA)
             return
         else:  # ping, pong
             return
         if self.state is ConnectionState.CLOSING:
             return
         try:
-            messages.append(self._bodies.decode(body))
+            messages.append(bodies.decode(body))
         except DecodeError as error:
             reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
-            self._refuse(CloseCode.INVALID_DATA, reason, str(error))
+            self._refuse(reason, str(error), CloseCode.INVALID_DATA)
 
     def _let_go(self) -> None:
         """Wait for the end of the connection: the peer said goodbye, and that was answered."""
@@ -257,19 +257,11 @@ class WebSocketLink(StreamLink, ABC):
         if not transport.is_reading():
             transport.resume_reading()
 
-    def _refuse(self, code: CloseCode, reason: Reason, detail: str) -> None:
-        """End the link, and say to the peer what was wrong."""
+    def _refuse(self, reason: Reason, detail: str, code: CloseCode | None = None) -> None:
+        """End the link, and tell the peer what was wrong, unless the protocol did already."""
         self.failure = Failure(reason, detail)
-        if self._protocol.state is _OPEN:
+        if code is not None and self._protocol.state is _OPEN:
             self._protocol.fail(code, detail.encode("ascii", "replace")[:100].decode())
-        self._write_out()
-        if self.transport is not None:
-            self._end_soon(self.transport)
-
-    def _fail_as_told(self, error: Exception) -> None:
-        """End the link: the protocol found something wrong, and has a goodbye to write."""
-        too_large = isinstance(error, PayloadTooBig)
-        self.failure = Failure(Reason.TOO_LARGE if too_large else Reason.MALFORMED, str(error))
         self._write_out()
         if self.transport is not None:
             self._end_soon(self.transport)
@@ -321,11 +313,11 @@ class _Upgrades:
     def make(self) -> _AcceptedLink | None:
         """A link for a connection that comes in; None when there are too many handshakes."""
         if self.pending >= self.limits.handshakes:
-            self.tell(Reason.REFUSED, "there are as many handshakes as the limit allows")
+            self.record(Reason.REFUSED, "there are as many handshakes as the limit allows")
             return None
         return _AcceptedLink(self)
 
-    def tell(self, reason: Reason | None, detail: str) -> None:
+    def record(self, reason: Reason | None, detail: str) -> None:
         """Have it recorded that a connection came to nothing."""
         owner = self.accept()
         if owner is not None:
@@ -335,20 +327,18 @@ class _Upgrades:
 class _AcceptedLink(WebSocketLink):
     """A connection that a peer opened. It has an owner as soon as it is a WebSocket."""
 
-    __slots__ = ("_is_pending", "_upgrades")
+    __slots__ = ("_upgrades",)
 
     def __init__(self, upgrades: _Upgrades) -> None:
         frame = upgrades.limits.frame
         protocol = ServerProtocol(origins=upgrades.origins, max_size=frame, logger=_log)
         super().__init__(_NOBODY, frame, upgrades.connection_limits, protocol)
-        self._upgrades = upgrades
-        self._is_pending = True
+        self._upgrades: _Upgrades | None = upgrades  # none when the outcome is on record
         upgrades.pending += 1
 
     def on_handshake_failed(self) -> None:
         """Record that nothing came of it."""
-        self._end_upgrade()
-        self._upgrades.tell(Reason.REFUSED, "there was no TLS handshake")
+        self._never_opened(Failure(Reason.REFUSED, "there was no TLS handshake"))
 
     def _shake_hands(self, events: list[Event]) -> None:
         protocol = cast("ServerProtocol", self._protocol)
@@ -360,14 +350,15 @@ class _AcceptedLink(WebSocketLink):
             self._answer(protocol, cast("Request", events[0]))
 
     def _answer(self, protocol: ServerProtocol, request: Request) -> None:
-        owner = None
+        owner, upgrades = None, self._upgrades
+        assert upgrades is not None
         response = protocol.accept(request)
-        path = self._upgrades.path
+        path = upgrades.path
         if response.status_code == 101 and path and request.path.partition("?")[0] != path:
             response = protocol.reject(404, f"There is nothing here; try {path}\n")
         if response.status_code == 101:
-            self._end_upgrade()
-            owner = self._upgrades.accept()
+            self._leave()
+            owner = upgrades.accept()
             if owner is None:  # and the reason is on record
                 response = protocol.reject(503, "There are as many sessions as the limit allows.\n")
         protocol.send_response(response)
@@ -379,22 +370,17 @@ class _AcceptedLink(WebSocketLink):
             detail = f"{self.place}: {response.status_code}, {text}"
             self.failure = Failure(Reason.REFUSED, detail)
 
-    def _end_upgrade(self) -> None:
-        self._is_pending = False
-        self._upgrades.pending -= 1
+    def _leave(self) -> _Upgrades | None:
+        """Be none of the handshakes under way any more."""
+        upgrades, self._upgrades = self._upgrades, None
+        if upgrades is not None:
+            upgrades.pending -= 1
+        return upgrades
 
     def _never_opened(self, failure: Failure | None) -> None:
-        if self._is_pending:
-            self._end_upgrade()
-            self._upgrades.tell(*(failure or (None, _NO_HANDSHAKE)))
-
-
-class WebSocketListener(StreamListener):
-    """A listening socket."""
-
-    def __init__(self, server: Server, path: str) -> None:
-        super().__init__(server)
-        self.place += path
+        upgrades = self._leave()
+        if upgrades is not None:
+            upgrades.record(*(failure or (None, _NO_HANDSHAKE)))
 
 
 # --- Dialling -------------------------------------------------------------------------------------
@@ -460,13 +446,13 @@ class WebSocket:
         self._tls = tls
         self._origins = origins
 
-    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> WebSocketListener:
+    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> StreamListener:
         """Listen; port 0 takes a free one."""
         host, port, path = parse_websocket_place(place)
         upgrades = _Upgrades(accept, self.limits, path, self._origins)
         server = Server(upgrades.make, limits=self.limits.of_servers(), tls=self._tls, log=_log)
         await server.start(place_of((host, port)))
-        return WebSocketListener(server, path)
+        return StreamListener(server, path)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Connect to the first of these places that answers."""
