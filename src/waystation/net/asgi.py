@@ -110,6 +110,11 @@ class HttpServer:
         """How many connections are open."""
         return len(self._server.connections)
 
+    @property
+    def refused(self) -> Counter[str]:
+        """How many connections were refused, by cause: `connections` for the limit, `tls`."""
+        return self._server.refused
+
     async def start(self, place: str) -> None:
         """Listen; port 0 takes a free one."""
         await self._server.start(place)
