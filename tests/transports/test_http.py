@@ -43,11 +43,13 @@ from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
 from waystation.node import FAIL, Node, Wait
 from waystation.testing import check_transport, conformance
-from waystation.transports.http import Http, HttpLimits
+from waystation.transports.http import Http, HttpCounts, HttpLimits
 from waystation.transports.http.channel import Channel, Frame, Outgoing
+from waystation.transports.http.server import Channels
 from waystation.transports.transport import Transport
 from waystation.wire.hello import PROOF_PURPOSE
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_frame
@@ -740,6 +742,66 @@ async def test_a_request_that_is_none_is_told_so() -> None:
         own = {"Origin": f"http://{client.place}", "Content-Type": "application/json"}
         assert (await client.ask("POST", one.path, b'{"to": "echo"}', own)).status == 202
         await one.end()
+
+
+FOREIGN = {"Host": "evil.example"}
+PAGE_UNDER_FOREIGN_NAME = {"Host": "evil.example", "Origin": "http://evil.example"}
+
+
+@runs
+async def test_a_foreign_name_that_points_to_this_machine_is_refused() -> None:
+    async with channel() as (_, _, client, one):
+        for headers in (FOREIGN, PAGE_UNDER_FOREIGN_NAME, {"Host": "127.0.0.1.evil.example"}):
+            for method, target in (("GET", "/"), ("POST", "/channels"), ("GET", one.path)):
+                answer = await client.ask(method, target, headers=headers)
+                assert (answer.status, "error" in answer.json) == (421, True)
+        port = client.place.rpartition(":")[2]
+        for name in (f"localhost:{port}", "LOCALHOST", f"[::1]:{port}", "127.0.0.2", host_name()):
+            assert (await client.ask("GET", "/", headers={"Host": name})).status == 200
+        assert await one.echoes("still here")
+
+
+@runs
+async def test_a_name_that_is_allowed_is_served() -> None:
+    transport = Http(hosts=["Proxy.example"])
+    listener = await transport.listen("127.0.0.1:0", Notes)
+    client = Client(listener.place)
+    own = {"Host": "proxy.example", "Origin": "https://proxy.example"}
+    answer = await client.ask("POST", "/channels", headers=own)
+    assert answer.status == 201
+    assert (await client.ask("POST", "/channels", headers=FOREIGN)).status == 421
+    assert (await client.ask("DELETE", answer.headers["Location"], headers=own)).status == 204
+    await closed(listener)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "hub.example:8080"}, 200),  # a program, which knows the node by a name of its own
+        ({"host": "10.0.0.1", "origin": "http://10.0.0.1"}, 200),
+        ({"host": "evil.example", "origin": "http://evil.example"}, 421),
+        ({"host": "evil.example", "sec-fetch-site": "same-origin"}, 421),
+        ({"host": "10.0.0.1", "origin": "http://evil.example"}, 403),
+    ],
+)
+@runs
+async def test_where_others_can_connect_pages_under_foreign_names_are_refused(
+    headers: dict[str, str], status: int
+) -> None:
+    told: list[Any] = []
+
+    async def send(event: Any) -> None:
+        told.append(event)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    names = HostNames("0.0.0.0")  # noqa: S104 - nothing listens there
+    channels = Channels(lambda: None, HttpLimits(), HttpCounts(), names)
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": pairs, "query_string": b""}
+    await channels(scope, receive, send)
+    assert told[0]["status"] == status
 
 
 @runs
