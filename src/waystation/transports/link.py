@@ -8,6 +8,7 @@ about any format here.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from enum import IntEnum
@@ -18,6 +19,8 @@ from waystation.errors import LocalError
 from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.server import Server
 from waystation.transports.transport import LinkOwner
+
+_log = logging.getLogger("waystation.transports")
 
 
 def why_unsendable(error: LocalError) -> Reason:
@@ -113,8 +116,20 @@ class QueuedLink(ABC):
         """Begin to send what is left; `end` follows when it is gone."""
 
     @abstractmethod
-    def on_end(self, reason: Reason | None, detail: str) -> None:
+    def on_end(self) -> None:
         """Let go of everything."""
+
+    @abstractmethod
+    def send_control(self, payload: bytes) -> None:
+        """Let a payload for the peer's session wait with the messages."""
+
+    @abstractmethod
+    def pause_reading(self) -> None:
+        """Hand in nothing more for now."""
+
+    @abstractmethod
+    def resume_reading(self) -> None:
+        """Hand in what comes again."""
 
     # What the owner asks for
 
@@ -142,6 +157,11 @@ class QueuedLink(ABC):
 
     # What subclasses call
 
+    def hand_over(self) -> None:
+        """Tell the owner that the link can be used."""
+        _log.debug("%s: opened", self.place)
+        self.owner.opened(self)
+
     def note_room(self, waiting: int) -> None:
         """Let senders go on, if few enough bytes wait now."""
         if self._crowded and waiting <= self._high_water // 4:
@@ -154,7 +174,8 @@ class QueuedLink(ABC):
             return
         self.state = LinkState.CLOSED
         self.stop_timer()
-        self.on_end(reason, detail)
+        _log.debug("%s: %s (%s)", self.place, detail, reason)
+        self.on_end()
         self._loop.call_soon(self.owner.closed, reason, detail)
 
     def start_timer(self, seconds: float, act: Callable[[], None]) -> None:

@@ -14,7 +14,6 @@ UdpLimits.
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -54,8 +53,6 @@ REPEATS: Final = 8
 
 RECENT: Final = 1024
 """How many links that have ended are remembered, so that late datagrams make no new ones."""
-
-_log = logging.getLogger("waystation.transports")
 
 
 class UdpLimits(Struct, frozen=True, kw_only=True):
@@ -166,8 +163,7 @@ class UdpLink(QueuedLink):
 
     def open(self, *, waits: bool) -> None:
         """Hand the link to its owner; one that `waits` repeats its opening until it is answered."""
-        _log.debug("%s: opened", self.place)
-        self.owner.opened(self)
+        self.hand_over()
         if not waits:
             self._answered()
         elif self.state is LinkState.OPENING:
@@ -292,9 +288,8 @@ class UdpLink(QueuedLink):
             self.owner.sent()
             self.end(None, "closed")
 
-    def on_end(self, reason: Reason | None, detail: str) -> None:
+    def on_end(self) -> None:
         """Let go of everything."""
-        _log.debug("%s: %s", self.place, detail if reason is None else f"{reason}: {detail}")
         self._unsent.clear()
         self._unread.clear()
         self._port.forget(self)

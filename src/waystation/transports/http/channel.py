@@ -270,13 +270,18 @@ class Channel(QueuedLink):
         self._out.forget(number)
         return True
 
-    def on_end(self, reason: Reason | None, detail: str) -> None:
+    def end(self, reason: Reason | None, detail: str) -> None:
+        """Tell the owner and the listener, once."""
+        if not self.ended:
+            super().end(reason, detail)
+            self._forget(self, reason, detail)
+
+    def on_end(self) -> None:
         """Tell the requests that wait."""
         self._idle.cancel()
         self.room.set()
         self.over.set()
         self._news.set()
-        self._forget(self, reason, detail)
 
     # Inside
 

@@ -22,7 +22,7 @@ from waystation.net.dialer import dial as dial_place
 from waystation.net.dialer import within
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
-from waystation.transports.http.transport import HttpLimits
+from waystation.transports.http.transport import HttpLimits, OpenedChannel
 from waystation.transports.link import LinkState, QueuedLink
 from waystation.transports.transport import LinkOwner
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
@@ -54,22 +54,12 @@ async def dial(
     raise ConnectionError("; ".join(errors) or "there is no place to connect to")
 
 
-class Opened(msgspec.Struct):
-    """What a listener says of the channel that it opened."""
-
-    id: str
-    frame: int
-    post: int
-    wait: float
-    idle: float
-
-
-async def _open_channel(requests: Requests) -> Opened:
+async def _open_channel(requests: Requests) -> OpenedChannel:
     answer = await requests.request("POST", "/channels")
     if answer.status != 201:
         raise ConnectionError(f"no channel: {answer.problem}")
     try:
-        return msgspec.json.decode(answer.body, type=Opened)
+        return msgspec.json.decode(answer.body, type=OpenedChannel)
     except msgspec.DecodeError as error:
         raise ConnectionError(f"this is no Waystation node ({error})") from None
 
@@ -216,8 +206,8 @@ class Requests:
         )
 
 
-class _OverError(Exception):
-    """The link ends, for this reason."""
+class _EndError(Exception):
+    """The link ends, for this reason; None for an orderly end."""
 
     def __init__(self, reason: Reason | None, detail: str) -> None:
         super().__init__(detail)
@@ -227,7 +217,7 @@ class _OverError(Exception):
 class HttpLink(QueuedLink):
     """A channel at a listener, as the side that opened it sees it."""
 
-    def __init__(self, owner: LinkOwner, requests: Requests, channel: Opened) -> None:
+    def __init__(self, owner: LinkOwner, requests: Requests, channel: OpenedChannel) -> None:
         limits = requests.limits
         super().__init__(owner, requests.place, high_water=limits.unsent, linger=limits.linger)
         self._limits = limits
@@ -245,7 +235,7 @@ class HttpLink(QueuedLink):
         self._reads = asyncio.Event()  # the owner takes messages
         self._reads.set()
         self._tasks: list[asyncio.Task[None]] = []
-        owner.opened(self)
+        self.hand_over()
         owner.answered()
         if self.state is not LinkState.CLOSED:
             self._start("post", self._post_all)
@@ -292,7 +282,7 @@ class HttpLink(QueuedLink):
             if self.state is LinkState.CLOSING:
                 await self._posts.request("DELETE", f"{self._path}?after={self._last}")
                 self.owner.sent()
-                raise _OverError(None, "closed")
+                raise _EndError(None, "closed")
 
     def _next_batch(self) -> list[tuple[bytes, bool]]:
         """As many frames as the other end takes in one request."""
@@ -316,7 +306,7 @@ class HttpLink(QueuedLink):
             if answer.status == 202:
                 break
             if answer.status not in (429, 503):
-                raise _over(answer)
+                raise _refused(answer)
             await asyncio.sleep(_retry_after(answer) or backoff.next())
         messages = sum(is_message for _, is_message in batch)
         if messages:
@@ -330,7 +320,7 @@ class HttpLink(QueuedLink):
             async with asyncio.timeout(wait + self._limits.dead):
                 answer = await self._ask(f"wait={wait:g}")
             if answer.status not in (200, 204):
-                raise _over(answer)
+                raise _refused(answer)
             self._last = _last(answer)
             messages = self._decoder.feed(answer.body)
             error = self._decoder.error
@@ -340,7 +330,7 @@ class HttpLink(QueuedLink):
             self.owner.received(messages)
             if error is not None or self._decoder.unfinished:
                 reason = Reason.TOO_LARGE if error and error.too_large else Reason.MALFORMED
-                raise _OverError(reason, str(error or "an answer ends in the middle of a frame"))
+                raise _EndError(reason, str(error or "an answer ends in the middle of a frame"))
 
     async def _ask(self, query: str) -> Answer:
         target = f"{self._path}?after={self._last}&{query}"
@@ -350,7 +340,7 @@ class HttpLink(QueuedLink):
         """Wait until the owner takes messages, and let the channel live meanwhile."""
         while not self._reads.is_set():
             try:
-                async with asyncio.timeout(self._theirs.idle / 3):
+                async with asyncio.timeout(max(1.0, self._theirs.idle) / 3):
                     await self._reads.wait()
             except TimeoutError:
                 await self._ask("limit=0")
@@ -364,14 +354,13 @@ class HttpLink(QueuedLink):
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
-        except _OverError as over:
-            self.end(over.reason, str(over))
+        except _EndError as end:
+            self.end(end.reason, str(end))
         except OSError as error:
             self.end(Reason.TRANSPORT_DOWN, f"{type(error).__name__}: {error}")
 
-    def on_end(self, reason: Reason | None, detail: str) -> None:
+    def on_end(self) -> None:
         """Ask for nothing more."""
-        del reason, detail
         for task in self._tasks:
             task.cancel()
         self._posts.drop()
@@ -379,26 +368,26 @@ class HttpLink(QueuedLink):
         self._frames.clear()
 
 
-def _over(answer: Answer) -> _OverError:
-    """How a link ends with an answer that is none."""
+def _refused(answer: Answer) -> _EndError:
+    """How a link ends when its listener refuses a request."""
     if answer.status == 410 and b'"reason":null' in answer.body:
-        return _OverError(None, "closed")
+        return _EndError(None, "closed")
     reason = {400: Reason.MALFORMED, 413: Reason.TOO_LARGE}.get(
         answer.status, Reason.TRANSPORT_DOWN
     )
-    return _OverError(reason, answer.problem)
+    return _EndError(reason, answer.problem)
 
 
 def _last(answer: Answer) -> int:
     try:
         return int(answer.headers[b"waystation-last"])
     except (KeyError, ValueError):
-        raise _OverError(Reason.MALFORMED, "the answer does not say its last number") from None
+        raise _EndError(Reason.MALFORMED, "the answer does not say its last number") from None
 
 
 def _retry_after(answer: Answer) -> float | None:
     """How many seconds to wait, if the other end says so."""
     try:
-        return min(max(float(answer.headers[b"retry-after"]), 0.05), 30.0)
+        return min(30.0, max(0.05, float(answer.headers[b"retry-after"])))
     except (KeyError, ValueError):
         return None

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
@@ -34,7 +34,7 @@ from waystation.net.place import parse_place, place_of
 from waystation.net.tls import Tls
 from waystation.transports.http.channel import Channel, Frame
 from waystation.transports.http.json_messages import read_messages, write_frames
-from waystation.transports.http.transport import HttpCounts, HttpLimits
+from waystation.transports.http.transport import HttpCounts, HttpLimits, OpenedChannel
 from waystation.transports.transport import LinkOwner
 
 OCTETS: Final = "application/octet-stream"
@@ -56,9 +56,6 @@ POST   /channels/<id>   send: {"to": "echo", "payload": "hello"}
 GET    /channels/<id>   receive, waiting up to ?wait=seconds; or as a stream of events
 DELETE /channels/<id>   end it
 """
-
-Read: TypeAlias = Callable[[Channel, bytes], Awaitable[list[Message]]]
-"""Makes messages of the body of a request."""
 
 _log = logging.getLogger("waystation.http")
 
@@ -170,21 +167,16 @@ class Channels:
             owner = self._accept()
         if owner is None:
             self.counts.refused += 1
-            raise _Problem(503, "this node takes no more channels", retry_after="1")
+            raise _Problem(503, "this node opens no more channels", retry_after="1")
         place = place_of(tuple(request.client) if request.client else ("?", 0))
         channel = Channel(owner, self._limits, place, self._ended)
         self._open[channel.id] = channel
         self.counts.opened += 1
-        owner.opened(channel)
+        channel.hand_over()
         owner.answered()
-        told = {
-            "id": channel.id,
-            "frame": self._limits.frame,
-            "post": self._limits.post,
-            "wait": self._limits.wait,
-            "idle": self._limits.idle,
-        }
-        return _json(told, 201, {"location": f"/channels/{channel.id}"})
+        limits = self._limits
+        opened = OpenedChannel(channel.id, limits.frame, limits.post, limits.wait, limits.idle)
+        return _json(opened, 201, {"location": f"/channels/{channel.id}"})
 
     async def _asked(self, request: Request) -> Response:
         id = request.path_params["id"]
@@ -193,12 +185,13 @@ class Channels:
             if id not in self._gone:
                 raise _Problem(404, "there is no such channel")
             return self._gone_answer(id)
-        ask = _METHODS.get(request.method)
-        if ask is None:  # HEAD, which Starlette takes for a GET
+        methods = {"GET": self._get, "POST": self._post, "DELETE": self._delete}
+        answer = methods.get(request.method)
+        if answer is None:  # HEAD, which Starlette takes for a GET
             raise _Problem(405, "use GET, POST or DELETE")
         channel.begin()
         try:
-            return await ask(self, channel, request)
+            return await answer(channel, request)
         except _Ended:
             return self._gone_answer(id)
         finally:
@@ -206,7 +199,7 @@ class Channels:
 
     async def _post(self, channel: Channel, request: Request) -> Response:
         """Take in messages: all of them, or none."""
-        read = self._reader(request)
+        is_json = _is_json(request)
         self._check_length(request.headers.get("content-length", "0"))
         await self._wait_for_room(channel)
         try:
@@ -214,11 +207,11 @@ class Channels:
             if not channel.is_open:  # the client may still fetch, but nothing is taken any more
                 await channel.over.wait()
                 raise _Ended
-            messages = await self._decoded(read, channel, body)
+            messages = await self._decoded(channel, body, is_json=is_json)
             await channel.hand_in(messages)
         finally:
             channel.posting.release()
-        if read is _read_frames:
+        if not is_json:
             return Response(status_code=202)
         ids = [message.id for message in messages if message.onward_route.addresses]
         return _json({"ids": ids}, 202)
@@ -301,14 +294,6 @@ class Channels:
                 alarm.cancel()
             channel.done()
 
-    def _reader(self, request: Request) -> Read:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == OCTETS:
-            return _read_frames
-        if kind == JSON:
-            return _read_json
-        raise _Problem(415, f"send {JSON}, or Ockam's frames as {OCTETS}")
-
     async def _body(self, request: Request) -> bytes:
         parts: list[bytes] = []
         size = 0
@@ -329,16 +314,15 @@ class Channels:
             self.counts.too_large += 1
             raise _Problem(413, f"a request has at most {self._limits.post} bytes")
 
-    async def _decoded(self, read: Read, channel: Channel, body: bytes) -> list[Message]:
+    async def _decoded(self, channel: Channel, body: bytes, *, is_json: bool) -> list[Message]:
         try:
-            return await read(channel, body)
-        except DecodeError as error:
-            if error.too_large:
+            if is_json:
+                return read_messages(body, channel.owner.address)
+            return await channel.decode(body)
+        except (DecodeError, ValueError, msgspec.DecodeError) as error:
+            if isinstance(error, DecodeError) and error.too_large:
                 self.counts.too_large += 1
                 raise _Problem(413, str(error)) from None
-            self.counts.malformed += 1
-            raise _Problem(400, str(error)) from None
-        except (ValueError, msgspec.DecodeError) as error:
             self.counts.malformed += 1
             raise _Problem(400, str(error)) from None
 
@@ -358,13 +342,6 @@ class Channels:
 
 class _Ended(Exception):  # noqa: N818 - told by raising it
     """The channel, or whoever asked, is gone."""
-
-
-_METHODS: Final = {
-    "GET": Channels._get,  # noqa: SLF001
-    "POST": Channels._post,  # noqa: SLF001
-    "DELETE": Channels._delete,  # noqa: SLF001
-}
 
 
 class _Batch(Response):
@@ -398,12 +375,11 @@ def _event(frames: list[Frame], last: int, *, as_json: bool, ended: bool) -> byt
     return b"id: %d\ndata: %b\n\n" % (last, data)
 
 
-async def _read_frames(channel: Channel, body: bytes) -> list[Message]:
-    return await channel.decode(body)
-
-
-async def _read_json(channel: Channel, body: bytes) -> list[Message]:
-    return read_messages(body, channel.owner.address)
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (JSON, OCTETS):
+        raise _Problem(415, f"send {JSON}, or Ockam's frames as {OCTETS}")
+    return kind == JSON
 
 
 def _number(text: str, name: str) -> int:
@@ -432,6 +408,6 @@ async def _tell_problem(request: Request, problem: Exception) -> Response:  # no
 
 
 def _json(
-    value: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None
+    value: OpenedChannel | dict[str, Any], status: int, headers: dict[str, str] | None = None
 ) -> Response:
     return Response(msgspec.json.encode(value) + b"\n", status, headers, JSON)

@@ -59,6 +59,16 @@ class HttpLimits(Struct, frozen=True, kw_only=True):
         return self.frame + self.batch
 
 
+class OpenedChannel(Struct, frozen=True):
+    """What a listener says of a channel that it opened, and of its limits."""
+
+    id: str
+    frame: int
+    post: int
+    wait: float
+    idle: float
+
+
 class HttpCounts(Struct):
     """What the listeners of a transport have seen since it was made.
 
