@@ -457,16 +457,15 @@ class WebSocket:
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Connect to the first of these places that answers."""
         limits, scheme = self.limits, "wss" if self._tls else "ws"
-        paths: dict[str, tuple[str, str]] = {}
+        paths: dict[str, str] = {}
         for place in places:
             host, port, path = parse_websocket_place(place)
-            paths.setdefault(place_of((host, port)), (place, path))
+            paths.setdefault(place_of((host, port)), path)
 
         def make(where: str) -> _DialledLink:
-            place, path = paths[where]
-            return _DialledLink(
-                owner, limits.frame, self._connection_limits, f"{scheme}://{place}", path
-            )
+            path = paths[where]
+            url = f"{scheme}://{where}{path}"
+            return _DialledLink(owner, limits.frame, self._connection_limits, url, path)
 
         async with within(limits.dial, places):
             link = await dial(

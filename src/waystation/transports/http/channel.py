@@ -1,8 +1,8 @@
-"""One channel of an HTTP listener: the link of a client that comes and goes with its requests.
+"""Channels: frames that wait for the other end, and the link of a listener's client.
 
-What is kept here for a client is bounded, and numbered, so that a client can say up to where it has
-everything and ask for the rest again. No requests and no bytes of HTTP here: those are the business
-of http/server.py.
+A client comes and goes with its requests. What is kept for it is bounded, and numbered, so that it
+can say up to where it has everything and ask for the rest again. No requests and no bytes of HTTP
+here: those are the business of http/server.py and http/client.py.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ ACKNOWLEDGE: Final = 1.0
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """Some bytes for the client."""
+    """Some bytes for the other end."""
 
     data: bytes
-    is_message: bool  # or else for the client's session
+    is_message: bool  # or else for the other session
 
 
 class Outgoing:
-    """The frames for a client, numbered from 1: those that wait, and the last that were given out.
+    """Frames, numbered from 1: those that wait, and the last that were given out.
 
     >>> out = Outgoing(keep=1000)
     >>> for data in (b"a", b"b", b"c"):
@@ -128,7 +128,37 @@ class Outgoing:
             self._kept_size -= len(self._kept.popleft().data)
 
 
-class Channel(QueuedLink):
+class ChannelEnd(QueuedLink):
+    """One end of a channel: frames wait in it for the other end."""
+
+    def __init__(self, owner: LinkOwner, place: str, limits: HttpLimits, *, keep: int) -> None:
+        super().__init__(owner, place, high_water=limits.unsent, linger=limits.linger)
+        self._limits = limits
+        self._frame_limit = limits.frame
+        self._out = Outgoing(keep)
+        self._news = asyncio.Event()  # for whoever takes frames
+
+    def enqueue(self, message: Message) -> int:
+        """Encode a message and let it wait for the other end."""
+        self._put(Frame(encode_departure(message, limit=self._frame_limit), True))
+        return self._out.size
+
+    def send_control(self, payload: bytes) -> None:
+        """Let a payload for the other session wait."""
+        self._put(Frame(encode_control(payload), False))
+
+    def _put(self, frame: Frame) -> None:
+        if self.state is LinkState.OPEN:
+            self._out.put(frame)
+            self._news.set()
+
+    def _fresh_decoder(self) -> FrameDecoder:
+        decoder = FrameDecoder(limit=self._limits.frame, via=self.owner.address)
+        decoder.feed(PREFACE)
+        return decoder
+
+
+class Channel(ChannelEnd):
     """A link to a client of a listener."""
 
     def __init__(
@@ -138,33 +168,21 @@ class Channel(QueuedLink):
         place: str,
         forget: Callable[[Channel, Reason | None, str], None],
     ) -> None:
-        super().__init__(owner, place, high_water=limits.unsent, linger=limits.linger)
+        super().__init__(owner, place, limits, keep=limits.unsent)
         self.id = secrets.token_urlsafe(24)
         self.expired = False
         self.posting = asyncio.Lock()  # one request at a time hands in messages
         self.room = asyncio.Event()  # there is some, or there will never be any
         self.room.set()
         self.over = asyncio.Event()  # it has ended
-        self._limits = limits
         self._forget = forget
-        self._out = Outgoing(keep=limits.unsent)
-        self._news = asyncio.Event()  # for the request that waits for frames
-        self._receiver = 0  # the number of that request; a later one takes its place
+        self._receiver = 0  # number of the request that waits for frames; a later one replaces it
         self._requests = 0  # under way
         self._last_request = self._loop.time()  # when it ended
         self._decoder: FrameDecoder | None = None  # a new one at first, and after an error
         self._idle = self._loop.call_later(limits.idle, self._expire)
 
     # What the owner asks for
-
-    def enqueue(self, message: Message) -> int:
-        """Encode a message and let it wait for the client."""
-        self._put(Frame(encode_departure(message, limit=self._limits.frame), True))
-        return self._out.size
-
-    def send_control(self, payload: bytes) -> None:
-        """Let a payload for the client's session wait."""
-        self._put(Frame(encode_control(payload), False))
 
     def pause_reading(self) -> None:
         """Take in nothing more; what the client posts has to wait."""
@@ -285,18 +303,8 @@ class Channel(QueuedLink):
 
     # Inside
 
-    def _put(self, frame: Frame) -> None:
-        if self.is_open:
-            self._out.put(frame)
-            self._news.set()
-
     def _has(self, only_messages: bool) -> bool:
         return bool(self._out.messages if only_messages else self._out.size)
-
-    def _fresh_decoder(self) -> FrameDecoder:
-        decoder = FrameDecoder(limit=self._limits.frame, via=self.owner.address)
-        decoder.feed(PREFACE)
-        return decoder
 
     def _end_if_done(self) -> None:
         if self._out.done and not self.ended:

@@ -14,7 +14,6 @@ from typing import Final, NoReturn
 import h11
 import msgspec
 
-from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.net.backoff import Backoff
 from waystation.net.connection import Connection, ConnectionLimits, Failure
@@ -22,10 +21,10 @@ from waystation.net.dialer import dial as dial_place
 from waystation.net.dialer import within
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
+from waystation.transports.http.channel import ChannelEnd
 from waystation.transports.http.transport import HttpLimits, OpenedChannel
-from waystation.transports.link import LinkState, QueuedLink
+from waystation.transports.link import LinkState
 from waystation.transports.transport import LinkOwner
-from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
 
 OCTETS: Final = (("content-type", "application/octet-stream"),)
 ACCEPT: Final = (("accept", "application/octet-stream"),)
@@ -214,24 +213,19 @@ class _EndError(Exception):
         self.reason = reason
 
 
-class HttpLink(QueuedLink):
+class HttpLink(ChannelEnd):
     """A channel at a listener, as the side that opened it sees it."""
 
     def __init__(self, owner: LinkOwner, requests: Requests, channel: OpenedChannel) -> None:
         limits = requests.limits
-        super().__init__(owner, requests.place, high_water=limits.unsent, linger=limits.linger)
-        self._limits = limits
-        self._theirs = channel
+        super().__init__(owner, requests.place, limits, keep=0)
         self._frame_limit = min(limits.frame, channel.frame)
+        self._theirs = channel
         self._path = f"/channels/{channel.id}"
         self._posts = requests
         self._polls = requests.sibling()
-        self._decoder = FrameDecoder(limit=limits.frame, via=owner.address)
-        self._decoder.feed(PREFACE)
+        self._decoder = self._fresh_decoder()
         self._last = 0  # the number of the last frame that came
-        self._frames: list[tuple[bytes, bool]] = []  # with whether each is a message
-        self._size = 0
-        self._due = asyncio.Event()  # there is something to post
         self._reads = asyncio.Event()  # the owner takes messages
         self._reads.set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -243,15 +237,6 @@ class HttpLink(QueuedLink):
 
     # What the owner asks for
 
-    def enqueue(self, message: Message) -> int:
-        """Encode a message and put it with the others of the next request."""
-        self._put(encode_departure(message, limit=self._frame_limit), is_message=True)
-        return self._size
-
-    def send_control(self, payload: bytes) -> None:
-        """Put a payload for the other session with the messages of the next request."""
-        self._put(encode_control(payload), is_message=False)
-
     def pause_reading(self) -> None:
         """Ask for nothing more; the other end then holds its senders back."""
         self._reads.clear()
@@ -262,55 +247,36 @@ class HttpLink(QueuedLink):
 
     def say_goodbye(self) -> None:
         """Post what is left, and then end the channel."""
-        self._due.set()
+        self._news.set()
 
     # Posting
 
-    def _put(self, frame: bytes, *, is_message: bool) -> None:
-        if self.state is LinkState.OPEN:
-            self._frames.append((frame, is_message))
-            self._size += len(frame)
-            self._due.set()
-
     async def _post_all(self) -> NoReturn:
+        limit = max(1, self._theirs.post - self._theirs.frame)  # one frame may go beyond it
         while True:
-            await self._due.wait()
-            self._due.clear()
-            while self._frames:
-                await self._post(self._next_batch())
-                self.note_room(self._size)
+            await self._news.wait()
+            self._news.clear()
+            while frames := self._out.take(limit):
+                await self._post(b"".join([frame.data for frame in frames]))
+                messages = self._out.settle(self._out.given)
+                if messages:
+                    self.owner.sent(messages)
+                self.note_room(self._out.size)
             if self.state is LinkState.CLOSING:
                 await self._posts.request("DELETE", f"{self._path}?after={self._last}")
                 self.owner.sent()
                 raise _EndError(None, "closed")
 
-    def _next_batch(self) -> list[tuple[bytes, bool]]:
-        """As many frames as the other end takes in one request."""
-        size = count = 0
-        for count, (frame, _) in enumerate(self._frames):
-            size += len(frame)
-            if size > self._theirs.post and count:
-                break
-        else:
-            count += 1
-        batch, self._frames = self._frames[:count], self._frames[count:]
-        self._size -= sum(len(frame) for frame, _ in batch)
-        return batch
-
-    async def _post(self, batch: list[tuple[bytes, bool]]) -> None:
-        body = b"".join([frame for frame, _ in batch])
+    async def _post(self, body: bytes) -> None:
         backoff = Backoff()
         while True:
             async with asyncio.timeout(self._limits.body + self._limits.dead):
                 answer = await self._posts.request("POST", self._path, OCTETS, body)
             if answer.status == 202:
-                break
+                return
             if answer.status not in (429, 503):
                 raise _refused(answer)
             await asyncio.sleep(_retry_after(answer) or backoff.next())
-        messages = sum(is_message for _, is_message in batch)
-        if messages:
-            self.owner.sent(messages)
 
     # Asking
 
@@ -365,7 +331,6 @@ class HttpLink(QueuedLink):
             task.cancel()
         self._posts.drop()
         self._polls.drop()
-        self._frames.clear()
 
 
 def _refused(answer: Answer) -> _EndError:
