@@ -134,7 +134,7 @@ class QueuedLink(ABC):
     # What the owner asks for
 
     def send(self, message: Message) -> Reason | None:
-        """Let a message wait with the others; says why not, if it cannot be written."""
+        """Let a message wait with the others; the reason why not, if it cannot be written."""
         try:
             waiting = self.enqueue(message)
         except LocalError as error:

@@ -59,10 +59,10 @@ _EXPECTED_ENDS: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCo
 
 
 class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
-    """Those of TCP, and the most `handshakes` that a listener has under way at once.
+    """Those of TCP, and how many `handshakes` a listener has under way at once.
 
-    A handshake takes about 10 KiB. Further connections are refused meanwhile, so with too low a
-    limit a large fleet that reconnects all at once keeps itself out. A peer has `greeting` seconds
+    A handshake takes about 10 KiB. Further connections are refused meanwhile: with a limit that is
+    too low, a large fleet that reconnects at once locks itself out. A peer has `greeting` seconds
     for TLS, and again for the WebSocket handshake. `frame` is the size of the largest message, in
     any number of fragments.
     """
@@ -71,7 +71,7 @@ class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
 
 
 class WebSocketLink(StreamLink, ABC):
-    """One connection; how it opens is said below, for either end."""
+    """One connection; the subclasses below open it, from either end."""
 
     __slots__ = ("_bodies", "_partial", "_protocol")
 
@@ -156,11 +156,11 @@ class WebSocketLink(StreamLink, ABC):
 
     @abstractmethod
     def _shake_hands(self, events: list[Event]) -> None:
-        """Look at what should be the first thing that the peer says."""
+        """Check the peer's half of the handshake."""
 
     @abstractmethod
     def _never_opened(self, failure: Failure | None) -> None:
-        """Tell whoever waits for the link that there was none."""
+        """Report that the handshake failed."""
 
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner
@@ -171,7 +171,7 @@ class WebSocketLink(StreamLink, ABC):
             owner.answered()
 
     def on_silence(self) -> None:
-        """End what is still no WebSocket."""
+        """End a connection whose handshake takes too long."""
         seconds = self.limits.first_byte
         self.fail(Reason.REFUSED, f"there was no WebSocket handshake within {seconds:g} s")
 
@@ -313,12 +313,12 @@ class _Upgrades:
     def make(self) -> _AcceptedLink | None:
         """A link for a connection that comes in; None when there are too many handshakes."""
         if self.pending >= self.limits.handshakes:
-            self.record(Reason.REFUSED, "there are as many handshakes as the limit allows")
+            self.record(Reason.REFUSED, "the limit of handshakes is reached")
             return None
         return _AcceptedLink(self)
 
     def record(self, reason: Reason | None, detail: str) -> None:
-        """Have it recorded that a connection came to nothing."""
+        """Have a connection that did not become a link recorded, by an owner of its own."""
         owner = self.accept()
         if owner is not None:
             owner.closed(reason, detail)
@@ -337,7 +337,7 @@ class _AcceptedLink(WebSocketLink):
         upgrades.pending += 1
 
     def on_handshake_failed(self) -> None:
-        """Record that nothing came of it."""
+        """Record that there is no link."""
         self._never_opened(Failure(Reason.REFUSED, "there was no TLS handshake"))
 
     def _shake_hands(self, events: list[Event]) -> None:
@@ -360,7 +360,7 @@ class _AcceptedLink(WebSocketLink):
             self._leave()
             owner = upgrades.accept()
             if owner is None:  # and the reason is on record
-                response = protocol.reject(503, "There are as many sessions as the limit allows.\n")
+                response = protocol.reject(503, "The limit of sessions is reached.\n")
         protocol.send_response(response)
         self._write_out()
         if owner is not None:

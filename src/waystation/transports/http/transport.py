@@ -94,8 +94,8 @@ class Http:
     >>> async def main():
     ...     async with Node("hub", transports=[Http()]) as hub, Node("a", transports=[Http()]) as a:
     ...         hub.start_worker(("echo",), lambda message, context: context.reply(b"hello"))
-    ...         door = await hub.listen("http://127.0.0.1:0")
-    ...         return (await a.request(f"http#{door.place} => echo", b"")).payload
+    ...         listener = await hub.listen("http://127.0.0.1:0")
+    ...         return (await a.request(f"http#{listener.place} => echo", b"")).payload
     >>> import asyncio
     >>> asyncio.run(main())
     b'hello'
