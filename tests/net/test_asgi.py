@@ -17,14 +17,15 @@ from uvicorn.server import ServerState
 from tests.net.test_server import no_descriptors_left
 from tests.node.live import RawPeer, runs_on_every_loop, settle, until
 from tests.transports.certificates import authority
-from waystation.net.asgi import HttpServer, HttpServerLimits, Receive, Scope, Send
+from waystation.net.asgi import HttpServer, Receive, Scope, Send
+from waystation.net.connection import ConnectionLimits
+from waystation.net.server import ServerLimits
 from waystation.net.tls import Tls
 
 LOG = logging.getLogger("waystation.test")
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 GET = HEAD + b"\r\n"
-CALM = HttpServerLimits(connections=100, keep=60.0)
-HASTY = HttpServerLimits(connections=100, head=0.2, keep=60.0, linger=0.2)
+HASTY = 0.2
 LARGE = 8 * 1024 * 1024
 
 
@@ -68,10 +69,24 @@ class Site:
 
 @asynccontextmanager
 async def serving(
-    limits: HttpServerLimits = CALM, tls: Tls | None = None
+    head: float = 10.0,
+    *,
+    connections: int = 100,
+    busy: int | None = None,
+    keep: float = 60.0,
+    linger: float = 0.2,
+    tls: Tls | None = None,
 ) -> AsyncIterator[tuple[HttpServer, Site]]:
     site = Site()
-    server = HttpServer(site, limits=limits, tls=tls, log=LOG)
+    server = HttpServer(
+        site,
+        limits=ServerLimits(connections=connections, handshake=head, frame=head),
+        connection_limits=ConnectionLimits(first_byte=head, linger=linger),
+        busy=busy,
+        keep=keep,
+        tls=tls,
+        log=LOG,
+    )
     await server.start("127.0.0.1:0")
     site.place = server.place
     try:
@@ -230,7 +245,7 @@ async def test_a_client_may_leave_in_every_state(path: bytes, how: str) -> None:
 
 @runs_on_every_loop
 async def test_a_client_that_never_reads_is_ended() -> None:
-    async with serving(HttpServerLimits(connections=9, keep=0.1, linger=0.1)) as (server, site):
+    async with serving(keep=0.1, linger=0.1) as (server, site):
         peer = await site.dial(GET.replace(b" / ", b" /large "), room=4096)
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         await until(lambda: site.requests)
@@ -242,8 +257,7 @@ async def test_a_client_that_never_reads_is_ended() -> None:
 async def test_a_flood_of_connections_is_refused_and_leaves_room_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits = HttpServerLimits(connections=5, head=0.3, linger=0.1)
-    async with serving(limits) as (server, site):
+    async with serving(0.3, connections=5) as (server, site):
         flood = [await site.dial(b"GET ") for _ in range(30)]
         await until(lambda: server.refused["connections"] == 25)
         assert server.connections <= 5
@@ -255,7 +269,7 @@ async def test_a_flood_of_connections_is_refused_and_leaves_room_again(
 
 @runs_on_every_loop
 async def test_a_busy_server_says_so() -> None:
-    async with serving(HttpServerLimits(connections=9, busy=2)) as (server, site):
+    async with serving(busy=2) as (server, site):
         first = await site.dial(GET)
         assert await answer(first) == b"200"
         second = await site.dial(GET)
@@ -279,7 +293,7 @@ async def test_handshakes_that_fail_are_counted_and_silent_ones_end() -> None:
 
 @runs_on_every_loop
 async def test_a_lack_of_descriptors_is_logged_and_passes(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(HttpServerLimits(connections=9, head=0.2)) as (_, site):
+    async with serving(HASTY) as (_, site):
         with no_descriptors_left():
             await until(lambda: "out of file descriptors" in caplog.text)
         await works(site)

@@ -19,13 +19,16 @@ from waystation.console.guard import Doors, Guard, check_token
 from waystation.console.pages import Pages
 from waystation.console.post import Post
 from waystation.console.views import Views
-from waystation.net.asgi import HttpServer, HttpServerLimits
+from waystation.net.asgi import HttpServer
+from waystation.net.connection import ConnectionLimits
 from waystation.net.hosts import HostNames, is_loopback
 from waystation.net.place import parse_place
+from waystation.net.server import ServerLimits
 from waystation.node import Node
 
 _DRAIN: Final = 3.0  # seconds that answers have to be written at the end
-_LIMITS: Final = HttpServerLimits(connections=1000, busy=500, backlog=128)
+_LIMITS: Final = ServerLimits(connections=1000, frame=10.0, backlog=128)
+_BUSY: Final = 500  # connections from which on requests are told to come later
 
 _log = logging.getLogger("waystation.console")
 
@@ -67,7 +70,13 @@ class Console:
         views = Views(fleet, post, settings.journal, settings.tables)
         doors = Doors(token, port)
         pages = Pages(fleet, post, views, doors)
-        server = HttpServer(Guard(pages.app, host_names, doors), limits=_LIMITS, log=_log)
+        server = HttpServer(
+            Guard(pages.app, host_names, doors),
+            limits=_LIMITS,
+            connection_limits=ConnectionLimits(),
+            busy=_BUSY,
+            log=_log,
+        )
         try:
             await server.start(settings.listen)
             doors.port = parse_place(server.place)[1]  # if it was 0, any would do

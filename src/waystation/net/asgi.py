@@ -4,7 +4,7 @@ uvicorn reads the requests and writes the answers: each connection has one of it
 as uvicorn's own server makes them, and nothing of it is subclassed. Sockets, TLS, the number of
 connections, deadlines and the end are those of `Connection` and `Server`, as everywhere else.
 
-It needs the package uvicorn (and its h11), which only this file imports.
+It needs the package uvicorn, which only this file imports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from email.utils import formatdate
 from typing import Any, Final, TypeAlias, cast
 
 import h11
-from msgspec import Struct
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -40,38 +39,27 @@ _errors: Final = logging.getLogger("waystation.net.asgi")
 _errors.setLevel(logging.ERROR)
 
 
-class HttpServerLimits(Struct, frozen=True, kw_only=True):
-    """How many connections an HTTP server has, and how long it waits; times are in seconds.
-
-    A client has `head` seconds for the TLS handshake and for the head of each request. An unused
-    connection stays open for `keep` seconds. From `busy` connections on, requests are answered with
-    503; those over `connections` are not accepted. `linger`, `dead` and `backlog` are as elsewhere.
-    """
-
-    connections: int
-    busy: int | None = None
-    head: float = 10.0
-    keep: float = 5.0
-    linger: float = 5.0
-    dead: float = 30.0
-    backlog: int = 1024
-
-
 class HttpServer:
-    """A listening socket whose requests an ASGI application answers."""
+    """A listening socket whose requests an ASGI application answers.
+
+    A client has `connection_limits.first_byte` seconds for its first head, and `limits.frame` for
+    each that follows and for the rest of a body that was answered already. An unused connection
+    stays open for `keep` seconds. From `busy` connections on, requests are answered with 503.
+    """
 
     def __init__(
         self,
         app: Application,
         *,
-        limits: HttpServerLimits,
+        limits: ServerLimits,
+        connection_limits: ConnectionLimits,
+        keep: float = 5.0,
+        busy: int | None = None,
         tls: Tls | None = None,
         log: logging.Logger,
         refused: Counter[str] | None = None,
     ) -> None:
-        self.connection_limits = ConnectionLimits(
-            first_byte=limits.head, linger=limits.linger, dead=limits.dead
-        )
+        self.connection_limits = connection_limits
         self._app = app
         self._state = ServerState()
         self._config = Config(
@@ -82,21 +70,12 @@ class HttpServer:
             ws="none",
             log_config=None,
             proxy_headers=False,
-            limit_concurrency=limits.busy,
-            timeout_keep_alive=cast("int", limits.keep),
+            limit_concurrency=busy,
+            timeout_keep_alive=cast("int", keep),
         )
         self._config.load()
         self._server = Server(
-            lambda: HttpConnection(self),
-            limits=ServerLimits(
-                connections=limits.connections,
-                handshake=limits.head,
-                frame=limits.head,
-                backlog=limits.backlog,
-            ),
-            tls=tls,
-            log=log,
-            refused=refused,
+            lambda: HttpConnection(self), limits=limits, tls=tls, log=log, refused=refused
         )
         self._dated = 0
 
@@ -166,7 +145,7 @@ class HttpServer:
 
 
 class HttpConnection(Connection):
-    """One client. What uvicorn wants to do with the socket, it does by way of the connection."""
+    """One client. To uvicorn, the connection is the transport, with all that it needs of one."""
 
     __slots__ = ("_owner", "_protocol", "_requests")
 
@@ -192,12 +171,23 @@ class HttpConnection(Connection):
         """End when the request under way is answered, at once if there is none."""
         self._protocol.shutdown()
 
+    # What uvicorn asks for, beside `write`, `close` and when to read
+
+    def is_closing(self) -> bool:
+        """Whether nothing is written any more."""
+        return not self.is_open
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """What is known about the socket."""
+        transport = self.transport
+        return default if transport is None else transport.get_extra_info(name, default)
+
     # What the connection tells
 
     def on_open(self) -> None:
         """Let uvicorn begin."""
         self._protocol = self._owner.make_protocol(self)
-        self._protocol.connection_made(_Transport(self))
+        self._protocol.connection_made(self)
 
     def on_data(self, data: bytes) -> None:
         """Read requests. Between two of them, what comes is the beginning of a head."""
@@ -233,23 +223,3 @@ class HttpConnection(Connection):
             super().say_goodbye(transport)
         else:
             transport.close()
-
-
-class _Transport:
-    """A connection as uvicorn sees it: what it needs of `asyncio.Transport`."""
-
-    __slots__ = ("_connection", "close", "pause_reading", "resume_reading", "write")
-
-    def __init__(self, connection: HttpConnection) -> None:
-        self._connection = connection
-        self.write = connection.write
-        self.close = connection.close
-        self.pause_reading = connection.pause_reading
-        self.resume_reading = connection.resume_reading
-
-    def is_closing(self) -> bool:
-        return not self._connection.is_open
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        transport = self._connection.transport
-        return default if transport is None else transport.get_extra_info(name, default)

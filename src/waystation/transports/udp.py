@@ -37,7 +37,7 @@ from waystation.net.dialer import within
 from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import reason_of
 from waystation.transports.link import LinkState, QueuedLink
-from waystation.transports.transport import Link, LinkOwner
+from waystation.transports.transport import Link, LinkOwner, Listener
 from waystation.wire.ockam_udp import (
     GOODBYE,
     PeerReassembly,
@@ -300,7 +300,7 @@ _Batches = dict[UdpLink, list[Message]]
 
 
 class _Port:
-    """A socket and the links that share it."""
+    """A socket and the links that share it: a listener, or what a dialled link goes through."""
 
     def __init__(
         self,
@@ -342,8 +342,8 @@ class _Port:
             self._recent[link.peer] = self._loop.time() + self.limits.linger
         self._close_if_unused()
 
-    def stop_accepting(self) -> None:
-        """Make no more links."""
+    async def close(self) -> None:
+        """Make no more links; the open ones stay, and the socket as long as they do."""
         self._accept = None
         self._strangers.clear()
         self._close_if_unused()
@@ -455,18 +455,6 @@ class _Port:
             link.flush()
 
 
-class UdpListener:
-    """A socket to which peers can send."""
-
-    def __init__(self, port: _Port) -> None:
-        self._port = port
-        self.place = port.place
-
-    async def close(self) -> None:
-        """Make no more links; the open ones stay, and the socket as long as they do."""
-        self._port.stop_accepting()
-
-
 class Udp:
     """UDP in Ockam's format: addresses `udp#host:port`.
 
@@ -482,10 +470,10 @@ class Udp:
         self.counts = UdpCounts()
         self._expect_answer = expect_answer
 
-    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> UdpListener:
+    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Listen; port 0 takes a free one."""
         opened = await bound_socket(place, self.limits.buffer)
-        return UdpListener(_Port(opened, self.limits, self.counts, accept))
+        return _Port(opened, self.limits, self.counts, accept)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a link to the first of these places that there is a way to.

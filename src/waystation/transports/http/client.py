@@ -193,11 +193,9 @@ class Requests:
 
     async def _connect(self) -> _RequestConnection:
         limits = self.limits
-        of_connections = ConnectionLimits(
-            high_water=limits.unsent, first_byte=None, linger=limits.linger, dead=limits.dead
-        )
+        silent = msgspec.structs.replace(limits.of_connections(), first_byte=None)  # until it asks
         return await dial_place(
-            lambda _: _RequestConnection(of_connections, limits.post),
+            lambda _: _RequestConnection(silent, limits.post),
             [self.place],
             timeout=limits.dial,
             tls=self._tls,

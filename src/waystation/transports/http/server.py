@@ -28,7 +28,7 @@ from starlette.routing import Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
-from waystation.net.asgi import HttpConnection, HttpServer, HttpServerLimits, Receive, Scope, Send
+from waystation.net.asgi import HttpConnection, HttpServer, Receive, Scope, Send
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place, place_of
 from waystation.net.tls import Tls
@@ -71,16 +71,14 @@ async def listen(
     """Open a listener."""
     names = HostNames(parse_place(place)[0], [host_name(), *hosts])
     channels = Channels(accept, limits, counts, names)
-    server_limits = HttpServerLimits(
-        connections=limits.connections,
-        head=limits.greeting,
-        keep=limits.keep,
-        linger=limits.linger,
-        dead=limits.dead,
-        backlog=limits.backlog,
-    )
     server = HttpServer(
-        channels, limits=server_limits, tls=tls, log=_log, refused=counts.refused_connections
+        channels,
+        limits=limits.of_servers(),
+        connection_limits=limits.of_connections(),
+        keep=limits.keep,
+        tls=tls,
+        log=_log,
+        refused=counts.refused_connections,
     )
     await server.start(place)
     return HttpListener(server, channels)

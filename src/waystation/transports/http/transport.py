@@ -17,46 +17,47 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from msgspec import Struct, field
 
 from waystation.errors import LocalError
+from waystation.net.server import ServerLimits
 from waystation.net.tls import Tls
+from waystation.transports.tcp import TcpLimits
 from waystation.transports.transport import Link, LinkOwner, Listener
-from waystation.wire.ockam import FRAME_LIMIT
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
-class HttpLimits(Struct, frozen=True, kw_only=True):
-    """Sizes, numbers and deadlines of listeners and links; times are in seconds.
+class HttpLimits(TcpLimits, frozen=True, kw_only=True):
+    """Those of TCP, and those of requests; times are in seconds.
 
-    `frame` is the largest message in bytes, in either direction; one POST may have as many and
-    `batch` more. `unsent` bytes may wait in a link before its senders have to. A listener has at
-    most `channels` and `connections`. A client has `greeting` seconds for the TLS handshake and for
-    the head of a request, and `body` seconds for the rest. A channel without a request for `idle`
-    seconds ends. A GET waits no longer than `wait`; a POST waits for room for `hold` seconds before
-    the client is told to retry. An unused connection stays open for `keep` seconds. `dial`,
-    `linger`, `dead` and `backlog` are those of TCP.
+    `frame` is the largest message in bytes; one POST may have as many and `batch` more. A listener
+    has at most `channels` and `connections`. A client has `greeting` seconds for the TLS handshake
+    and for the head of a request, and `body` seconds for the rest. A channel without a request for
+    `idle` seconds ends. A GET waits no longer than `wait`; a POST waits for room for `hold` seconds
+    before the client is told to retry. An unused connection stays open for `keep` seconds.
     """
 
-    frame: int = FRAME_LIMIT
     batch: int = 256 * 1024
-    unsent: int = 256 * 1024
     channels: int = 10_000
     connections: int = 30_000
-    greeting: float = 10.0
     body: float = 30.0
     idle: float = 60.0
     wait: float = 25.0
     hold: float = 10.0
     keep: float = 75.0
-    dial: float = 5.0
-    linger: float = 5.0
-    dead: float = 30.0
-    backlog: int = 1024
 
     @property
     def post(self) -> int:
         """The most bytes in the body of one request or answer."""
         return self.frame + self.batch
+
+    def of_servers(self) -> ServerLimits:
+        """The part that a listener needs."""
+        return ServerLimits(
+            connections=self.connections,
+            handshake=self.greeting,
+            frame=self.greeting,
+            backlog=self.backlog,
+        )
 
 
 class OpenedChannel(Struct, frozen=True):
