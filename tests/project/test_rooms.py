@@ -40,9 +40,6 @@ CALLS = frozenset(
 
 NOT_YET = frozenset(
     {
-        "gossip_router/client.py",
-        "gossip_router/monitor.py",
-        "gossip_router/outbox.py",
         "groups/direct.py",
         "groups/group.py",
         "groups/multicast.py",
