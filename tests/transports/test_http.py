@@ -210,15 +210,18 @@ async def test_senders_pause_on_either_side_while_the_other_does_not_take_what_t
 
 @runs
 async def test_a_listener_that_is_closed_opens_no_channel_and_serves_those_that_are_open() -> None:
-    async with door() as (server, transport, place):
-        client = Client(place)
+    transport = Http()
+    async with Node("server", transports=[transport], limits=QUICK) as server:
+        echo(server)
+        listening = await server.listen("http://127.0.0.1:0")
+        client = Client(listening.place)
         one = await client.open()
-        await server._links._listeners[0].close()
+        await listening.close()
         assert (await client.ask("POST", "/channels")).status == 503
         assert transport.counts.refused == 1
         assert await one.echoes("still here")
         await one.end()
-        await until(lambda: _refused(place))
+        await until(lambda: _refused(listening.place))
 
 
 def _refused(place: str) -> bool:
@@ -323,6 +326,56 @@ async def test_a_dialler_comes_again_when_it_is_told_to_and_loses_nothing() -> N
         await until(lambda: owner.settled == 1)
         assert posted == [encode_frame(message().departed())] * 3
         link.close()
+        await until(lambda: owner.end)
+
+
+@pytest.mark.parametrize("later", ["nan", "-1", "soon", "1e-9"])
+@runs
+async def test_a_listener_that_says_nonsense_about_when_to_retry_is_asked_again(later: str) -> None:
+    retry = _answer(503, b"", f"Retry-After: {later}\r\n")
+    answers = [CHANNEL, retry, retry, _answer(202)]
+
+    async def serve(peer: RawPeer) -> None:
+        while head := await peer.reader.readuntil(b"\r\n\r\n"):
+            await peer.reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+            if head.startswith(b"GET"):
+                await asyncio.Event().wait()
+            peer.say(answers.pop(0))
+
+    async with raw_listener(serve) as place:
+        owner = Notes()
+        link = await Http().dial([place], owner)
+        link.send(message())
+        await until(lambda: owner.settled == 1)
+        link.abort()
+        await until(lambda: owner.end)
+
+
+@pytest.mark.parametrize("extra", [b"more", _answer(408), _answer(200, b"x"), bytes(100_000)])
+@runs
+async def test_bytes_that_nobody_asked_for_harm_no_link(extra: bytes) -> None:
+    posts = 0
+
+    async def serve(peer: RawPeer) -> None:
+        nonlocal posts
+        while head := await peer.reader.readuntil(b"\r\n\r\n"):
+            await peer.reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+            if head.startswith(b"GET"):
+                await asyncio.Event().wait()
+            opens = head.startswith(b"POST /channels ")
+            posts += not opens
+            peer.say(CHANNEL if opens else _answer(202) + extra)
+
+    async with raw_listener(serve) as place:
+        owner = Notes()
+        link = await Http().dial([place], owner)
+        for number in range(3):
+            link.send(message())
+            await until(lambda number=number: posts == number + 1)  # type: ignore[misc]
+            await until(lambda number=number: owner.settled == number + 1)  # type: ignore[misc]
+            await settle()
+        assert owner.end is None  # it connected again each time
+        link.abort()
         await until(lambda: owner.end)
 
 

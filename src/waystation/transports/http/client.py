@@ -112,7 +112,10 @@ class _RequestConnection(Connection):
     # What the connection tells
 
     def on_data(self, data: bytes) -> None:
-        """Read the answer."""
+        """Read the answer; what comes without a request can belong to none."""
+        if self._answer is None or self._answer.done():
+            self.abort()
+            return
         try:
             self._http.receive_data(data)
             self._read()
@@ -131,7 +134,7 @@ class _RequestConnection(Connection):
             self._answer.set_exception(ConnectionError(detail))
 
     def _read(self) -> None:
-        while (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+        while (event := self._http.next_event()) is not h11.NEED_DATA:
             if isinstance(event, h11.Response):
                 self._head = event
             elif isinstance(event, h11.Data):
@@ -142,18 +145,17 @@ class _RequestConnection(Connection):
                 self._body.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 self._complete()
-            elif isinstance(event, h11.ConnectionClosed):
                 return
 
     def _complete(self) -> None:
-        head = self._head
+        head, http = self._head, self._http
         assert head is not None
-        if self._answer is not None and not self._answer.done():
-            answer = Answer(head.status_code, dict(head.headers), b"".join(self._body))
-            self._answer.set_result(answer)
+        assert self._answer is not None
+        answer = Answer(head.status_code, dict(head.headers), b"".join(self._body))
+        self._answer.set_result(answer)
         self._body, self._size = [], 0
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-            self._http.start_next_cycle()
+        if http.our_state is http.their_state is h11.DONE and not http.trailing_data[0]:
+            http.start_next_cycle()
         else:
             self.abort()
 
