@@ -313,6 +313,19 @@ async def test_a_draining_server_answers_what_was_asked_and_ends_the_rest() -> N
         assert site.disconnected == 1
 
 
+@pytest.mark.parametrize("said", [*SLOW.values(), *GARBAGE.values()], ids=[*SLOW, *GARBAGE])
+@runs_on_every_loop
+async def test_a_server_can_stop_in_every_state_of_a_client(said: bytes) -> None:
+    async with serving() as (server, site):
+        peer = await site.dial(said)
+        await until(lambda: server.connections)
+        await settle()
+        server.stop()
+        server.stop()
+        peer.writer.transport.abort()
+        await until(lambda: not server.connections)
+
+
 @runs_on_every_loop
 async def test_an_application_that_fails_is_logged_and_answered(
     caplog: pytest.LogCaptureFixture,

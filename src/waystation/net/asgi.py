@@ -169,7 +169,8 @@ class HttpConnection(Connection):
 
     def stop(self) -> None:
         """End when the request under way is answered, at once if there is none."""
-        self._protocol.shutdown()
+        if self.is_open:
+            self._protocol.shutdown()
 
     # What uvicorn asks for, beside `write`, `close` and when to read
 
