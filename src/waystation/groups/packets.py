@@ -75,7 +75,7 @@ class Ack(Struct, frozen=True, gc=False):
     gap_all: bool = False
 
 
-class Told(Struct, frozen=True, gc=False):
+class NoticePacket(Struct, frozen=True, gc=False):
     """A notice of discovery."""
 
     sender: Uuid
@@ -83,7 +83,7 @@ class Told(Struct, frozen=True, gc=False):
     notice: Notice
 
 
-Packet: TypeAlias = Data | Ack | Told
+Packet: TypeAlias = Data | Ack | NoticePacket
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
 _changes_decoder: Final = msgspec.msgpack.Decoder(tuple[Mapping, ...])
@@ -154,7 +154,7 @@ def decode(packet: bytes) -> Packet:
     if kind == ACK:
         return _read_ack(packet, sender, receiver)
     if kind == NOTICE:
-        return Told(sender, receiver, _read_notice(packet))
+        return NoticePacket(sender, receiver, _read_notice(packet))
     raise DecodeError(f"a packet of the unknown kind {kind}", format=FORMAT, offset=1)
 
 
