@@ -85,7 +85,13 @@ class Member(Struct, frozen=True, eq=False, gc=False):
         return self.address.name
 
 
-class State(Enum):
+class Word(Enum):
+    """A word of a table, hashed by identity: enums do it by name, which costs a call each time."""
+
+    __hash__ = object.__hash__
+
+
+class State(Word):
     """Where a peer is in its life."""
 
     UNKNOWN = "no member; messages came from it, or are to go to it"
@@ -95,7 +101,7 @@ class State(Enum):
     GONE = "its record is deleted"
 
 
-class Event(Enum):
+class Event(Word):
     """What happens to a peer."""
 
     STRANGE_MESSAGE = "messages came from it, and its address is not known"
@@ -108,7 +114,7 @@ class Event(Enum):
     AGED_OUT = "it left long ago, or nothing was ever known of it"
 
 
-class Effect(Enum):
+class Effect(Word):
     """What to do about it."""
 
     ASK_WHERE = "ask the others where it is"
@@ -184,7 +190,7 @@ def step(state: State, event: Event) -> Step:
     return found
 
 
-class Sharing(Enum):
+class Sharing(Word):
     """Whether a peer gets what goes to all members in one packet."""
 
     APART = "it gets nothing of it"
@@ -193,7 +199,7 @@ class Sharing(Enum):
     LAGGING = "it did not keep up, and gets nothing until it has room again"
 
 
-class SharingEvent(Enum):
+class SharingEvent(Word):
     """What happens to it."""
 
     ENTERED = "the peer has become a member"
@@ -203,7 +209,7 @@ class SharingEvent(Enum):
     LEFT = "the peer is no member any more"
 
 
-class SharingEffect(Enum):
+class SharingEffect(Word):
     """What to do about it."""
 
     START = "wait for its acknowledgements from the next message on"
@@ -256,40 +262,30 @@ def _impossible(event: Enum, state: Enum) -> LocalError:
     )
 
 
-class Peer:
+class Peer(Struct, eq=False):
     """What is known of one peer, what goes to it, and what comes from it."""
 
-    __slots__ = (
-        "arrivals",
-        "asked_at",
-        "filled_all_at",
-        "filled_at",
-        "heard_at",
-        "lagging_from",
-        "mapping",
-        "member",
-        "outgoing",
-        "sharing",
-        "state",
-        "undelivered_since",
-        "uuid",
-        "verdict",
-    )
-
-    def __init__(self, uuid: Uuid) -> None:
-        self.uuid = uuid
-        self.state = State.UNKNOWN
-        self.sharing = Sharing.APART
-        self.mapping: AddressMapping | None = None  # who and where it is, as the group was told
-        self.member: Member | None = None  # the same, as users get it
-        self.outgoing: Outgoing | None = None
-        self.arrivals: Arrivals | None = None
-        self.verdict: Verdict | None = None  # on messages to it; only while it is a member
-        self.heard_at = -inf
-        self.asked_at = -inf  # when others were last asked where it is
-        self.filled_at = self.filled_all_at = -inf  # when a gap was last filled
-        self.lagging_from = 0  # the first number that it misses while it is lagging
-        self.undelivered_since: float | None = None  # what is on its way waits, and it is no member
+    uuid: Uuid
+    state: State = State.UNKNOWN
+    sharing: Sharing = Sharing.APART
+    mapping: AddressMapping | None = None
+    """Who and where it is, as the group was told."""
+    member: Member | None = None
+    """The same, as users get it."""
+    outgoing: Outgoing | None = None
+    arrivals: Arrivals | None = None
+    verdict: Verdict | None = None
+    """On messages to it; only while it is a member."""
+    heard_at: float = -inf
+    asked_at: float = -inf
+    """When others were last asked where it is."""
+    filled_at: float = -inf
+    filled_all_at: float = -inf
+    """When a gap was last filled, in what goes to it alone and in what goes to all."""
+    lagging_from: int = 0
+    """The first number that it misses while it is lagging."""
+    undelivered_since: float | None = None
+    """Since when messages are on their way to it although it is no member."""
 
     @property
     def undelivered(self) -> int:
@@ -309,6 +305,8 @@ class Peer:
     def has_moved(self, mapping: AddressMapping) -> bool:
         """Whether its addresses or its name are others than the group was told."""
         told = self.mapping
+        if told is mapping:
+            return False
         return told is None or (told.physical, told.member.name) != (
             mapping.physical,
             mapping.member.name,
@@ -346,8 +344,11 @@ class Membership:
 
     def happens(self, peer: Peer, event: Event) -> tuple[Effect, ...]:
         """Change the state of a peer; returns what to do about it."""
-        was_member = peer.state in MEMBERS
-        peer.state, effects = step(peer.state, event)
+        before = peer.state
+        peer.state, effects = step(before, event)
+        if peer.state is before:
+            return effects
+        was_member = before in MEMBERS
         is_member = peer.state in MEMBERS
         if is_member and not was_member:
             self.members[peer.uuid] = peer
