@@ -209,7 +209,7 @@ async def vanish(group: Group) -> None:
             destination.connection.abort()
     for socket in getattr(carrier, "sockets", ()):
         socket.close()
-    group._end(streams)
+    group.left()
     await asyncio.sleep(0.01)
 
 

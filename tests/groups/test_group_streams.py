@@ -12,7 +12,6 @@ from waystation.core.discovery import DiscoveryRequest, IHave, Invalidate, Notic
 from waystation.core.identity import LogicalAddress, Mapping
 from waystation.errors import DecodeError, LocalError
 from waystation.groups.direct import PacketDecoder
-from waystation.groups.limits import GroupLimits
 from waystation.groups.packets import (
     EVERYBODY,
     Ack,
@@ -23,6 +22,7 @@ from waystation.groups.packets import (
     encode_data,
     encode_notice,
 )
+from waystation.groups.settings import GroupLimits
 
 ME, YOU = (bytes(15) + bytes([number]) for number in (1, 2))
 HERE = Mapping(LogicalAddress(ME, "me"), ("127.0.0.1:7800",), 1)

@@ -2,6 +2,6 @@
 
 from waystation.core.membership import Member
 from waystation.groups.group import Changes, Group
-from waystation.groups.limits import GroupLimits
+from waystation.groups.settings import GroupLimits
 
 __all__ = ["Changes", "Group", "GroupLimits", "Member"]

@@ -10,21 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
 from waystation.core.identity import Physical, Uuid
-from waystation.groups.limits import GroupLimits
-from waystation.net.tls import Tls
-
-
-class CarrierSettings(Struct, frozen=True, kw_only=True):
-    """What a carrier needs to know of its group."""
-
-    group: str
-    dialect: str
-    tls: Tls | None
-    token: bytes
-    limits: GroupLimits
 
 
 class Carrier(Protocol):

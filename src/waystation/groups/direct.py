@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Final
 from waystation.core.identity import Physical, Uuid
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.groups.carrier import CarrierSettings
 from waystation.groups.router_client import ClientConnection
 from waystation.groups.routers import Routers
+from waystation.groups.settings import CarrierSettings
 from waystation.net.backoff import Backoff
 from waystation.net.connection import Connection, ConnectionLimits, Failure
-from waystation.net.dialer import dial
 from waystation.net.hosts import own_host_towards
 from waystation.net.place import parse_place, place_of
 from waystation.net.server import Server, ServerLimits
@@ -216,22 +215,16 @@ class Destination:
         return self.connection
 
     async def _connect(self, connection: DialledConnection) -> None:
-        direct, limits = self._direct, self._direct.settings.limits
+        direct = self._direct
         try:
-            await dial(
-                lambda _: connection,
-                [self.place],
-                timeout=limits.dial,
-                tls=direct.settings.tls,
-                handshake=limits.dial,
-            )
+            await connection.dial(self.place)
         except OSError as error:
             direct.failure = str(error)
             self.connection = None
             self._retry_at = asyncio.get_running_loop().time() + self._backoff.next()
             direct.place_failed(self.place, gone=True)
         else:
-            direct.owner.place_answered(self.place)
+            direct.owner.membership.place_answered(self.place)
         finally:
             self._dialling = None
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypeAlias
 
 from waystation.core.discovery import Discovery, Way
@@ -24,16 +24,15 @@ from waystation.core.message import no_bytes
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.sequences import OnEnd
 from waystation.errors import LocalError, UnreachableError, quote
-from waystation.groups.carrier import Carrier, CarrierSettings
+from waystation.groups.carrier import Carrier
 from waystation.groups.direct import Direct
-from waystation.groups.limits import GroupLimits
 from waystation.groups.multicast import Multicast
 from waystation.groups.packets import EVERYBODY
 from waystation.groups.records import EVERYONE, Entry, Observer, Records, message_id
 from waystation.groups.router_protocol import check_dialect
 from waystation.groups.routers import Routers
-from waystation.groups.streams import QueuedMessage, Streams, chance
-from waystation.groups.via import Via, parse_via
+from waystation.groups.settings import CarrierSettings, GroupLimits, Via, parse_via
+from waystation.groups.streams import QueuedMessage, Streams
 from waystation.net.hosts import host_name
 from waystation.net.tls import Tls
 
@@ -45,6 +44,7 @@ SETTLE: Final = 1.0
 MULTICAST_SETTLE: Final = 0.25
 """Seconds that it waits for answers to a multicast: nobody knows how many there will be."""
 
+To: TypeAlias = Member | LogicalAddress | str
 Handler: TypeAlias = Callable[[Member, Sequence[bytes | None]], None]
 
 
@@ -157,12 +157,7 @@ class Group:
         await self.connect()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def connect(self) -> None:
@@ -171,7 +166,7 @@ class Group:
         Raises UnreachableError when there is no way to the group within the time for it. With
         `wait=None` it returns at once, and goes on trying.
         """
-        if self._streams is not None and not self._streams.is_closed:
+        if self.is_connected:
             raise LocalError(
                 f"this member of {quote(self.group)} is connected already",
                 rule="LA-2",
@@ -188,7 +183,7 @@ class Group:
         )
         hosts = self._via.places if self._via.way is Way.HOSTS else ()
         discovery: Discovery[QueuedMessage] = Discovery(
-            cache, self._via.way, jitter=chance, hosts=hosts, max_waiting=limits.waiting
+            cache, self._via.way, jitter=random.random, hosts=hosts, max_waiting=limits.waiting
         )
         streams = Streams(discovery, limits, self._carrier, self)
         try:
@@ -212,32 +207,16 @@ class Group:
 
     async def close(self) -> None:
         """Leave the group: what was sent may still arrive, and the others forget us (LA-8)."""
-        streams = self._streams
-        if streams is None or streams.is_closed:
-            return
-        await streams.close()
-        self._end(streams)
+        if self._streams is not None:
+            await self._streams.close()
         await self._records.close_journal()
 
     def leave(self) -> None:
         """Leave the group without waiting for anything."""
-        streams = self._streams
-        if streams is not None and not streams.is_closed:
-            streams.leave()
-            self._end(streams)
+        if self._streams is not None:
+            self._streams.leave()
 
     shut = leave  # as it was called first
-
-    def _end(self, streams: Streams) -> None:
-        self.changed(MemberKind.LEAVE, streams.own)
-        for entry in self._inbox:
-            self._records.add_received(entry, streams.own, Reason.TRANSPORT_DOWN)
-        self._inbox.clear()
-        for changes in self._changes:
-            changes.end()
-        self._changes.clear()
-        self._wake(self._readers)
-        self._wake(self._waiters)
 
     # Who is there
 
@@ -254,8 +233,7 @@ class Group:
     @property
     def is_open(self) -> bool:
         """Whether there is a way to others now."""
-        streams = self._streams
-        return streams is not None and not streams.is_closed and streams.carrier.is_open
+        return self.is_connected and self._connected().carrier.is_open
 
     @property
     def counts(self) -> Counter[str]:
@@ -304,16 +282,15 @@ class Group:
                 return verdict
         streams = self._connected()
         uuid = None if to is None else self._uuid_of(streams, to)
-        expiry = NEVER
-        if ttl is not None:
-            expiry = expiry_after(streams.now_ms(), int(_seconds(ttl) * 1000))
+        ttl_ms = None if ttl is None else int(_seconds(ttl) * 1000)
+        expiry = NEVER if ttl_ms is None else expiry_after(streams.now_ms(), ttl_ms)
         refusal = self._refusal(streams, uuid, payload)
         if refusal is not None:
             return self._drop(to, payload, expiry, refusal)
         if uuid is None:
             return await self._send_all(streams, payload, expiry, _deadline(ttl, wait))
         if streams.is_full(uuid):
-            reason = await self._wait_for_room(streams, uuid, _deadline(ttl, wait), ttl, wait)
+            reason = await self._wait_for_room(streams, uuid, ttl, wait)
             if reason is not None:
                 return self._drop(to, payload, expiry, reason)
         return self._send_one(streams, uuid, payload, expiry)
@@ -361,11 +338,13 @@ class Group:
 
     def hold(self, member: Member) -> None:
         """Take nothing more from a member for now: it will have to wait."""
-        self._connected().hold(member.uuid)
+        streams = self._connected()
+        streams.inbound.hold(streams.membership.peer(member.uuid))
 
     def release(self, member: Member) -> None:
         """Take messages from a member again."""
-        self._connected().release(member)
+        streams = self._connected()
+        streams.inbound.release(streams.membership.peer(member.uuid), member)
 
     # Observing
 
@@ -415,6 +394,19 @@ class Group:
         for act in list(self.on_cut):
             act(detail)
 
+    def left(self) -> None:
+        """Nothing more is sent or received."""
+        own = self._connected().own
+        self.changed(MemberKind.LEAVE, own)
+        for entry in self._inbox:
+            self._records.add_received(entry, own, Reason.TRANSPORT_DOWN)
+        self._inbox.clear()
+        for changes in self._changes:
+            changes.end()
+        self._changes.clear()
+        self._wake(self._readers)
+        self._wake(self._waiters)
+
     # How it works
 
     def _carrier(self, streams: Streams) -> Carrier:
@@ -455,7 +447,7 @@ class Group:
         while loop.time() < deadline and not streams.is_settled():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
-    def _uuid_of(self, streams: Streams, to: Member | LogicalAddress | str) -> Uuid:
+    def _uuid_of(self, streams: Streams, to: To) -> Uuid:
         if isinstance(to, (Member, LogicalAddress)):
             return to.uuid
         if not isinstance(to, str):
@@ -545,13 +537,9 @@ class Group:
                 return
 
     async def _wait_for_room(
-        self,
-        streams: Streams,
-        uuid: Uuid,
-        deadline: float | None,
-        ttl: float | None,
-        wait: float | None,
+        self, streams: Streams, uuid: Uuid, ttl: float | None, wait: float | None
     ) -> Reason | None:
+        deadline = _deadline(ttl, wait)
         while streams.is_full(uuid):
             if await self._wait_once(deadline):
                 by_ttl = ttl is not None and (wait is None or ttl < wait)
@@ -560,19 +548,15 @@ class Group:
 
     async def _wait_once(self, deadline: float | None) -> bool:
         """Wait until there may be room; True when the time is over."""
-        loop = asyncio.get_running_loop()
-        if deadline is not None and loop.time() >= deadline:
-            return True
-        waiter = loop.create_future()
+        waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        timer = None
-        if deadline is not None:
-            timer = loop.call_at(deadline, _finish, waiter)
         try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            if waiter in self._waiters:  # else it was woken in the same moment
+                self._waiters.remove(waiter)
+            return True
         return False
 
     def _deliver_here(self, streams: Streams, payload: bytes) -> Verdict:
@@ -600,12 +584,7 @@ class Group:
     # Records
 
     def _record_end(
-        self,
-        streams: Streams,
-        uuid: Uuid | None,
-        payload: bytes,
-        expiry: Expiry,
-        verdict: Verdict,
+        self, streams: Streams, uuid: Uuid | None, payload: bytes, expiry: Expiry, verdict: Verdict
     ) -> OnEnd | None:
         """What tells the observers how a message ended; both ends find the same id for it."""
         if not self._records.observers:
@@ -616,13 +595,7 @@ class Group:
         arrival = self._records.arrival(sender, verdict.recipient, payload, expiry, id)
         return self._records.on_end(arrival, verdict)
 
-    def _drop(
-        self,
-        to: Member | LogicalAddress | str | None,
-        payload: bytes,
-        expiry: Expiry,
-        reason: Reason,
-    ) -> Verdict:
+    def _drop(self, to: To | None, payload: bytes, expiry: Expiry, reason: Reason) -> Verdict:
         streams = self._connected()
         streams.counts[reason.value] += 1
         name = EVERYONE if to is None else str(to)

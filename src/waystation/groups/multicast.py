@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 
 from waystation.core.identity import Physical, Uuid
 from waystation.errors import LocalError
-from waystation.groups.carrier import CarrierSettings
 from waystation.groups.direct import greeting
+from waystation.groups.settings import CarrierSettings
 from waystation.net.datagrams import (
     Datagram,
     DatagramSocket,

@@ -8,7 +8,7 @@ datagrams carry it as it is; docs/reference/group.md describes it byte for byte.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -222,13 +222,9 @@ def _read_changes(raw: bytes) -> tuple[Mapping, ...]:
         raise DecodeError(f"no changes: {error}", format=FORMAT, offset=_BODY) from None
     if len(changes) > MAX_CHANGES:
         raise DecodeError(f"{len(changes)} changes in a packet", format=FORMAT, offset=_BODY)
-    _check_all(changes)
-    return changes
-
-
-def _check_all(mappings: Iterable[Mapping]) -> None:
-    for mapping in mappings:
+    for mapping in changes:
         _check(mapping)
+    return changes
 
 
 def _check(mapping: Mapping) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 from waystation.core.identity import Mapping, Uuid
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
-from waystation.groups.carrier import CarrierSettings
 from waystation.groups.router_protocol import make_protocol
+from waystation.groups.settings import CarrierSettings
 from waystation.net.backoff import Backoff
 from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.dialer import dial, keep
@@ -38,7 +38,13 @@ class ClientConnection(Connection):
 
     def __init__(self, settings: CarrierSettings) -> None:
         super().__init__(ConnectionLimits(first_byte=None, linger=settings.limits.linger))
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._settings = settings
+
+    async def dial(self, place: str) -> None:
+        """Connect; an OSError says why that is not possible."""
+        seconds, tls = self._settings.limits.dial, self._settings.tls
+        await dial(lambda _: self, [place], timeout=seconds, tls=tls, handshake=seconds)
 
     def on_open(self) -> None:
         """Write what waits."""
@@ -185,17 +191,10 @@ class RouterClient:
             self.owner.router_lost(self, self.failure)
 
     async def _connect(self) -> bool:
-        settings = self._settings
-        connection = RouterConnection(self, settings)
+        connection = RouterConnection(self, self._settings)
         self.failure = ""
         try:
-            await dial(
-                lambda _: connection,
-                [self.place],
-                timeout=settings.limits.dial,
-                tls=settings.tls,
-                handshake=settings.limits.dial,
-            )
+            await connection.dial(self.place)
         except OSError as error:
             self.failure = str(error)
             self.owner.router_lost(self, self.failure)

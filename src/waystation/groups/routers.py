@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from waystation.core.identity import Mapping, Physical, Uuid
-from waystation.groups.carrier import CarrierSettings
 from waystation.groups.packets import EVERYBODY, sender_of
 from waystation.groups.router_client import RouterClient
+from waystation.groups.settings import CarrierSettings
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams

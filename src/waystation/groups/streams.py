@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Mapping as ReadOnlyDict
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -67,7 +66,6 @@ from waystation.core.sequences import (
 from waystation.errors import DecodeError
 from waystation.groups.carrier import Carrier
 from waystation.groups.inbound import Inbound
-from waystation.groups.limits import GroupLimits
 from waystation.groups.packets import (
     EVERYBODY,
     Ack,
@@ -79,6 +77,7 @@ from waystation.groups.packets import (
     encode_notice,
     sender_of,
 )
+from waystation.groups.settings import GroupLimits
 
 if TYPE_CHECKING:
     from waystation.groups.group import Group
@@ -117,9 +116,6 @@ class QueuedMessage(Struct, frozen=True, gc=False):
     on_end: OnEnd | None
 
 
-MakeCarrier: TypeAlias = Callable[["Streams"], Carrier]
-
-
 class Streams:
     """The state of one member, from its connect to its close."""
 
@@ -127,7 +123,7 @@ class Streams:
         self,
         discovery: Discovery[QueuedMessage],
         limits: GroupLimits,
-        make_carrier: MakeCarrier,
+        make_carrier: Callable[[Streams], Carrier],
         owner: Group,
     ) -> None:
         self.discovery = discovery
@@ -151,7 +147,7 @@ class Streams:
         self._flush_due = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._purge_at = 0.0
-        self._actions: ReadOnlyDict[Effect, Callable[[Peer], None]] = {
+        self._actions: ReadOnlyDict[Effect | SharingEffect, Callable[[Peer], None]] = {
             Effect.ASK_WHERE: self._ask_where,
             Effect.REPLACE: self._replace,
             Effect.ADMIT: self._admit,
@@ -167,8 +163,6 @@ class Streams:
             Effect.DROP_LOST: partial(self._drop_outgoing, reason=Reason.TRANSPORT_DOWN),
             Effect.DROP_UNROUTABLE: partial(self._drop_outgoing, reason=Reason.NO_ROUTE),
             Effect.WAKE_SENDERS: self._wake_senders,
-        }
-        self._sharing_actions: ReadOnlyDict[SharingEffect, Callable[[Peer], None]] = {
             SharingEffect.START: self._start,
             SharingEffect.TELL_START: self._tell_start,
             SharingEffect.COUNT_LOST: self._count_lost,
@@ -213,14 +207,10 @@ class Streams:
 
     async def close(self) -> None:
         """Wait for a while until everything has arrived, say goodbye, and end (LA-8)."""
-        if self.is_closed:
-            return
         self._flush()
         deadline = self._loop.time() + self.limits.linger
         # An event instead would have to be looked at with every acknowledgement.
-        while (  # noqa: ASYNC110
-            self._loop.time() < deadline and self.carrier.is_open and self._is_on_its_way()
-        ):
+        while self._is_on_its_way() and self._loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
         self.leave()
         await self.carrier.wait_closed()
@@ -242,9 +232,11 @@ class Streams:
                 self._drop(peer.outgoing.give_up(), Reason.TRANSPORT_DOWN)
         self._drop(self.all.give_up(), Reason.TRANSPORT_DOWN)
         self.carrier.close()
-        self._owner.room()
+        self._owner.left()
 
     def _is_on_its_way(self) -> bool:
+        if self.is_closed or not self.carrier.is_open:
+            return False
         return bool(len(self.all) or any(peer.undelivered for peer in self.members.values()))
 
     # Sending
@@ -296,7 +288,6 @@ class Streams:
         """Have a message wait until the address of its receiver is known (LA-6)."""
         now = self.now_ms()
         self._run(self.discovery.send(uuid, message, expiry=message.expiry, now=now))
-        self._keep_ticking()
 
     def leave_behind(self) -> None:
         """Wait no longer for members that do not keep up: they lose what they have not got.
@@ -310,18 +301,6 @@ class Streams:
         if peer.outgoing is None:
             peer.outgoing = Outgoing(self.limits.window, first_number(self.now_ms()))
         return peer.outgoing
-
-    # Receiving
-
-    def hold(self, uuid: Uuid) -> None:
-        """Hand in nothing more of a member for now."""
-        self.inbound.hold(self.membership.peer(uuid))
-
-    def release(self, member: Member) -> None:
-        """Hand in what a member sent, and let it go on."""
-        peer = self.peers.get(member.uuid)
-        if peer is not None:
-            self.inbound.release(peer, member)
 
     # What the carrier tells
 
@@ -352,14 +331,12 @@ class Streams:
         """Say hello to everybody."""
         self._run(self.discovery.start())
         self.ready.set()
-        self._soon()
 
     def listed(self, members: Sequence[Mapping]) -> None:
         """Learn the members that a router knows."""
         self._run(self.discovery.on_members(members, self.now_ms()))
         for mapping in members:
             self._review(mapping.uuid, Event.LISTED)
-        self._soon()
 
     def vanished(self, uuid: Uuid) -> None:
         """Suspect a member that nobody sees any more."""
@@ -375,7 +352,6 @@ class Streams:
         if self.shares:
             for each in self.all.behind() if uuid is None else [uuid]:
                 self._send_all_again(each)
-        self._soon()
 
     def place_failed(self, place: Physical, *, gone: bool) -> None:
         """Use other places of who is there (LA-4); without any, suspect it."""
@@ -387,11 +363,6 @@ class Streams:
                 self._happens(peer, Event.LOST)
             else:
                 self._send_again(peer)
-        self._soon()
-
-    def place_answered(self, place: Physical) -> None:
-        """Somebody is there."""
-        self.membership.place_answered(place)
 
     def cut_off(self, detail: str) -> None:
         """Pass on that nobody can be reached; direct connections need no router."""
@@ -469,7 +440,6 @@ class Streams:
         else:
             is_own_word = mapping.uuid == packet.sender
             self._review(mapping.uuid, Event.SPOKE if is_own_word else Event.LISTED)
-        self._soon()
 
     def _learn_changes(self, changes: Iterable[Mapping]) -> None:
         self._run(self.discovery.on_changes(changes, self.now_ms()))
@@ -578,7 +548,7 @@ class Streams:
             return
         peer.sharing, effects = sharing_step(peer.sharing, event)
         for effect in effects:
-            self._sharing_actions[effect](peer)
+            self._actions[effect](peer)
 
     def _start(self, peer: Peer) -> None:
         self.all.join(peer.uuid)
@@ -746,7 +716,6 @@ class Streams:
             for uuid in self.all.behind():
                 self._send_all_again(uuid, most=1)
         self._flush()
-        self._keep_ticking()
 
     def _try_elsewhere(self, uuid: Uuid) -> None:
         """Use another place of a member that does not answer at this one (LA-4).
@@ -788,8 +757,3 @@ def _tell_arrived(items: Iterable[Item]) -> None:
     for _, _, on_end in items:
         if on_end is not None:
             on_end(None)
-
-
-def chance() -> float:
-    """A share of chance, for waits."""
-    return random.random()  # noqa: S311 - no secret

@@ -18,9 +18,8 @@ from waystation.core.membership import Member
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, WaystationError, quote
 from waystation.groups.group import Group
-from waystation.groups.limits import GroupLimits
 from waystation.groups.pipe import Key, Kind, Pipe, head, read_head
-from waystation.groups.via import parse_via
+from waystation.groups.settings import GroupLimits, parse_via
 from waystation.net.tls import Tls
 from waystation.transports.tcp import TcpLimits, TcpLink
 from waystation.transports.transport import Link, LinkOwner
