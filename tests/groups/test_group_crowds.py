@@ -225,11 +225,11 @@ async def test_the_caller_is_told_what_is_wrong_with_a_call() -> None:
         async with group:
             with pytest.raises(LocalError, match="not bytes"):
                 await group.send("text")  # type: ignore[arg-type]
-            with pytest.raises(LocalError, match="no member"):
+            with pytest.raises(LocalError, match="invalid recipient"):
                 await group.send(b"", to=7)  # type: ignore[arg-type]
             with pytest.raises(LocalError, match="seconds"):
                 await group.send(b"", to="x", ttl=-1)
-        with pytest.raises(LocalError, match="no name of a group"):
+        with pytest.raises(LocalError, match="invalid group name"):
             Group("", via=found.via())
 
 

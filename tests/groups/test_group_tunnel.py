@@ -323,12 +323,12 @@ async def test_the_way_to_a_router_can_be_encrypted() -> None:
 @pytest.mark.parametrize(
     ("options", "part"),
     [
-        ({"via": "http://x:1"}, "leads to no group"),
-        ({"via": "gossip://127.0.0.1"}, "no place"),
-        ({"via": ["gossip://h:1", "tcp://h:2"]}, "not one way"),
-        ({"via": "udp://127.0.0.1:1"}, "no multicast address"),
-        ({"via": "gossip://h:1", "dialect": "jgroups3"}, "no dialect"),
-        ({"via": "gossip://h:1", "dialect": "jgroups2", "token": "x"}, "cannot be told"),
+        ({"via": "http://x:1"}, "invalid group address"),
+        ({"via": "gossip://127.0.0.1"}, "host:port"),
+        ({"via": ["gossip://h:1", "tcp://h:2"]}, "several ways"),
+        ({"via": "udp://127.0.0.1:1"}, "invalid multicast address"),
+        ({"via": "gossip://h:1", "dialect": "jgroups3"}, "unknown dialect"),
+        ({"via": "gossip://h:1", "dialect": "jgroups2", "token": "x"}, "has no tokens"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(options: dict[str, str], part: str) -> None:

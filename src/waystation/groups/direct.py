@@ -362,9 +362,9 @@ class Direct:
         host, _ = parse_place(place)
         if host in {"0.0.0.0", "::"}:  # noqa: S104 - that is what is refused
             raise LocalError(
-                f"{place} is no place where others can reach a member",
+                f"other members cannot reach {place}",
                 rule="LA-3",
-                hint="give each address that they are to use",
+                hint="listen on each address that they are to use",
             )
         limits = self.settings.limits
         of_connections = ConnectionLimits(first_byte=limits.greeting, linger=limits.linger)

@@ -117,7 +117,7 @@ class Group:
         journal: str | Path | None = None,
     ) -> None:
         if not isinstance(group, str) or not group:
-            raise LocalError(f"{quote(group)} is no name of a group", rule="GR-2", hint="give text")
+            raise LocalError(f"invalid group name {quote(group)}", rule="GR-2", hint="give text")
         self.group = group
         self.limits = limits or GroupLimits()
         self._records = Records(group)
@@ -255,7 +255,7 @@ class Group:
     async def move(self, *listen: str) -> None:
         """Be reached at these places instead, as the same member (LA-10)."""
         if not listen:
-            raise LocalError("a member moves nowhere", rule="LA-10", hint="say where to listen")
+            raise LocalError("no place to move to", rule="LA-10", hint="say where to listen")
         await self._connected().move(listen)
 
     # Sending
@@ -271,7 +271,7 @@ class Group:
         """Send to one member, or to all others; returns the outcome here (OB-3).
 
         FORWARDED says that it is on its way, QUEUED that the member's address is being asked for
-        (LA-6). Where too much is on its way already it waits for room, `wait` seconds at the most.
+        (LA-6). Where too much is on its way already it waits for room for up to `wait` seconds.
         A message that is not there within `ttl` seconds need not arrive any more.
         """
         if payload.__class__ is not bytes:
@@ -296,7 +296,7 @@ class Group:
         return self._send_one(streams, uuid, payload, expiry)
 
     def post(self, uuid: Uuid, payload: bytes, on_end: OnEnd | None = None) -> None:
-        """Send to a member without waiting; for whoever sees to the room itself (`is_full`).
+        """Send to a member without waiting; for callers that look at `is_full` first.
 
         `on_end` is called once: with None when the message has arrived, else with the reason why it
         was dropped.
@@ -452,7 +452,7 @@ class Group:
             return to.uuid
         if not isinstance(to, str):
             raise LocalError(
-                f"{quote(to)} is no member", rule="LA-1", hint="give a member, or its name"
+                f"invalid recipient {quote(to)}", rule="LA-1", hint="give a member, or its name"
             )
         if to == streams.own.member.name:
             return streams.own.uuid
@@ -620,7 +620,7 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 
 def _seconds(value: float) -> float:
     if not value >= 0:
-        raise LocalError(f"{quote(value)} seconds", rule="LA-6", hint="give a number from 0 on")
+        raise LocalError(f"invalid time {quote(value)}", rule="LA-6", hint="give 0 seconds or more")
     return value
 
 

@@ -61,9 +61,9 @@ class Multicast:
         self._everybody = host, port = parse_place(place)
         if not is_multicast(host) or not port:
             raise LocalError(
-                f"{place} is no multicast address with a port",
+                f"invalid multicast address {place}",
                 rule="LA-9",
-                hint="give one of 224.0.0.0 to 239.255.255.255, as udp://239.1.2.3:45588",
+                hint="give one of 224.0.0.0 to 239.255.255.255 and a port, as udp://239.1.2.3:45588",
             )
         self._interface = interface
         self._greeting = greeting(settings.group)
@@ -170,5 +170,5 @@ class Multicast:
 
 
 def _note_failure(error: OSError) -> None:
-    """Nobody may be there any more: their silence will tell."""
+    """Log it: the peer may be gone, and its silence will show that."""
     _log.debug("a datagram was not taken: %s", error)

@@ -187,7 +187,7 @@ class Pipe(asyncio.Transport):
         elif kind is Kind.CLOSE:
             self.fail(None)
         elif kind is Kind.RESET:
-            self.fail(ConnectionResetError("the peer ended it"))
+            self.fail(ConnectionResetError("the peer reset the pipe"))
 
     def reset(self, error: Exception | None) -> None:
         """End at once, and have the peer end too."""

@@ -150,13 +150,13 @@ def check_dialect(dialect: str, token: bytes) -> str:
     """Return the dialect, or raise the LocalError that says what is wrong with it."""
     if dialect not in {"jgroups5", "jgroups2"}:
         raise LocalError(
-            f"{quote(dialect)} is no dialect",
+            f"unknown dialect {quote(dialect)}",
             rule="GR-11",
             hint="give 'jgroups5' or 'jgroups2'",
         )
     if token and dialect != "jgroups5":
         raise LocalError(
-            "a token cannot be told in the dialect jgroups2",
+            "the dialect jgroups2 has no tokens",
             rule="GR-2",
             hint="use 'jgroups5', or a certificate",
         )

@@ -36,7 +36,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
     'UDP multicast'
     >>> parse_via("http://example")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'http://example' leads to no group; write gossip://...
+    waystation.errors.LocalError: invalid group address 'http://example'; write gossip://...
     """
     texts = [via] if isinstance(via, str) else list(via)
     found: dict[str, None] = {}
@@ -45,7 +45,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
         kind, mark, places = text.partition("://")
         if not mark or kind not in _WAYS:
             raise LocalError(
-                f"{quote(text)} leads to no group",
+                f"invalid group address {quote(text)}",
                 rule="LA-9",
                 hint="write gossip://, gossip+tcp://, tcp:// or udp://, then host:port",
             )
@@ -55,7 +55,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
             found[place] = None
     if len(kinds) != 1 or (kinds == {"udp"} and len(found) != 1):
         raise LocalError(
-            f"{quote(via)} is not one way to a group",
+            f"{quote(via)} mixes several ways to a group",
             rule="LA-9",
             hint="give addresses of one kind, and of udp:// only one",
         )

@@ -25,7 +25,7 @@ from waystation.transports.tcp import TcpLimits, TcpLink
 from waystation.transports.transport import Link, LinkOwner
 
 ANY: Final = "*"
-"""As the name of a member: one that nobody has."""
+"""As the name of a member: take a name that is not in use."""
 
 _GOING: Final = frozenset({MemberKind.LEAVE, MemberKind.SUSPECT, MemberKind.INVALIDATE})
 
@@ -41,7 +41,7 @@ def parse_member(place: str) -> tuple[str, str]:
     group, mark, member = place.partition("/")
     if not (mark and group and member):
         raise LocalError(
-            f"{quote(place)} names no member of a group",
+            f"invalid member {quote(place)}",
             rule="AD-1",
             hint="write group/member",
         )
@@ -269,7 +269,7 @@ class Gossip:
                 errors.append(f"{place}: no answer within {self.limits.dial:g} s")
             except OSError as error:
                 errors.append(str(error))
-        raise ConnectionError("; ".join(errors) or "there is no place to connect to")
+        raise ConnectionError("; ".join(errors) or "no place to connect to")
 
     async def _dial(self, place: str, owner: LinkOwner) -> Link:
         name, member = parse_member(place)
@@ -277,7 +277,7 @@ class Gossip:
         try:
             found = [each for each in await endpoint.group.members() if each.name == member][::-1]
             if not found:
-                raise ConnectionRefusedError(f"{place}: there is no such member")
+                raise ConnectionRefusedError(f"{place}: no such member")
             return await endpoint.dial(found[0], owner)
         finally:
             endpoint.release()
