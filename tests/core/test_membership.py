@@ -104,7 +104,7 @@ def test_a_goodbye_is_the_end_in_every_state(state: State) -> None:
 
 
 @pytest.mark.parametrize("state", [S.UNKNOWN, S.SUSPECTED], ids=name_of)
-@pytest.mark.parametrize("event", [E.LISTED, E.SPOKE], ids=name_of)
+@pytest.mark.parametrize("event", [E.NAMED, E.SPOKE], ids=name_of)
 def test_a_joiner_replaces_whoever_was_there_before_it_is_told(state: State, event: Event) -> None:
     after, effects = step(state, event)
     assert after is (S.PRESENT if event is E.SPOKE else S.LISTED)
@@ -271,7 +271,7 @@ def test_all_places_are_covered_by_members_or_silence() -> None:
 
 def test_who_was_not_heard_and_who_has_not_answered() -> None:
     membership = Membership(capacity=10)
-    one, two = joined(membership, 1), joined(membership, 2, event=E.LISTED)
+    one, two = joined(membership, 1), joined(membership, 2, event=E.NAMED)
     one.heard_at, two.heard_at = 5.0, 3.0
     assert membership.silent_since(4.0) == [two]
     assert membership.unanswered() == [two]

@@ -323,6 +323,20 @@ async def test_a_handler_that_fails_does_not_cut_a_member_off(
         await still_talk(a, b)
 
 
+@runs
+async def test_the_life_of_a_member_can_be_followed_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "waystation")
+    async with pair(HASTY) as (a, b):
+        await a.send(b"too late", to=LogicalAddress(secrets.token_bytes(16), "nobody"), ttl=0.01)
+        await until(lambda: a.counts["EXPIRED"] == 1)
+        await still_talk(b, a)
+    said = [record.getMessage() for record in caplog.records]
+    for part in (": connected", ": greeted", "DiscoveryRequest(", "join", ": dropped", ": closed"):
+        assert any(part in line for line in said), part
+
+
 # --- Pipes ----------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ Rule 1. Nothing here knows a socket, a clock or a message. Times are seconds of 
         word for something that `waystation.groups.streams` then does, in the order given.
 
 Rule 2. Events do not carry conditions. Where the next state depends on something else, there are
-        two events, and whoever knows the condition picks one (LISTED or SPOKE).
+        two events, and whoever knows the condition picks one (NAMED or SPOKE).
 
 Rule 3. Every pair of state and event is either in a table or cannot happen, and raises:
         - messages of a member are taken and never STRANGE, and what goes to it is never given up
@@ -105,7 +105,7 @@ class Event(Word):
     """What happens to a peer."""
 
     STRANGE_MESSAGE = "messages came from it, and its address is not known"
-    LISTED = "a router or a member named it, or messages came from it and its address is known"
+    NAMED = "a router or a member named it, or messages came from it and its address is known"
     SPOKE = "it said itself who and where it is"
     MOVED = "its name or its addresses are others than the group was told"
     LOST = "nobody sees it any more, or another member is where it was"
@@ -149,24 +149,24 @@ _DROP: Final = (_F.DROP_LOST, _F.WAKE_SENDERS)
 
 TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = {
     (_S.UNKNOWN, _E.STRANGE_MESSAGE): (_S.UNKNOWN, (_F.ASK_WHERE,)),
-    (_S.UNKNOWN, _E.LISTED): (_S.LISTED, _JOIN),
+    (_S.UNKNOWN, _E.NAMED): (_S.LISTED, _JOIN),
     (_S.UNKNOWN, _E.SPOKE): (_S.PRESENT, _JOIN),
     (_S.UNKNOWN, _E.LOST): (_S.UNKNOWN, ()),
     (_S.UNKNOWN, _E.SAID_GOODBYE): (_S.GONE, (_F.DROP_UNROUTABLE, _F.WAKE_SENDERS)),
     (_S.UNKNOWN, _E.GRACE_OVER): (_S.GONE, _DROP),
     (_S.UNKNOWN, _E.AGED_OUT): (_S.GONE, _DROP),
-    (_S.LISTED, _E.LISTED): (_S.LISTED, ()),
+    (_S.LISTED, _E.NAMED): (_S.LISTED, ()),
     (_S.LISTED, _E.SPOKE): (_S.PRESENT, ()),
     (_S.LISTED, _E.MOVED): (_S.LISTED, _MOVE),
     (_S.LISTED, _E.LOST): (_S.SUSPECTED, _LOSE),
     (_S.LISTED, _E.SAID_GOODBYE): (_S.GONE, _END),
-    (_S.PRESENT, _E.LISTED): (_S.PRESENT, ()),
+    (_S.PRESENT, _E.NAMED): (_S.PRESENT, ()),
     (_S.PRESENT, _E.SPOKE): (_S.PRESENT, ()),
     (_S.PRESENT, _E.MOVED): (_S.PRESENT, _MOVE),
     (_S.PRESENT, _E.LOST): (_S.SUSPECTED, _LOSE),
     (_S.PRESENT, _E.SAID_GOODBYE): (_S.GONE, _END),
     (_S.SUSPECTED, _E.STRANGE_MESSAGE): (_S.SUSPECTED, (_F.ASK_WHERE,)),
-    (_S.SUSPECTED, _E.LISTED): (_S.LISTED, _JOIN),
+    (_S.SUSPECTED, _E.NAMED): (_S.LISTED, _JOIN),
     (_S.SUSPECTED, _E.SPOKE): (_S.PRESENT, _JOIN),
     (_S.SUSPECTED, _E.LOST): (_S.SUSPECTED, ()),
     (_S.SUSPECTED, _E.SAID_GOODBYE): (_S.GONE, (_F.DROP_UNROUTABLE, _F.WAKE_SENDERS)),

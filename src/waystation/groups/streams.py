@@ -336,7 +336,7 @@ class Streams:
         """Learn the members that a router knows."""
         self._run(self.discovery.on_members(members, self.now_ms()))
         for mapping in members:
-            self._review(mapping.uuid, Event.LISTED)
+            self._review(mapping.uuid, Event.NAMED)
 
     def vanished(self, uuid: Uuid) -> None:
         """Suspect a member that nobody sees any more."""
@@ -439,13 +439,13 @@ class Streams:
             self._greet(mapping.uuid)
         else:
             is_own_word = mapping.uuid == packet.sender
-            self._review(mapping.uuid, Event.SPOKE if is_own_word else Event.LISTED)
+            self._review(mapping.uuid, Event.SPOKE if is_own_word else Event.NAMED)
 
     def _learn_changes(self, changes: Iterable[Mapping]) -> None:
         self._run(self.discovery.on_changes(changes, self.now_ms()))
         for mapping in changes:
             if mapping.uuid in self.members:
-                self._review(mapping.uuid, Event.LISTED)
+                self._review(mapping.uuid, Event.NAMED)
             else:
                 self._greet(mapping.uuid)
 
@@ -475,7 +475,7 @@ class Streams:
             return None
         peer = self.membership.peer(uuid)
         if self.cache.lookup(uuid) is not None:
-            self._happens(peer, Event.LISTED)
+            self._happens(peer, Event.NAMED)
             return peer
         now = self._loop.time()
         if now - peer.asked_at >= ASK_INTERVAL:

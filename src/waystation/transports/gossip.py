@@ -179,7 +179,8 @@ class Endpoint:
             return
         uuid = change.mapping.uuid
         for pipe in [pipe for key, pipe in self._pipes.items() if key[0] == uuid]:
-            pipe.reset(ConnectionError(f"{change.mapping.member} is gone"))
+            end = pipe.fail if change.kind is MemberKind.INVALIDATE else pipe.reset
+            end(ConnectionError(f"{change.mapping.member} is gone"))
         for key in [key for key in self._offered if key[0] == uuid]:
             self._withdraw(key, "the dialler is gone")
         for key, (_, answer) in self._dialling.items():
