@@ -305,8 +305,6 @@ class Peer(Struct, eq=False):
     def has_moved(self, mapping: AddressMapping) -> bool:
         """Whether its addresses or its name are others than the group was told."""
         told = self.mapping
-        if told is mapping:
-            return False
         return told is None or (told.physical, told.member.name) != (
             mapping.physical,
             mapping.member.name,

@@ -129,6 +129,7 @@ class Streams:
         self.discovery = discovery
         self.cache: AddressCache = discovery.cache
         self.way = discovery.way
+        self.shares = self.way in _SHARED  # one packet reaches everybody
         self.limits = limits
         self.membership = Membership(capacity=limits.cache_size)
         self.members = self.membership.members
@@ -177,11 +178,6 @@ class Streams:
     def own(self) -> Mapping:
         """Who this member is, and where it is reached now."""
         return self.cache.own
-
-    @property
-    def shares(self) -> bool:
-        """Whether one packet reaches everybody."""
-        return self.way in _SHARED
 
     def now_ms(self) -> int:
         """The instant, in milliseconds since the epoch."""
@@ -461,11 +457,11 @@ class Streams:
         mapping = self.cache.lookup(uuid)
         if mapping is None or uuid == self._own_uuid:
             return
-        peer = self.membership.peer(uuid)
+        peer = self.peers.get(uuid) or self.membership.peer(uuid)
         if event is Event.SPOKE:
             peer.heard_at = self._loop.time()
         self._happens(peer, event)
-        if peer.has_moved(mapping):
+        if peer.mapping is not mapping and peer.has_moved(mapping):
             peer.found_at(mapping)
             self._happens(peer, Event.MOVED)
 
@@ -544,11 +540,10 @@ class Streams:
 
     def _share(self, peer: Peer, event: SharingEvent) -> None:
         """Something happened to a peer's part in it: do what the table says."""
-        if event is SharingEvent.ENTERED and not self.shares:
-            return
-        peer.sharing, effects = sharing_step(peer.sharing, event)
-        for effect in effects:
-            self._actions[effect](peer)
+        if self.shares:
+            peer.sharing, effects = sharing_step(peer.sharing, event)
+            for effect in effects:
+                self._actions[effect](peer)
 
     def _start(self, peer: Peer) -> None:
         self.all.join(peer.uuid)
