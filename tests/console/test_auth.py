@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from waystation.console.auth import AllowedHosts, AuthMiddleware, TokenAuth, check_token
+from waystation.console.auth import AuthMiddleware, TokenAuth, check_token
 from waystation.errors import LocalError
+from waystation.net.hosts import HostNames
 
 TOKEN = "a-token-of-many-letters"  # noqa: S105 - opens nothing but these tests
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens there
@@ -51,7 +52,7 @@ def ask_with(
 
 def guard(host: str = "127.0.0.1", token: str | None = None, *allowed: str) -> AuthMiddleware:
     return AuthMiddleware(
-        PlainTextResponse("hello"), AllowedHosts(host, allowed), TokenAuth(token, 8480)
+        PlainTextResponse("hello"), HostNames(host, allowed), TokenAuth(token, 8480)
     )
 
 
@@ -126,7 +127,7 @@ def test_the_cookie_stands_for_the_token_and_does_not_hold_it() -> None:
     assert TOKEN not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    locked = AuthMiddleware(PlainTextResponse("hello"), AllowedHosts(EVERYWHERE), auth)
+    locked = AuthMiddleware(PlainTextResponse("hello"), HostNames(EVERYWHERE), auth)
     assert ask(locked, cookie=cookie.partition(";")[0]).status == 200
 
 

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from waystation.errors import LocalError
+from waystation.net.hosts import HostNames
 
 MIN_TOKEN_LENGTH: Final = 16
 """Minimum number of characters; a shorter token could be guessed."""
@@ -39,18 +38,6 @@ _HEADERS: Final = {
 }
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host can be reached from this machine only.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("::")
-    (True, True, True, False)
-    """
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def check_token(token: str) -> str:
     """Return the token; raise a LocalError if it is invalid."""
     if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
@@ -62,46 +49,17 @@ def check_token(token: str) -> str:
     return token
 
 
-class AllowedHosts:
-    """The host names under which the console may be requested.
-
-    IP addresses are always allowed, since DNS rebinding needs a name; on a console that listens on
-    loopback, only loopback addresses are.
-
-    >>> names = AllowedHosts("127.0.0.1", ["ops.example"])
-    >>> [names.allow(host) for host in ("localhost:80", "ops.example", "10.0.0.1", "evil.test")]
-    [True, True, False, False]
-    """
-
-    def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
-        self._local = is_loopback(host)
-        self._names = {host.lower(), *(name.lower() for name in allowed)}
-        if self._local:
-            self._names.add("localhost")
-
-    def allow(self, host: str) -> bool:
-        """Whether this Host header is allowed."""
-        name = _host_name(host)
-        if name in self._names:
-            return True
-        try:
-            address = ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or not self._local
-
-
 class TokenAuth:
     """Login with a token; a cookie then identifies the browser."""
 
     def __init__(self, token: str | None, port: int) -> None:
         self._token = token
-        self._pass = secrets.token_urlsafe(
-            32
-        )  # per process; the token itself is never stored in the browser
-        self._cookie = (
-            f"waystation-console-{port}"  # browsers separate cookies by host, not by port
-        )
+        self._pass = secrets.token_urlsafe(32)  # per process; the token is never stored
+        self.port = port  # of the console: browsers separate cookies by host, not by port
+
+    @property
+    def _cookie(self) -> str:
+        return f"waystation-console-{self.port}"
 
     @property
     def is_required(self) -> bool:
@@ -131,7 +89,7 @@ class TokenAuth:
 class AuthMiddleware:
     """An ASGI application that checks each request before passing it on."""
 
-    def __init__(self, app: ASGIApp, names: AllowedHosts, auth: TokenAuth) -> None:
+    def __init__(self, app: ASGIApp, names: HostNames, auth: TokenAuth) -> None:
         self._app = app
         self._names = names
         self._auth = auth
@@ -156,7 +114,7 @@ class AuthMiddleware:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or not self._names.allow(host):
+        if len(headers.getlist("host")) != 1 or host not in self._names:
             return PlainTextResponse(
                 "Unknown host name. Start the console with --allow-host NAME.\n", 421
             )
@@ -176,10 +134,3 @@ def _is_own(headers: Headers, host: str) -> bool:
         return False
     origin = headers.get("origin", "").lower()
     return origin in {f"http://{host.lower()}", f"https://{host.lower()}"}
-
-
-def _host_name(host: str) -> str:
-    """The host in a Host header, without the port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()

@@ -1,6 +1,6 @@
 """What a member tells about its group: every change, and how every message ended (OB-4).
 
-The observers and the journal hear it, on one hook. While nobody listens nothing is made for them.
+The observers and the journal are told through one hook. Without any of them nothing is made.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.address import Address, Route
 from waystation.core.address_types import GOSSIP
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import Mapping, Uuid
+from waystation.core.membership import Member
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record
-from waystation.groups.member import Member
+from waystation.core.sequences import OnEnd
 from waystation.groups.packets import EVERYBODY
 
 if TYPE_CHECKING:
     from waystation.journal import Journal
 
-_LOG: Final = logging.getLogger("waystation.group")
+_log = logging.getLogger("waystation.group")
 
 EVERYONE: Final = "*"
 """The recipient of what goes to all."""
@@ -38,33 +39,7 @@ Entry: TypeAlias = tuple[Member, bytes, int, bool]
 """A message that came: its sender, its payload, its number, and whether it went to all."""
 
 
-class Note(Protocol):
-    """What a sender wants to be told: how its message ended."""
-
-    def ended(self, reason: Reason | None) -> None:
-        """It arrived, or was dropped for this reason."""
-        ...
-
-
-class Observed:
-    """A message whose end is told to the observers."""
-
-    __slots__ = ("_arrival", "_ledger", "_verdict")
-
-    def __init__(self, ledger: Ledger, arrival: Arrival, verdict: Verdict) -> None:
-        self._ledger = ledger
-        self._arrival = arrival
-        self._verdict = verdict
-
-    def ended(self, reason: Reason | None) -> None:
-        """Tell it."""
-        verdict = self._verdict
-        if reason is not None:
-            verdict = Verdict.dropped(reason, verdict.recipient)
-        self._ledger.tell_end(self._arrival, verdict)
-
-
-class Ledger:
+class Records:
     """The records of one member."""
 
     def __init__(self, group: str) -> None:
@@ -88,17 +63,26 @@ class Ledger:
             self.observers.remove(journal.note)
             await asyncio.to_thread(journal.close)
 
-    def tell_change(self, change: MemberChange) -> None:
+    def add_change(self, change: MemberChange) -> None:
         """Tell what happened to a member."""
-        _LOG.info("%s", change)
+        _log.info("%s", change)
         if self.observers:
             self._tell(ChangeRecord(change, self._tick()))
 
-    def tell_end(self, arrival: Arrival, verdict: Verdict) -> None:
+    def add_outcome(self, arrival: Arrival, verdict: Verdict) -> None:
         """Tell how a message ended."""
         self._tell(MessageRecord(arrival, verdict, self._tick()))
 
-    def tell_received(self, entry: Entry, own: Mapping, reason: Reason | None) -> None:
+    def on_end(self, arrival: Arrival, verdict: Verdict) -> OnEnd:
+        """A function that tells how a message ended: with this verdict, or dropped."""
+
+        def tell(reason: Reason | None) -> None:
+            dropped = reason and Verdict.dropped(reason, verdict.recipient)
+            self.add_outcome(arrival, dropped or verdict)
+
+        return tell
+
+    def add_received(self, entry: Entry, own: Mapping, reason: Reason | None) -> None:
         """Tell that a message was read, or why it never was."""
         if not self.observers:
             return
@@ -108,7 +92,7 @@ class Ledger:
         addressed = EVERYONE if to_all else recipient
         arrival = self.arrival(member.name, addressed, payload, NEVER, id)
         verdict = Verdict(Outcome.DELIVERED, None, recipient)
-        self.tell_end(arrival, verdict if reason is None else Verdict.dropped(reason, recipient))
+        self.add_outcome(arrival, verdict if reason is None else Verdict.dropped(reason, recipient))
 
     def arrival(
         self, sender: str, recipient: str | None, payload: bytes, expiry: Expiry, id: str = ""
@@ -130,7 +114,7 @@ class Ledger:
             try:
                 observer(record)
             except Exception:  # noqa: BLE001 - the group goes on, whatever it is
-                _LOG.exception("an observer of %s failed", self._group)
+                _log.exception("an observer of %s failed", self._group)
 
     def _tick(self) -> int:
         now = time.time_ns() // 1000

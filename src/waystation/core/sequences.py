@@ -11,35 +11,39 @@ Times are seconds of a clock that only grows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.identity import Uuid
+from waystation.core.outcome import Reason
 
 BUNDLE: Final = 60_000
-"""Messages of one turn share a packet up to so many bytes."""
+"""Messages of one turn share a packet up to this many bytes."""
 
-FIRST_PATIENCE: Final = 0.3
-LAST_PATIENCE: Final = 5.0
+FIRST_TIMEOUT: Final = 0.3
+LONGEST_TIMEOUT: Final = 5.0
 """Seconds without an acknowledgement after which the oldest are sent again: doubling."""
 
-ANEW: Final = 1 << 16
-"""A jump by so much is no loss: the sender had forgotten us, and began to count anew."""
+RESTART: Final = 1 << 16
+"""A jump of the numbers by this much is no loss: the sender had forgotten us and started over."""
 
 
 def first_number(now_ms: int) -> int:
     """Where a sender begins to count: later than wherever it came to before it forgot a receiver.
 
-    >>> first_number(2) - first_number(1) == ANEW
+    >>> first_number(2) - first_number(1) == RESTART
     True
     """
-    return now_ms * ANEW + 1
+    return now_ms * RESTART + 1
 
 
-Item: TypeAlias = tuple[bytes | None, Expiry, Any]
-"""A message that is kept until it is acknowledged: payload, expiry, and its sender's note."""
+OnEnd: TypeAlias = Callable[[Reason | None], None]
+"""Called when a message has arrived, or with the reason why it was dropped."""
+
+Item: TypeAlias = tuple[bytes | None, Expiry, OnEnd | None]
+"""A message that is kept until it is acknowledged: payload, expiry, and whom to tell its end."""
 
 
 class Bundle(NamedTuple):
@@ -82,15 +86,15 @@ class Outgoing:
     """
 
     __slots__ = (
+        "_expires",
         "_items",
-        "_mortal",
         "base",
         "credit",
         "due",
         "expired",
         "next",
-        "patience",
         "size",
+        "timeout",
         "unsent",
     )
 
@@ -98,23 +102,23 @@ class Outgoing:
         self.base = start  # the oldest number that has not arrived
         self.next = start
         self.unsent = start  # the oldest number that was never sent
-        self.credit = credit  # so many from the base on may be on their way
+        self.credit = credit  # this many from the base on may be on their way
         self.size = 0  # bytes that are kept
-        self.due = NEVER  # when to lose patience
-        self.patience = FIRST_PATIENCE
+        self.due = NEVER  # when to send again
+        self.timeout = FIRST_TIMEOUT
         self.expired: list[Item] = []  # were not sent in time, for whoever wants to know
         self._items: deque[Item] = deque()
-        self._mortal = False  # some of them expire
+        self._expires = False  # some of them expire
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def push(self, payload: bytes, expiry: Expiry = NEVER, note: Any = None) -> int:
+    def push(self, payload: bytes, expiry: Expiry = NEVER, on_end: OnEnd | None = None) -> int:
         """Keep a message to be sent; returns its number."""
         number = self.next
-        self._items.append((payload, expiry, note))
+        self._items.append((payload, expiry, on_end))
         if expiry != NEVER:
-            self._mortal = True
+            self._expires = True
         self.next = number + 1
         self.size += len(payload)
         return number
@@ -135,7 +139,7 @@ class Outgoing:
 
     def _living(self, start: int, stop: int, now_ms: Expiry) -> list[bytes | None]:
         chosen = list(islice(self._items, start, stop))
-        if self._mortal:
+        if self._expires:
             for index, item in enumerate(chosen, start):
                 if item[1] <= now_ms and item[0] is not None:
                     self.expired.append(item)
@@ -163,25 +167,25 @@ class Outgoing:
         self.base += count
         self.unsent = max(self.unsent, self.base)
         self.size -= sum([len(item[0] or b"") for item in done])
-        self.patience = FIRST_PATIENCE
+        self.timeout = FIRST_TIMEOUT
         self.due = NEVER
         return done
 
-    def lost_patience(self, now: float) -> bool:
+    def is_overdue(self, now: float) -> bool:
         """Whether to send again; the next time that takes longer.
 
-        It is also lost where everything waits for room: what says that there is some may be lost.
+        Also where everything waits for room: the packet that says there is some may be lost.
         """
         if not self._items:
             self.due = NEVER
             return False
         if self.due == NEVER:
-            self.due = now + self.patience
+            self.due = now + self.timeout
             return False
         if now < self.due:
             return False
-        self.patience = min(2 * self.patience, LAST_PATIENCE)
-        self.due = now + self.patience
+        self.timeout = min(2 * self.timeout, LONGEST_TIMEOUT)
+        self.due = now + self.timeout
         return True
 
 
@@ -200,7 +204,7 @@ class Incoming:
     def __init__(self) -> None:
         self.expected = 0  # nothing is known of the sender's numbers
         self.gap = False
-        self.lost = 0  # so many will never come
+        self.lost = 0  # this many will never come
 
     def accept(
         self, first: int, base: int, payloads: Sequence[bytes | None]
@@ -210,7 +214,7 @@ class Incoming:
         if not expected:
             expected = base
         elif base > expected:
-            self.lost += base - expected if base - expected < ANEW else 0
+            self.lost += base - expected if base - expected < RESTART else 0
             expected = base
         self.expected = expected
         if not expected or first > expected:
@@ -226,20 +230,20 @@ class Incoming:
 class ToAll(Outgoing):
     """What goes to all members at once, kept until each of them has it.
 
-    Who does not keep up is waited for, and in the end is not: it loses what the others have.
+    A member that does not keep up is waited for, but not for ever: then it loses messages.
     """
 
-    __slots__ = ("_at_least", "acked")
+    __slots__ = ("_last", "acked")
 
     def __init__(self, credit: int) -> None:
         super().__init__(credit)
         self.acked: dict[Uuid, int] = {}  # by member: everything up to this has arrived there
-        self._at_least = 0  # so many of them are the last ones
+        self._last = 0  # how many of them have got the least; 0: to be counted
 
     def join(self, uuid: Uuid) -> int:
         """A member gets everything from now on; returns the number that comes next."""
         self.acked[uuid] = self.next - 1
-        self._at_least = 0
+        self._last = 0
         return self.next
 
     def leave(self, uuid: Uuid) -> list[Item]:
@@ -254,8 +258,8 @@ class ToAll(Outgoing):
         if before is None or number <= before:
             return []
         self.acked[uuid] = min(number, self.unsent - 1)
-        if before + 1 == self.base and self._at_least > 1:
-            self._at_least -= 1  # others are as far behind
+        if before + 1 == self.base and self._last > 1:
+            self._last -= 1  # others are as far behind
             return []
         return self._settle() if before + 1 <= self.base else []
 
@@ -279,5 +283,19 @@ class ToAll(Outgoing):
         if not self.acked:
             return self.give_up()  # there is nobody left to get it
         least = min(self.acked.values())
-        self._at_least = sum(1 for number in self.acked.values() if number == least)
+        self._last = sum(1 for number in self.acked.values() if number == least)
         return self.acknowledge(least)
+
+
+class Arrivals:
+    """What comes from one member: to us alone, and to all."""
+
+    __slots__ = ("all", "held", "is_held", "one", "unacknowledged", "waiting")
+
+    def __init__(self) -> None:
+        self.one = Incoming()
+        self.all = Incoming()
+        self.held: deque[tuple[Sequence[bytes | None], int, bool]] = deque()
+        self.waiting = 0  # messages in those
+        self.is_held = False  # nothing of it is handed in for now
+        self.unacknowledged = 0
