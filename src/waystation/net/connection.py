@@ -359,6 +359,11 @@ class BaseConnection:
         """Whether more than `high_water` bytes wait for the peer to read."""
         return self._paused
 
+    @property
+    def holds_senders_back(self) -> bool:
+        """Whether senders have to wait: it is between `on_crowded` and `on_clear`."""
+        return self._held or self._paused
+
     def _end_turn(self) -> None:
         """Write the messages of this turn; when they are few, the next may go without waiting."""
         self._flush_due = False

@@ -7,9 +7,12 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from waystation.net.place import parse_place
+
+_QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
 
 def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = False) -> None:
@@ -30,8 +33,21 @@ def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = Fa
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))
 
 
+def acknowledge_at_once(found: socket.socket | None) -> None:
+    """Have the system acknowledge at once what it has received, this one time.
+
+    A sender that has not set TCP_NODELAY holds back a small packet until the one before it is
+    acknowledged, and the system by default waits 40 ms for something to send along with that.
+    """
+    if found is not None and _QUICKACK is not None:
+        with suppress(OSError):
+            found.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
+
 def reason_of(error: OSError) -> str:
     """Why the system did not do it, without the call that it refused."""
+    if isinstance(error, ssl.SSLError):  # whose number is OpenSSL's and not the system's
+        return str(error)
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 
