@@ -205,18 +205,19 @@ def proxied_broker() -> Any:
         await broker.start("127.0.0.1:0")
         place = broker.place
 
-        async def restart() -> None:
-            nonlocal broker
-            for connection in list(broker._connections):
-                connection.transport.abort()
-            await broker.drain()
-            broker = Broker()
-            await broker.start(place)
+        async with proxied(place) as proxy:
 
-        try:
-            yield place, restart
-        finally:
-            await broker.drain()
+            async def restart() -> None:
+                nonlocal broker
+                proxy.refuse(refuse=True)
+                proxy.cut()
+                await broker.drain()
+                broker = Broker()
+                await broker.start(place)
+                proxy.refuse(refuse=False)
+
+            yield proxy.place, restart
+        await broker.drain()
 
     return running()
 

@@ -1,24 +1,26 @@
 """MQTT 5 packets out of a stream of bytes, for the client and for the broker.
 
-What stands in a packet is the business of the library `mqtt5`; here are the pieces put together,
+What stands in a packet is the business of the library `mqtt5`; here the pieces are put together,
 and whatever the library does about bad bytes becomes one kind of error.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Container
+from typing import Any, Final
 
 from mqtt5 import Packet, read
 
 from waystation.errors import DecodeError
 
 PACKET_LIMIT: Final = 17 * 1024 * 1024
-"""By default no packet is longer: the longest frame of a message, and room for what is around."""
+"""The default for the longest packet: the longest frame of a message, and room for the rest."""
 
 PING: Final = b"\xc0\x00"
 PONG: Final = b"\xd0\x00"
 
 _LONGEST_HEAD: Final = 5  # bytes: the type, and a length of four
+_LAST_ID: Final = 65_535
 
 
 def acknowledgement(packet_id: int) -> bytes:
@@ -30,8 +32,30 @@ def acknowledgement(packet_id: int) -> bytes:
     return b"\x40\x02" + packet_id.to_bytes(2, "big")
 
 
+def next_free_id(last: int, used: Container[int]) -> int:
+    """The packet id after the last one that is not in use.
+
+    >>> next_free_id(65_535, {1, 2})
+    3
+    """
+    while True:
+        last = last + 1 if last < _LAST_ID else 1
+        if last not in used:
+            return last
+
+
+def words_of(code: Any) -> str:
+    """A reason code in words.
+
+    >>> from mqtt5 import ConnAckReasonCode
+    >>> words_of(ConnAckReasonCode.NOT_AUTHORIZED)
+    'not authorized'
+    """
+    return str(code.name).lower().replace("_", " ")
+
+
 def packet_size(data: bytes | bytearray, at: int = 0) -> int:
-    r"""How long the packet is that begins here; 0 when its head is not whole.
+    r"""The length of the packet that begins here; 0 when its head is incomplete.
 
     >>> packet_size(bytes.fromhex("30 80 01 00")), packet_size(b"\x30\x80")
     (131, 0)
@@ -46,7 +70,7 @@ def packet_size(data: bytes | bytearray, at: int = 0) -> int:
 
 
 class PacketReader:
-    """Takes the bytes of one connection as they come, and gives the packets.
+    """Takes the bytes of one connection as they come, and returns the packets.
 
     >>> reader = PacketReader()
     >>> reader.feed(PING + PONG[:1])
@@ -54,18 +78,18 @@ class PacketReader:
     >>> reader.feed(PONG[1:])
     [PingRespPacket()]
 
-    What is wrong never costs what came before it: `feed` returns the packets in front of the bad
-    bytes, and `error` tells that there are such. After that it gives nothing more.
+    Packets in front of bad bytes are still returned; then `error` says what is wrong, and nothing
+    more is returned.
 
-    With `wary`, all text is checked before the library sees it, which panics (and says so on
+    With `check_text`, all text is checked before the library sees it, which panics (and says so on
     stderr) over what is not UTF-8. A broker needs that; brokers do it for their clients.
     """
 
-    __slots__ = ("_held", "_needed", "_wary", "error", "limit")
+    __slots__ = ("_check_text", "_held", "_needed", "error", "limit")
 
-    def __init__(self, limit: int = PACKET_LIMIT, *, wary: bool = False) -> None:
+    def __init__(self, limit: int = PACKET_LIMIT, *, check_text: bool = False) -> None:
         self.limit = limit
-        self._wary = wary
+        self._check_text = check_text
         self.error: DecodeError | None = None
         self._held = bytearray()
         self._needed = 0  # nothing can be done with fewer bytes held
@@ -96,8 +120,8 @@ class PacketReader:
         view = memoryview(data)
         at, end = 0, len(data)
         while at < end:
-            if self._wary:
-                _check_texts(data, at)
+            if self._check_text:
+                _check_text(data, at)
             try:
                 packet, size = read(view[at:])
             except IndexError:
@@ -133,25 +157,25 @@ class PacketReader:
 # --- Text -----------------------------------------------------------------------------------------
 
 _CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE = 1, 3, 8, 10
-_WIDTHS: Final = {
-    **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), 1),
-    **dict.fromkeys((0x13, 0x21, 0x22, 0x23), 2),
-    **dict.fromkeys((0x02, 0x11, 0x18, 0x27), 4),
+_LAYOUTS: Final = {2: "2p", 9: "2p", 11: "2p", **dict.fromkeys((4, 5, 6, 7), "3p")}
+"""Fields of other packets by kind, "1p" for the rest: t is text, b binary, p properties, v a number
+of variable length, and a digit so many bytes that hold no text."""
+
+_PROPERTIES: Final = {
+    **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), "1"),
+    **dict.fromkeys((0x13, 0x21, 0x22, 0x23), "2"),
+    **dict.fromkeys((0x02, 0x11, 0x18, 0x27), "4"),
+    **dict.fromkeys((0x03, 0x08, 0x12, 0x15, 0x1A, 0x1C, 0x1F), "t"),
+    **dict.fromkeys((0x09, 0x16), "b"),
+    0x26: "tt",
+    0x0B: "v",
 }
-"""The properties that are numbers, by their bytes; one more, 0x0b, has as many as it needs."""
-
-_TEXTS: Final = frozenset({0x03, 0x08, 0x12, 0x15, 0x1A, 0x1C, 0x1F})
-_BINARIES: Final = frozenset({0x09, 0x16})
-_PAIR: Final = 0x26
-_NUMBER: Final = 0x0B
-_BEFORE_PROPERTIES: Final = {2: 2, 4: 3, 5: 3, 6: 3, 7: 3, 9: 2, 11: 2}
-"""In the other packets: bytes before the properties, by the kind of packet; in the rest it is 1."""
 
 
-def _check_texts(data: bytes, at: int) -> None:
-    """Refuse a whole packet with text that is not UTF-8, or in which it cannot be found.
+def _check_text(data: bytes, at: int) -> None:
+    """Refuse a complete packet with text that is not UTF-8, or in which it cannot be found.
 
-    >>> _check_texts(bytes.fromhex("30 04 0001 ff 00"), 0)
+    >>> _check_text(bytes.fromhex("30 04 0001 ff 00"), 0)
     Traceback (most recent call last):
     waystation.errors.DecodeError: mqtt: a text is not UTF-8
     """
@@ -167,7 +191,7 @@ def _check_texts(data: bytes, at: int) -> None:
 
 
 class _Walk:
-    """A way through a packet from text to text."""
+    """A walk through a packet from text to text."""
 
     __slots__ = ("_at", "_data", "_end")
 
@@ -177,39 +201,40 @@ class _Walk:
         self._end = end
 
     def packet(self) -> None:
-        data = self._data
-        head = data[self._at]
+        head = self._data[self._at]
         self._at += 1
         self._number()
         kind = head >> 4
         if kind == _PUBLISH:
-            self._text()
-            self._at += 2 if head & 0x06 else 0
-            self._properties()
+            self._fields("t2p" if head & 0x06 else "tp")
         elif kind == _CONNECT:
-            self._connect()
+            self._fields("t1")
+            flags = self._data[self._at]
+            will, user = "ptb" if flags & 0x04 else "", "t" if flags & 0x80 else ""
+            self._fields(f"3pt{will}{user}")
         elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
-            self._at += 2
-            self._properties()
+            self._fields("2p")
             while self._at < self._end:
-                self._text()
-                self._at += kind == _SUBSCRIBE  # its options
+                self._fields("t1" if kind == _SUBSCRIBE else "t")
         elif self._end - self._at > 1:
-            self._at += _BEFORE_PROPERTIES.get(kind, 1)
-            self._properties()
+            self._fields(_LAYOUTS.get(kind, "1p"))
 
-    def _connect(self) -> None:
-        self._text()
-        flags = self._data[self._at + 1]
-        self._at += 4
-        self._properties()
-        self._text()
-        if flags & 0x04:
-            self._properties()
-            self._text()
-            self._pass_over()
-        if flags & 0x80:
-            self._text()
+    def _fields(self, layout: str) -> None:
+        for field in layout:
+            if field == "t":
+                start = self._at + 2
+                self._binary()
+                text = self._data[start : self._at]
+                if not text.isascii():
+                    text.decode()
+            elif field == "p":
+                self._properties()
+            elif field == "b":
+                self._binary()
+            elif field == "v":
+                self._number()
+            else:
+                self._at += int(field)
 
     def _properties(self) -> None:
         if self._at >= self._end:
@@ -217,32 +242,15 @@ class _Walk:
         size = self._number()
         end = self._at + size
         while self._at < end:
-            kind = self._data[self._at]
-            self._at += 1
-            if kind in _WIDTHS:
-                self._at += _WIDTHS[kind]
-            elif kind in _TEXTS:
-                self._text()
-            elif kind in _BINARIES:
-                self._pass_over()
-            elif kind == _PAIR:
-                self._text()
-                self._text()
-            elif kind == _NUMBER:
-                self._number()
-            else:
+            layout = _PROPERTIES.get(self._data[self._at])
+            if layout is None:
                 raise IndexError
+            self._at += 1
+            self._fields(layout)
         if self._at != end:
             raise IndexError
 
-    def _text(self) -> None:
-        start = self._at + 2
-        self._pass_over()
-        text = self._data[start : self._at]
-        if not text.isascii():
-            text.decode()
-
-    def _pass_over(self) -> None:
+    def _binary(self) -> None:
         data, at = self._data, self._at
         if at + 2 > self._end:
             raise IndexError

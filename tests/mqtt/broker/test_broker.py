@@ -204,7 +204,7 @@ def test_a_password_file_of_mosquitto_is_read(tmp_path: Path) -> None:
     for bad in ("a:plain", "nothing", "a:$6$salt$hash", "a:$7$x$y$z", "a:$7$0$YQ==$YQ=="):
         with pytest.raises(LocalError, match="line 1"):
             Passwords.parse(bad)
-    with pytest.raises(LocalError, match="cannot be read"):
+    with pytest.raises(LocalError, match="cannot read"):
         Passwords.load(tmp_path / "none")
 
 
@@ -489,7 +489,7 @@ async def test_draining_tells_everybody_and_does_no_wills() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"queue": 0}, "queue is 0"), ({"receive_maximum": 70_000}, "receive_maximum is 70000")],
+    [({"queue": 0}, "queue=0"), ({"receive_maximum": 70_000}, "receive_maximum=70000")],
 )
 def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(LocalError, match=words):
