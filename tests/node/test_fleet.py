@@ -22,7 +22,7 @@ from waystation.transports.websocket import WebSocket
 @asynccontextmanager
 async def mqtt_hub(broker: Broker, name: str) -> AsyncIterator[tuple[Node, str, str]]:
     """A hub on a broker, with a door for leaves over TCP and one over WebSocket."""
-    mqtt = Mqtt(f"mqtt://{broker.place}", topic=f"hubs/{name}", wait=soon)
+    mqtt = Mqtt(f"mqtt://{broker.place}", topic=f"hubs/{name}", backoff=soon())
     async with Node(name, hub=True, transports=[Tcp(), WebSocket(), mqtt], limits=QUIET) as node:
         await node.listen("mqtt://+", outside=True)
         tcp = await node.listen("tcp://127.0.0.1:0")

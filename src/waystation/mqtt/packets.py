@@ -19,6 +19,10 @@ PACKET_LIMIT: Final = 17 * 1024 * 1024
 PING: Final = b"\xc0\x00"
 PONG: Final = b"\xd0\x00"
 
+REFUSED: Final = 0x80
+"""From here on a reason code says that something did not happen. (The library's codes are numbers,
+but have no order of their own.)"""
+
 _LONGEST_HEAD: Final = 5  # bytes: the type, and a length of four
 _LAST_ID: Final = 65_535
 
