@@ -244,9 +244,9 @@ async def test_a_peer_of_another_make_sends_a_frame_and_gets_an_answer() -> None
             await until(lambda: client.subscriptions.is_settled)
             message = Message(Route.parse("echo"), Route.parse("app"), b"hi", ID)
             frame = encode_frame(message)
-            client.publish("hubs/hub-a", b"\0\0\0\1x", 1, response_topic="devices/7")
-            client.publish("hubs/hub-a", frame, 1)  # nobody could answer that
-            client.publish("hubs/hub-a", frame, 1, response_topic="devices/7")
+            client.connection.publish("hubs/hub-a", b"\0\0\0\1x", 1, response_topic="devices/7")
+            client.connection.publish("hubs/hub-a", frame, 1)  # nobody could answer that
+            client.connection.publish("hubs/hub-a", frame, 1, response_topic="devices/7")
             await until(lambda: answers)
             answer = decode_body(answers[0].payload[4:])
             assert (str(answer.onward_route), answer.payload) == ("0#app", b"hi")
@@ -262,7 +262,9 @@ async def test_silence_ends_a_link_to_a_peer_of_another_make() -> None:
         async with raw_client(broker.place, []) as client:
             received = collect(here, "sink")
             message = Message(Route.parse("sink"), Route.parse("app"), b"hi", ID)
-            client.publish("hubs/hub-a", encode_frame(message), 0, response_topic="devices/7")
+            client.connection.publish(
+                "hubs/hub-a", encode_frame(message), 0, response_topic="devices/7"
+            )
             await until(lambda: received)
             await until(lambda: not here.sessions)
 
@@ -275,7 +277,9 @@ async def test_what_is_for_no_link_here_is_told_to_its_sender() -> None:
             client.subscribe("devices/7", 1)
             await until(lambda: client.subscriptions.is_settled)
             label = write_label(Kind.MESSAGE, b"12345678", 1)
-            client.publish("hubs/hub-a", b"", 1, response_topic="devices/7", correlation=label)
+            client.connection.publish(
+                "hubs/hub-a", b"", 1, response_topic="devices/7", correlation=label
+            )
             await until(lambda: answers)
             assert answers[0].correlation_data == write_label(Kind.UNKNOWN, b"12345678")
             assert here.sessions == []
@@ -683,7 +687,7 @@ async def test_what_is_wrong_in_joynr_s_frames_is_counted() -> None:
             smrf.SmrfMessage("a", "b", headers={"t": "o", "id": "1"}, ttl_absolute=False)
         )
         for frame in (b"", b"not SMRF", multicast, relative, reply):
-            client.publish("hubs/hub-a/low", frame, 1)
+            client.connection.publish("hubs/hub-a/low", frame, 1)
         await until(lambda: mine.counts["unknown"] == 1)
         assert mine.counts["malformed"] == 4
 

@@ -1,8 +1,8 @@
 """An MQTT 5 client for a transport: one connection to a broker, kept; no word about our messages.
 
-Nothing is awaited and nothing is created per message: `publish` puts a packet with the others of
-the loop's turn, acknowledgements come back as plain calls. What belongs to one connection is in
-connection.py; what outlives it is here, and in subscriptions.py.
+Nothing is awaited and nothing is created per message: `BrokerConnection.publish` puts a packet with
+the others of the loop's turn, acknowledgements come back as plain calls. What belongs to one
+connection is in connection.py; what outlives it is here, and in subscriptions.py.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, Protocol
 from mqtt5 import ConnectPacket, PublishPacket, Will
 from msgspec import Struct
 
-from waystation.core.outcome import Reason
 from waystation.errors import LocalError, quote
 from waystation.mqtt.connection import BrokerConnection, MqttLimits, OnAck
 from waystation.mqtt.subscriptions import Answer, Subscriptions
@@ -99,7 +98,7 @@ class ClientOwner(Protocol):
 class MqttClient:
     """A client, from `start` to `stop`; in between it connects again by itself.
 
-    `received` and `uncrowded` of its connections go to its owner directly.
+    Messages are published by its `connection`, which there is while it `is_open`.
     """
 
     def __init__(
@@ -117,16 +116,13 @@ class MqttClient:
         self.failure = "not connected"
         self.connections = 0  # that were open, so far
         self.subscriptions = Subscriptions()
-        self.received = owner.received
-        self.uncrowded = owner.uncrowded
+        self.owner = owner
         self._broker = broker
-        self._owner = owner
         self._credentials = credentials
         self._tls = tls or (Tls() if broker.tls else None)
         self._away = away
         self._backoff = backoff or Backoff()
-        self._connection: BrokerConnection | None = None  # while it is open
-        self._last: BrokerConnection | None = None  # the newest, which may still be closing
+        self.connection: BrokerConnection | None = None  # while it is open
         self._keeper: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -142,7 +138,7 @@ class MqttClient:
 
     async def ready(self) -> None:
         """Return when there is a connection; raise what the next attempt says if there is none."""
-        if self._connection is None:
+        if self.connection is None:
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
@@ -154,30 +150,23 @@ class MqttClient:
             keeper.cancel()
         self._backoff.reset()
         self._wake(ConnectionError("the client was stopped"))
-        connection = self._connection
+        connection = self.connection
         if connection is not None:
             connection.say_farewell()
             self.ended(connection, "the client was stopped")
 
     async def drained(self, seconds: float) -> None:
         """Wait until the broker has acknowledged everything, but no longer than this."""
-        if self._connection is not None:
-            await self._connection.drained(seconds)
-
-    async def finished(self) -> None:
-        """Wait until a client that was stopped is gone from the broker, which takes no time."""
-        if self._last is not None and self._connection is None:
-            await self._last.finished.wait()
+        if self.connection is not None:
+            await self.connection.drained(seconds)
 
     async def _connect(self) -> bool:
         """Connect, and stay until the end; whether it was a good connection."""
         place = self._broker.place
-        connection = BrokerConnection(self, self.limits)
+        connection = BrokerConnection(self)
         try:
             async with within(self.limits.dial, [place]):
-                await dial(
-                    lambda _: connection, [place], timeout=self.limits.dial, tls=self._tls
-                )
+                await dial(lambda _: connection, [place], timeout=self.limits.dial, tls=self._tls)
                 await connection.answered.wait()
             if connection.failure is not None:
                 raise ConnectionError(connection.failure.detail)
@@ -205,60 +194,26 @@ class MqttClient:
             else:
                 waiter.set_exception(error)
 
-    # Subscribing and publishing
+    # Subscribing
 
     def subscribe(
         self, filter: str, qos: int, *, no_local: bool = False, answer: Answer | None = None
     ) -> None:
         """Want what matches a filter, now and after every connect; `answer` is called once."""
         self.subscriptions.want(filter, qos, no_local=no_local, answer=answer)
-        if self._connection is not None:
-            self._connection.tell_changes()
+        if self.connection is not None:
+            self.connection.tell_changes()
 
     def unsubscribe(self, filter: str) -> None:
         """Want it no longer."""
         self.subscriptions.unwant(filter)
-        if self._connection is not None:
-            self._connection.tell_changes()
-
-    def publish(
-        self,
-        topic: str,
-        payload: bytes,
-        qos: int,
-        *,
-        expiry: int | None = None,
-        response_topic: str | None = None,
-        correlation: bytes | None = None,
-        properties: list[tuple[str, str]] | None = None,
-        on_ack: OnAck | None = None,
-    ) -> Reason | None:
-        """Publish with the others of this turn; says why not, if it cannot be."""
-        connection = self._connection
-        if connection is None:
-            return Reason.TRANSPORT_DOWN
-        return connection.publish(
-            topic, payload, qos, expiry, response_topic, correlation, properties, on_ack
-        )
+        if self.connection is not None:
+            self.connection.tell_changes()
 
     @property
     def is_open(self) -> bool:
         """Whether the broker has let us in."""
-        return self._connection is not None
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether senders have to wait."""
-        return self._connection is not None and self._connection.is_crowded
-
-    @property
-    def acknowledges(self) -> bool:
-        """Whether this broker knows QoS 1."""
-        return self._connection is not None and self._connection.acknowledges
-
-    def fits(self, size: int) -> bool:
-        """Whether the broker takes a payload and a topic of this many bytes together."""
-        return self._connection is None or self._connection.fits(size)
+        return self.connection is not None
 
     # What the connection tells
 
@@ -272,21 +227,21 @@ class MqttClient:
             session_expiry_interval=self._away,
             keep_alive=self.limits.keep_alive,
             max_packet_size=self.limits.packet,
-            will=self._owner.make_will(),
+            will=self.owner.make_will(),
         )
 
     def admitted(self, connection: BrokerConnection) -> None:
         """Subscribe to what is wanted, and tell who waits."""
         _log.debug("%s: the broker let us in", connection.place)
-        self._connection = self._last = connection
+        self.connection = connection
         self.connections += 1
         self.subscriptions.start_over()
         self._wake(None)
 
     def ended(self, connection: BrokerConnection, detail: str) -> None:
         """Tell the owner, if it was open; the next connection comes by itself."""
-        if self._connection is connection:
-            self._connection = None
+        if self.connection is connection:
+            self.connection = None
             self.failure = detail
             _log.info("the connection to the broker ended: %s", detail)
-            self._owner.disconnected(detail)
+            self.owner.disconnected(detail)

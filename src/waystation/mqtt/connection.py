@@ -12,12 +12,11 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from mqtt5 import (
     ConnAckPacket,
     ConnAckReasonCode,
-    ConnectPacket,
     DisconnectPacket,
     Packet,
     PingRespPacket,
@@ -34,9 +33,11 @@ from msgspec import Struct
 
 from waystation.core.outcome import Reason
 from waystation.mqtt.packets import PING, PacketReader, acknowledgement, next_free_id, words_of
-from waystation.mqtt.subscriptions import Subscriptions
-from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
 from waystation.net.sockets import acknowledge_at_once
+
+if TYPE_CHECKING:
+    from waystation.mqtt.client import MqttClient
 
 OnAck: TypeAlias = Callable[[PubAckReasonCode], None]
 """Told what became of a message: the broker has it or says why not (QoS 1), or it has left this
@@ -84,50 +85,26 @@ class MqttLimits(Struct, frozen=True, kw_only=True):
         )
 
 
-class ConnectionOwner(Protocol):
-    """Whoever uses a connection."""
-
-    subscriptions: Subscriptions
-
-    def connect_packet(self) -> ConnectPacket:
-        """Say who we are."""
-        ...
-
-    def admitted(self, connection: BrokerConnection) -> None:
-        """The broker has let us in."""
-        ...
-
-    def received(self, packets: Sequence[PublishPacket]) -> None:
-        """These were published for us, and every `OnAck` of this turn has been called."""
-        ...
-
-    def uncrowded(self) -> None:
-        """There is room for more messages again."""
-        ...
-
-    def ended(self, connection: BrokerConnection, detail: str) -> None:
-        """The connection is gone, and what was not acknowledged with it."""
-        ...
-
-
 class BrokerConnection(Connection):
     """A connection to a broker, open from its CONNACK on."""
 
     __slots__ = (
-        "_drained", "_heard", "_inflight", "_largest", "_last_id", "_limits", "_owner", "_qos",
-        "_reader", "_silent_beats", "_socket", "_telling", "_unacknowledged", "_untold", "_waiting",
-        "_waiting_bytes", "_window", "_written_before", "answered", "finished", "interval",
-        "is_crowded",
+        "_client", "_drained", "_heard", "_inflight", "_largest", "_last_id", "_limits", "_owner",
+        "_qos", "_reader", "_silent_beats", "_socket", "_telling", "_unacknowledged", "_untold",
+        "_waiting", "_waiting_bytes", "_window", "_written_before", "answered", "finished",
+        "interval", "is_crowded",
     )  # fmt: skip
 
-    def __init__(self, owner: ConnectionOwner, limits: MqttLimits) -> None:
+    def __init__(self, client: MqttClient) -> None:
+        limits = client.limits
         super().__init__(limits.of_connections())
         self.answered = asyncio.Event()  # the broker has let us in, or the connection is gone
         self.finished = asyncio.Event()  # the connection is gone
         self.is_crowded = False  # senders have to wait
         self.interval = limits.keep_alive / 2  # seconds between signs of life
         self._limits = limits
-        self._owner = owner
+        self._client = client
+        self._owner = client.owner
         self._socket: Any = None
         self._reader = PacketReader(limits.packet)
         self._last_id = 0
@@ -155,7 +132,7 @@ class BrokerConnection(Connection):
 
     def _tell_changes(self) -> None:
         self._telling = False
-        added, removed = self._owner.subscriptions.take_changes()
+        added, removed = self._client.subscriptions.take_changes()
         for names in removed:
             self.write(UnsubscribePacket(self._hold(names), names).write())
         for filters in added:
@@ -169,13 +146,16 @@ class BrokerConnection(Connection):
         topic: str,
         payload: bytes,
         qos: int,
-        expiry: int | None,
-        response_topic: str | None,
-        correlation: bytes | None,
-        properties: list[tuple[str, str]] | None,
-        on_ack: OnAck | None,
+        *,
+        expiry: int | None = None,
+        response_topic: str | None = None,
+        correlation: bytes | None = None,
+        properties: list[tuple[str, str]] | None = None,
+        on_ack: OnAck | None = None,
     ) -> Reason | None:
         """Publish with the others of this turn; says why not, if it cannot be."""
+        if self.state is not ConnectionState.OPEN:
+            return Reason.TRANSPORT_DOWN
         if not self.fits(len(payload) + len(topic)):
             return Reason.TOO_LARGE
         if len(self._inflight) >= _MOST_IDS:
@@ -211,11 +191,6 @@ class BrokerConnection(Connection):
     def fits(self, size: int) -> bool:
         """Whether the broker takes a payload and a topic of this many bytes together."""
         return self._largest is None or size + _AROUND <= self._largest
-
-    @property
-    def acknowledges(self) -> bool:
-        """Whether this broker knows QoS 1."""
-        return self._qos > 0
 
     async def drained(self, seconds: float) -> None:
         """Wait until the broker has acknowledged everything, but no longer than this."""
@@ -269,7 +244,7 @@ class BrokerConnection(Connection):
         """Say who we are."""
         assert self.transport is not None
         self._socket = self.transport.get_extra_info("socket")
-        self.write(self._owner.connect_packet().write())
+        self.write(self._client.connect_packet().write())
 
     def on_data(self, data: bytes) -> None:
         """Hand in what the broker sent."""
@@ -310,7 +285,7 @@ class BrokerConnection(Connection):
             if event is not None:
                 event.set()
         detail = "the broker closed the connection" if failure is None else failure.detail
-        self._owner.ended(self, detail)
+        self._client.ended(self, detail)
 
     # Packets
 
@@ -344,7 +319,7 @@ class BrokerConnection(Connection):
             self._admitted(packet)
         elif isinstance(packet, SubAckPacket):
             names = self._inflight.pop(packet.packet_id, ())
-            self._owner.subscriptions.granted(names, packet.reason_codes)
+            self._client.subscriptions.granted(names, packet.reason_codes)
         elif isinstance(packet, UnsubAckPacket):
             self._inflight.pop(packet.packet_id, None)
         elif isinstance(packet, DisconnectPacket):
@@ -369,7 +344,7 @@ class BrokerConnection(Connection):
             self.interval = packet.server_keep_alive / 2
         if self.interval:
             self.start_timer(self.interval, self._beat)
-        self._owner.admitted(self)
+        self._client.admitted(self)
         self.tell_changes()
         self.answered.set()
 

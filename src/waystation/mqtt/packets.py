@@ -163,7 +163,7 @@ class PacketReader:
 _CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE = 1, 3, 8, 10
 _LAYOUTS: Final = {2: "2p", 9: "2p", 11: "2p", **dict.fromkeys((4, 5, 6, 7), "3p")}
 """Fields of other packets by kind, "1p" for the rest: t is text, b binary, p properties, v a number
-of variable length, and a digit so many bytes that hold no text."""
+of variable length, and a digit the number of bytes that hold no text."""
 
 _PROPERTIES: Final = {
     **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), "1"),
@@ -187,90 +187,66 @@ def _check_text(data: bytes, at: int) -> None:
     if not 0 < size <= len(data) - at:
         return
     try:
-        _Walk(data, at, at + size).packet()
+        _check_packet(data, at, at + size)
     except UnicodeDecodeError:
         raise _malformed("a text is not UTF-8") from None
-    except IndexError:
+    except LookupError:
         raise _malformed("a length leads out of its packet, or a property is unknown") from None
 
 
-class _Walk:
-    """A walk through a packet from text to text."""
+def _check_packet(data: bytes, at: int, end: int) -> None:
+    head = data[at]
+    kind = head >> 4
+    _, at = _number(data, at + 1)
+    if kind == _PUBLISH:
+        _check_fields("t2p" if head & 0x06 else "tp", data, at, end)
+    elif kind == _CONNECT:
+        at = _check_fields("t1", data, at, end)
+        flags = data[at]
+        will, user = "ptb" if flags & 0x04 else "", "t" if flags & 0x80 else ""
+        _check_fields(f"3pt{will}{user}", data, at, end)
+    elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
+        at = _check_fields("2p", data, at, end)
+        while at < end:
+            at = _check_fields("t1" if kind == _SUBSCRIBE else "t", data, at, end)
+    elif end - at > 1:
+        _check_fields(_LAYOUTS.get(kind, "1p"), data, at, end)
 
-    __slots__ = ("_at", "_data", "_end")
 
-    def __init__(self, data: bytes, at: int, end: int) -> None:
-        self._data = data
-        self._at = at
-        self._end = end
-
-    def packet(self) -> None:
-        head = self._data[self._at]
-        self._at += 1
-        self._number()
-        kind = head >> 4
-        if kind == _PUBLISH:
-            self._fields("t2p" if head & 0x06 else "tp")
-        elif kind == _CONNECT:
-            self._fields("t1")
-            flags = self._data[self._at]
-            will, user = "ptb" if flags & 0x04 else "", "t" if flags & 0x80 else ""
-            self._fields(f"3pt{will}{user}")
-        elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
-            self._fields("2p")
-            while self._at < self._end:
-                self._fields("t1" if kind == _SUBSCRIBE else "t")
-        elif self._end - self._at > 1:
-            self._fields(_LAYOUTS.get(kind, "1p"))
-
-    def _fields(self, layout: str) -> None:
-        for field in layout:
-            if field == "t":
-                start = self._at + 2
-                self._binary()
-                text = self._data[start : self._at]
-                if not text.isascii():
-                    text.decode()
-            elif field == "p":
-                self._properties()
-            elif field == "b":
-                self._binary()
-            elif field == "v":
-                self._number()
-            else:
-                self._at += int(field)
-
-    def _properties(self) -> None:
-        if self._at >= self._end:
-            return
-        size = self._number()
-        end = self._at + size
-        while self._at < end:
-            layout = _PROPERTIES.get(self._data[self._at])
-            if layout is None:
+def _check_fields(layout: str, data: bytes, at: int, end: int) -> int:
+    """Check the texts of some fields; returns where they end."""
+    for field in layout:
+        if field in "tb":
+            start = at + 2
+            at = start + (data[at] << 8 | data[at + 1])
+            if at > end:
                 raise IndexError
-            self._at += 1
-            self._fields(layout)
-        if self._at != end:
-            raise IndexError
+            if field == "t":
+                data[start:at].decode()
+        elif field == "p" and at < end:
+            size, at = _number(data, at)
+            stop = at + size
+            while at < stop:
+                at = _check_fields(_PROPERTIES[data[at]], data, at + 1, end)
+            if at != stop:
+                raise IndexError
+        elif field == "v":
+            _, at = _number(data, at)
+        elif field != "p":
+            at += int(field)
+    return at
 
-    def _binary(self) -> None:
-        data, at = self._data, self._at
-        if at + 2 > self._end:
-            raise IndexError
-        self._at = at + 2 + (data[at] << 8 | data[at + 1])
-        if self._at > self._end:
-            raise IndexError
 
-    def _number(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80 or shift > 21:
-                return number
-            shift += 7
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80 or shift > 21:
+            return number, at
+        shift += 7
 
 
 def _malformed(problem: str) -> DecodeError:

@@ -250,8 +250,7 @@ class ClientConnection(Connection):
         if packet.response_topic is not None and not is_topic(packet.response_topic):
             self.expel(_Code.PROTOCOL_ERROR, "wildcard in a response topic")
             return
-        publication = Publication.received(packet, topic, dispatcher.now)
-        found = dispatcher.publish(publication, self.session)
+        found = dispatcher.publish(Publication(packet, topic, dispatcher.now), self.session)
         packet_id = packet.packet_id
         if packet_id is not None:
             if found is PubAckReasonCode.SUCCESS:

@@ -59,7 +59,7 @@ class Broker:
         self._server = Server(
             lambda: ClientConnection(self), limits=self.settings.of_server(), tls=tls, log=_log
         )
-        self.counts = Counts(self._server.refused)
+        self.counts = Counts(refused=self._server.refused)  # who counts there as well
         self.dispatcher = Dispatcher(self.settings, self.counts, self._server.complain)
         self._sessions = Sessions(self.dispatcher)
         self._authenticate = authenticate

@@ -179,7 +179,7 @@ class Sessions:
             dispatcher = self._dispatcher
             dispatcher.counts.wills += 1
             dispatcher.now = asyncio.get_running_loop().time()
-            dispatcher.publish(Publication.will(will, dispatcher.now), None)
+            dispatcher.publish(Publication(will, will.topic, dispatcher.now), None)
 
     def _end(self, session: Session) -> None:
         session.stop_timers()

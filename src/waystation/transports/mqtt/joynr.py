@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mqtt5 import PublishPacket, Will
 
@@ -20,7 +20,7 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.message import Message, check_message_id
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
-from waystation.transports.mqtt.link import ForeignLink, Hub, LinkState, MqttLink, expiry_seconds
+from waystation.transports.mqtt.link import ForeignLink, LinkState, MqttLink, expiry_seconds
 from waystation.transports.transport import LinkOwner
 from waystation.wire import smrf
 from waystation.wire.joynr import (
@@ -33,6 +33,9 @@ from waystation.wire.joynr import (
     unicast_filter,
     unicast_topic,
 )
+
+if TYPE_CHECKING:
+    from waystation.transports.mqtt.transport import Mqtt
 
 BACKEND: Final = "joynrdefaultgbid"
 """joynr's name for the broker of nodes that have only one."""
@@ -168,7 +171,7 @@ class JoynrLink(ForeignLink):
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Mqtt,
         owner: LinkOwner,
         inbox: str,
         peer: str,
@@ -201,7 +204,7 @@ class JoynrLink(ForeignLink):
 class JoynrFormat:
     """What a node does that speaks joynr's frames over a broker."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Mqtt) -> None:
         self._hub = hub
         self._participants: dict[str, JoynrLink] = {}  # who speaks from where
 

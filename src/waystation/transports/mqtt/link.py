@@ -17,19 +17,20 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from mqtt5 import PubAckReasonCode
 
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.mqtt.client import MqttClient, MqttLimits
 from waystation.mqtt.packets import REFUSED, words_of
 from waystation.transports.transport import LinkOwner
+
+if TYPE_CHECKING:
+    from waystation.transports.mqtt.transport import Mqtt
 
 _LONGEST_EXPIRY: Final = 0xFFFFFFFF
 _OVERHEAD: Final = 256  # bytes of memory that any message takes, however short
@@ -53,42 +54,11 @@ class LinkState(IntEnum):
     ENDED = 4
 
 
-class Hub(Protocol):
-    """What links share: the transport that they belong to."""
-
-    client: MqttClient
-    limits: MqttLimits
-    qos: int
-    topic: str
-    counts: Counter[str]
-    links: dict[tuple[str, bytes], MqttLink]
-
-    def is_inbox(self, topic: str) -> bool:
-        """Whether a topic is one of ours."""
-        ...
-
-    def accept(self, topic: str) -> LinkOwner | None:
-        """The owner of a new link on a topic of ours; None to refuse it."""
-        ...
-
-    def add(self, link: MqttLink) -> None:
-        """A link exists."""
-        ...
-
-    def settle_later(self, link: MqttLink) -> None:
-        """Let a link settle at the end of the turn."""
-        ...
-
-    def forget(self, link: MqttLink) -> None:
-        """A link is over."""
-        ...
-
-
 class MqttLink(ABC):
     """What all links do."""
 
     def __init__(
-        self, hub: Hub, owner: LinkOwner, inbox: str, peer: str, *, qos: int | None = None
+        self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str, *, qos: int | None = None
     ) -> None:
         self.place = peer
         self.key = (peer, b"")  # among all links
@@ -96,7 +66,8 @@ class MqttLink(ABC):
         self.inbox = inbox  # our topic that the peer answers to
         self._owner = owner
         self._hub = hub
-        self._client = hub.client
+        assert hub.client.connection is not None  # links are made while it is open
+        self._connection = hub.client.connection
         self._qos = hub.qos if qos is None else qos
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -113,7 +84,7 @@ class MqttLink(ABC):
     def send(self, message: Message) -> Reason | None:
         """Publish a message, and let the owner wait if there is no room for more."""
         reason = self._send(message)
-        if not self._owner_waits and (self._client.is_crowded or not self._has_room()):
+        if not self._owner_waits and (self._connection.is_crowded or not self._has_room()):
             self._owner_waits = True
             self._owner.pause()
         return reason
@@ -174,7 +145,7 @@ class MqttLink(ABC):
         if (
             self._owner_waits
             and self.state is not LinkState.ENDED
-            and not self._client.is_crowded
+            and not self._connection.is_crowded
             and self._has_room()
         ):
             self._owner_waits = False
@@ -212,7 +183,7 @@ class MqttLink(ABC):
         properties: list[tuple[str, str]] | None = None,
         is_message: bool = True,
     ) -> Reason | None:
-        reason = self._client.publish(
+        reason = self._connection.publish(
             topic,
             payload,
             self._qos,
@@ -285,7 +256,7 @@ class ForeignLink(MqttLink):
     It has no window and no session, and never says goodbye: silence ends it.
     """
 
-    def __init__(self, hub: Hub, owner: LinkOwner, inbox: str, peer: str) -> None:
+    def __init__(self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str) -> None:
         super().__init__(hub, owner, inbox, peer)
         self._used = False  # since the last look
 

@@ -14,7 +14,7 @@ import secrets
 from collections import Counter, deque
 from enum import IntEnum
 from struct import Struct as Layout
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from mqtt5 import PubAckReasonCode, PublishPacket, QoS, Will
 
@@ -23,7 +23,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
 from waystation.mqtt.packets import REFUSED, words_of
-from waystation.transports.mqtt.link import ForeignLink, Hub, LinkState, MqttLink, expiry_seconds
+from waystation.transports.mqtt.link import ForeignLink, LinkState, MqttLink, expiry_seconds
 from waystation.transports.tcp import REASONS
 from waystation.transports.transport import LinkOwner
 from waystation.wire.joynr import unicast_topic
@@ -36,6 +36,9 @@ from waystation.wire.ockam import (
     encode_departure,
     encode_frame,
 )
+
+if TYPE_CHECKING:
+    from waystation.transports.mqtt.transport import Mqtt
 
 MAGIC: Final = b"way1"
 _HEAD: Final = Layout(">4sB8sQQ")
@@ -80,7 +83,7 @@ class _Frames:
 
     __slots__ = ("_decoder",)
 
-    def __init__(self, hub: Hub, owner: LinkOwner) -> None:
+    def __init__(self, hub: Mqtt, owner: LinkOwner) -> None:
         self._decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
         self._decoder.feed(PREFACE)
 
@@ -97,19 +100,12 @@ class _Frames:
         return None
 
 
-class _Waiting(NamedTuple):
-    kind: Kind
-    payload: bytes
-    expiry: int | None
-    is_message: bool
-
-
 class OckamLink(MqttLink):
     """A link to another node of ours: one frame to a publication, within a window."""
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Mqtt,
         owner: LinkOwner,
         inbox: str,
         peer: str,
@@ -125,7 +121,9 @@ class OckamLink(MqttLink):
         self._answer: asyncio.Future[None] | None = None  # of the peer, to our OPEN
         self._frames = _Frames(hub, owner)
         self._number = 0  # of our last publication
-        self._waiting: deque[_Waiting] = deque()  # until there is room in the window
+        self._waiting: deque[tuple[Kind, bytes, int | None, bool]] = (
+            deque()
+        )  # until there is room in the window
         self._ahead: deque[int] = deque()  # sizes of what the peer has not taken yet
         self._ahead_bytes = 0
         self._since_asked = self._bytes_since_asked = 0
@@ -182,7 +180,7 @@ class OckamLink(MqttLink):
             frame = encode_departure(message, limit=self._hub.limits.frame)
         except LocalError as error:
             return REASONS.get(error.rule, Reason.MALFORMED)
-        if not self._client.fits(len(frame) + len(self.place)):
+        if not self._connection.fits(len(frame) + len(self.place)):
             return Reason.TOO_LARGE
         self._give(Kind.MESSAGE, frame, expiry_seconds(message.expiry), is_message=True)
         return None
@@ -191,7 +189,7 @@ class OckamLink(MqttLink):
 
     def say(self, kind: Kind, payload: bytes = b"") -> None:
         """Publish something about the link itself, beside the window."""
-        self._client.publish(
+        self._connection.publish(
             self.place,
             payload,
             self._hub.qos,
@@ -257,7 +255,7 @@ class OckamLink(MqttLink):
 
     def _give(self, kind: Kind, payload: bytes, expiry: int | None, *, is_message: bool) -> None:
         if self._waiting or not self._has_room():
-            self._waiting.append(_Waiting(kind, payload, expiry, is_message))
+            self._waiting.append((kind, payload, expiry, is_message))
         else:
             self._number_and_publish(kind, payload, expiry, is_message)
 
@@ -303,7 +301,7 @@ class OckamLink(MqttLink):
 class PlainLink(ForeignLink):
     """A link to a peer that publishes Ockam's frames and has a response topic, and no more."""
 
-    def __init__(self, hub: Hub, owner: LinkOwner, inbox: str, peer: str) -> None:
+    def __init__(self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str) -> None:
         super().__init__(hub, owner, inbox, peer)
         self._frames = _Frames(hub, owner)
         self.end_when_idle()
@@ -326,7 +324,7 @@ class PlainLink(ForeignLink):
 class OckamFormat:
     """What a node does that speaks Ockam's frames over a broker."""
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Mqtt) -> None:
         self._hub = hub
         self._incarnation = b""  # of our connection to the broker
         self._neighbours: Counter[str] = Counter()  # links by the peer's topic
@@ -413,10 +411,10 @@ class OckamFormat:
         link.open()
 
     def _say(self, kind: Kind, topic: str, peer: str, tag: bytes) -> None:
-        if _is_place(peer):
-            self._hub.client.publish(
-                peer, b"", self._hub.qos, response_topic=topic, correlation=write_label(kind, tag)
-            )
+        connection = self._hub.client.connection
+        if connection is not None and _is_place(peer):
+            label = write_label(kind, tag)
+            connection.publish(peer, b"", self._hub.qos, response_topic=topic, correlation=label)
 
     def _take_plain(self, payload: bytes, topic: str, peer: str) -> None:
         link = self._hub.links.get((peer, b""))

@@ -18,7 +18,7 @@ import asyncio
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final, Literal, Protocol
+from typing import ClassVar, Final, Literal
 
 from mqtt5 import PublishPacket, SubAckReasonCode, Will
 
@@ -49,24 +49,12 @@ _RECENT: Final = 4_096
 """Broadcasts that are remembered: a broker may deliver one for each filter that matches."""
 
 
-class _PeerFormat(Protocol):
-    """How messages and broadcasts look: `OckamFormat` or `JoynrFormat`."""
-
-    def inbox_filter(self, topic: str) -> str: ...
-    def make_will(self) -> Will | None: ...
-    async def open(self, topic: str, qos: int | None, owner: LinkOwner) -> MqttLink: ...
-    def forgot(self, link: MqttLink) -> None: ...
-    def take(self, packet: PublishPacket, topic: str) -> None: ...
-    def take_other(self, packet: PublishPacket, topic: str) -> bool: ...
-    def encode_broadcast(self, multicast_id: str, message: Message) -> bytes: ...
-    def decode_broadcast(self, multicast_id: str, payload: bytes) -> Message | None: ...
-
-
 class MqttListener:
     """A topic on which links are taken."""
 
-    def __init__(self, transport: Mqtt, place: str) -> None:
+    def __init__(self, transport: Mqtt, place: str, accept: Callable[[], LinkOwner | None]) -> None:
         self.place = place
+        self.accept = accept
         self._transport = transport
 
     async def close(self) -> None:
@@ -135,10 +123,9 @@ class Mqtt:
             backoff=backoff,
         )
         self._prefix = prefix
-        self._format: _PeerFormat = JoynrFormat(self) if format == "joynr" else OckamFormat(self)
+        self._format = JoynrFormat(self) if format == "joynr" else OckamFormat(self)
         self._users: set[object] = set()  # while there are any, there is a connection
-        self._accepts: dict[str, Callable[[], LinkOwner | None]] = {}  # by topic
-        self._listeners: dict[MqttListener, str] = {}
+        self._listeners: dict[str, MqttListener] = {}  # by topic
         self._inboxes: set[str] = set()  # topics of ours
         self._unsettled: dict[MqttLink, None] = {}  # in this turn
         self._received: Received | None = None
@@ -157,12 +144,10 @@ class Mqtt:
         """Take links on a topic; `+`, or nothing, stands for the node's own."""
         topic = self.topic if place in ("", ANY) else place
         unicast_topic(topic)
-        if topic in self._accepts:
+        if topic in self._listeners:
             raise OSError(f"this node listens on {topic} already")
-        listener = MqttListener(self, topic)
+        self._listeners[topic] = listener = MqttListener(self, topic, accept)
         self._use(listener)
-        self._accepts[topic] = accept
-        self._listeners[listener] = topic
         try:
             async with asyncio.timeout(self.limits.dial):
                 await self._subscribed(topic)
@@ -175,9 +160,8 @@ class Mqtt:
 
     def stop_listening(self, listener: MqttListener) -> None:
         """Take no more links on a topic."""
-        topic = self._listeners.pop(listener, None)
-        if topic is not None:
-            del self._accepts[topic]
+        if self._listeners.get(listener.place) is listener:
+            del self._listeners[listener.place]
             self._leave(listener)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
@@ -238,16 +222,17 @@ class Mqtt:
     def publish(self, multicast_id: str, message: Message) -> Reason | None:
         """Take a broadcast to everybody; says why not, if that cannot be now."""
         MulticastId.parse(multicast_id)
-        if not self.client.is_open:
+        connection = self.client.connection
+        if connection is None:
             return Reason.TRANSPORT_DOWN
-        if self.client.is_crowded:
+        if connection.is_crowded:
             return Reason.QUEUE_FULL
         try:
             payload = self._format.encode_broadcast(multicast_id, message)
         except LocalError as error:
             return REASONS.get(error.rule, Reason.MALFORMED)
         expiry = expiry_seconds(message.expiry)
-        return self.client.publish(self._prefix + multicast_id, payload, self.qos, expiry=expiry)
+        return connection.publish(self._prefix + multicast_id, payload, self.qos, expiry=expiry)
 
     def subscribe(self, pattern: str) -> None:
         """Let what matches arrive, except for what this node publishes itself."""
@@ -292,8 +277,8 @@ class Mqtt:
 
     def accept(self, topic: str) -> LinkOwner | None:
         """The owner of a new link on a topic of ours; None to refuse it."""
-        accept = self._accepts.get(topic)
-        return None if accept is None else accept()
+        listener = self._listeners.get(topic)
+        return None if listener is None else listener.accept()
 
     def add(self, link: MqttLink) -> None:
         """Note that a link exists."""
