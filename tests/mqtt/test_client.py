@@ -388,6 +388,131 @@ async def test_stopping_twice_and_starting_again_is_no_matter() -> None:
         assert owner.events == ["the client was stopped"] * 3
 
 
+# Brokers that are hostile, and ends at any time
+
+
+STAGES: dict[str, tuple[Any, ...]] = {
+    "nothing": (),
+    "half a CONNACK": (ConnAckPacket().write()[:2],),
+    "let in": (ConnAckPacket(),),
+    "half a packet": (ConnAckPacket(), PublishPacket("a", bytes(100)).write()[:50]),
+    "garbage": (ConnAckPacket(), b"\x00\x00"),
+    "let in twice": (ConnAckPacket(), ConnAckPacket()),
+    "a packet for brokers": (ConnAckPacket(), PingReqPacket()),
+    "an answer to nothing": (ConnAckPacket(), PubAckPacket(9), SubAckPacket(9, [])),
+    "refused": (ConnAckPacket(reason_code=ConnAckReasonCode.BANNED),),
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_client_comes_back_whenever_the_broker_ends_it(stage: str) -> None:
+    @runs
+    async def scenario() -> None:
+        talks = 0
+
+        async def handle(talk: Talk) -> None:
+            nonlocal talks
+            talks += 1
+            await talk.hear(ConnectPacket)
+            if talks > 2:
+                talk.say(ConnAckPacket())
+                await talk.hear()
+            talk.say(*STAGES[stage])
+            await asyncio.sleep(0.01)
+            talk.end()
+
+        async with broker(handle) as place, client(place) as (mqtt, owner):
+            await until(lambda: talks == 3 and mqtt.is_open)
+            assert len(owner.events) == mqtt.connections - 1
+
+    scenario()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_client_stops_at_any_time(stage: str) -> None:
+    @runs
+    async def scenario() -> None:
+        said = asyncio.Event()
+
+        async def handle(talk: Talk) -> None:
+            await talk.hear(ConnectPacket)
+            talk.say(*STAGES[stage])
+            said.set()
+            await talk.hear(DisconnectPacket)
+
+        async with broker(handle) as place, client(place) as (mqtt, owner):
+            await said.wait()
+            mqtt.stop()
+            mqtt.stop()
+            assert not mqtt.is_open
+            ended = len(owner.events)
+            await asyncio.sleep(0.05)
+            assert len(owner.events) == ended == mqtt.connections
+
+    scenario()
+
+
+@runs
+async def test_half_a_packet_is_no_sign_of_life() -> None:
+    async def handle(talk: Talk) -> None:
+        await talk.let_in()
+        talk.say(PublishPacket("a", bytes(100)).write()[:50])
+        while True:
+            await talk.hear(PingReqPacket)
+
+    async with broker(handle) as place, client(place, keep_alive=1) as (_, owner):
+        await until(lambda: owner.events)
+        assert "said nothing" in owner.events[0]
+        assert owner.packets == []
+
+
+@runs
+async def test_a_message_that_nobody_confirms_is_told_when_it_has_left() -> None:
+    seen: list[PublishPacket] = []
+
+    async def handle(talk: Talk) -> None:
+        await talk.let_in()
+        while True:
+            seen.append(await talk.hear(PublishPacket))
+
+    async with broker(handle) as place, client(place) as (mqtt, owner):
+        await mqtt.ready()
+        for qos in (0, 1, 0):
+            assert publish(mqtt, "t", b"x", qos, on_ack=owner.acknowledged) is None
+        assert owner.codes == []
+        await until(lambda: len(seen) == 3)
+        assert owner.codes == [0, 0]  # and nobody has confirmed the other one
+
+
+@runs
+async def test_a_broker_that_does_not_read_makes_the_client_crowded_and_loses_nothing() -> None:
+    read_on = asyncio.Event()
+    seen = 0
+
+    async def handle(talk: Talk) -> None:
+        nonlocal seen
+        await talk.let_in()
+        await read_on.wait()
+        while True:
+            await talk.hear(PublishPacket)
+            seen += 1
+
+    async with broker(handle) as place, client(place, unsent=65_536) as (mqtt, owner):
+        await mqtt.ready()
+        sent = 0
+        quiet = 0
+        while quiet < 20:  # turns of the loop in which nothing more can be sent
+            quiet += 1
+            while not is_crowded(mqtt):
+                assert publish(mqtt, "t", bytes(10_000), 0, on_ack=owner.acknowledged) is None
+                sent += 1
+                quiet = 0
+            await asyncio.sleep(0.002)
+        assert len(owner.codes) < sent
+        read_on.set()
+        await until(lambda: seen == sent == len(owner.codes))
+
+
 # The packets of a stream
 
 

@@ -19,7 +19,6 @@ from waystation.errors import LocalError, quote
 from waystation.mqtt.connection import BrokerConnection, MqttLimits, OnAck
 from waystation.mqtt.subscriptions import Answer, Subscriptions
 from waystation.net.backoff import Backoff
-from waystation.net.connection import ConnectionState
 from waystation.net.dialer import dial, keep, within
 from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import reason_of
@@ -123,6 +122,7 @@ class MqttClient:
         self._away = away
         self._backoff = backoff or Backoff()
         self.connection: BrokerConnection | None = None  # while it is open
+        self._attempt: BrokerConnection | None = None  # the newest, open or not
         self._keeper: asyncio.Task[None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
 
@@ -150,10 +150,11 @@ class MqttClient:
             keeper.cancel()
         self._backoff.reset()
         self._wake(ConnectionError("the client was stopped"))
-        connection = self.connection
-        if connection is not None:
-            connection.say_farewell()
-            self.ended(connection, "the client was stopped")
+        if self.connection is not None:
+            self.connection.say_farewell()
+            self.ended(self.connection, "the client was stopped")
+        elif self._attempt is not None:
+            self._attempt.give_up()
 
     async def drained(self, seconds: float) -> None:
         """Wait until the broker has acknowledged everything, but no longer than this."""
@@ -163,7 +164,7 @@ class MqttClient:
     async def _connect(self) -> bool:
         """Connect, and stay until the end; whether it was a good connection."""
         place = self._broker.place
-        connection = BrokerConnection(self)
+        self._attempt = connection = BrokerConnection(self)
         try:
             async with within(self.limits.dial, [place]):
                 await dial(lambda _: connection, [place], timeout=self.limits.dial, tls=self._tls)
@@ -177,8 +178,7 @@ class MqttClient:
             self._wake(ConnectionError(self.failure))
             return False
         finally:
-            if connection.state < ConnectionState.OPEN:  # and it would never be used
-                connection.abort()
+            connection.give_up()
         loop = asyncio.get_running_loop()
         began = loop.time()
         await connection.finished.wait()

@@ -199,6 +199,11 @@ class BrokerConnection(Connection):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._drained.wait(), seconds)
 
+    def give_up(self) -> None:
+        """End the connection if it is not open yet."""
+        if self.state < ConnectionState.OPEN:
+            self.abort()
+
     def say_farewell(self) -> None:
         """Leave the broker in order, so that it does not publish our will."""
         self.write(DisconnectPacket().write())

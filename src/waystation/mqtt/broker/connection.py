@@ -107,7 +107,8 @@ class ClientConnection(Connection):
         self._serve(packets)
 
     def on_clear(self) -> None:
-        """Send what has waited."""
+        """Send what has waited, and read again."""
+        self.resume_reading()
         if self.admission is Admission.ADMITTED:
             self._dispatcher.send_waiting(self.session)
 
@@ -179,10 +180,15 @@ class ClientConnection(Connection):
         self.close()
 
     def say(self, data: bytes) -> None:
-        """Write an answer at the end of this turn."""
+        """Write an answer at the end of this turn.
+
+        Messages wait elsewhere for a client that does not read, but answers only wait here.
+        """
         if not self._size:
             self._broker.flush_later(self)
         self.queue(data)
+        if self.peer_is_slow and self.unsent > 2 * self.limits.high_water:
+            self.pause_reading()
 
     def deliver(self, delivery: Delivery, packet_id: int, *, again: bool = False) -> bool:
         """Write a message at the end of this turn; False if it is too large for the client."""
