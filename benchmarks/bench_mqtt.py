@@ -171,6 +171,8 @@ class Owner:
 
     def disconnected(self, detail: str) -> None: ...
 
+    def settle(self) -> None: ...
+
     def make_will(self) -> None: ...
 
     def uncrowded(self) -> None:
@@ -228,7 +230,7 @@ async def client_one_way(place: str, qos: int, count: int) -> int:
 async def client_round_trip(place: str, qos: int, trips: int) -> int:
     async with two_clients(place, qos) as ((left, sender), (right, receiver)):
         payload = bytes(SIZE + 100)
-        left_says = partial(left.publish, "bench/right", payload, qos, response_topic="b/l")
+        say = partial(left.connection.publish, "bench/right", payload, qos, response_topic="b/l")
         answered = asyncio.Event()
 
         def answer(packets: Sequence[PublishPacket]) -> None:
@@ -241,7 +243,7 @@ async def client_round_trip(place: str, qos: int, trips: int) -> int:
         sender.hear = lambda _: answered.set()
         for _ in range(trips):
             answered.clear()
-            left_says(correlation=LABEL)
+            say(correlation=LABEL)
             await answered.wait()
     return trips
 

@@ -45,6 +45,8 @@ class Owner:
     def disconnected(self, detail: str) -> None:
         self.events.append(detail)
 
+    def settle(self) -> None: ...
+
     def make_will(self) -> None: ...
 
     def uncrowded(self) -> None:

@@ -82,7 +82,11 @@ class ClientOwner(Protocol):
         ...
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
-        """These were published for us, and every `OnAck` of this turn has been called."""
+        """These were published for us."""
+        ...
+
+    def settle(self) -> None:
+        """What came at once has been told: every `OnAck` of it, and what was published."""
         ...
 
     def uncrowded(self) -> None:

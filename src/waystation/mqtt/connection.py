@@ -211,8 +211,7 @@ class BrokerConnection(Connection):
 
     def _send(self, packet: bytes) -> None:
         self._unacknowledged += 1
-        self._untold.append(None)
-        self.give(packet)
+        self.give(packet, 0)
 
     def _send_waiting(self) -> None:
         """Publish what waits, as far as the broker allows."""
@@ -259,7 +258,13 @@ class BrokerConnection(Connection):
         self._heard = True
         acknowledge_at_once(self._socket)
         published = self._serve(self._reader.feed(data))
-        self._owner.received(published if self.is_open else ())
+        if published and self.is_open:
+            self._owner.received(published)
+        self._owner.settle()
+        # Only now, so that answers to what was received are written together with this.
+        acknowledgements = [acknowledgement(p.packet_id) for p in published if p.packet_id]
+        if acknowledgements:
+            self.write(b"".join(acknowledgements))
         if self._waiting:
             self._send_waiting()
         self._relax()
@@ -281,7 +286,7 @@ class BrokerConnection(Connection):
             on_ack = untold.popleft()
             if on_ack is not None:
                 on_ack(PubAckReasonCode.SUCCESS)
-        self._owner.received(())
+        self._owner.settle()
         self._relax()
 
     def on_closed(self, failure: Failure | None) -> None:
@@ -295,20 +300,15 @@ class BrokerConnection(Connection):
     # Packets
 
     def _serve(self, packets: Sequence[Packet]) -> list[PublishPacket]:
-        """Do what packets ask for; messages are acknowledged, and returned."""
+        """Do what packets ask for; returns the messages among them."""
         published: list[PublishPacket] = []
-        acknowledgements: list[bytes] = []
         for packet in packets:
             if type(packet) is PublishPacket:
                 published.append(packet)
-                if packet.packet_id is not None:
-                    acknowledgements.append(acknowledgement(packet.packet_id))
             elif type(packet) is PubAckPacket:
                 self._acknowledged(packet)
             else:
                 self._serve_other(packet)
-        if acknowledgements:
-            self.write(b"".join(acknowledgements))
         return published
 
     def _acknowledged(self, packet: PubAckPacket) -> None:

@@ -187,12 +187,15 @@ class BaseConnection:
         """How many bytes were written so far."""
         return self._written
 
-    def give(self, data: bytes) -> None:
-        """Write the bytes of one message in this turn; `on_sent` tells when they are out."""
+    def give(self, data: bytes, messages: int = 1) -> None:
+        """Write the bytes of a message in this turn; `on_sent` tells when they are out.
+
+        With 0 `messages` it does not: somebody else tells what became of it.
+        """
         self._pieces.append(data)
         size = len(data)
         self._size += size
-        self._given += 1
+        self._given += messages
         self._turn += size
         if self._turn > self.limits.high_water and not self._held:
             self._held = True  # or a sender that never has to wait would never let others run

@@ -104,7 +104,13 @@ class ClientConnection(Connection):
             self._broker.counts.refused["version"] += 1
             self.dismiss(_OLD_REFUSAL)
             return
-        self._serve(packets)
+        broker = self._broker
+        broker.is_reading = True
+        try:
+            self._serve(packets)
+        finally:
+            broker.is_reading = False
+            broker.flush()
 
     def on_clear(self) -> None:
         """Send what has waited, and read again."""

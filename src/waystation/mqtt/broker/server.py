@@ -64,7 +64,8 @@ class Broker:
         self._sessions = Sessions(self.dispatcher)
         self._authenticate = authenticate
         self._threads = ThreadPoolExecutor(_THREADS, "waystation broker passwords")
-        self._unflushed: list[ClientConnection] = []  # with something to write in this turn
+        self._unflushed: list[ClientConnection] = []  # connections with something to write
+        self.is_reading = False  # and what that brings is written at its end
 
     # From start to drain
 
@@ -87,12 +88,13 @@ class Broker:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def flush_later(self, connection: ClientConnection) -> None:
-        """Write what a connection has at the end of this turn, with those of all others."""
-        if not self._unflushed:
-            asyncio.get_running_loop().call_soon(self._flush)
+        """Write what a connection has at the end of this turn, or of what is being read."""
+        if not self._unflushed and not self.is_reading:
+            asyncio.get_running_loop().call_soon(self.flush)
         self._unflushed.append(connection)
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what all connections have."""
         unflushed, self._unflushed = self._unflushed, []
         for connection in unflushed:
             connection.flush()

@@ -209,7 +209,7 @@ class MqttLink(ABC):
             code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and self.state is not LinkState.CLOSING
         ):
             self.end(Reason.TRANSPORT_DOWN, "nobody subscribes to the peer's topic any more")
-        self._hub.settle_later(self)
+        self._hub.mark_unsettled(self)
 
     def _take(self, messages: Iterable[Message], size: int) -> None:
         """Keep what came until the end of the turn, or until the owner reads again."""
@@ -218,14 +218,14 @@ class MqttLink(ABC):
         limits = self._hub.limits
         if not self._reading and self._arrived_bytes > 4 * (limits.unsent + limits.frame):
             self.end(Reason.QUEUE_FULL, "the peer sent more than there is room for")
-        self._hub.settle_later(self)
+        self._hub.mark_unsettled(self)
 
     def _end_when_handed_in(self, reason: Reason | None, detail: str) -> None:
         """End the link once the owner has what came before."""
         if self.state is LinkState.OPEN:
             self.state = LinkState.ENDING
             self._ending = (reason, detail)
-            self._hub.settle_later(self)
+            self._hub.mark_unsettled(self)
 
     def _hand_in(self) -> None:
         messages, self._arrived = self._arrived, []

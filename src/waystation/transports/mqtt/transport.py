@@ -254,7 +254,7 @@ class Mqtt:
             link.end(Reason.TRANSPORT_DOWN, detail)
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
-        """Give each publication to whom it is for, and settle the links."""
+        """Give each publication to whom it is for."""
         inboxes, take = self._inboxes, self._format.take
         for packet in packets:
             topic = packet.topic
@@ -262,7 +262,13 @@ class Mqtt:
                 take(packet, topic)
             elif not self._format.take_other(packet, topic):
                 self._take_broadcast(topic, packet.payload)
-        self._settle()
+
+    def settle(self) -> None:
+        """Let links tell their owners what happened to them in this turn."""
+        while self._unsettled:
+            unsettled, self._unsettled = self._unsettled, {}
+            for link in unsettled:
+                link.settle()
 
     def uncrowded(self) -> None:
         """Let senders go on."""
@@ -285,10 +291,13 @@ class Mqtt:
         self._use(link)
         self.links[link.key] = link
 
+    def mark_unsettled(self, link: MqttLink) -> None:
+        """Let a link settle with the others, once the client has told all that came at once."""
+        self._unsettled[link] = None
+
     def settle_later(self, link: MqttLink) -> None:
-        """Let a link settle at the end of the turn."""
-        if not self._unsettled:
-            asyncio.get_running_loop().call_soon(self._settle)
+        """Let a link settle at the end of the turn, although nothing came."""
+        asyncio.get_running_loop().call_soon(self.settle)
         self._unsettled[link] = None
 
     def forget(self, link: MqttLink) -> None:
@@ -297,12 +306,6 @@ class Mqtt:
             del self.links[link.key]
             self._format.forgot(link)
             self._leave(link)
-
-    def _settle(self) -> None:
-        while self._unsettled:
-            unsettled, self._unsettled = self._unsettled, {}
-            for link in unsettled:
-                link.settle()
 
     def _use(self, user: object) -> None:
         self._users.add(user)
