@@ -43,6 +43,7 @@ OnAck: TypeAlias = Callable[[PubAckReasonCode], None]
 """Told what became of a message: the broker has it or says why not (QoS 1), or it has left this
 process (QoS 0). In the order of publishing."""
 
+_OPEN: Final = ConnectionState.OPEN
 _AROUND: Final = 512  # bytes that a packet has at most beside its topic and payload
 _CONNACK: Final = 0x20  # the first byte that a broker sends
 _MOST_IDS: Final = 60_000  # in use at the same time, so that a free one is found soon
@@ -154,7 +155,7 @@ class BrokerConnection(Connection):
         on_ack: OnAck | None = None,
     ) -> Reason | None:
         """Publish with the others of this turn; says why not, if it cannot be."""
-        if self.state is not ConnectionState.OPEN:
+        if self.state is not _OPEN:
             return Reason.TRANSPORT_DOWN
         if not self.fits(len(payload) + len(topic)):
             return Reason.TOO_LARGE

@@ -62,6 +62,9 @@ class Admission(Enum):
     DISMISSED = "it has been told to go, or has said goodbye"
 
 
+_ADMITTED: Final = Admission.ADMITTED  # looking up a member of an enum costs more than the rest
+
+
 class ClientConnection(Connection):
     """A connection that the broker accepted."""
 
@@ -115,7 +118,7 @@ class ClientConnection(Connection):
     def on_clear(self) -> None:
         """Send what has waited, and read again."""
         self.resume_reading()
-        if self.admission is Admission.ADMITTED:
+        if self.admission is _ADMITTED:
             self._dispatcher.send_waiting(self.session)
 
     def on_silence(self) -> None:
@@ -140,7 +143,7 @@ class ClientConnection(Connection):
                 self._broker.authenticated(self, packet, done)
                 self.resume_reading()
                 early, self._early = self._early, ()
-                if self.admission is Admission.ADMITTED:
+                if self.admission is _ADMITTED:
                     self._serve(early)
 
         self.admission = Admission.AUTHENTICATING
@@ -153,7 +156,7 @@ class ClientConnection(Connection):
     ) -> None:
         """Serve a client that is who it says."""
         self.session = session
-        self.admission = Admission.ADMITTED
+        self.admission = _ADMITTED
         self.receive_maximum = receive_maximum
         self._largest = largest
         self.peer_spoke()
@@ -167,7 +170,7 @@ class ClientConnection(Connection):
 
     def expel(self, code: DisconnectReasonCode, detail: str) -> None:
         """End the connection of a client that did something wrong; others see only its will."""
-        was_admitted = self.admission is Admission.ADMITTED
+        was_admitted = self.admission is _ADMITTED
         self._leave(code.name.lower(), detail)
         if was_admitted:
             self.disconnect(code, detail)
@@ -192,8 +195,9 @@ class ClientConnection(Connection):
         """
         if not self._size:
             self._broker.flush_later(self)
-        self.queue(data)
-        if self.peer_is_slow and self.unsent > 2 * self.limits.high_water:
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._paused and self.unsent > 2 * self.limits.high_water:
             self.pause_reading()
 
     def deliver(self, delivery: Delivery, packet_id: int, *, again: bool = False) -> bool:
@@ -227,7 +231,7 @@ class ClientConnection(Connection):
     def _serve(self, packets: Iterable[Packet]) -> None:
         rest = iter(packets)
         for packet in rest:
-            if self.admission is Admission.ADMITTED:
+            if self.admission is _ADMITTED:
                 handle = _HANDLERS.get(type(packet))
                 if handle is None:
                     self.expel(_Code.PROTOCOL_ERROR, f"unexpected {type(packet).__name__}")
@@ -235,7 +239,7 @@ class ClientConnection(Connection):
                     handle(self, packet)
             else:  # and the packet is CONNECT, because of its first byte
                 self._broker.connect(self, packet)
-            if self.admission is not Admission.ADMITTED:
+            if self.admission is not _ADMITTED:
                 self._early = list(rest)
                 break
         error = self._reader.error
@@ -356,7 +360,7 @@ class ClientConnection(Connection):
     def _leave(self, cause: str, detail: str) -> None:
         """Tell the broker that the client is gone, once."""
         if self.admission is not Admission.DISMISSED:
-            was_admitted = self.admission is Admission.ADMITTED
+            was_admitted = self.admission is _ADMITTED
             self.admission = Admission.DISMISSED
             self._broker.left(self, cause, detail, self.session if was_admitted else None)
 

@@ -54,6 +54,12 @@ class LinkState(IntEnum):
     ENDED = 4
 
 
+_OPEN: Final = LinkState.OPEN
+_CLOSING: Final = LinkState.CLOSING
+_ENDING: Final = LinkState.ENDING
+_ENDED: Final = LinkState.ENDED
+
+
 class MqttLink(ABC):
     """What all links do."""
 
@@ -62,7 +68,7 @@ class MqttLink(ABC):
     ) -> None:
         self.place = peer
         self.key = (peer, b"")  # among all links
-        self.state = LinkState.OPEN
+        self.state = _OPEN
         self.inbox = inbox  # our topic that the peer answers to
         self._owner = owner
         self._hub = hub
@@ -104,39 +110,39 @@ class MqttLink(ABC):
 
     def close(self) -> None:
         """Write what was taken, within the time for it, and end."""
-        if self.state is LinkState.ENDING:
+        if self.state is _ENDING:
             self.end(*self._ending)
-        elif self.state is LinkState.OPEN:
-            self.state = LinkState.CLOSING
+        elif self.state is _OPEN:
+            self.state = _CLOSING
             self._start_timer(self._hub.limits.linger, self._end_lingering)
             self._hub.settle_later(self)
 
     def abort(self) -> None:
         """End at once."""
-        if self.state is not LinkState.ENDED:
-            self.state = LinkState.ENDED
+        if self.state is not _ENDED:
+            self.state = _ENDED
             self._loop.call_soon(self._finish, Reason.TRANSPORT_DOWN, "aborted")
 
     # What the transport tells
 
     def open(self) -> None:
         """Tell the owner that the link can be used."""
-        self.state = LinkState.OPEN
+        self.state = _OPEN
         self._owner.opened(self)
         self._owner.answered()
 
     def settle(self) -> None:
         """The end of a turn: tell what is out of our hands, and hand in what came."""
-        if self.state is LinkState.ENDED:
+        if self.state is _ENDED:
             return
         if self._sent:
             messages, self._sent = self._sent, 0
             self._owner.sent(messages)
         if self._reading:
             self._hand_in()
-            if self.state is LinkState.ENDING:
+            if self.state is _ENDING:
                 self.end(*self._ending)
-        if self.state is LinkState.CLOSING and not self._has_unsent():
+        if self.state is _CLOSING and not self._has_unsent():
             self._owner.sent()
             self.end(None, "closed")
 
@@ -144,7 +150,7 @@ class MqttLink(ABC):
         """Let the owner go on if there is room, here and at the peer."""
         if (
             self._owner_waits
-            and self.state is not LinkState.ENDED
+            and self.state is not _ENDED
             and not self._connection.is_crowded
             and self._has_room()
         ):
@@ -153,8 +159,8 @@ class MqttLink(ABC):
 
     def end(self, reason: Reason | None, detail: str) -> None:
         """End the link, and tell the owner why."""
-        if self.state is not LinkState.ENDED:
-            self.state = LinkState.ENDED
+        if self.state is not _ENDED:
+            self.state = _ENDED
             self._finish(reason, detail)
 
     # What kinds of links say
@@ -205,9 +211,7 @@ class MqttLink(ABC):
         self._unacknowledged -= 1
         if int(code) >= REFUSED:
             self.end(Reason.REFUSED, f"the broker refused a message: {words_of(code)}")
-        elif (
-            code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and self.state is not LinkState.CLOSING
-        ):
+        elif code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and self.state is not _CLOSING:
             self.end(Reason.TRANSPORT_DOWN, "nobody subscribes to the peer's topic any more")
         self._hub.mark_unsettled(self)
 
@@ -222,8 +226,8 @@ class MqttLink(ABC):
 
     def _end_when_handed_in(self, reason: Reason | None, detail: str) -> None:
         """End the link once the owner has what came before."""
-        if self.state is LinkState.OPEN:
-            self.state = LinkState.ENDING
+        if self.state is _OPEN:
+            self.state = _ENDING
             self._ending = (reason, detail)
             self._hub.mark_unsettled(self)
 
