@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -13,6 +14,8 @@ from typing import Final
 from waystation.net.place import parse_place
 
 _QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_ACKNOWLEDGED: Final = struct.Struct("120xQ")
+"""Where `tcpi_bytes_acked` stands in what Linux tells of a connection."""
 
 
 def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = False) -> None:
@@ -42,6 +45,18 @@ def acknowledge_at_once(found: socket.socket | None) -> None:
     if found is not None and _QUICKACK is not None:
         with suppress(OSError):
             found.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
+
+def acknowledged_bytes(found: socket.socket | None) -> int | None:
+    """How many bytes the peer's system has taken so far; None where the system does not tell."""
+    if found is None:
+        return None
+    try:
+        info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
+        acknowledged: int = _ACKNOWLEDGED.unpack(info)[0]
+    except (AttributeError, OSError, struct.error):
+        return None  # not TCP, not Linux, or closed
+    return acknowledged
 
 
 def reason_of(error: OSError) -> str:

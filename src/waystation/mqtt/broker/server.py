@@ -74,6 +74,11 @@ class Broker:
         """Where it listens, with the port that was chosen if any would do."""
         return self._server.place
 
+    @property
+    def draining(self) -> bool:
+        """Whether it is ending."""
+        return self._server.draining
+
     async def start(self, place: str) -> None:
         """Listen; port 0 takes a free one, and `place` says which."""
         await self._server.start(place)
