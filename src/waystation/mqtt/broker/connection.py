@@ -12,8 +12,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtt5 import (
-    ConnAckPacket,
-    ConnAckReasonCode,
     ConnectPacket,
     DisconnectPacket,
     DisconnectReasonCode,
@@ -117,8 +115,8 @@ class ClientConnection(Connection):
 
     def on_clear(self) -> None:
         """Send what has waited, and read again."""
-        self.resume_reading()
         if self.admission is _ADMITTED:
+            self.resume_reading()
             self._dispatcher.send_waiting(self.session)
 
     def on_silence(self) -> None:
@@ -164,22 +162,19 @@ class ClientConnection(Connection):
             self._keep_alive = keep_alive
             self.start_timer(keep_alive, self._check_keep_alive)
 
-    def refuse(self, code: ConnAckReasonCode, detail: str) -> None:
-        """Do not admit the client, and say why."""
-        self.dismiss(ConnAckPacket(reason_code=code, reason_str=detail[:200] or None).write())
-
     def expel(self, code: DisconnectReasonCode, detail: str) -> None:
         """End the connection of a client that did something wrong; others see only its will."""
         was_admitted = self.admission is _ADMITTED
         self._leave(code.name.lower(), detail)
         if was_admitted:
-            self.disconnect(code, detail)
+            self.dismiss(DisconnectPacket(reason_code=code, reason_str=detail).write())
         else:
             self.abort()
 
     def disconnect(self, code: DisconnectReasonCode, detail: str) -> None:
         """Say why, write what is left, and end; the session is left as it is."""
-        self.dismiss(DisconnectPacket(reason_code=code, reason_str=detail[:200] or None).write())
+        packet = DisconnectPacket(reason_code=code, reason_str=detail)
+        self.dismiss(packet.write() if self.admission is _ADMITTED else b"")
 
     def dismiss(self, last: bytes = b"") -> None:
         """Write what is left, with a last packet, and end."""

@@ -17,7 +17,8 @@ from waystation.mqtt.broker.access import Authenticate
 from waystation.mqtt.broker.connection import ClientConnection
 from waystation.mqtt.broker.counts import Counts
 from waystation.mqtt.broker.dispatch import Dispatcher
-from waystation.mqtt.broker.session import Session, SessionKey, Sessions, SessionState
+from waystation.mqtt.broker.publication import Publication
+from waystation.mqtt.broker.session import NEVER, Session, SessionKey, SessionState
 from waystation.mqtt.broker.settings import Settings
 from waystation.mqtt.broker.topics import is_topic
 from waystation.net.server import Server
@@ -61,7 +62,7 @@ class Broker:
         )
         self.counts = Counts(refused=self._server.refused)  # who counts there as well
         self.dispatcher = Dispatcher(self.settings, self.counts, self._server.complain)
-        self._sessions = Sessions(self.dispatcher)
+        self._sessions: dict[SessionKey, Session] = {}
         self._authenticate = authenticate
         self._threads = ThreadPoolExecutor(_THREADS, "waystation broker passwords")
         self._unflushed: list[ClientConnection] = []  # connections with something to write
@@ -85,7 +86,8 @@ class Broker:
 
     async def drain(self) -> None:
         """Accept no more clients, write what waits, and end all connections without wills."""
-        self._sessions.stop_timers()
+        for session in self._sessions.values():
+            session.stop_timers()
         for connection in list(self._server.connections):
             assert isinstance(connection, ClientConnection)
             connection.disconnect(DisconnectReasonCode.SERVER_SHUTTING_DOWN, "the broker is ending")
@@ -147,7 +149,9 @@ class Broker:
             found.connection.expel(
                 DisconnectReasonCode.SESSION_TAKEN_OVER, "another client has the same id"
             )
-        session, present = self._sessions.connect(key, connection, clean=packet.clean_start)
+        session, present = self._session(key, clean=packet.clean_start)
+        session.state = SessionState.CONNECTED
+        session.connection = connection
         asked = packet.session_expiry_interval
         session.expiry = self.bounded_expiry(asked)
         session.will = packet.will
@@ -171,9 +175,20 @@ class Broker:
             connection.deliver(delivery, packet_id, again=True)
         self.dispatcher.send_waiting(session)
 
+    def _session(self, key: SessionKey, *, clean: bool) -> tuple[Session, bool]:
+        """The session of a client that connects, and whether it existed before."""
+        session = self._sessions.get(key)
+        if session is not None and not clean:
+            session.stop_timers()
+            return session, True
+        if session is not None:
+            self._end(session)
+        session = self._sessions[key] = Session(key)
+        return session, False
+
     def _refuse(self, connection: ClientConnection, code: ConnAckReasonCode, detail: str) -> None:
         self.refused(connection, code, detail)
-        connection.refuse(code, detail)
+        connection.dismiss(ConnAckPacket(reason_code=code, reason_str=detail).write())
 
     # What connections tell
 
@@ -186,7 +201,7 @@ class Broker:
         if cause not in _ORDERLY:
             self._server.complain(f"disconnected: {cause}", connection.place, detail)
         if session is not None and session.state is SessionState.CONNECTED:
-            self._sessions.leave(session)
+            self._leave(session)
 
     def refused(self, connection: ClientConnection, code: Any, detail: str) -> None:
         """Count and log that a client was refused something."""
@@ -196,11 +211,42 @@ class Broker:
         """For how long a session may outlive its connection, of what the client asks for."""
         return min(seconds, self.settings.session_expiry)
 
+    # Clients that are away
+
+    def _leave(self, session: Session) -> None:
+        """Note that a client is away, and what has to happen if it stays away."""
+        session.state = SessionState.AWAY
+        session.connection = None
+        loop = asyncio.get_running_loop()
+        delay = 0 if session.will is None else min(session.will.will_delay_interval, session.expiry)
+        if delay:
+            session.will_timer = loop.call_later(delay, self._publish_will, session)
+        else:
+            self._publish_will(session)
+        if not session.expiry:
+            self._end(session)
+        elif session.expiry != NEVER:
+            session.expiry_timer = loop.call_later(session.expiry, self._end, session)
+
+    def _publish_will(self, session: Session) -> None:
+        will, session.will, session.will_timer = session.will, None, None
+        if will is not None:
+            self.counts.wills += 1
+            self.dispatcher.now = now = asyncio.get_running_loop().time()
+            self.dispatcher.publish(Publication(will, will.topic, now), None)
+
+    def _end(self, session: Session) -> None:
+        session.stop_timers()
+        self._publish_will(session)
+        session.state = SessionState.ENDED
+        del self._sessions[session.key]
+        self.dispatcher.forget(session)
+
     # What is told to people
 
     def connected(self) -> int:
         """How many clients are connected now."""
-        return self._sessions.connected()
+        return sum(s.state is SessionState.CONNECTED for s in self._sessions.values())
 
     def sessions(self) -> int:
         """How many sessions there are, those of clients that are away included."""
@@ -208,7 +254,7 @@ class Broker:
 
     def filters(self) -> list[str]:
         """What clients have subscribed to, those that are away included."""
-        return [filter for session in self._sessions for filter in session.subscriptions]
+        return [filter for s in self._sessions.values() for filter in s.subscriptions]
 
     def retained(self) -> int:
         """How many messages are retained."""

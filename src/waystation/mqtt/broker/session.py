@@ -1,4 +1,4 @@
-"""What the broker knows of one client, and all sessions together. No sockets here.
+"""What the broker knows of one client, connected or away. No sockets here.
 
 The life of a session:
 
@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqtt5 import Will
 from msgspec import Struct
 
-from waystation.mqtt.broker.publication import Delivery, Publication
+from waystation.mqtt.broker.publication import Delivery
 from waystation.mqtt.packets import next_free_id
 
 if TYPE_CHECKING:
     from waystation.mqtt.broker.connection import ClientConnection
-    from waystation.mqtt.broker.dispatch import Dispatcher
 
 NEVER: Final = 0xFFFFFFFF
 """The expiry of a session that does not expire."""
@@ -112,78 +110,3 @@ class Session:
             if timer is not None:
                 timer.cancel()
         self.will_timer = self.expiry_timer = None
-
-
-class Sessions:
-    """All sessions of a broker, and what happens to them when their clients come and go."""
-
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self._dispatcher = dispatcher
-        self._by_key: dict[SessionKey, Session] = {}
-
-    def __len__(self) -> int:
-        """How many there are, those of clients that are away included."""
-        return len(self._by_key)
-
-    def __iter__(self) -> Iterator[Session]:
-        """The sessions, the oldest first."""
-        return iter(self._by_key.values())
-
-    def connected(self) -> int:
-        """How many clients are connected."""
-        return sum(s.state is SessionState.CONNECTED for s in self)
-
-    def get(self, key: SessionKey) -> Session | None:
-        """The session of a client."""
-        return self._by_key.get(key)
-
-    def connect(
-        self, key: SessionKey, connection: ClientConnection, *, clean: bool
-    ) -> tuple[Session, bool]:
-        """The session of a client that connects, and whether it existed before."""
-        session = self._by_key.get(key)
-        if session is not None and clean:
-            self._end(session)
-            session = None
-        present = session is not None
-        if session is None:
-            session = self._by_key[key] = Session(key)
-        session.stop_timers()
-        session.state = SessionState.CONNECTED
-        session.connection = connection
-        return session, present
-
-    def leave(self, session: Session) -> None:
-        """Note that a client is away, and what has to happen if it stays away."""
-        session.state = SessionState.AWAY
-        session.connection = None
-        loop = asyncio.get_running_loop()
-        delay = 0 if session.will is None else min(session.will.will_delay_interval, session.expiry)
-        if delay:
-            session.will_timer = loop.call_later(delay, self._publish_will, session)
-        else:
-            self._publish_will(session)
-        if not session.expiry:
-            self._end(session)
-        elif session.expiry != NEVER:
-            session.expiry_timer = loop.call_later(session.expiry, self._end, session)
-
-    def stop_timers(self) -> None:
-        """Let no session expire, and publish no more wills: the broker is ending."""
-        for session in self:
-            session.stop_timers()
-
-    def _publish_will(self, session: Session) -> None:
-        will, session.will, session.will_timer = session.will, None, None
-        if will is not None:
-            dispatcher = self._dispatcher
-            dispatcher.counts.wills += 1
-            dispatcher.now = asyncio.get_running_loop().time()
-            dispatcher.publish(Publication(will, will.topic, dispatcher.now), None)
-
-    def _end(self, session: Session) -> None:
-        session.stop_timers()
-        self._publish_will(session)
-        session.state = SessionState.ENDED
-        del self._by_key[session.key]
-        self._dispatcher.forget(session)

@@ -78,26 +78,20 @@ def read_label(data: bytes | None) -> tuple[int, bytes, int, int] | None:
     return kind, tag, number, taken
 
 
-class _Frames:
-    """Decodes publications, each of which must be whole frames."""
+def _decoder(hub: Mqtt, owner: LinkOwner) -> FrameDecoder:
+    decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
+    decoder.feed(PREFACE)
+    return decoder
 
-    __slots__ = ("_decoder",)
 
-    def __init__(self, hub: Mqtt, owner: LinkOwner) -> None:
-        self._decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
-        self._decoder.feed(PREFACE)
-
-    def decode(self, payload: bytes) -> list[Message]:
-        return self._decoder.feed(payload)
-
-    def problem(self) -> tuple[Reason, str] | None:
-        """What is wrong with the last one."""
-        error = self._decoder.error
-        if error is not None:
-            return Reason.TOO_LARGE if error.too_large else Reason.MALFORMED, str(error)
-        if self._decoder.unfinished:
-            return Reason.MALFORMED, "a publication holds half a frame"
-        return None
+def _problem(decoder: FrameDecoder) -> tuple[Reason, str] | None:
+    """What is wrong with the last publication, which must have been whole frames."""
+    error = decoder.error
+    if error is not None:
+        return Reason.TOO_LARGE if error.too_large else Reason.MALFORMED, str(error)
+    if decoder.unfinished:
+        return Reason.MALFORMED, "a publication holds half a frame"
+    return None
 
 
 class OckamLink(MqttLink):
@@ -119,7 +113,7 @@ class OckamLink(MqttLink):
         self.incarnation = incarnation  # of the peer's connection to the broker
         self._tag = tag
         self._answer: asyncio.Future[None] | None = None  # of the peer, to our OPEN
-        self._frames = _Frames(hub, owner)
+        self._decoder = _decoder(hub, owner)
         self._number = 0  # of our last publication
         self._waiting: deque[tuple[Kind, bytes, int | None, bool]] = (
             deque()
@@ -230,9 +224,9 @@ class OckamLink(MqttLink):
         if kind == Kind.CLOSE:
             self._end_when_handed_in(None, "closed by the peer")
             return
-        self._take(self._frames.decode(payload), len(payload))
+        self._take(self._decoder.feed(payload), len(payload))
         self._asked |= kind == Kind.ASKING
-        if (problem := self._frames.problem()) is not None:
+        if (problem := _problem(self._decoder)) is not None:
             self.say(Kind.UNKNOWN)
             self._end_when_handed_in(*problem)
 
@@ -303,14 +297,14 @@ class PlainLink(ForeignLink):
 
     def __init__(self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str) -> None:
         super().__init__(hub, owner, inbox, peer)
-        self._frames = _Frames(hub, owner)
+        self._decoder = _decoder(hub, owner)
         self.end_when_idle()
 
     def heard(self, payload: bytes) -> None:
         """Take a frame that the peer published."""
         if self.state is LinkState.OPEN:
-            self._take(self._frames.decode(payload), len(payload))
-            if (problem := self._frames.problem()) is not None:
+            self._take(self._decoder.feed(payload), len(payload))
+            if (problem := _problem(self._decoder)) is not None:
                 self._end_when_handed_in(*problem)
 
     def _send(self, message: Message) -> Reason | None:
