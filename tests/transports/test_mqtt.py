@@ -119,7 +119,7 @@ async def test_a_token_is_proven_over_a_broker_as_anywhere() -> None:
 @runs
 async def test_nobody_listens_is_known_at_once() -> None:
     async with broker_here() as broker, hub(broker.place, "hub-a") as (here, _, _):
-        with pytest.raises(UnreachableError, match="nobody subscribes"):
+        with pytest.raises(UnreachableError, match="no subscriber"):
             await here.connect("mqtt://hubs/nobody", wait=0.5)
         verdict = await here.send("mqtt#hubs/nobody => x", b"", policy=FAIL)
         assert verdict.reason is Reason.TRANSPORT_DOWN

@@ -1,4 +1,4 @@
-"""An MQTT 5 client for a transport: one connection to a broker, kept; no word about our messages.
+"""An MQTT 5 client that stays connected to its broker. It knows nothing of Waystation's messages.
 
 Nothing is awaited and nothing is created per message: `BrokerConnection.publish` puts a packet with
 the others of the loop's turn, acknowledgements come back as plain calls. What belongs to one

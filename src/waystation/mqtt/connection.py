@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -43,6 +44,7 @@ OnAck: TypeAlias = Callable[[PubAckReasonCode], None]
 """Told what became of a message: the broker has it or says why not (QoS 1), or it has left this
 process (QoS 0). In the order of publishing."""
 
+_log: Final = logging.getLogger("waystation.mqtt")
 _OPEN: Final = ConnectionState.OPEN
 _AROUND: Final = 512  # bytes that a packet has at most beside its topic and payload
 _CONNACK: Final = 0x20  # the first byte that a broker sends
@@ -135,9 +137,11 @@ class BrokerConnection(Connection):
         self._telling = False
         added, removed = self._client.subscriptions.take_changes()
         for names in removed:
+            _log.debug("%s: unsubscribing from %s", self.place, names)
             self.write(UnsubscribePacket(self._hold(names), names).write())
         for filters in added:
             names = [asked.pattern for asked in filters]
+            _log.debug("%s: subscribing to %s", self.place, names)
             self.write(SubscribePacket(self._hold(names), filters).write())
 
     # Publishing
@@ -281,7 +285,7 @@ class BrokerConnection(Connection):
         self._relax()
 
     def on_sent(self, messages: int | None) -> None:
-        """Tell of messages that nobody acknowledges that they have left this process."""
+        """Tell that messages of QoS 0, which are not acknowledged, have left this process."""
         untold = self._untold
         for _ in range(len(untold) if messages is None else messages):
             on_ack = untold.popleft()

@@ -135,7 +135,7 @@ class PacketReader:
             except ValueError as error:
                 raise _malformed(str(error)) from None
             except BaseException as error:
-                # The library panics over text that is not UTF-8, and that is no Exception.
+                # The library panics over text that is not UTF-8; that is not an Exception.
                 if type(error).__name__ != "PanicException":
                     raise
                 raise _malformed("a text is not UTF-8") from None
@@ -184,7 +184,7 @@ def _check_text(data: bytes, at: int) -> None:
     Traceback (most recent call last):
     waystation.errors.DecodeError: mqtt: a text is not UTF-8
     """
-    if data.startswith(_PLAIN_ACK, at):  # half of all packets, and there is no text in them
+    if data.startswith(_PLAIN_ACK, at):  # as many as messages, and without text
         return
     size = packet_size(data, at)
     if not 0 < size <= len(data) - at:

@@ -243,7 +243,7 @@ class ClientConnection(Connection):
             self.expel(code, error.problem)
 
     def on_publish(self, packet: PublishPacket) -> None:
-        """Give a message to whom it concerns, and acknowledge it."""
+        """Give a message to its subscribers, and acknowledge it."""
         self._broker.counts.received += 1
         topic = packet.topic
         if packet.topic_alias is not None:

@@ -1,4 +1,4 @@
-"""Who gets which message: subscriptions, retained messages, and what waits for whom (MC-12).
+"""Who gets which message: subscriptions, retained messages, and the queues of clients (MC-12).
 
 A message is matched once per topic (the result holds until a subscription changes), written once
 for all that get the same bytes, and put into each receiver's own queue. Nobody waits for a receiver
@@ -8,6 +8,7 @@ and no bytes here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,8 @@ from waystation.mqtt.broker.publication import Delivery, Publication
 from waystation.mqtt.broker.session import Session, Subscription
 from waystation.mqtt.broker.settings import Settings
 from waystation.mqtt.broker.topics import TopicTrie
+
+_log: Final = logging.getLogger("waystation.broker")
 
 RETAINED_FULL: Final = "RETAINED_FULL"
 """Why a message was not retained, among the reasons of `Counts.dropped`."""
@@ -65,6 +68,7 @@ class Dispatcher:
         session = subscription.session
         session.subscriptions[subscription.filter] = subscription
         self._filters.put(subscription.filter, session.name, subscription)
+        _log.debug("%s subscribes to %r", session.name, subscription.filter)
         self.known_topics.clear()
 
     def unsubscribe(self, session: Session, filter: str) -> bool:
@@ -168,6 +172,7 @@ class Dispatcher:
 
     def _drop(self, session: Session, reason: Reason) -> None:
         self.counts.dropped[reason.value] += 1
+        _log.debug("%s: a message was dropped: %s", session.name, reason.value)
         self._complain(f"dropped: {reason.value}", session.key.client_id, "messages are lost")
 
     def _retain(self, publication: Publication) -> bool:

@@ -130,8 +130,8 @@ class Broker:
     ) -> None:
         """Let a client in whose password was checked, or say why not."""
         if (error := check.exception()) is not None:
-            _log.error("%s: no answer to who may connect", connection.place, exc_info=error)
-            self._refuse(connection, _Code.SERVER_UNAVAILABLE, "nobody can be checked now")
+            _log.error("%s: checking the password failed", connection.place, exc_info=error)
+            self._refuse(connection, _Code.SERVER_UNAVAILABLE, "passwords cannot be checked now")
         elif check.result():
             self._admit(connection, packet, packet.username)
         else:

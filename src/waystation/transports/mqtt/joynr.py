@@ -41,7 +41,7 @@ BACKEND: Final = "joynrdefaultgbid"
 """joynr's name for the broker of nodes that have only one."""
 
 PARTICIPANTS: Final = 10_000
-"""The limit of participants of which it is known where they are."""
+"""Participants whose link is remembered."""
 
 _ASKING: Final = frozenset(
     {

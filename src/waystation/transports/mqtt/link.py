@@ -212,7 +212,7 @@ class MqttLink(ABC):
         if int(code) >= REFUSED:
             self.end(Reason.REFUSED, f"the broker refused a message: {words_of(code)}")
         elif code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and self.state is not _CLOSING:
-            self.end(Reason.TRANSPORT_DOWN, "nobody subscribes to the peer's topic any more")
+            self.end(Reason.TRANSPORT_DOWN, "the peer's topic has no subscriber any more")
         self._hub.mark_unsettled(self)
 
     def _take(self, messages: Iterable[Message], size: int) -> None:

@@ -146,7 +146,7 @@ class OckamLink(MqttLink):
     def _open_acknowledged(self, code: PubAckReasonCode) -> None:
         if self.state is LinkState.OPENING:
             if code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS:
-                self.end(Reason.TRANSPORT_DOWN, "nobody subscribes to this topic")
+                self.end(Reason.TRANSPORT_DOWN, "this topic has no subscriber")
             elif int(code) >= REFUSED:
                 self.end(Reason.REFUSED, f"the broker refused: {words_of(code)}")
 
@@ -431,8 +431,8 @@ class OckamFormat:
     def encode_broadcast(self, multicast_id: str, message: Message) -> bytes:
         """The frame of a broadcast.
 
-        It says what it was published under, as joynr's do: so nobody takes for a broadcast what was
-        meant for a single node.
+        It names the id that it is published under, as joynr's do, so that a message to a single
+        node cannot be taken for a broadcast.
         """
         onward = message.onward_route.pushed(Address(LOCAL, multicast_id.encode()))
         addressed = message.rerouted(onward, message.return_route)

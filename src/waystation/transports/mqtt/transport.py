@@ -254,7 +254,7 @@ class Mqtt:
             link.end(Reason.TRANSPORT_DOWN, detail)
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
-        """Give each publication to whom it is for."""
+        """Take publications: for links, or broadcasts."""
         inboxes, take = self._inboxes, self._format.take
         for packet in packets:
             topic = packet.topic
