@@ -68,7 +68,7 @@ class Dispatcher:
         session = subscription.session
         session.subscriptions[subscription.filter] = subscription
         self._filters.put(subscription.filter, session.name, subscription)
-        _log.debug("%s subscribes to %r", session.name, subscription.filter)
+        _log.debug("client %r subscribes to %r", session.key.client_id, subscription.filter)
         self.known_topics.clear()
 
     def unsubscribe(self, session: Session, filter: str) -> bool:
@@ -172,7 +172,7 @@ class Dispatcher:
 
     def _drop(self, session: Session, reason: Reason) -> None:
         self.counts.dropped[reason.value] += 1
-        _log.debug("%s: a message was dropped: %s", session.name, reason.value)
+        _log.debug("a message for client %r was dropped: %s", session.key.client_id, reason.value)
         self._complain(f"dropped: {reason.value}", session.key.client_id, "messages are lost")
 
     def _retain(self, publication: Publication) -> bool:
