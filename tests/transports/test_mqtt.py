@@ -24,6 +24,7 @@ from waystation.node import FAIL, Node, Session, Wait
 from waystation.testing import check_transport, conformance
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.mqtt.joynr import encode_multicast, encode_unicast
+from waystation.transports.mqtt.link import LinkState
 from waystation.transports.mqtt.ockam import Kind, OckamLink, write_label
 from waystation.wire import smrf
 from waystation.wire.ockam import decode_body, encode_frame
@@ -284,6 +285,48 @@ async def test_what_is_for_no_link_here_is_told_to_its_sender() -> None:
             assert answers[0].correlation_data == write_label(Kind.UNKNOWN, b"12345678")
             assert here.sessions == []
             assert mine.counts["unknown"] == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [(Kind.CLOSE, None), (Kind.MESSAGE, Reason.MALFORMED)],
+    ids=["an orderly end", "half a frame"],
+)
+def test_what_came_before_the_end_of_a_link_waits_for_a_slow_worker(
+    last: Kind, reason: Reason | None
+) -> None:
+    tag = b"12345678"
+
+    async def scenario() -> None:
+        async with (
+            broker_here() as broker,
+            hub(broker.place, "hub-a") as (here, mine, journal),
+            raw_client(broker.place, []) as client,
+        ):
+            gate = Gate(here, "slow", inbox=1)
+
+            def say(kind: Kind, payload: bytes, number: int = 0) -> None:
+                label = write_label(kind, tag, number)
+                options = {"response_topic": "devices/7", "correlation": label}
+                client.connection.publish("hubs/hub-a", payload, 1, **options)
+
+            client.subscribe("devices/7", 1)
+            await until(lambda: client.subscriptions.is_settled)
+            say(Kind.OPEN, b"raw")
+            for number in range(1, 21):
+                message = Message(Route.parse("slow"), Route.parse("app"), b"%d" % number, ID)
+                say(Kind.MESSAGE, encode_frame(message), number)
+                if number == 10:
+                    await until(lambda: here.sessions and here.sessions[0].is_stalled)
+            say(last, b"\0\0\0\5x" if last is Kind.MESSAGE else b"", 21)
+            await until(lambda: next(iter(mine.links.values())).state is LinkState.ENDING)
+            gate.free.set()
+            await until(lambda: len(gate.got) == 20 and not here.sessions)
+            assert gate.got == [b"%d" % number for number in range(1, 21)]
+            assert journal.sessions[-1].reason is reason
+            assert mine.links == {}
+
+    watched(scenario)
 
 
 @runs
