@@ -494,3 +494,27 @@ async def test_draining_tells_everybody_and_does_no_wills() -> None:
 def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(LocalError, match=words):
         Settings(**options)
+
+
+@runs
+async def test_a_client_s_life_can_be_followed_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "waystation")
+    async with serving() as broker, client(broker) as sender:
+        async with client(broker, "followed", max_packet_size=100) as peer:
+            await peer.subscribe("a")
+            await sender.publish("a", bytes(1000))
+            peer.say(DisconnectPacket())
+            await peer.ended()
+        await until(lambda: broker.connected() == 1)
+    steps = (
+        ": connected",
+        "client 'followed' is connected",
+        "client 'followed' subscribes to 'a'",
+        "a message for client 'followed' was dropped: TOO_LARGE",
+        "goodbye",
+        "closed",
+    )
+    at = 0
+    for step in steps:
+        at = caplog.text.find(step, at)
+        assert at >= 0, step
