@@ -23,8 +23,8 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
 from waystation.mqtt.packets import REFUSED, words_of
+from waystation.transports.link import why_unsendable
 from waystation.transports.mqtt.link import ForeignLink, LinkState, MqttLink, expiry_seconds
-from waystation.transports.tcp import REASONS
 from waystation.transports.transport import LinkOwner
 from waystation.wire.joynr import unicast_topic
 from waystation.wire.ockam import (
@@ -173,7 +173,7 @@ class OckamLink(MqttLink):
         try:
             frame = encode_departure(message, limit=self._hub.limits.frame)
         except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
+            return why_unsendable(error)
         if not self._connection.fits(len(frame) + len(self.place)):
             return Reason.TOO_LARGE
         self._give(Kind.MESSAGE, frame, expiry_seconds(message.expiry), is_message=True)
@@ -311,7 +311,7 @@ class PlainLink(ForeignLink):
         try:
             frame = encode_departure(message, limit=self._hub.limits.frame)
         except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
+            return why_unsendable(error)
         return self._publish(self.place, frame, expiry=expiry_seconds(message.expiry))
 
 

@@ -31,10 +31,10 @@ from waystation.mqtt.packets import REFUSED, words_of
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import within
 from waystation.net.tls import Tls
+from waystation.transports.link import why_unsendable
 from waystation.transports.mqtt.joynr import JoynrFormat
 from waystation.transports.mqtt.link import MqttLink, expiry_seconds
 from waystation.transports.mqtt.ockam import OckamFormat
-from waystation.transports.tcp import REASONS
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.joynr import multicast_filter, unicast_topic
 
@@ -230,7 +230,7 @@ class Mqtt:
         try:
             payload = self._format.encode_broadcast(multicast_id, message)
         except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
+            return why_unsendable(error)
         expiry = expiry_seconds(message.expiry)
         return connection.publish(self._prefix + multicast_id, payload, self.qos, expiry=expiry)
 
