@@ -409,7 +409,7 @@ async def test_a_connection_that_was_closed_between_two_requests_is_opened_again
     for number in range(3):
         link.send(message(b"%d" % number))
         await until(lambda number=number: owner.settled == number + 1)  # type: ignore[misc]
-        await until(lambda: listener.server.connections == 1)  # on which it asks for messages
+        await until(lambda: len(listener.server.connections) == 1)  # on which it asks for messages
         await settle()  # and the link has noticed
     assert [m.payload for m in theirs.messages] == [b"0", b"1", b"2"]
     assert owner.end is None

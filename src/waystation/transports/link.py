@@ -7,18 +7,16 @@ about any format here.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 from enum import IntEnum
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.connection import Connection, ConnectionLimits, Failure, OneTimer
 from waystation.net.server import Server
-from waystation.transports.transport import LinkOwner
+from waystation.transports.transport import Link, LinkOwner
 
 _log = logging.getLogger("waystation.transports")
 
@@ -86,26 +84,27 @@ class LinkState(IntEnum):
     CLOSED = 3
 
 
-class QueuedLink(ABC):
+class QueuedLink(OneTimer, Link):
     """A link in which messages wait until they can go.
 
     More than `high_water` bytes make senders wait until a quarter of that is left. `linger` is the
     time in seconds to send what is left when the link closes.
     """
 
-    __slots__ = ("_crowded", "_high_water", "_linger", "_loop", "_timer", "owner", "place", "state")
+    __slots__ = ("_crowded", "_high_water", "_linger", "owner", "place", "state")
+
+    place: str
 
     def __init__(self, owner: LinkOwner, place: str, *, high_water: int, linger: float) -> None:
+        super().__init__()
         self.owner = owner
         self.place = place
         self.state = LinkState.OPEN
         self._high_water = high_water
         self._linger = linger
         self._crowded = False
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
 
-    # What subclasses implement
+    # What subclasses implement, beside `send_control` and when to read
 
     @abstractmethod
     def enqueue(self, message: Message) -> int:
@@ -118,18 +117,6 @@ class QueuedLink(ABC):
     @abstractmethod
     def on_end(self) -> None:
         """Let go of everything."""
-
-    @abstractmethod
-    def send_control(self, payload: bytes) -> None:
-        """Let a payload for the peer's session wait with the messages."""
-
-    @abstractmethod
-    def pause_reading(self) -> None:
-        """Hand in nothing more for now."""
-
-    @abstractmethod
-    def resume_reading(self) -> None:
-        """Hand in what comes again."""
 
     # What the owner asks for
 
@@ -177,17 +164,6 @@ class QueuedLink(ABC):
         _log.debug("%s: %s (%s)", self.place, detail, reason)
         self.on_end()
         self._loop.call_soon(self.owner.closed, reason, detail)
-
-    def start_timer(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call a function later, unless the timer is stopped or started anew before."""
-        self.stop_timer()
-        self._timer = self._loop.call_later(seconds, act)
-
-    def stop_timer(self) -> None:
-        """Call nothing later."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def _end_lingering(self) -> None:
         self.end(Reason.TRANSPORT_DOWN, "the peer did not take what was left")
