@@ -337,6 +337,8 @@ class BaseConnection(OneTimer):
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell how it ended."""
+        if self.state is ConnectionState.CLOSED:  # its server gave up on the handshake, and said so
+            return
         self.stop_timer()
         self.discard()
         if self.failure is None:

@@ -42,14 +42,11 @@ async def dial(
         try:
             async with within(limits.dial / len(places), [place]):
                 return HttpLink(owner, requests, await _open_channel(requests))
-        except TimeoutError as error:
-            errors.append(str(error))
-        except (OSError, ValueError) as error:
-            errors.append(f"{place}: {error}")
-        except BaseException:
+        except BaseException as error:
             requests.drop()
-            raise
-        requests.drop()
+            if not isinstance(error, OSError | ValueError):
+                raise
+            errors.append(str(error) if isinstance(error, TimeoutError) else f"{place}: {error}")
     raise ConnectionError("; ".join(errors) or "there is no place to connect to")
 
 
@@ -83,7 +80,7 @@ class Answer(msgspec.Struct, frozen=True):
 class _RequestConnection(Connection):
     """A connection to a listener, for one request after the other."""
 
-    __slots__ = ("_answer", "_body", "_head", "_http", "_limit", "_size")
+    __slots__ = ("_answer", "_body", "_head", "_http", "_limit")
 
     def __init__(self, limits: ConnectionLimits, limit: int) -> None:
         super().__init__(limits)
@@ -91,8 +88,7 @@ class _RequestConnection(Connection):
         self._http = h11.Connection(h11.CLIENT)
         self._answer: asyncio.Future[Answer] | None = None  # that the request waits for
         self._head: h11.Response | None = None
-        self._body: list[bytes] = []
-        self._size = 0
+        self._body = bytearray()
 
     async def request(
         self, method: str, target: str, headers: list[tuple[str, str]], body: bytes
@@ -138,11 +134,10 @@ class _RequestConnection(Connection):
             if isinstance(event, h11.Response):
                 self._head = event
             elif isinstance(event, h11.Data):
-                self._size += len(event.data)
-                if self._size > self._limit:
+                self._body += event.data
+                if len(self._body) > self._limit:
                     self.fail(Reason.TOO_LARGE, "the answer is too large")
                     return
-                self._body.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 self._complete()
                 return
@@ -151,9 +146,9 @@ class _RequestConnection(Connection):
         head, http = self._head, self._http
         assert head is not None
         assert self._answer is not None
-        answer = Answer(head.status_code, dict(head.headers), b"".join(self._body))
+        answer = Answer(head.status_code, dict(head.headers), bytes(self._body))
         self._answer.set_result(answer)
-        self._body, self._size = [], 0
+        self._body.clear()
         if http.our_state is http.their_state is h11.DONE and not http.trailing_data[0]:
             http.start_next_cycle()
         else:
@@ -166,12 +161,8 @@ class Requests:
     def __init__(self, place: str, tls: Tls | None, limits: HttpLimits) -> None:
         self.place = place
         self.limits = limits
-        self._tls = tls
+        self.tls = tls
         self._connection: _RequestConnection | None = None
-
-    def sibling(self) -> Requests:
-        """Requests to the same place, over a connection of their own."""
-        return Requests(self.place, self._tls, self.limits)
 
     async def request(
         self,
@@ -200,7 +191,7 @@ class Requests:
             lambda _: _RequestConnection(silent, limits.post),
             [self.place],
             timeout=limits.dial,
-            tls=self._tls,
+            tls=self.tls,
             handshake=limits.greeting,
         )
 
@@ -223,27 +214,16 @@ class HttpLink(ChannelEnd):
         self._theirs = channel
         self._path = f"/channels/{channel.id}"
         self._posts = requests
-        self._polls = requests.sibling()
+        self._polls = Requests(requests.place, requests.tls, limits)
         self._decoder = self._fresh_decoder()
         self._last = 0  # the number of the last frame that came
-        self._reads = asyncio.Event()  # the owner takes messages
-        self._reads.set()
         self._tasks: list[asyncio.Task[None]] = []
         self.hand_over()
         owner.answered()
         if self.state is not LinkState.CLOSED:
-            self._start("post", self._post_all)
-            self._start("poll", self._poll_all)
-
-    # What the owner asks for
-
-    def pause_reading(self) -> None:
-        """Ask for nothing more; the other end then holds its senders back."""
-        self._reads.clear()
-
-    def resume_reading(self) -> None:
-        """Ask again."""
-        self._reads.set()
+            for work in (self._post_all, self._poll_all):
+                name = f"waystation http {self.place}"
+                self._tasks.append(self._loop.create_task(self._run(work), name=name))
 
     def say_goodbye(self) -> None:
         """Post what is left, and then end the channel."""
@@ -304,18 +284,14 @@ class HttpLink(ChannelEnd):
 
     async def _until_read(self) -> None:
         """Wait until the owner takes messages, and let the channel live meanwhile."""
-        while not self._reads.is_set():
+        while not self.room.is_set():
             try:
                 async with asyncio.timeout(max(1.0, self._theirs.idle) / 3):
-                    await self._reads.wait()
+                    await self.room.wait()
             except TimeoutError:
                 await self._ask("limit=0")
 
     # Ending
-
-    def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        task = self._loop.create_task(self._run(work), name=f"waystation http {name} {self.place}")
-        self._tasks.append(task)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
