@@ -17,10 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.node.live import Gate, Journal, collect, echo, place_address, until, watched
-from tests.pipeline import oracle
 from tests.pipeline.frames import assert_same, collected
 from tests.pipeline.journals import read
-from tests.pipeline.oracle import Row
 from waystation import pipeline
 from waystation.core.address import Address
 from waystation.core.outcome import Reason
@@ -28,6 +26,8 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import UndeliverableError
 from waystation.node import FAIL, Node, Queue
 from waystation.node.policy import Wait
+from waystation.testing import oracle
+from waystation.testing.oracle import Row
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 

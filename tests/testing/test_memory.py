@@ -8,7 +8,7 @@ from tests.node.live import QUICK, Gate, Journal, collect, echo, nothing_is_left
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import UnreachableError
 from waystation.node import FAIL, Node
-from waystation.testing import MemoryNetwork, memory
+from waystation.testing import MemoryNetwork
 
 
 def node(name: str, network: MemoryNetwork) -> Node:
@@ -37,7 +37,7 @@ async def test_a_place_has_one_listener_and_any_is_always_free() -> None:
     network = MemoryNetwork()
     async with node("left", network) as left, node("right", network) as right:
         await left.listen("mem://hub")
-        with pytest.raises(OSError, match="somebody listens there already"):
+        with pytest.raises(OSError, match="already in use"):
             await right.listen("mem://hub")
         places = {(await right.listen("mem://any")).place for _ in range(3)}
         assert len(places) == 3
@@ -75,12 +75,13 @@ async def test_faults_come_and_go() -> None:
             await until(lambda: not session.is_open)
             verdict = await left.send("hub => sink", b"", policy=FAIL)
             assert verdict.reason is Reason.TRANSPORT_DOWN
-        await until(lambda: session.openings == 2)
+            path.refuse(refuse=False)
+            await until(lambda: session.openings == 2)
 
 
 @runs
 async def test_what_waits_in_a_link_is_bounded() -> None:
-    network = MemoryNetwork()
+    network = MemoryNetwork(unsent=100)
     async with node("left", network) as left, node("right", network) as right:
         journal = Journal(left)
         gate = Gate(right, "gate")
@@ -89,7 +90,7 @@ async def test_what_waits_in_a_link_is_bounded() -> None:
         taken = 0
         while (await left.send("hub => gate", b"", policy=FAIL)).outcome is Outcome.FORWARDED:
             taken += 1
-            assert taken < 10 * memory.UNSENT
+            assert taken < 10 * network.unsent
         await until(lambda: right.sessions[0].is_stalled)
         gate.free.set()
         await until(lambda: len(gate.got) == taken)
@@ -105,3 +106,19 @@ async def test_what_leads_nowhere_or_is_too_large_is_refused() -> None:
         assert (await left.send("hub", b"")).reason is Reason.NO_ROUTE
         assert (await left.send("hub => x", bytes(11))).reason is Reason.TOO_LARGE
         assert (await left.send("hub => x", bytes(10))).outcome is Outcome.FORWARDED
+
+
+@runs
+async def test_the_faults_of_a_path_concern_its_own_links_alone() -> None:
+    network = MemoryNetwork()
+    async with node("left", network) as left, node("right", network) as right:
+        echo(right)
+        await right.listen("mem://hub")
+        async with network.path("hub") as path:
+            faulty = await left.connect(f"mem://{path.place}", name="faulty", keep=False)
+            await left.connect("mem://hub", name="sound")
+            path.cut()
+            await until(lambda: not faulty.is_open)
+            assert (await left.request("sound => echo", b"x")).payload == b"x"
+        with pytest.raises(UnreachableError):
+            await left.connect(f"mem://{path.place}", keep=False)

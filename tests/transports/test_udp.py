@@ -32,8 +32,7 @@ from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
 from waystation.net.place import parse_place, place_of
 from waystation.node import Limits, Node
-from waystation.testing import check_transport, conformance
-from waystation.testing.datagram_path import udp_path
+from waystation.testing import CHECKS, LOSSY_CHECKS, check_transport, udp_path
 from waystation.transports.udp import Udp, UdpLimits, UdpLink
 from waystation.wire.ockam import CHUNK_SIZE, encode_body, fragments
 from waystation.wire.ockam_udp import GOODBYE, PeerReassembly, control_datagrams
@@ -56,8 +55,8 @@ def test_udp_passes_the_kit_for_datagrams(loop: str) -> None:
             too_large=300_000,
             lossy=True,
         )
-        assert result.passed == tuple(conformance.LOSSY_CHECKS)
-        assert len(result.passed) == len(conformance.CHECKS)
+        assert result.passed == tuple(LOSSY_CHECKS)
+        assert len(result.passed) == len(CHECKS)
 
     watched(scenario, LOOPS[loop], seconds=110)
 
@@ -86,11 +85,13 @@ def test_the_kit_finds_datagrams_that_come_twice_or_out_of_order(
     limits = UdpLimits(unread=10 * 1024 * 1024)
 
     async def scenario() -> None:
-        pair = conformance._Pair(
-            lambda: Udp(limits=limits), f"udp://{HOST}:0", udp_path, 1000, 300_000, 1.0
-        )
         with pytest.raises(AssertionError, match="out of order, or twice"):
-            await conformance.LOSSY_CHECKS[name](pair)
+            await check_transport(
+                lambda: Udp(limits=limits),
+                f"udp://{HOST}:0",
+                path=udp_path,
+                checks={name: LOSSY_CHECKS[name]},
+            )
 
     watched(scenario)
 

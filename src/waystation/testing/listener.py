@@ -1,0 +1,237 @@
+"""Checks of a listener against peers that misbehave in bytes, whatever it speaks.
+
+    await check_listener(ListenerCase(start=..., serve=..., opening=PREFACE, frame=...))
+
+The kit knows no format: a `ListenerCase` says how to start the listener, what an honest client
+does, and what a peer says first and then. From these the hostile peers are made: they are silent,
+stop in mid-frame, send garbage, flood, never read, and leave in every state. Each check ends with
+the honest client, which must still be served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Final, Self, TypeAlias
+
+from msgspec import Struct
+
+from waystation.net.place import parse_place
+from waystation.testing.checks import Conformance, require, run_checks
+from waystation.testing.waiting import until
+
+UNADMITTED: Final = 64 * 1024
+"""Bytes that a listener may hold of a peer that it has not admitted (FL-2)."""
+
+UNREAD: Final = 32 * 1024 * 1024
+"""Bytes of requests after which a peer that reads no answer must have been held back."""
+
+FLOOD: Final = 8 * 1024 * 1024
+"""Bytes of requests that are a flood."""
+
+_GARBAGE: Final = bytes(range(256)) * 16
+_SLACK: Final = 64 * 1024  # bytes that a connection itself may take
+
+
+class ListenerCase(Struct, frozen=True, kw_only=True):
+    """A listener to check, and what one has to know of its format.
+
+    `start` runs it, with deadlines of a second or so, and gives its place; a peer that says no
+    more than `opening` and `frame` is not admitted yet, where there is such a thing. `serve` acts
+    as a client that does nothing wrong; it raises if it is not served. `opening` is what a client
+    says first, `frame` one message that the listener answers. `begun` is the head of a message of
+    many megabytes, for what a listener holds of one that is never finished. `is_idle` says whether
+    nothing is left of former clients.
+    """
+
+    start: Callable[[], AbstractAsyncContextManager[str]]
+    serve: Callable[[str], Awaitable[None]]
+    opening: bytes
+    frame: bytes
+    begun: bytes = b""
+    is_idle: Callable[[], bool] = lambda: True
+    seconds: float = 15.0
+
+
+class _Peer:
+    """A TCP connection whose bytes the check chooses."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def dial(cls, place: str, said: bytes = b"") -> Self:
+        """Connect, and say something."""
+        peer = cls(*await asyncio.open_connection(*parse_place(place), limit=1024))
+        peer._writer.write(said)
+        return peer
+
+    async def say(self, data: bytes, seconds: float) -> bool:
+        """Say more; False if the listener does not take it in time, or has ended the connection."""
+        self._writer.write(data)
+        try:
+            async with asyncio.timeout(seconds):
+                await self._writer.drain()
+        except (TimeoutError, OSError):
+            return False
+        return not self._writer.transport.is_closing()
+
+    async def read_to_the_end(self, seconds: float) -> bool:
+        """Whether the listener ends the connection in time; what it says is ignored."""
+        try:
+            async with asyncio.timeout(seconds):
+                while await self._reader.read(65536):
+                    pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        return True
+
+    async def read_on(self) -> None:
+        """Read and ignore what the listener says."""
+        with suppress(OSError):
+            while await self._reader.read(65536):
+                pass
+
+    def close(self) -> None:
+        """Leave in order, as far as the connection still stands."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Leave without a word."""
+        self._writer.transport.abort()
+
+
+async def check_listener(
+    case: ListenerCase,
+    *,
+    checks: Mapping[str, ListenerCheck] | None = None,
+    time_factor: float = 1.0,
+) -> Conformance:
+    """Check a listener against hostile peers; raises NotConformingError."""
+    return await run_checks(LISTENER_CHECKS if checks is None else checks, case, time_factor)
+
+
+async def _must_end(case: ListenerCase, said: bytes, what: str) -> None:
+    """Check that a peer that says this and no more is disconnected, and that others are served."""
+    async with case.start() as place:
+        peer = await _Peer.dial(place, said)
+        await case.serve(place)
+        ended = await peer.read_to_the_end(case.seconds)
+        peer.abort()
+        require(ended, f"{what} keeps its connection for more than {case.seconds:g} s")
+        await until(case.is_idle)
+        await case.serve(place)
+
+
+async def _ends_a_silent_connection(case: ListenerCase) -> None:
+    await _must_end(case, b"", "a peer that says nothing")
+
+
+async def _ends_half_an_opening(case: ListenerCase) -> None:
+    if len(case.opening) > 1:
+        await _must_end(case, case.opening[:-1], "a peer that stops in its opening")
+
+
+async def _ends_half_a_frame(case: ListenerCase) -> None:
+    await _must_end(case, case.opening + case.frame[:-1], "a peer that stops in a frame")
+
+
+async def _survives_garbage(case: ListenerCase) -> None:
+    async with case.start() as place:
+        half = len(case.frame) // 2
+        for before in (
+            b"",
+            case.opening,
+            case.opening + case.frame,
+            case.opening + case.frame[:half],
+        ):
+            peer = await _Peer.dial(place, before + _GARBAGE)
+            await case.serve(place)
+            peer.close()
+        await until(case.is_idle)
+        await case.serve(place)
+
+
+async def _survives_a_flood(case: ListenerCase) -> None:
+    async with case.start() as place:
+        peer = await _Peer.dial(place, case.opening)
+        reading = asyncio.ensure_future(peer.read_on())
+        many = case.frame * (64 * 1024 // len(case.frame) + 1)
+        for _ in range(FLOOD // len(many)):
+            if not await peer.say(many, case.seconds):
+                break
+        await case.serve(place)
+        peer.abort()
+        await reading
+        await until(case.is_idle)
+
+
+async def _holds_back_a_peer_that_never_reads(case: ListenerCase) -> None:
+    async with case.start() as place:
+        peer = await _Peer.dial(place, case.opening)
+        many = case.frame * (64 * 1024 // len(case.frame) + 1)
+        said = 0
+        while said < UNREAD and await peer.say(many, 1.0):
+            said += len(many)
+        require(said < UNREAD, f"{said} bytes were taken from a peer that reads no answer")
+        await case.serve(place)
+        peer.abort()
+        await until(case.is_idle)
+
+
+async def _survives_a_close_in_every_state(case: ListenerCase) -> None:
+    whole = case.opening + case.frame
+    ends = {0, 1, len(case.opening) // 2, len(case.opening), len(whole) - 1, len(whole)}
+    async with case.start() as place:
+        for end in sorted(ends):
+            (await _Peer.dial(place, whole[:end])).close()
+            (await _Peer.dial(place, whole[:end])).abort()
+            answered = await _Peer.dial(place, whole[:end])
+            await case.serve(place)  # by now the listener has read it
+            answered.abort()
+        await until(case.is_idle)
+        await case.serve(place)
+
+
+async def _holds_little_of_a_peer_that_is_not_admitted(case: ListenerCase) -> None:
+    if not case.begun:
+        return
+    async with case.start() as place:
+        await case.serve(place)
+        tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            peers = [await _Peer.dial(place, case.opening + case.begun) for _ in range(4)]
+            for peer in peers:
+                for _ in range(32):
+                    if not await peer.say(bytes(32 * 1024), 0.2):
+                        break
+            await case.serve(place)
+            held = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+        for peer in peers:
+            peer.abort()
+        await until(case.is_idle)
+        most = len(peers) * (UNADMITTED + _SLACK)
+        require(held <= most, f"{held} bytes are held of {len(peers)} peers, more than {most}")
+
+
+ListenerCheck: TypeAlias = Callable[[ListenerCase], Awaitable[None]]
+
+LISTENER_CHECKS: Final[dict[str, ListenerCheck]] = {
+    "ends a silent connection": _ends_a_silent_connection,
+    "ends half an opening": _ends_half_an_opening,
+    "ends half a frame": _ends_half_a_frame,
+    "survives garbage": _survives_garbage,
+    "survives a flood": _survives_a_flood,
+    "holds back a peer that never reads": _holds_back_a_peer_that_never_reads,
+    "survives a close in every state": _survives_a_close_in_every_state,
+    "holds little of a peer that is not admitted": _holds_little_of_a_peer_that_is_not_admitted,
+}
+"""Every check of a listener by its name."""
