@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
+from waystation.core.address import Address
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.core.routing import RouteChange
@@ -53,12 +54,11 @@ class Recorder:
     def check_outcomes(self) -> None:
         """Check that every message had exactly one outcome, beside QUEUED before it (OB-1).
 
-        Call it when nothing is under way any more, for instance after the node was closed. Raises
-        AssertionError that names the messages.
+        A broadcast has one for each copy. Call it when nothing is under way any more, for instance
+        after the node was closed. Raises AssertionError that names the messages.
         """
         final = [r for r in self.messages if r.verdict.outcome is not Outcome.QUEUED]
-        entries = Counter((r.arrival.message.id, r.arrival.received_at) for r in final)
-        repeated = sorted(id for (id, _), count in entries.items() if count != 1)
+        repeated = sorted(id for (id, *_), count in Counter(map(_copy, final)).items() if count > 1)
         queued = {
             r.arrival.message.id for r in self.messages if r.verdict.outcome is Outcome.QUEUED
         }
@@ -68,6 +68,14 @@ class Recorder:
                 f"messages with more than one outcome: {repeated}; "
                 f"queued, and then without an outcome: {unfinished}"
             )
+
+
+def _copy(record: MessageRecord) -> tuple[str, int, str | None, Address | None]:
+    """What has one outcome: an entry of a message, or one copy of a broadcast."""
+    arrival, verdict = record.arrival, record.verdict
+    if arrival.multicast_id is None:
+        return arrival.message.id, arrival.received_at, None, None
+    return arrival.message.id, arrival.received_at, verdict.recipient, verdict.address
 
 
 def reason_or_outcome(verdict: Verdict) -> str:
