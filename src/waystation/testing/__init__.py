@@ -10,7 +10,12 @@ from waystation.testing.conformance import CHECKS, LOSSY_CHECKS, check_transport
 from waystation.testing.datagram_path import udp_path
 from waystation.testing.fleet import Fleet, has_route
 from waystation.testing.hostile import HOSTILE_CHECKS
-from waystation.testing.listener import LISTENER_CHECKS, ListenerCase, check_listener
+from waystation.testing.listener import (
+    LISTENER_CHECKS,
+    ListenerCase,
+    StartedListener,
+    check_listener,
+)
 from waystation.testing.memory import MemoryNetwork, MemoryPath, MemoryTransport
 from waystation.testing.path import FaultyPath, TcpPath, tcp_path
 from waystation.testing.recorder import Recorder, reason_or_outcome
@@ -35,6 +40,7 @@ __all__ = [
     "MemoryTransport",
     "NotConformingError",
     "Recorder",
+    "StartedListener",
     "TcpPath",
     "async_test",
     "check_listener",

@@ -33,6 +33,9 @@ FLOOD: Final = 20_000
 UNREAD: Final = 2_000
 """This many requests of 10 KB are sent by a peer that reads no answer, unless it is held back."""
 
+HELD: Final = 0.2
+"""Seconds after which a peer that is still held back need not send more."""
+
 SERVED: Final = 10.0
 """Seconds within which a peer that does nothing wrong gets its answer."""
 
@@ -133,11 +136,15 @@ class _Scene:
             answer = await honest.request(route, b"honest", timeout=timeout)
             require(answer.payload == b"honest", f"the answer is {answer.payload!r}")
 
-    async def is_rid_of(self, peer: HostilePeer) -> None:
-        """Let a peer leave, and check that nothing of it stays and each message was told once."""
-        if peer.link is not None:
-            peer.link.abort()
-        await self.pair.until(lambda: not self.node.sessions, "the session ends with its peer")
+    async def is_rid_of(self, *peers: HostilePeer) -> None:
+        """Let peers leave, and check that nothing of them stays and each message was told once."""
+        open_ones = [peer for peer in peers if peer.link is not None and not peer.is_over]
+        for peer in open_ones:
+            if peer.link is not None:
+                peer.link.resume_reading()
+                peer.link.close()
+        await self.pair.until(lambda: all(peer.is_over for peer in open_ones), "links end")
+        await self.pair.until(lambda: not self.node.sessions, "sessions end with their peers")
         self.recorder.check_outcomes()
 
 
@@ -151,6 +158,7 @@ async def _scene(pair: Pair, limits: Limits | None = None) -> AsyncIterator[_Sce
     )
     async with node, _started(pair.make) as transport:
         yield _Scene(pair, node, await node.listen(pair.place), transport)
+        await node.close(drain=0)
 
 
 @asynccontextmanager
@@ -176,19 +184,22 @@ async def _ends_a_session_that_proves_nothing(pair: Pair) -> None:
     async with right, _started(pair.make) as transport:
         listening = await right.listen(pair.place)
         peer = HostilePeer()
-        with suppress(OSError):
-            await transport.dial([listening.place], peer)
-            peer.send(b"not yet")
-            await pair.until(lambda: peer.is_over, "the session ends after `greeting` seconds")
-        await pair.until(lambda: not right.sessions, "nothing stays of it")
+        try:
+            with suppress(OSError):
+                peer.link = await transport.dial([listening.place], peer)
+                peer.send(b"not yet")
+                await pair.until(lambda: peer.is_over, "the session ends after `greeting` seconds")
+            await pair.until(lambda: not right.sessions, "nothing stays of it")
+        finally:
+            if peer.link is not None:
+                peer.link.abort()
 
 
 async def _survives_a_silent_peer(pair: Pair) -> None:
     async with _scene(pair) as scene:
         peers = [await scene.peer() for _ in range(20)]
         await scene.serves_others()
-        for peer in peers:
-            await scene.is_rid_of(peer)
+        await scene.is_rid_of(*peers)
 
 
 async def _survives_a_flood(pair: Pair) -> None:
@@ -208,10 +219,12 @@ async def _serves_others_while_a_peer_never_reads(pair: Pair) -> None:
         if peer.link is not None:
             peer.link.pause_reading()
         for _ in range(UNREAD):
-            if peer.is_held or peer.is_over:
-                break
             peer.send(bytes(10_000))
             await asyncio.sleep(0)
+            if peer.is_held:
+                await asyncio.sleep(HELD)
+                if peer.is_held:
+                    break
         await scene.serves_others()
         await scene.is_rid_of(peer)
 
@@ -231,21 +244,19 @@ async def _survives_garbage_after_the_handshake(pair: Pair) -> None:
 
 async def _survives_a_close_in_every_state(pair: Pair) -> None:
     async with _scene(pair) as scene:
-        for state in ("opened", "answered"):
-            await scene.peer(leave_when=state)
+        peers = [await scene.peer(leave_when=state) for state in ("opened", "answered")]
         for size in (0, 1, 100_000):
-            peer = await scene.peer()
+            aborting, closing = await scene.peer(), await scene.peer()
+            peers += [aborting, closing]
             if size:
-                peer.send(bytes(min(size, pair.largest)))
-            if peer.link is not None:
-                peer.link.abort()
-            closing = await scene.peer()
+                aborting.send(bytes(min(size, pair.largest)))
+            if aborting.link is not None:
+                aborting.link.abort()
             closing.send(b"last word")
             if closing.link is not None:
                 closing.link.close()
         await scene.serves_others()
-        await pair.until(lambda: not scene.node.sessions, "sessions end with their peers")
-        scene.recorder.check_outcomes()
+        await scene.is_rid_of(*peers)
 
 
 HOSTILE_CHECKS: Final[dict[str, Check]] = {

@@ -35,23 +35,28 @@ _GARBAGE: Final = bytes(range(256)) * 16
 _SLACK: Final = 64 * 1024  # bytes that a connection itself may take
 
 
+class StartedListener(Struct, frozen=True):
+    """Where a listener is, and whether nothing is left of former clients."""
+
+    place: str
+    is_idle: Callable[[], bool] = lambda: True
+
+
 class ListenerCase(Struct, frozen=True, kw_only=True):
     """A listener to check, and what one has to know of its format.
 
-    `start` runs it, with deadlines of a second or so, and gives its place; a peer that says no
-    more than `opening` and `frame` is not admitted yet, where there is such a thing. `serve` acts
-    as a client that does nothing wrong; it raises if it is not served. `opening` is what a client
-    says first, `frame` one message that the listener answers. `begun` is the head of a message of
-    many megabytes, for what a listener holds of one that is never finished. `is_idle` says whether
-    nothing is left of former clients.
+    `start` runs it, with deadlines of a second or so. `serve` acts as a client that does nothing
+    wrong, and raises if it is not served. `opening` is what a client says first, and `frame` one
+    message that the listener answers. `begun` is what a peer that is not admitted may say to begin
+    a message of 15 MB; leave it empty where that cannot be. A peer that must be disconnected has to
+    be so within `seconds`.
     """
 
-    start: Callable[[], AbstractAsyncContextManager[str]]
+    start: Callable[[], AbstractAsyncContextManager[StartedListener]]
     serve: Callable[[str], Awaitable[None]]
     opening: bytes
     frame: bytes
     begun: bytes = b""
-    is_idle: Callable[[], bool] = lambda: True
     seconds: float = 15.0
 
 
@@ -118,14 +123,14 @@ async def check_listener(
 
 async def _must_end(case: ListenerCase, said: bytes, what: str) -> None:
     """Check that a peer that says this and no more is disconnected, and that others are served."""
-    async with case.start() as place:
-        peer = await _Peer.dial(place, said)
-        await case.serve(place)
+    async with case.start() as listener:
+        peer = await _Peer.dial(listener.place, said)
+        await case.serve(listener.place)
         ended = await peer.read_to_the_end(case.seconds)
         peer.abort()
         require(ended, f"{what} keeps its connection for more than {case.seconds:g} s")
-        await until(case.is_idle)
-        await case.serve(place)
+        await until(listener.is_idle)
+        await case.serve(listener.place)
 
 
 async def _ends_a_silent_connection(case: ListenerCase) -> None:
@@ -142,7 +147,7 @@ async def _ends_half_a_frame(case: ListenerCase) -> None:
 
 
 async def _survives_garbage(case: ListenerCase) -> None:
-    async with case.start() as place:
+    async with case.start() as listener:
         half = len(case.frame) // 2
         for before in (
             b"",
@@ -150,74 +155,74 @@ async def _survives_garbage(case: ListenerCase) -> None:
             case.opening + case.frame,
             case.opening + case.frame[:half],
         ):
-            peer = await _Peer.dial(place, before + _GARBAGE)
-            await case.serve(place)
+            peer = await _Peer.dial(listener.place, before + _GARBAGE)
+            await case.serve(listener.place)
             peer.close()
-        await until(case.is_idle)
-        await case.serve(place)
+        await until(listener.is_idle)
+        await case.serve(listener.place)
 
 
 async def _survives_a_flood(case: ListenerCase) -> None:
-    async with case.start() as place:
-        peer = await _Peer.dial(place, case.opening)
+    async with case.start() as listener:
+        peer = await _Peer.dial(listener.place, case.opening)
         reading = asyncio.ensure_future(peer.read_on())
         many = case.frame * (64 * 1024 // len(case.frame) + 1)
         for _ in range(FLOOD // len(many)):
             if not await peer.say(many, case.seconds):
                 break
-        await case.serve(place)
+        await case.serve(listener.place)
         peer.abort()
         await reading
-        await until(case.is_idle)
+        await until(listener.is_idle)
 
 
 async def _holds_back_a_peer_that_never_reads(case: ListenerCase) -> None:
-    async with case.start() as place:
-        peer = await _Peer.dial(place, case.opening)
+    async with case.start() as listener:
+        peer = await _Peer.dial(listener.place, case.opening)
         many = case.frame * (64 * 1024 // len(case.frame) + 1)
         said = 0
         while said < UNREAD and await peer.say(many, 1.0):
             said += len(many)
         require(said < UNREAD, f"{said} bytes were taken from a peer that reads no answer")
-        await case.serve(place)
+        await case.serve(listener.place)
         peer.abort()
-        await until(case.is_idle)
+        await until(listener.is_idle)
 
 
 async def _survives_a_close_in_every_state(case: ListenerCase) -> None:
     whole = case.opening + case.frame
     ends = {0, 1, len(case.opening) // 2, len(case.opening), len(whole) - 1, len(whole)}
-    async with case.start() as place:
+    async with case.start() as listener:
         for end in sorted(ends):
-            (await _Peer.dial(place, whole[:end])).close()
-            (await _Peer.dial(place, whole[:end])).abort()
-            answered = await _Peer.dial(place, whole[:end])
-            await case.serve(place)  # by now the listener has read it
+            (await _Peer.dial(listener.place, whole[:end])).close()
+            (await _Peer.dial(listener.place, whole[:end])).abort()
+            answered = await _Peer.dial(listener.place, whole[:end])
+            await case.serve(listener.place)  # by now the listener has read it
             answered.abort()
-        await until(case.is_idle)
-        await case.serve(place)
+        await until(listener.is_idle)
+        await case.serve(listener.place)
 
 
 async def _holds_little_of_a_peer_that_is_not_admitted(case: ListenerCase) -> None:
     if not case.begun:
         return
-    async with case.start() as place:
-        await case.serve(place)
+    async with case.start() as listener:
+        await case.serve(listener.place)
         tracemalloc.start()
         try:
             before = tracemalloc.get_traced_memory()[0]
-            peers = [await _Peer.dial(place, case.opening + case.begun) for _ in range(4)]
+            peers = [await _Peer.dial(listener.place, case.begun) for _ in range(4)]
             for peer in peers:
                 for _ in range(32):
                     if not await peer.say(bytes(32 * 1024), 0.2):
                         break
-            await case.serve(place)
+            await case.serve(listener.place)
             held = tracemalloc.get_traced_memory()[0] - before
         finally:
             tracemalloc.stop()
         for peer in peers:
             peer.abort()
-        await until(case.is_idle)
+        await until(listener.is_idle)
         most = len(peers) * (UNADMITTED + _SLACK)
         require(held <= most, f"{held} bytes are held of {len(peers)} peers, more than {most}")
 
