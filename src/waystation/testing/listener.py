@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import tracemalloc
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Final, Self, TypeAlias
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -28,11 +28,11 @@ UNADMITTED: Final = 64 * 1024
 UNREAD: Final = 32 * 1024 * 1024
 """Bytes of requests after which a peer that reads no answer must have been held back."""
 
-FLOOD: Final = 8 * 1024 * 1024
-"""Bytes of requests that are a flood."""
+FLOOD: Final = 5_000
+"""This many requests are a flood, or 64 KiB of them if they are small."""
 
 _GARBAGE: Final = bytes(range(256)) * 16
-_SLACK: Final = 64 * 1024  # bytes that a connection itself may take
+_SLACK: Final = 192 * 1024  # bytes that a connection itself may take, on both sides
 
 
 class StartedListener(Struct, frozen=True):
@@ -47,15 +47,17 @@ class ListenerCase(Struct, frozen=True, kw_only=True):
 
     `start` runs it, with deadlines of a second or so. `serve` acts as a client that does nothing
     wrong, and raises if it is not served. `opening` is what a client says first, and `frame` one
-    message that the listener answers. `begun` is what a peer that is not admitted may say to begin
-    a message of 15 MB; leave it empty where that cannot be. A peer that must be disconnected has to
-    be so within `seconds`.
+    message that the listener answers. A client waits for the `answer` to its opening, if there is
+    one, before it says more. `begun` is what a peer that is not admitted may say, from its first
+    byte on, to begin a message of 15 MB; leave it empty where that cannot be. A peer that must be
+    disconnected has to be so within `seconds`.
     """
 
     start: Callable[[], AbstractAsyncContextManager[StartedListener]]
     serve: Callable[[str], Awaitable[None]]
     opening: bytes
     frame: bytes
+    answer: bytes = b""
     begun: bytes = b""
     seconds: float = 15.0
 
@@ -67,12 +69,14 @@ class _Peer:
         self._reader = reader
         self._writer = writer
 
-    @classmethod
-    async def dial(cls, place: str, said: bytes = b"") -> Self:
-        """Connect, and say something."""
-        peer = cls(*await asyncio.open_connection(*parse_place(place), limit=1024))
-        peer._writer.write(said)
-        return peer
+    async def open(self, case: ListenerCase, said: bytes) -> None:
+        """Say something from the first byte on, and wait for the answer to a whole opening."""
+        if case.answer and said.startswith(case.opening):
+            self._writer.write(case.opening)
+            said = said[len(case.opening) :]
+            async with asyncio.timeout(case.seconds):
+                await self._reader.readuntil(case.answer)
+        self._writer.write(said)
 
     async def say(self, data: bytes, seconds: float) -> bool:
         """Say more; False if the listener does not take it in time, or has ended the connection."""
@@ -102,13 +106,25 @@ class _Peer:
             while await self._reader.read(65536):
                 pass
 
-    def close(self) -> None:
-        """Leave in order, as far as the connection still stands."""
-        self._writer.close()
+    async def leave(self, *, in_order: bool = False) -> None:
+        """End the connection, in order or without a word."""
+        if in_order:
+            self._writer.close()
+        else:
+            self._writer.transport.abort()
+        with suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), 1.0)
 
-    def abort(self) -> None:
-        """Leave without a word."""
-        self._writer.transport.abort()
+
+@asynccontextmanager
+async def _peer(case: ListenerCase, place: str, said: bytes = b"") -> AsyncIterator[_Peer]:
+    """A connection on which something was said already; it is ended at the end."""
+    peer = _Peer(*await asyncio.open_connection(*parse_place(place), limit=1024))
+    try:
+        await peer.open(case, said)
+        yield peer
+    finally:
+        await peer.leave()
 
 
 async def check_listener(
@@ -124,11 +140,10 @@ async def check_listener(
 async def _must_end(case: ListenerCase, said: bytes, what: str) -> None:
     """Check that a peer that says this and no more is disconnected, and that others are served."""
     async with case.start() as listener:
-        peer = await _Peer.dial(listener.place, said)
-        await case.serve(listener.place)
-        ended = await peer.read_to_the_end(case.seconds)
-        peer.abort()
-        require(ended, f"{what} keeps its connection for more than {case.seconds:g} s")
+        async with _peer(case, listener.place, said) as peer:
+            await case.serve(listener.place)
+            ended = await peer.read_to_the_end(case.seconds)
+            require(ended, f"{what} keeps its connection for more than {case.seconds:g} s")
         await until(listener.is_idle)
         await case.serve(listener.place)
 
@@ -147,45 +162,37 @@ async def _ends_half_a_frame(case: ListenerCase) -> None:
 
 
 async def _survives_garbage(case: ListenerCase) -> None:
+    whole = case.opening + case.frame
+    half_a_frame = whole[: len(case.opening) + len(case.frame) // 2]
     async with case.start() as listener:
-        half = len(case.frame) // 2
-        for before in (
-            b"",
-            case.opening,
-            case.opening + case.frame,
-            case.opening + case.frame[:half],
-        ):
-            peer = await _Peer.dial(listener.place, before + _GARBAGE)
-            await case.serve(listener.place)
-            peer.close()
+        for before in (b"", case.opening, half_a_frame, whole):
+            async with _peer(case, listener.place, before + _GARBAGE):
+                await case.serve(listener.place)
         await until(listener.is_idle)
         await case.serve(listener.place)
 
 
 async def _survives_a_flood(case: ListenerCase) -> None:
     async with case.start() as listener:
-        peer = await _Peer.dial(listener.place, case.opening)
-        reading = asyncio.ensure_future(peer.read_on())
-        many = case.frame * (64 * 1024 // len(case.frame) + 1)
-        for _ in range(FLOOD // len(many)):
-            if not await peer.say(many, case.seconds):
-                break
-        await case.serve(listener.place)
-        peer.abort()
+        async with _peer(case, listener.place, case.opening) as peer:
+            reading = asyncio.ensure_future(peer.read_on())
+            many = _many(case)
+            for _ in range(1 + FLOOD * len(case.frame) // len(many)):
+                if not await peer.say(many, case.seconds):
+                    break
+            await case.serve(listener.place)
         await reading
         await until(listener.is_idle)
 
 
 async def _holds_back_a_peer_that_never_reads(case: ListenerCase) -> None:
     async with case.start() as listener:
-        peer = await _Peer.dial(listener.place, case.opening)
-        many = case.frame * (64 * 1024 // len(case.frame) + 1)
-        said = 0
-        while said < UNREAD and await peer.say(many, 1.0):
-            said += len(many)
-        require(said < UNREAD, f"{said} bytes were taken from a peer that reads no answer")
-        await case.serve(listener.place)
-        peer.abort()
+        async with _peer(case, listener.place, case.opening) as peer:
+            many, said = _many(case), 0
+            while said < UNREAD and await peer.say(many, 1.0):
+                said += len(many)
+            require(said < UNREAD, f"{said} bytes were taken from a peer that reads no answer")
+            await case.serve(listener.place)
         await until(listener.is_idle)
 
 
@@ -193,12 +200,13 @@ async def _survives_a_close_in_every_state(case: ListenerCase) -> None:
     whole = case.opening + case.frame
     ends = {0, 1, len(case.opening) // 2, len(case.opening), len(whole) - 1, len(whole)}
     async with case.start() as listener:
-        for end in sorted(ends):
-            (await _Peer.dial(listener.place, whole[:end])).close()
-            (await _Peer.dial(listener.place, whole[:end])).abort()
-            answered = await _Peer.dial(listener.place, whole[:end])
-            await case.serve(listener.place)  # by now the listener has read it
-            answered.abort()
+        for said in (whole[:end] for end in sorted(ends)):
+            async with _peer(case, listener.place, said) as peer:
+                await peer.leave(in_order=True)
+            async with _peer(case, listener.place, said):
+                pass
+            async with _peer(case, listener.place, said):
+                await case.serve(listener.place)  # by now the listener has read it
         await until(listener.is_idle)
         await case.serve(listener.place)
 
@@ -206,25 +214,28 @@ async def _survives_a_close_in_every_state(case: ListenerCase) -> None:
 async def _holds_little_of_a_peer_that_is_not_admitted(case: ListenerCase) -> None:
     if not case.begun:
         return
-    async with case.start() as listener:
+    async with case.start() as listener, AsyncExitStack() as stack:
         await case.serve(listener.place)
         tracemalloc.start()
-        try:
-            before = tracemalloc.get_traced_memory()[0]
-            peers = [await _Peer.dial(listener.place, case.begun) for _ in range(4)]
-            for peer in peers:
-                for _ in range(32):
-                    if not await peer.say(bytes(32 * 1024), 0.2):
-                        break
-            await case.serve(listener.place)
-            held = tracemalloc.get_traced_memory()[0] - before
-        finally:
-            tracemalloc.stop()
+        stack.callback(tracemalloc.stop)
+        before = tracemalloc.get_traced_memory()[0]
+        peers = [
+            await stack.enter_async_context(_peer(case, listener.place, case.begun))
+            for _ in range(4)
+        ]
         for peer in peers:
-            peer.abort()
-        await until(listener.is_idle)
+            for _ in range(32):
+                if not await peer.say(bytes(32 * 1024), 0.2):
+                    break
+        await case.serve(listener.place)
+        held = tracemalloc.get_traced_memory()[0] - before
         most = len(peers) * (UNADMITTED + _SLACK)
         require(held <= most, f"{held} bytes are held of {len(peers)} peers, more than {most}")
+
+
+def _many(case: ListenerCase) -> bytes:
+    """So many frames that they make up 64 KiB."""
+    return case.frame * (64 * 1024 // len(case.frame) + 1)
 
 
 ListenerCheck: TypeAlias = Callable[[ListenerCase], Awaitable[None]]
