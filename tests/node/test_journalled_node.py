@@ -20,7 +20,7 @@ from waystation.core.routing import RoutingEntry
 from waystation.journal import Journal
 from waystation.journal.read import Entry
 from waystation.node import FAIL, Context, Node
-from waystation.testing import ManualClock, MemoryNetwork
+from waystation.testing import ManualClock, MemoryNetwork, settle
 
 NAMES = ("a", "b", "c", "ghost")
 
@@ -109,7 +109,7 @@ async def act(node: Node, journal: Journal, clock: ManualClock, step: tuple[str,
     if kind == "start" and not is_here(node, value):
         node.start_worker((value,), lambda *_: None)
     elif kind == "stop" and is_here(node, value):
-        await asyncio.sleep(0.001)  # what it has is handled, so that nothing is dropped
+        await settle()  # what it has is handled, so that nothing is dropped
         await node.stop_worker(value)
     elif kind == "put":
         node.put_route(value)
@@ -143,7 +143,7 @@ def test_the_journal_of_random_traffic_replays_to_the_tables_and_outcomes_of_the
         end_journal = left.observe(journal.note)
         for step in steps:
             await act(left, journal, clock, step)
-        await asyncio.sleep(0.001)
+        await settle()
         now = left.tick() // 1_000
         snapshot = left.router.table.snapshot(now)
         matched = [list(left.router.subscriptions.match(id)) for id in ("p/x", "p/x/y")]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import Journal, runs, settle
+from tests.node.live import Journal, runs, settle, until
 from tests.rule_errors import breaks
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
@@ -136,11 +136,12 @@ async def test_a_worker_may_start_workers_while_it_handles_a_message() -> None:
 async def test_one_message_at_a_time_in_order_while_other_workers_go_on() -> None:
     async with a_node() as (node, _):
         log: list[str] = []
+        go_on = asyncio.Event()
 
         @node.worker("slow")
         async def slow(message: Message, _: Context) -> None:
             log.append(f"begin {message.payload.decode()}")
-            await asyncio.sleep(0.01)
+            await go_on.wait()
             log.append(f"end {message.payload.decode()}")
 
         quick = collector(node, "quick")
@@ -150,8 +151,8 @@ async def test_one_message_at_a_time_in_order_while_other_workers_go_on() -> Non
         await settle()
         assert quick == [("quick", b"meanwhile")]
         assert log == ["begin 1"]
-        await asyncio.sleep(0.05)
-        assert log == ["begin 1", "end 1", "begin 2", "end 2"]
+        go_on.set()
+        await until(lambda: log == ["begin 1", "end 1", "begin 2", "end 2"])
 
 
 @pytest.mark.rule("WK-5")
@@ -271,7 +272,7 @@ async def test_a_queued_message_goes_in_when_there_is_room_or_expires() -> None:
         for payload, seconds in ((b"expires", 0.01), (b"waits", 10)):
             verdict = await node.send("stuck", payload, policy=Queue(seconds))
             assert verdict.outcome is Outcome.QUEUED
-        await asyncio.sleep(0.03)
+        await until(lambda: (b"expires", "DROPPED", "EXPIRED") in outcomes(journal))
         go.set()
         await settle()
         assert outcomes(journal) == [

@@ -691,10 +691,10 @@ async def test_what_waits_for_a_session_is_told_when_the_node_closes() -> None:
 async def test_a_request_without_an_answer_ends_with_the_node() -> None:
     async with pair() as (client, _, server, _, place):
         collect(server, "silent")
-        waits = asyncio.ensure_future(client.request(f"tcp#{place} => silent", b"", timeout=5))
+        waits = asyncio.ensure_future(client.request(f"tcp#{place} => silent", b"", timeout=60))
         await until(lambda: server.sessions)
         await client.close()
-        done, _ = await asyncio.wait([waits], timeout=1)
+        done, _ = await asyncio.wait([waits], timeout=PATIENCE)
         waits.cancel()
         await asyncio.gather(waits, return_exceptions=True)
         assert done
@@ -713,7 +713,7 @@ async def test_a_full_inbox_stalls_its_own_connection_only_and_order_is_kept() -
             await client.send(f"tcp#{place} => gate", b"%d" % number)
         await until(lambda: server.sessions[0].is_stalled)
         async with Node("other", limits=QUICK) as other:
-            answer = await other.request(f"tcp#{place} => echo", b"not me", timeout=5)
+            answer = await other.request(f"tcp#{place} => echo", b"not me", timeout=PATIENCE)
             assert answer.payload == b"not me"
         with pytest.raises(NoAnswerError):  # behind the others, on the same connection
             await client.request(f"tcp#{place} => echo", b"me too", timeout=0.2)
@@ -854,7 +854,7 @@ async def test_a_sender_that_gives_up_takes_its_message_along() -> None:
 @pytest.mark.rule("WK-6")
 @runs
 async def test_a_slow_worker_does_not_cost_the_session() -> None:
-    limits = Limits(heartbeat=0.1, stall=30)
+    limits = Limits(heartbeat=0.5, stall=30)
     async with (
         serving(limits=limits) as (server, there, place),
         Node("client", limits=limits) as client,
@@ -862,7 +862,7 @@ async def test_a_slow_worker_does_not_cost_the_session() -> None:
         gate = Gate(server, "gate", inbox=1)
         for number in range(10):
             await client.send(f"tcp#{place} => gate", b"%d" % number)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2)  # longer than three heartbeats
         gate.free.set()
         await until(lambda: len(gate.got) == 10)
         assert there.told() == [("opened", None)]
@@ -903,20 +903,20 @@ async def test_a_peer_that_does_not_read_for_long_is_not_dead() -> None:
         await asyncio.sleep(3)
         gate.free.set()
         await asyncio.wait_for(streaming, PATIENCE)
-        await until(lambda: len(gate.got) == 600, 5)
+        await until(lambda: len(gate.got) == 600)
         assert there.told() == [("opened", None)]
 
 
 @runs
 async def test_a_peer_in_the_middle_of_a_large_message_is_alive() -> None:
-    limits = Limits(heartbeat=0.1)
+    limits = Limits(heartbeat=0.5)
     async with serving(limits=limits) as (_, journal, place):
         peer = await RawPeer.dial(place)
-        said = {"waystation": "hello", "node": "slow", "types": {}, "beat": 0.1}
+        said = {"waystation": "hello", "node": "slow", "types": {}, "beat": 0.5}
         peer.control(json.dumps(said).encode())
         frame = encode_frame(Message(Route.parse("echo"), Route.parse("app"), bytes(10_000)))
-        for at in range(0, len(frame), 500):
-            peer.say(frame[at : at + 500])
+        for at in range(0, len(frame), 250):  # two seconds, longer than three heartbeats
+            peer.say(frame[at : at + 250])
             await asyncio.sleep(0.05)
         try:
             assert len((await peer.hear()).payload) == 10_000

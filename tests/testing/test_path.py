@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.node.live import RawPeer, raw_listener, runs_on_every_loop, settle
+from tests.node.live import RawPeer, raw_listener, runs_on_every_loop, settle, until
 from waystation.testing import tcp_path
 
 
@@ -52,7 +52,7 @@ async def test_a_path_can_be_cut_at_once_or_after_so_many_bytes() -> None:
 
     async with raw_listener(listen) as target, tcp_path(target) as path:
         peer = await RawPeer.dial(path.place, b"before")
-        await asyncio.sleep(0.05)
+        await until(lambda: heard == [b"before"])
         path.cut()
         await peer.ended()
         path.cut_after(3)
