@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.node.live import RawPeer, raw_listener, runs_on_every_loop, settle, until
-from waystation.testing import tcp_path
+from tests.node.live import RawPeer, raw_listener, runs_on_every_loop
+from waystation.testing import settle, tcp_path, until
 
 
 async def _echo(peer: RawPeer) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.node.live import LOOPS, watched
+from tests.node.live import LOOPS
 from tests.transports.certificates import authority
-from waystation.testing import CHECKS, MemoryNetwork, check_transport
+from waystation.testing import CHECKS, MemoryNetwork, check_transport, run_checked
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.transports.transport import Transport
 
@@ -34,14 +34,14 @@ def test_tcp_passes_the_kit(make: Callable[[], Transport], loop: str) -> None:
         result = await check_transport(make, "tcp://127.0.0.1:0", too_large=TOO_LARGE)
         assert result.passed == tuple(CHECKS)
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
 def test_tcp_passes_the_kit_between_nodes_with_a_token() -> None:
     async def scenario() -> None:
         await check_transport(_plain, "tcp://127.0.0.1:0", too_large=TOO_LARGE, token=b"secret")
 
-    watched(scenario, LOOPS["uvloop"], seconds=110)
+    run_checked(scenario, LOOPS["uvloop"], seconds=110)
 
 
 @pytest.mark.rule("WK-10")
@@ -55,4 +55,4 @@ def test_the_network_in_memory_passes_the_kit(loop: str) -> None:
         assert network.links == set()
         assert network.listeners == {}
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
