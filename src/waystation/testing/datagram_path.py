@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
-from typing import Final
 
-from waystation.net.datagrams import (
-    Datagram,
-    DatagramSocket,
-    OpenSocket,
-    SocketAddress,
-    bound_socket,
-    connected_socket,
-    resolve_datagram,
-)
-
-BUFFER: Final = 4 * 1024 * 1024
-"""Bytes that the system keeps for each socket, so that only what shall be lost is lost."""
-
-LONGEST: Final = 65536
-"""Bytes of the longest datagram."""
+from waystation.net.place import parse_place, place_of
 
 
 class DatagramPath:
@@ -30,23 +17,26 @@ class DatagramPath:
     Beside the faults of every path, `lose` drops each datagram whose turn it is.
     """
 
-    def __init__(self, front: OpenSocket, target: tuple[int, SocketAddress]) -> None:
-        self._front = _watched(front, self._forward)
-        self._target = target
-        self._ways: dict[SocketAddress, DatagramSocket] = {}
-        self._cut: set[SocketAddress] = set()
+    def __init__(self, target: str) -> None:
+        self._target = parse_place(target)
+        self._loop = asyncio.get_running_loop()
+        self._front = _bound_socket()
+        self._ways: dict[tuple[object, ...], socket.socket] = {}
+        self._cut: set[tuple[object, ...]] = set()
         self._frozen = False
         self._refusing = False
         self._left: int | None = None
         self._lost: frozenset[int] = frozenset()
         self._passed = 0
-        self.place = self._front.place
+        self.place = place_of(self._front.getsockname())
+        self._loop.add_reader(self._front, self._forward)
 
     def cut(self) -> None:
         """Let nobody through who has come this way."""
         self._left = None
         self._cut.update(self._ways)
         for way in self._ways.values():
+            self._loop.remove_reader(way)
             way.close()
         self._ways.clear()
 
@@ -74,44 +64,58 @@ class DatagramPath:
     def close(self) -> None:
         """End it."""
         self.cut()
+        self._loop.remove_reader(self._front)
         self._front.close()
 
-    def _forward(self, batch: list[Datagram]) -> None:
-        for data, source in batch:
+    def _forward(self) -> None:
+        for _ in range(256):
+            try:
+                data, source = self._front.recvfrom(65536)
+            except OSError:
+                return
             self._pass(data, source)
 
-    def _pass(self, data: bytes, source: SocketAddress) -> None:
+    def _pass(self, data: bytes, source: tuple[object, ...]) -> None:
         number, self._passed = self._passed, self._passed + 1
         way = self._ways.get(source)
-        refused = way is None and self._refusing
-        if self._frozen or refused or source in self._cut or number in self._lost:
+        new = way is None
+        if self._frozen or source in self._cut or (new and self._refusing) or number in self._lost:
             return
         if way is None:
-            opened = connected_socket(*self._target, BUFFER)
-            way = self._ways[source] = _watched(opened, partial(self._back, source))
+            way = self._ways[source] = _bound_socket()
+            way.connect(self._target)
+            self._loop.add_reader(way, self._back, way, source)
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
                 self.cut()
                 return
-        way.send(data)
+        with contextlib.suppress(OSError):  # nobody is there
+            way.send(data)
 
-    def _back(self, source: SocketAddress, batch: list[Datagram]) -> None:
-        for data, _ in batch:
+    def _back(self, way: socket.socket, source: tuple[object, ...]) -> None:
+        for _ in range(256):
+            try:
+                data = way.recv(65536)
+            except OSError:
+                return
             if not self._frozen:
-                self._front.send(data, source)
+                with contextlib.suppress(OSError):
+                    self._front.sendto(data, source)
 
 
-def _watched(opened: OpenSocket, received: Callable[[list[Datagram]], None]) -> DatagramSocket:
-    """A socket of a path: what the system does not take, or nobody receives, is lost."""
-    return DatagramSocket(opened, LONGEST, received, lambda: None, lambda error: None)  # noqa: ARG005
+def _bound_socket() -> socket.socket:
+    found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    found.setblocking(False)
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
+    found.bind(("127.0.0.1", 0))
+    return found
 
 
 @asynccontextmanager
 async def udp_path(target: str) -> AsyncIterator[DatagramPath]:
     """A faulty path to a UDP listener, on this machine's loopback interface."""
-    front = await bound_socket("127.0.0.1:0", BUFFER)
-    path = DatagramPath(front, (await resolve_datagram(target))[0])
+    path = DatagramPath(target)
     try:
         yield path
     finally:
