@@ -3,9 +3,9 @@
     python scripts/write_reference.py            write the pages
     python scripts/write_reference.py --check    say which of them are out of date, and end with 1
 
-reference/api.md comes from the docstrings, reference/cli.md from the commands. Two pages are
-written by hand but for what stands between pairs of marks: reference/reasons.md, from the code, and
-how-to/size-a-fleet.md, from the results of the benchmarks:
+reference/api.md comes from the docstrings, reference/cli.md from the commands, reference/config.md
+from the settings. Two pages are written by hand but for what stands between pairs of marks:
+reference/reasons.md, from the code, and how-to/size-a-fleet.md, from the results of the benchmarks:
 
     <!-- code: NO_ROUTE -->          <!-- figures: sizes -->
     <!-- end of code -->             <!-- end of figures -->
@@ -24,6 +24,8 @@ from typing import Any
 
 import click
 import griffe
+
+from waystation.config.reference import reference as config_page
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -575,6 +577,7 @@ def pages() -> dict[Path, Callable[[], str]]:
     return {
         REFERENCE / "api.md": lambda: tidy(Api().page()),
         REFERENCE / "cli.md": lambda: tidy(cli_page()),
+        REFERENCE / "config.md": config_page,
         reasons: lambda: tidy(reasons_page(reasons.read_text("utf-8"))),
         SIZES: lambda: sizes_page(SIZES.read_text("utf-8")),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,9 @@ settings.register_profile(
     print_blob=True,
 )
 settings.load_profile(os.environ.get("WAYSTATION_HYPOTHESIS", "test"))
+
+# Whoever started the tests may ignore it, as nohup does, and every process below would as well.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 _PIPELINE = Path(__file__).parent / "pipeline"
 _SECOND = (

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
-from tests.node.live import PATIENCE, until
+from tests.node.live import PATIENCE
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import LogicalAddress
 from waystation.gossip_router import GossipServer, Settings
@@ -39,12 +39,8 @@ class Routers:
     async def kill(self, index: int) -> None:
         """Let a router vanish: its connections are reset, and nothing that waits is written."""
         server = self.servers[index]
-        server.draining = True
-        assert server._server is not None
-        server._server.close()
-        for client in list(server._clients.values()):
+        for client in server.clients():
             client.abort()
-        await until(lambda: not server._clients)
         await server.drain()
 
     async def restart(self, index: int) -> None:

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from waystation.cli.options import FILE, SETTINGS
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import check_place, tls_of, tls_options
+from waystation.cli.serving import check_place, metrics_option, monitoring, tls_of, tls_options
 from waystation.node.runner import run, stop_signals
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """What the command line says beside the settings."""
 
     listen: str
+    metrics: str | None
     passwords: Path | None
     tls_certificate: Path | None
     tls_key: Path | None
@@ -57,6 +58,7 @@ Examples:
     help="Where clients connect; MQTT's own port is 1883, with TLS 8883.",
 )
 @click.option("--passwords", metavar="FILE", type=FILE, help="Who may connect (Mosquitto's file).")
+@metrics_option
 @tls_options
 @click.option(
     "--max-connections", type=_number, default=10_000, help="So many clients at the same time."
@@ -103,9 +105,12 @@ def broker(**given: Any) -> None:
 
 
 async def _serve(server: Broker, options: Options) -> None:
+    from waystation.mqtt.broker import BrokerMetrics  # noqa: PLC0415 - it needs mqtt5
+
     with stop_signals() as told_to_end:
         await server.start(options.listen)
-        click.echo(f"listening on {server.place}")
-        await told_to_end.wait()
-        await server.drain()
+        async with monitoring(BrokerMetrics(server), options.metrics):
+            click.echo(f"listening on {server.place}")
+            await told_to_end.wait()
+            await server.drain()
         click.echo(f"counted {server.counts.as_json().decode()}")

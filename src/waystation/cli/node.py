@@ -12,7 +12,9 @@ import msgspec
 
 from waystation.cli.options import FILE, SETTINGS, json_option
 from waystation.cli.process import allow_files, log_to_stderr
+from waystation.cli.serving import metrics_option
 from waystation.config import Plan, Problem, check_file, running
+from waystation.config.running import Running
 from waystation.node.runner import run, stop_signals
 
 _HELP: Final = """Run a node: its listeners, parents, workers, limits, TLS, journal and access rules
@@ -35,10 +37,11 @@ Examples:
     type=FILE,
     help="The file that describes the node.",
 )
+@metrics_option
 @click.option("--check", is_flag=True, help="Only look for mistakes in the file.")
 @click.option("--verbose", is_flag=True, help="Log who comes and goes, to stderr.")
 @json_option
-def node(config: Path, *, check: bool, verbose: bool, as_json: bool) -> int:
+def node(config: Path, *, metrics: str | None, check: bool, verbose: bool, as_json: bool) -> int:
     """Run a node, or check its file."""
     log_to_stderr(verbose=verbose)
     plan, problems = check_file(config)
@@ -47,6 +50,8 @@ def node(config: Path, *, check: bool, verbose: bool, as_json: bool) -> int:
     if check:
         click.echo("[]" if as_json else f"{config}: no mistakes")
         return 0
+    if metrics is not None:
+        plan = msgspec.structs.replace(plan, metrics=metrics)
     allow_files(plan.limits.sessions)
     run(_serve(plan, as_json=as_json))
     return 0
@@ -78,15 +83,20 @@ async def _serve(plan: Plan, *, as_json: bool) -> None:
             finally:
                 if starting.exception():
                     told.cancel()
-            _announce(plan, [listening.url for listening in live.listening], as_json=as_json)
+            _announce(plan, live, as_json=as_json)
             await told
 
 
-def _announce(plan: Plan, urls: list[str], *, as_json: bool) -> None:
+def _announce(plan: Plan, live: Running, *, as_json: bool) -> None:
     name = plan.settings.node.name
+    urls = [listening.url for listening in live.listening]
+    metrics = None if live.monitor is None else f"http://{live.monitor.place}/metrics"
     if as_json:
-        click.echo(msgspec.json.encode({"node": name, "listening": urls}).decode())
+        told = {"node": name, "listening": urls} | ({} if metrics is None else {"metrics": metrics})
+        click.echo(msgspec.json.encode(told).decode())
         return
+    if metrics is not None:
+        click.echo(f"metrics on {metrics}")
     for url in urls:
         click.echo(f"listening on {url}")
     click.echo(f"node {name} is ready")

@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from waystation.cli.options import FILE, SETTINGS, Numbers
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import check_place, tls_of, tls_options
-from waystation.gossip_router import Admission, GossipServer, Settings
-from waystation.gossip_router.monitor import Monitor
+from waystation.cli.serving import check_place, metrics_option, monitoring, tls_of, tls_options
+from waystation.gossip_router import Admission, GossipServer, RouterMetrics, Settings
 from waystation.node.runner import run, stop_signals
 
 _DEFAULT: Final = Settings()
@@ -27,14 +26,14 @@ _SETTINGS: Final = {
     "max_connections": "connections",
     "max_message": "message",
 }
-"""Options that are called otherwise than the settings they stand for."""
+"""Options whose names differ from those of their settings."""
 
 _number = click.IntRange(min=1)
 _seconds = Numbers(min=0, min_open=True)
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the command line says beside the settings."""
+    """Options that are not settings of the router."""
 
     listen: str
     metrics: str | None
@@ -70,79 +69,77 @@ Examples:
     callback=check_place,
     help="Where members connect; JGroups' own default port is 12001.",
 )
-@click.option(
-    "--metrics",
-    metavar="HOST:PORT",
-    callback=check_place,
-    help="Where to answer GET /metrics (Prometheus) and GET /health.",
-)
+@metrics_option
 @click.option(
     "--journal",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep a journal of all changes of membership, and of messages that were dropped.",
+    help="Keep a journal of membership changes and dropped messages.",
 )
 @click.option(
     "--journal-messages",
     is_flag=True,
-    help="Also of messages that were passed on; the router is several times slower then.",
+    help="Also journal messages that were passed on; the router is several times slower.",
 )
-@click.option("--name", default="router", help="The router's name in the journal.")
+@click.option("--name", default="router", help="Name of the router in the journal.")
 @tls_options
 @click.option("--admission", metavar="FILE", type=FILE, help="Who may use which group (TOML).")
 @click.option(
-    "--max-groups", type=_number, default=_DEFAULT.groups, help="So many groups at the same time."
+    "--max-groups", type=_number, default=_DEFAULT.groups, help="Maximum number of groups."
 )
 @click.option(
     "--max-members",
     type=_number,
     default=_DEFAULT.members_per_group,
-    help="So many members of a group.",
+    help="Maximum number of members of a group.",
 )
 @click.option(
     "--max-connection-members",
     type=_number,
     default=_DEFAULT.members_per_connection,
-    help="So many members over one connection.",
+    help="Maximum number of members over one connection.",
 )
 @click.option(
     "--max-connections",
     type=_number,
     default=_DEFAULT.connections,
-    help="So many connections at the same time.",
+    help="Maximum number of connections.",
 )
 @click.option(
-    "--max-message", type=_number, default=_DEFAULT.message, help="So many bytes in a message."
+    "--max-message",
+    type=_number,
+    default=_DEFAULT.message,
+    help="Maximum size of a message, in bytes.",
 )
 @click.option(
     "--queue",
     type=_number,
     default=_DEFAULT.queue,
-    help="So many bytes may wait for one receiver.",
+    help="Maximum number of bytes that wait for one receiver.",
 )
 @click.option(
     "--patience",
     type=Numbers(min=0),
     default=_DEFAULT.patience,
-    help="So many seconds are senders held back while a receiver catches up; 0: never.",
+    help="Seconds to hold senders back while a receiver catches up; 0: never.",
 )
 @click.option(
     "--slow-receiver",
     type=click.Choice(["shed", "disconnect"]),
     default=_DEFAULT.slow_receiver,
-    help="A full queue sheds; `disconnect` also gives up who takes nothing for --stall.",
+    help="Drop what finds a full queue; `disconnect` also ends the receiver, see --stall.",
 )
 @click.option(
     "--stall",
     type=_seconds,
     default=_DEFAULT.stall,
-    help="So many seconds may a receiver take nothing; see --slow-receiver.",
+    help="Seconds after which a receiver that takes nothing is disconnected.",
 )
 @click.option(
     "--silence",
     type=_seconds,
     default=_DEFAULT.silence,
-    help="So many seconds without a word, and a client that sends heartbeats is dead.",
+    help="Seconds without a sign of life after which a client is disconnected.",
 )
 @click.option("--verbose", is_flag=True, help="Log who joins and leaves, to stderr.")
 def router(**given: Any) -> None:
@@ -180,11 +177,7 @@ def _admission(options: Options) -> Admission | None:
 async def _serve(server: GossipServer, options: Options) -> None:
     with stop_signals() as told_to_end:
         await server.start(options.listen)
-        monitor = Monitor(server)
-        if options.metrics is not None:
-            await monitor.start(options.metrics)
-            click.echo(f"metrics on http://{monitor.place}/metrics")
-        click.echo(f"listening on {server.place}")
-        await told_to_end.wait()
-        await server.drain()
-        monitor.close()
+        async with monitoring(RouterMetrics(server), options.metrics):
+            click.echo(f"listening on {server.place}")
+            await told_to_end.wait()
+            await server.drain()

@@ -1,11 +1,12 @@
-"""Options that say where a server listens and with which TLS: for `broker` and `router`.
+"""What commands that serve share: where to listen, with which TLS, how to be monitored.
 
 No command lives here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,6 +14,7 @@ import click
 
 from waystation.cli.options import FILE
 from waystation.errors import LocalError
+from waystation.net.monitor import Monitor, Monitored
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 
@@ -28,6 +30,29 @@ _TLS: Final = (
         help="Clients must bring a certificate that one of these signed.",
     ),
 )
+
+
+def metrics_option(command: Command) -> Command:
+    """Add the option for the HTTP port of monitoring."""
+    return click.option(
+        "--metrics",
+        metavar="HOST:PORT",
+        callback=check_place,
+        help="Where to answer GET /metrics (Prometheus) and GET /health.",
+    )(command)
+
+
+@asynccontextmanager
+async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[None]:
+    """Answer for a program where the option says, and say so; None is nowhere."""
+    monitor = Monitor(subject)
+    if place is not None:
+        await monitor.start(place)
+        click.echo(f"metrics on http://{monitor.place}/metrics")
+    try:
+        yield
+    finally:
+        monitor.close()
 
 
 def tls_options(command: Command) -> Command:

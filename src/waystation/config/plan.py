@@ -33,6 +33,7 @@ from waystation.core.access import Access, AccessRule
 from waystation.core.address import Address
 from waystation.core.router import Router
 from waystation.errors import LocalError, quote
+from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 from waystation.node import Limits
 from waystation.transports.transport import Transport
@@ -73,6 +74,7 @@ class Plan(Struct, frozen=True):
     workers: tuple[PlannedWorker, ...]
     access: Access | None
     journal: dict[str, Any] | None
+    metrics: str | None
 
 
 def check_file(file: Path) -> tuple[Plan | None, list[Problem]]:
@@ -126,6 +128,7 @@ class _Planner:
             workers=workers,
             access=self._access(transports),
             journal=self._journal(),
+            metrics=self._metrics(),
         )
 
     # Places
@@ -354,6 +357,13 @@ class _Planner:
         options = structs.asdict(table)
         options["directory"] = self._file(table.directory)
         return options
+
+    def _metrics(self) -> str | None:
+        place = self._settings.node.metrics
+        with self._problems.noting(("node", "metrics")):
+            if place is not None:
+                parse_place(place)
+        return place
 
     def _secret(self, table: Secretive | MqttTable, path: KeyPath, name: str) -> str | None:
         given = {

@@ -1,6 +1,6 @@
 """docs/reference/config.md, written from the settings themselves.
 
-`python -m waystation.config.reference > docs/reference/config.md` after a change; a test compares.
+`make docs` writes the page, `make check` compares.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEAD: Final = """\
 
 For `waystation node --config FILE`; [how to write one](../how-to/configure-a-node.md). TOML, in
 UTF-8. File names are relative to the directory of the file. An unknown key is a mistake. `[[…]]`
-may come several times, `[…]` once. `python -m waystation.config.reference` writes this page.
+may come several times, `[…]` once.
 """
 
 
@@ -77,7 +77,3 @@ def _default(field: structs.FieldInfo) -> str:
     if value is None or value == {}:
         return ""
     return f"`{msgspec.json.encode(value).decode()}`"
-
-
-if __name__ == "__main__":
-    print(reference(), end="")  # noqa: T201

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -12,7 +12,9 @@ from msgspec import Struct
 from waystation.config.plan import Door, Plan
 from waystation.config.settings import ConnectTable, ListenTable
 from waystation.config.workers import make_handler
+from waystation.net.monitor import Monitor
 from waystation.node import Listening, Node
+from waystation.node.metrics import NodeMetrics
 from waystation.node.status import Status
 
 if TYPE_CHECKING:
@@ -20,10 +22,11 @@ if TYPE_CHECKING:
 
 
 class Running(Struct, frozen=True):
-    """A node as its file describes it."""
+    """A node as its file describes it; `monitor` is its HTTP port, if it has one."""
 
     node: Node
     listening: list[Listening]
+    monitor: Monitor | None
 
 
 @asynccontextmanager
@@ -38,25 +41,37 @@ async def running(plan: Plan) -> AsyncIterator[Running]:
         async with _node(plan) as node:
             if journal is not None:
                 node.observe(journal.note)
-            with _status(node, plan, journal):
-                yield Running(node, await _start(node, plan))
+            async with _observed(node, plan, journal) as monitor:
+                yield Running(node, await _start(node, plan), monitor)
                 await node.close(drain=plan.settings.node.drain)
     finally:
         if journal is not None:
             await asyncio.to_thread(journal.close)
 
 
-@contextmanager
-def _status(node: Node, plan: Plan, journal: Journal | None) -> Iterator[None]:
-    if not plan.settings.status.enabled:
-        yield
+@asynccontextmanager
+async def _observed(
+    node: Node, plan: Plan, journal: Journal | None
+) -> AsyncIterator[Monitor | None]:
+    """Let peers and programs look at the node, as far as the file says so."""
+    enabled = plan.settings.status.enabled
+    if not enabled and plan.metrics is None:
+        yield None
         return
     status = Status(node, journal)
-    status.start()
+    if enabled:
+        status.start()
+    monitor = None
     try:
-        yield
+        if plan.metrics is not None:
+            monitor = Monitor(NodeMetrics(node, status))
+            with plan.problems.blaming(("node", "metrics")):
+                await monitor.start(plan.metrics)
+        yield monitor
     finally:
         status.stop()
+        if monitor is not None:
+            monitor.close()
 
 
 def _open_journal(plan: Plan) -> Journal | None:

@@ -75,6 +75,10 @@ class NodeTable(Secretive, frozen=True, kw_only=True):
         Seconds,
         Meta(description="seconds that workers have to finish when the node is told to end"),
     ] = 5.0
+    metrics: Annotated[
+        Text | None,
+        Meta(description="`host:port` of GET /metrics (Prometheus) and GET /health over HTTP"),
+    ] = None
     path: Annotated[
         Texts | None, Meta(description="directories to import workers from, beside the usual ones")
     ] = None

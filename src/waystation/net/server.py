@@ -178,7 +178,7 @@ class Server:
     def _overdue(self, latest: float) -> Iterator[BaseConnection]:
         for connection in self.connections:
             since = connection.unfinished_since
-            if since is not None and since < latest:
+            if since is not None and since < latest and connection.is_open:
                 yield connection
 
     def _look_for_descriptors(self) -> None:

@@ -6,10 +6,15 @@ import asyncio
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from waystation.net.place import parse_place
+
+_ACKNOWLEDGED: Final = struct.Struct("120xQ")
+"""Where `tcpi_bytes_acked` stands in what Linux tells of a connection."""
 
 
 def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = False) -> None:
@@ -28,6 +33,18 @@ def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = Fa
     found.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
     if user_timeout:
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))
+
+
+def acknowledged_bytes(found: socket.socket | None) -> int | None:
+    """How many bytes the peer's system has taken so far; None where the system does not tell."""
+    if found is None:
+        return None
+    try:
+        info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
+        acknowledged: int = _ACKNOWLEDGED.unpack(info)[0]
+    except (AttributeError, OSError, struct.error):
+        return None  # not TCP, not Linux, or closed
+    return acknowledged
 
 
 def reason_of(error: OSError) -> str:

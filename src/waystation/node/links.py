@@ -154,6 +154,11 @@ class Links:
             )
         return address
 
+    @property
+    def listening(self) -> list[Listening]:
+        """The listeners so far."""
+        return list(self._listeners)
+
     async def listen(self, text: str, token: bytes | None, *, outside: bool) -> Listening:
         """Open a listener."""
         address = self.parse(text)

@@ -240,6 +240,16 @@ class Node:
         """The sessions that have a link."""
         return list(self._links.sessions.values())
 
+    @property
+    def listening(self) -> list[Listening]:
+        """Where peers connect."""
+        return self._links.listening
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes nothing new any more, since it is being closed or is closed."""
+        return self._kernel.stage is not _RUNNING
+
     # Routes
 
     def put_route(self, entry: RoutingEntry) -> RouteChange:

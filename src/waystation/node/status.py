@@ -181,7 +181,7 @@ class Status:
         self._node = node
         self._journal = journal
         self._counts: defaultdict[str, int] = defaultdict(int)
-        self._events: Counter[str] = Counter()
+        self.session_events: Counter[tuple[str, str]] = Counter()  # by kind and transport
         self._bytes = 0
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
@@ -207,7 +207,8 @@ class Status:
             self._counts[verdict.outcome if reason is None else reason] += 1
             self._bytes += len(record.arrival.message.payload)
         elif isinstance(record, SessionRecord):
-            self._events[record.kind] += 1
+            transport = self._transport(int(record.place.partition("#")[0]))
+            self.session_events[record.kind.value, transport] += 1
 
     async def answer(self, message: Message, context: Context) -> None:
         """Handle a request; an invalid one is answered like an empty one."""
@@ -242,6 +243,9 @@ class Status:
         routes = yield from self._routes(asked, milliseconds)
         sessions = yield from self._sessions(asked)
         subscriptions = yield from self._subscriptions(asked)
+        events: Counter[str] = Counter()
+        for (kind, _), count in self.session_events.items():
+            events[kind] += count
         now = self._mark()
         before = self._marks[0]
         seconds = max(now.at - before.at, 0.001)
@@ -260,7 +264,7 @@ class Status:
             routes=[_route(entry) for entry in routes.told],
             sessions_total=len(self._node.sessions),
             sessions=[_session(session) for session in sessions.told],
-            session_events={str(kind): count for kind, count in sorted(self._events.items())},
+            session_events=dict(sorted(events.items())),
             journal_lost=None if self._journal is None else self._journal.lost,
             hub=self._node.is_hub,
             routes_fitting=routes.fitting,
@@ -331,6 +335,13 @@ class Status:
                 most,
             )
         )
+
+    def sessions_by_transport(self) -> Counter[str]:
+        """How many sessions have a link now, by the name of its transport."""
+        return Counter(self._transport(session.place.type) for session in self._node.sessions)
+
+    def _transport(self, number: int) -> str:
+        return self._node.router.types.name(number) or str(number)
 
     def _mark(self) -> _Mark:
         return _Mark(self._loop.time(), dict(self._counts), self._bytes)
