@@ -178,7 +178,7 @@ CASES: dict[str, ListenerCase] = {
     ),
     "MQTT broker": ListenerCase(
         start=_broker,
-        serve=_answering(MQTT_CONNECT + MQTT_PING, b"\xd0\x00"),
+        serve=_answering(MQTT_CONNECT[:-1] + b"k" + MQTT_PING, b"\xd0\x00"),  # another client
         opening=MQTT_CONNECT,
         frame=MQTT_PING,
         begun=b"\x10\xc0\xc3\x93\x07",  # a CONNECT of 15 MB
