@@ -257,12 +257,12 @@ class Fleet:
 
 def has_route(node: Node, participant: str) -> bool:
     """Whether a node has a route to a participant at the moment."""
-    return node.router.table.contains(participant, node.tick() // 1000)
+    return node.router.table.contains(participant, node.expiry_in(0.0))
 
 
 def unknown_to(parent: Node, leaf: Node) -> set[str]:
     """The participants and subscription patterns of a leaf that its parent does not know yet."""
-    entries = leaf.router.table.snapshot(leaf.tick() // 1000).values()
+    entries = leaf.router.table.snapshot(leaf.expiry_in(0.0)).values()
     sessions = {session.name for session in leaf.sessions}
     offered = {
         entry.participant
