@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from starlette.responses import PlainTextResponse
 
-from waystation.console.guard import Doors, Guard, Names, check_token
+from waystation.console.guard import Doors, Guard, check_token
 from waystation.errors import LocalError
+from waystation.net.hosts import HostNames
 
 TOKEN = "a-token-of-many-letters"  # noqa: S105 - opens nothing but these tests
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens there
@@ -46,7 +47,7 @@ def ask_with(guard: Guard, method: str, path: str, pairs: list[tuple[bytes, byte
 
 
 def guard(host: str = "127.0.0.1", token: str | None = None, *allowed: str) -> Guard:
-    return Guard(PlainTextResponse("hello"), Names(host, allowed), Doors(token, 8480))
+    return Guard(PlainTextResponse("hello"), HostNames(host, allowed), Doors(token, 8480))
 
 
 @pytest.mark.parametrize(
@@ -120,7 +121,7 @@ def test_the_cookie_stands_for_the_token_and_does_not_hold_it() -> None:
     assert TOKEN not in cookie
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    locked = Guard(PlainTextResponse("hello"), Names(EVERYWHERE), doors)
+    locked = Guard(PlainTextResponse("hello"), HostNames(EVERYWHERE), doors)
     assert ask(locked, cookie=cookie.partition(";")[0]).status == 200
 
 

@@ -102,7 +102,7 @@ async def test_through_a_hub_of_a_hub_the_global_directory_is_found_too() -> Non
         await offering(a, TRUCK, everywhere=True)
         await there.discover(*OFFER)
         assert existing(there).address == place_address(place_of(top_url))
-        await until(lambda: middle.router.table.contains(TRUCK, middle.tick() // 1000))
+        await until(lambda: middle.router.table.contains(TRUCK, middle.now()))
         assert (await there.request(TRUCK, b"down")).payload == b"down"
 
 

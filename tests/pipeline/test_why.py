@@ -24,7 +24,7 @@ def test_built_tables_tell_the_same_story(tmp_path: Path, spark: SparkSession) -
     async def lose_one() -> str:
         async with Node("hub", journal=tmp_path / "journal") as node:
             far = Address.parse("tcp#127.0.0.1:1")
-            soon = node.tick() // 1000 + 20
+            soon = node.now() + 20
             node.put_route(RoutingEntry("truck-3", far, local=False, expiry=soon))
             await asyncio.sleep(0.1)
             return await one(node, "truck-3")

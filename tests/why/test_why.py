@@ -70,7 +70,7 @@ async def test_a_message_over_two_nodes_is_told_hop_by_hop(tmp_path: Path) -> No
 async def test_a_route_that_expired_is_named_with_the_time_since(tmp_path: Path) -> None:
     async with Node("hub", journal=tmp_path) as node:
         far = Address.parse("tcp#127.0.0.1:1")
-        soon = node.tick() // 1000 + 20
+        soon = node.now() + 20
         node.put_route(RoutingEntry("truck-3", far, local=False, expiry=soon))
         await asyncio.sleep(0.1)
         id = await one(node, "truck-3")

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Iterable
 from http.cookies import CookieError, SimpleCookie
-from ipaddress import ip_address
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,6 +18,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from waystation.errors import LocalError
+from waystation.net.hosts import HostNames
 
 SHORTEST_TOKEN: Final = 16
 """Characters; what is shorter can be guessed."""
@@ -39,18 +38,6 @@ _HEADERS: Final = {
 }
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host.
-
-    >>> is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("localhost"), is_loopback("::")
-    (True, True, True, False)
-    """
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
 def check_token(token: str) -> str:
     """Return the token, or raise the LocalError that says what is wrong with it."""
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
@@ -62,42 +49,17 @@ def check_token(token: str) -> str:
     return token
 
 
-class Names:
-    """The names that the console goes by.
-
-    A number of IP is always good, since no page of somebody else can have it as its own name; on a
-    console for this machine alone, only numbers of this machine are.
-
-    >>> names = Names("127.0.0.1", ["ops.example"])
-    >>> [names.know(host) for host in ("localhost:80", "ops.example", "10.0.0.1", "evil.test")]
-    [True, True, False, False]
-    """
-
-    def __init__(self, host: str, allowed: Iterable[str] = ()) -> None:
-        self._local = is_loopback(host)
-        self._names = {host.lower(), *(name.lower() for name in allowed)}
-        if self._local:
-            self._names.add("localhost")
-
-    def know(self, host: str) -> bool:
-        """Whether a Host header names the console."""
-        name = _host_name(host)
-        if name in self._names:
-            return True
-        try:
-            address = ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or not self._local
-
-
 class Doors:
     """The token, and the cookie that stands for it in a browser."""
 
     def __init__(self, token: str | None, port: int) -> None:
         self._token = token
         self._pass = secrets.token_urlsafe(32)  # of this process; the token itself is never stored
-        self._cookie = f"waystation-console-{port}"  # a browser tells cookies by host, not by port
+        self.port = port  # of the console, since browsers tell cookies by host and not by port
+
+    @property
+    def _cookie(self) -> str:
+        return f"waystation-console-{self.port}"
 
     @property
     def locked(self) -> bool:
@@ -127,7 +89,7 @@ class Doors:
 class Guard:
     """The application behind the checks."""
 
-    def __init__(self, app: ASGIApp, names: Names, doors: Doors) -> None:
+    def __init__(self, app: ASGIApp, names: HostNames, doors: Doors) -> None:
         self._app = app
         self._names = names
         self._doors = doors
@@ -152,7 +114,7 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if len(headers.getlist("host")) != 1 or not self._names.know(host):
+        if len(headers.getlist("host")) != 1 or host not in self._names:
             return PlainTextResponse(
                 "This console does not go by that name. Start it with --allow-host NAME.\n", 421
             )
@@ -172,10 +134,3 @@ def _is_own(headers: Headers, host: str) -> bool:
         return False
     origin = headers.get("origin", "").lower()
     return origin in {f"http://{host.lower()}", f"https://{host.lower()}"}
-
-
-def _host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.partition(":")[0].lower()

@@ -346,6 +346,7 @@ class Subscriptions:
         return [(pattern, name) for pattern, names in self._receivers.items() for name in names]
 
     def _walk(self, id: str) -> tuple[str, ...]:
+        """The receivers whose patterns match this id, each once (MC-7)."""
         self.walks += 1
         if not is_multicast_id(id):
             return ()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from weakref import WeakSet
 from pyspark.sql import SparkSession
 
 from waystation.errors import LocalError
+from waystation.net.hosts import reach
 from waystation.pipeline.shipping import check_executors, is_connect, is_local, packed_package
 
 EXACT: Final[Mapping[str, str]] = {
@@ -152,9 +152,7 @@ def _reached_from(master: str) -> str | None:
     trouble = "it names no host"
     for host, port in places_of(master):
         try:
-            with socket.create_connection((host, port), timeout=_ANSWER_SECONDS) as connection:
-                address: str = connection.getsockname()[0]
-                return address
+            return reach(host, port, _ANSWER_SECONDS)
         except OSError as error:
             trouble = error.strerror or str(error) or type(error).__name__
     raise LocalError(

@@ -169,7 +169,6 @@ def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int
         import json  # noqa: PLC0415
         import os  # noqa: PLC0415
         import platform  # noqa: PLC0415
-        import socket  # noqa: PLC0415
         from importlib import metadata, util  # noqa: PLC0415
 
         found: dict[str, str | None] = {}
@@ -179,7 +178,7 @@ def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int
             except metadata.PackageNotFoundError:
                 found[name] = ""
         told = {
-            "host": socket.gethostname(),
+            "host": platform.node(),
             "python": platform.python_version(),
             "packages": found,
             "unseen": [path for path in paths if not os.path.exists(path)],  # noqa: PTH110
