@@ -38,18 +38,6 @@ CALLS = frozenset(
     }
 )
 
-NOT_YET = frozenset(
-    {
-        "groups/direct.py",
-        "groups/group.py",
-        "groups/multicast.py",
-        "groups/router_client.py",
-        "mqtt/broker/connection.py",
-        "mqtt/client.py",
-    }
-)
-"""Files that still have sockets of their own; one that no longer has any must leave this list."""
-
 
 def _imported(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
@@ -101,10 +89,8 @@ def _files() -> Iterator[tuple[str, Path]]:
 
 def test_only_net_knows_sockets() -> None:
     found = {name: knows_sockets(path.read_text("utf-8")) for name, path in _files()}
-    guilty = {name: what for name, what in found.items() if what and name not in NOT_YET}
+    guilty = {name: what for name, what in found.items() if what}
     assert guilty == {}, "these belong into waystation.net"
-    clean = {name for name in NOT_YET if not found.get(name)}
-    assert clean == set(), "these have become clean; take them off the list"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from waystation.net.place import parse_place
 
+_QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _ACKNOWLEDGED: Final = struct.Struct("120xQ")
 """Where `tcpi_bytes_acked` stands in what Linux tells of a connection."""
 
@@ -35,6 +36,17 @@ def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = Fa
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))
 
 
+def acknowledge_at_once(found: socket.socket | None) -> None:
+    """Have the system acknowledge at once what it has received, this one time.
+
+    A sender that has not set TCP_NODELAY holds back a small packet until the one before it is
+    acknowledged, and the system by default waits 40 ms for something to send along with that.
+    """
+    if found is not None and _QUICKACK is not None:
+        with suppress(OSError):
+            found.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
+
 def acknowledged_bytes(found: socket.socket | None) -> int | None:
     """How many bytes the peer's system has taken so far; None where the system does not tell."""
     if found is None:
@@ -49,6 +61,8 @@ def acknowledged_bytes(found: socket.socket | None) -> int | None:
 
 def reason_of(error: OSError) -> str:
     """Why the system did not do it, without the call that it refused."""
+    if isinstance(error, ssl.SSLError):  # whose number is OpenSSL's and not the system's
+        return str(error)
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 

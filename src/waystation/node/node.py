@@ -22,7 +22,7 @@ from waystation.core.access import Access
 from waystation.core.address import Address, Route
 from waystation.core.directory import Provider, Scope
 from waystation.core.expiry import NEVER, Expiry
-from waystation.core.message import HOP_LIMIT, Arrival, Message, no_bytes
+from waystation.core.message import HOP_LIMIT, Arrival, Message, not_bytes_error
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Reason, Verdict
@@ -327,7 +327,7 @@ class Node:
         """
         multicast_id = str(MulticastId.of(provider or self.name, broadcast, partition))
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(ttl)
         onward = Route((Address(MULTICAST, multicast_id.encode()),))
@@ -374,7 +374,7 @@ class Node:
         if onward is None:
             onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
@@ -403,7 +403,7 @@ class Node:
         """
         onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(check_seconds(timeout))
         if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
@@ -506,7 +506,7 @@ class Node:
             return route
         found = self._routes.get(route)
         if found is None:
-            self.router.types.know_usual(route)
+            self.router.types.reserve_usual(route)
             found = Route.parse(route, self.router.types.numbers)
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
