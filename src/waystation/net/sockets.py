@@ -12,6 +12,14 @@ from contextlib import contextmanager
 from waystation.net.place import parse_place
 
 
+def new_socket(family: int, kind: int) -> socket.socket:
+    """A socket that never blocks; a loop that simulates its network makes one of that."""
+    make = getattr(asyncio.get_running_loop(), "make_socket", socket.socket)
+    made: socket.socket = make(family, kind)
+    made.setblocking(False)
+    return made
+
+
 def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = False) -> None:
     """Send small messages at once, and have the system probe a quiet peer's machine.
 
