@@ -59,6 +59,7 @@ def nothing_vanishes(history: History) -> Iterator[str]:
     """P2: what left one node entered the next, unless the link between them was lost."""
     entered = {(row.uid, row.node) for row in history.rows}
     ends = _link_ends(history)
+    datagrams = set(history.topology.over_udp)
     for row in history.rows:
         if row.outcome != "FORWARDED" or row.next_node is None:
             continue
@@ -66,7 +67,14 @@ def nothing_vanishes(history: History) -> Iterator[str]:
             continue
         if any(at >= row.at - SETTLE for at in ends.get((row.node, row.next_node), ())):
             continue
+        if not datagrams.isdisjoint((row.node, row.next_node)) and _is_broken(history, row.at):
+            continue
         yield f"{row.uid}: left {row.node} for {row.next_node} at {row.at:.3f}, never got there"
+
+
+def _is_broken(history: History, at: float) -> bool:
+    """Whether something is broken at an instant; a datagram may be lost then."""
+    return any(fault.at <= at <= fault.until + SETTLE for fault in history.faults)
 
 
 def _link_ends(history: History) -> Mapping[tuple[str, str], list[float]]:

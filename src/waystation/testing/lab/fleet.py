@@ -21,6 +21,7 @@ from waystation.testing.lab.history import Change, Got, History, Row, Sent, Sess
 from waystation.testing.lab.journals import SimulatedDisk, SimulatedJournal
 from waystation.testing.lab.topology import Topology
 from waystation.testing.simulation import Machine, Simulation
+from waystation.transports.udp import Udp
 
 PORT: Final = 4000
 TOPICS: Final = ("news", "alarms")
@@ -59,14 +60,19 @@ class LabNode:
         fleet, topology = self.fleet, self.fleet.history.topology
         is_hub = self.name in topology.hubs
         node = self.node = Node(self.name, hub=is_hub, limits=LIMITS, clock=current_clock())
+        if topology.over_udp:
+            node.use(Udp())
         node.observe(self._note)
         node.observe(SimulatedJournal(fleet.disk, self.name).note)
         node.start_worker((f"work-{self.name}",), self._work)
         if is_hub:
             await node.listen(f"tcp://{self.name}:{PORT}")
+            if topology.over_udp:
+                await node.listen(f"udp://{self.name}:{PORT}")
+        kind = "udp" if self.name in topology.over_udp else "tcp"
         for parent in topology.parents[self.name]:
             await node.connect(
-                f"tcp://{parent}:{PORT}", name=f"to-{parent}", parent=True, wait=None
+                f"{kind}://{parent}:{PORT}", name=f"to-{parent}", parent=True, wait=None
             )
         for topic in TOPICS:
             if self._chance.random() < 0.6:

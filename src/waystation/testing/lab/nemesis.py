@@ -167,6 +167,17 @@ async def _slow(nemesis: Nemesis, chance: random.Random, seconds: float) -> tupl
     return tuple(nemesis.fleet.names)
 
 
+async def _lose(nemesis: Nemesis, chance: random.Random, seconds: float) -> tuple[str, ...]:
+    """Lose, repeat and reorder datagrams, everywhere."""
+    network = nemesis.network
+    network.reorders = True
+    network.loss, network.duplication = chance.uniform(0.01, 0.3), chance.uniform(0.01, 0.2)
+    await asyncio.sleep(seconds)
+    network.loss = network.duplication = 0.0
+    network.reorders = False
+    return tuple(nemesis.fleet.names)
+
+
 async def _set_clock(nemesis: Nemesis, chance: random.Random, seconds: float) -> tuple[str, ...]:
     """Let a clock jump, and jump back later."""
     name = chance.choice(nemesis.fleet.names)
@@ -185,5 +196,6 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "one way": _one_way,
     "swizzle-clog": _swizzle_clog,
     "slow": _slow,
+    "lose": _lose,
     "set clock": _set_clock,
 }

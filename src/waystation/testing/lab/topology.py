@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 
 class Topology(Struct, frozen=True):
@@ -15,6 +15,8 @@ class Topology(Struct, frozen=True):
     name: str
     hubs: dict[str, list[str]]
     leaves: dict[str, list[str]]
+    over_udp: list[str] = []
+    """Leaves that connect over UDP; all others do over TCP."""
 
     @property
     def parents(self) -> dict[str, list[str]]:
@@ -44,6 +46,13 @@ def diamond(chance: random.Random) -> Topology:
     return Topology("diamond", hubs, leaves)
 
 
+def lossy(chance: random.Random) -> Topology:
+    """A star in which some leaves are connected over UDP."""
+    found = star(chance)
+    some = chance.sample(list(found.leaves), len(found.leaves) // 2)
+    return structs.replace(found, name="lossy", over_udp=some)
+
+
 def ring(chance: random.Random) -> Topology:
     """Hubs that are each other's parents, all around."""
     names = ["hub-a", "hub-b", "hub-c"]
@@ -62,6 +71,7 @@ TOPOLOGIES: Final[Mapping[str, Callable[[random.Random], Topology]]] = {
     "star": star,
     "two-levels": two_levels,
     "diamond": diamond,
+    "lossy": lossy,
     "ring": ring,
     "mesh": mesh,
 }

@@ -16,6 +16,12 @@ QUEUE: Final = 1_000
 """Datagrams that a socket keeps for a program that does not read them; further ones are lost."""
 
 
+class SentOrder:
+    """The order of what one socket sends to another."""
+
+    last_arrival = 0.0
+
+
 class DatagramSocket:
     """A socket as `waystation.net.datagrams` uses it."""
 
@@ -27,6 +33,7 @@ class DatagramSocket:
         self._waiting: deque[tuple[bytes, tuple[str, int]]] = deque()
         self._readable: Callable[[], None] | None = None
         self._closed = False
+        self._orders: dict[DatagramSocket, SentOrder] = {}
         process.sockets[self] = None
 
     def setblocking(self, flag: bool) -> None:
@@ -98,6 +105,10 @@ class DatagramSocket:
                 self._readable()
 
         return arrive
+
+    def order_to(self, target: DatagramSocket) -> SentOrder:
+        """The order in which what is sent from here arrives there."""
+        return self._orders.setdefault(target, SentOrder())
 
     def close(self) -> None:
         """Receive nothing more."""

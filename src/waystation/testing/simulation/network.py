@@ -2,7 +2,7 @@
 
 Between two machines lie two ways, one in each direction. A way has a latency, drawn anew for each
 piece, and can be blocked: streams then wait, datagrams are lost. Datagrams can also be lost or
-repeated at random, and overtake one another.
+repeated at random, or overtake one another.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ class Network:
         """The share of datagrams that never arrive."""
         self.duplication = 0.0
         """The share of datagrams that arrive twice."""
+        self.reorders = False
+        """Whether datagrams overtake one another."""
         self.machines: dict[str, Machine] = {}
         self._chance = chance
         self._by_address: dict[str, Machine] = {}
@@ -244,8 +246,10 @@ class Network:
             if way[0] is not way[1]:
                 copies -= self._chance.random() < self.loss
                 copies += copies and self._chance.random() < self.duplication
+            order = None if self.reorders else source.order_to(target)
             for _ in range(copies):
-                self.carry(source.process, target.process, target.arrival(data, source.address))
+                arrive = target.arrival(data, source.address)
+                self.carry(source.process, target.process, arrive, order)
 
 
 class StreamSocket:
