@@ -167,9 +167,7 @@ def tables_are_right(history: History) -> Iterator[str]:
             if problem:
                 yield f"{participant} from {node}: {problem}"
     restless = Counter(
-        change.node
-        for change in history.changes
-        if history.ended - 15 <= change.at < history.ended
+        change.node for change in history.changes if history.ended - 15 <= change.at < history.ended
     )
     for node, changes in restless.items():
         yield f"{node}: {changes} changes of its table when all should be silent"

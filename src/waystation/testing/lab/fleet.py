@@ -1,4 +1,4 @@
-"""A fleet in the simulation: a machine for each node, programs that come back, and what they did."""
+"""A fleet in the simulation: a machine for each node, its program, and the record of both."""
 
 from __future__ import annotations
 
@@ -93,9 +93,7 @@ class LabNode:
 
     def _got(self, message: Message, receiver: str) -> None:
         uid = uid_of(message.payload)
-        self.fleet.history.got.append(
-            Got(uid, self.fleet.now(), self.name, self.life, receiver)
-        )
+        self.fleet.history.got.append(Got(uid, self.fleet.now(), self.name, self.life, receiver))
 
     # What it sends
 

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from waystation.testing.simulation.process import Process
     from waystation.testing.simulation.streams import SimulatedServer, SimulatedTransport
 
-CURRENT: Final[ContextVar[Process | None]] = ContextVar("waystation simulated process", default=None)
+CURRENT: Final[ContextVar[Process | None]] = ContextVar(
+    "waystation simulated process", default=None
+)
 """The process that whatever runs now belongs to; None for the simulation itself."""
 
 
@@ -166,7 +168,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         """Do nothing: a simulated datagram socket always takes what it is given."""
         return False
 
-    def run_in_executor(
+    def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
         """Run it now: there are no threads."""

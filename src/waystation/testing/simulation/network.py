@@ -234,9 +234,7 @@ class Network:
             if bound in sockets:
                 sockets.remove(bound)
 
-    def send_datagram(
-        self, source: DatagramSocket, data: bytes, address: tuple[str, int]
-    ) -> None:
+    def send_datagram(self, source: DatagramSocket, data: bytes, address: tuple[str, int]) -> None:
         """Send a datagram to everybody who receives at an address."""
         for target in list(self._datagrams.get(address, ())):
             way = source.process.machine, target.process.machine

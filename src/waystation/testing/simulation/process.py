@@ -104,7 +104,10 @@ class Machine:
         self.is_on = True
         self.process = Process(self, len(self._lives) + 1)
         self._lives.append(self.process)
-        return self._network.loop.create_task(program(), context=self.process.context.copy())
+        task: asyncio.Task[Any] = self._network.loop.create_task(
+            program(), context=self.process.context.copy()
+        )
+        return task
 
     def stop(self) -> None:
         """Stop the process for a while, as SIGSTOP does."""

@@ -18,8 +18,8 @@ class Simulation:
     """Runs a program on a loop with virtual time and a simulated network.
 
     The same seed gives the same history, to the last event: whatever is drawn at random, here or in
-    the code under test, comes from it. A simulation that has not ended after `most_events` callbacks
-    never will, and raises SimulationError.
+    the code under test, comes from it. A simulation that has not ended after `most_events`
+    callbacks never will, and raises SimulationError.
 
     >>> async def main(simulation):
     ...     await asyncio.sleep(3600)
@@ -54,20 +54,20 @@ class Simulation:
             for process in machine.lives:
                 process.die()
         for task in asyncio.all_tasks(self.loop):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
             with contextlib.suppress(Exception):
-                task.get_coro().close()  # type: ignore[union-attr]
+                task.get_coro().close()
 
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Have everything that is drawn at random come from the seed, also by `secrets`."""
     source = random.Random(f"system {seed}")  # noqa: S311
-    before, state = random._urandom, random.getstate()  # type: ignore[attr-defined]  # noqa: SLF001
-    random._urandom = source.randbytes  # type: ignore[attr-defined]  # noqa: SLF001
+    before, state = random._urandom, random.getstate()  # type: ignore[attr-defined]
+    random._urandom = source.randbytes  # type: ignore[attr-defined]
     random.seed(seed)
     try:
         yield
     finally:
-        random._urandom = before  # type: ignore[attr-defined]  # noqa: SLF001
+        random._urandom = before  # type: ignore[attr-defined]
         random.setstate(state)

@@ -219,9 +219,9 @@ class SimulatedTransport(asyncio.Transport):
     def _acknowledge(self, size: int) -> None:
         """Let the peer send more."""
         peer = self.peer
-        peer._under_way -= size  # noqa: SLF001 - the other end of this very stream
-        if peer._out:  # noqa: SLF001
-            self._network.carry(self.process, peer.process, peer._acknowledged)  # noqa: SLF001
+        peer._under_way -= size
+        if peer._out:
+            self._network.carry(self.process, peer.process, peer._acknowledged)
 
     def _acknowledged(self) -> None:
         if self._state is not StreamState.CLOSED and self.process.state is not ProcessState.DEAD:
@@ -281,9 +281,9 @@ def _receive(protocol: Any, data: bytes) -> None:
         return
     view = memoryview(data)
     while view:
-        buffer = protocol.get_buffer(len(view))
+        buffer = memoryview(protocol.get_buffer(len(view)))
         size = min(len(buffer), len(view))
-        memoryview(buffer)[:size] = view[:size]
+        buffer[:size] = view[:size]
         protocol.buffer_updated(size)
         view = view[size:]
 
