@@ -169,8 +169,6 @@ class Owner:
         self.room = asyncio.Event()
         self.hear: Callable[[Sequence[PublishPacket]], None] = lambda _: None
 
-    def connected(self) -> None: ...
-
     def disconnected(self, detail: str) -> None: ...
 
     def settle(self) -> None: ...
@@ -219,8 +217,10 @@ async def client_one_way(place: str, qos: int, count: int) -> int:
         receiver.hear = hear
         payload = bytes(SIZE + 100)  # a frame has routes, an id and an expiry as well
         for _ in range(count):
-            left.publish("bench/right", payload, qos, response_topic="b/l", correlation=LABEL)
-            if left.is_crowded:
+            left.connection.publish(
+                "bench/right", payload, qos, response_topic="b/l", correlation=LABEL
+            )
+            if left.connection.is_crowded:
                 sender.room.clear()
                 await sender.room.wait()
         await asyncio.wait_for(done.wait(), 60)
@@ -230,18 +230,20 @@ async def client_one_way(place: str, qos: int, count: int) -> int:
 async def client_round_trip(place: str, qos: int, trips: int) -> int:
     async with two_clients(place, qos) as ((left, sender), (right, receiver)):
         payload = bytes(SIZE + 100)
-        left_says = partial(left.publish, "bench/right", payload, qos, response_topic="b/l")
+        say = partial(left.connection.publish, "bench/right", payload, qos, response_topic="b/l")
         answered = asyncio.Event()
 
         def answer(packets: Sequence[PublishPacket]) -> None:
             for _ in packets:
-                right.publish("bench/left", payload, qos, response_topic="b/r", correlation=LABEL)
+                right.connection.publish(
+                    "bench/left", payload, qos, response_topic="b/r", correlation=LABEL
+                )
 
         receiver.hear = answer
         sender.hear = lambda _: answered.set()
         for _ in range(trips):
             answered.clear()
-            left_says(correlation=LABEL)
+            say(correlation=LABEL)
             await answered.wait()
     return trips
 

@@ -36,7 +36,7 @@ def cold_start(count: int) -> float:
         await _until_all_know(groups, 0.001 * max(1, count / 10))
         elapsed = time.perf_counter() - begin
         for group in groups:
-            group.shut()
+            group.leave()
         return elapsed
 
     with Router() as router:

@@ -45,7 +45,7 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     [
         (["nonsense"], "No such command 'nonsense'; try `waystation --help`"),
         (["rules", "--nonsense"], "No such option '--nonsense'; try `waystation rules --help`"),
-        (["rules", "RE-99"], "there is no rule 'RE-99'; they run from AD-1 to SP-5"),
+        (["rules", "RE-99"], "unknown rule 'RE-99'; rules run from AD-1 to SP-5"),
     ],
 )
 def test_wrong_usage_is_one_line_on_stderr_and_exit_2(
@@ -88,11 +88,15 @@ def test_rules_shows_every_rule_with_its_meaning(capsys: pytest.CaptureFixture[s
     assert (code, err) == (0, "")
     assert "Routing entries\n" in out
     assert "RE-3   A local entry is replaced by a local one. (" in out
-    assert "(not built yet)" not in out
+    assert "(not implemented yet)" not in out
 
 
-def test_rules_shows_the_tests_of_the_chosen_ones(capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_shows_the_code_and_the_tests_of_the_chosen_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     _, out, _ = ends(capsys, "rules", "re-6", "MC-7")
+    assert "src/waystation/core/routing.py" in out
+    assert "src/waystation/core/multicast.py::Subscriptions._walk" in out
     assert "tests/core/test_routing.py::test_remote_never_replaces_local" in out
     assert "tests/core/test_multicast.py::test_the_reference_table" in out
     assert "RE-7" not in out
@@ -103,4 +107,5 @@ def test_rules_as_json_is_json_and_nothing_else() -> None:
         [rule] = json.loads(result.stdout)
         assert rule["id"] == "RE-6"
         assert rule["tests"]
+        assert rule["places"]
         assert result.stderr == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -78,7 +79,7 @@ def test_programs_learn_where_it_listens(good: Path) -> None:
 
 
 def test_check_only_checks(good: Path, call: Commands) -> None:
-    assert call("node", "--config", str(good), "--check") == (0, f"{good}: no mistakes\n", "")
+    assert call("node", "--config", str(good), "--check") == (0, f"{good}: no problems\n", "")
     assert call("node", "--config", str(good), "--check", "--json") == (0, "[]\n", "")
     assert not (good.parent / "J").exists()
 
@@ -87,7 +88,7 @@ def test_one_mistake_is_one_line(tmp_path: Path, call: Commands) -> None:
     file = bad(tmp_path, '[node]\nnam = "hub"\nname = "hub"\n')
     code, out, err = call("node", "--config", str(file))
     assert (code, out) == (1, "")
-    assert err == f"waystation: {file}:2: node.nam: there is no such key; did you mean `name`\n"
+    assert err == f"waystation: {file}:2: node.nam: unknown key; did you mean `name`\n"
 
 
 def test_several_mistakes_are_a_line_each_and_a_sum(tmp_path: Path, call: Commands) -> None:
@@ -98,7 +99,7 @@ def test_several_mistakes_are_a_line_each_and_a_sum(tmp_path: Path, call: Comman
     assert first.startswith(f"{file}:1: node.name: ")
     assert second.startswith(f"{file}:2: node.hub: ")
     assert third.startswith(f"{file}:4: status.enabled: ")
-    assert last == f"waystation: {file} has 3 mistakes"
+    assert last == f"waystation: {file} has 3 problems"
 
 
 def test_mistakes_can_be_read_by_programs(tmp_path: Path, call: Commands) -> None:
@@ -128,3 +129,40 @@ def test_wrong_usage_is_exit_2(call: Commands, arguments: tuple[str, ...]) -> No
     code, out, err = call("node", *arguments)
     assert (code, out) == (2, "")
     assert "--config" in err
+
+
+@pytest.mark.parametrize("where", ["option", "file"])
+def test_a_node_answers_for_its_metrics(good: Path, where: str) -> None:
+    place = "127.0.0.1:0"
+    options: tuple[str, ...] = ("--metrics", place)
+    if where == "file":
+        good.write_text(GOOD.replace('"hub"', f'"hub"\nmetrics = "{place}"'))
+        options = ()
+    with started("node", "--config", str(good), *options, ready="is ready") as (process, lines):
+        [url] = [line.split()[-1] for line in lines if line.startswith("metrics on ")]
+        with urllib.request.urlopen(url, timeout=PATIENCE) as response:  # noqa: S310 - http
+            assert "waystation_node_draining 0" in response.read().decode().splitlines()
+        with urllib.request.urlopen(url.replace("metrics", "health")) as response:  # noqa: S310 - http
+            assert json.loads(response.read())["listening"] == [lines[-2].split()[-1]]
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+
+
+def test_metrics_are_in_the_json_of_a_node(good: Path) -> None:
+    options = ("--config", str(good), "--metrics", "127.0.0.1:0", "--json")
+    with started("node", *options, ready="listening") as (process, lines):
+        told = json.loads(lines[-1])
+        with urllib.request.urlopen(told["metrics"], timeout=PATIENCE) as response:  # noqa: S310 - http
+            assert response.status == 200
+        process.terminate()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_a_place_for_metrics_that_is_taken_names_the_key(tmp_path: Path, call: Commands) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        file = bad(tmp_path, f'[node]\nname = "hub"\nmetrics = "{place}"\n')
+        code, _, said = call("node", "--config", str(file))
+    assert code == 1
+    assert "node.metrics" in said
+    assert place in said

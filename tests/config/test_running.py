@@ -88,7 +88,7 @@ async def test_nodes_connect_as_their_files_say(tmp_path: Path) -> None:
             answer = await below.node.request("above => echo", b"up", timeout=PATIENCE)
             assert answer.payload == b"up"
             table = live.node.router.table
-            await until(lambda: table.lookup("truck-7", live.node.tick() // 1000))
+            await until(lambda: table.lookup("truck-7", live.node.now()))
             answer = await live.node.request("truck-7", b"down", timeout=PATIENCE)
             assert answer.payload == b"down"
 

@@ -11,8 +11,7 @@ import trustme
 from tests.gossip_router.clients import HERE, Client2, Client5, Raw, serving, uuid
 from tests.node.live import runs, runs_on_every_loop, until
 from waystation.errors import LocalError
-from waystation.gossip_router import Admission, Door, GossipServer
-from waystation.gossip_router.metrics import exposition
+from waystation.gossip_router import Admission, Door, GossipServer, RouterMetrics
 from waystation.net.tls import Tls
 from waystation.wire import jgroups2, jgroups5
 from waystation.wire.jgroups5 import GetMembers, Goodbye, Members, Message, PingData, Register
@@ -110,7 +109,7 @@ async def test_failed_handshakes_are_counted_and_logged_once(
         async with await Client5.open(server, ssl=certificates.client("truck-7")) as known:
             await known.join("g", 1)
         assert server.counts.refused == {"tls": 4}
-        assert 'refusals_total{cause="tls"} 4' in exposition(server.counts, {})
+        assert 'refusals_total{cause="tls"} 4' in RouterMetrics(server).metrics()
     logged = [record.getMessage() for record in caplog.records if "tls" in record.getMessage()]
     assert len(logged) == 1
     assert logged[0].startswith("refused: tls: a client: ")

@@ -104,8 +104,8 @@ async def test_no_recorded_request_hurts_anybody_else(name: str) -> None:
                     await bad.ended()
         assert await five.sync() == []
         assert await two.sync() == []
-        await until(lambda: len(server._clients) == 2)
-        assert len(server._rosters) == 2
+        await until(lambda: len(server.clients()) == 2)
+        assert len(server.rosters) == 2
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"bela", b"\x16\x03\x01", b"\x10"])
@@ -121,8 +121,8 @@ async def test_who_speaks_neither_dialect_is_refused(first: bytes) -> None:
 async def test_a_probe_that_connects_and_ends_is_no_refusal() -> None:
     async with serving() as (server, _):
         async with await Raw.open(server):
-            await until(lambda: len(server._clients) == 1)
-        await until(lambda: not server._clients)
+            await until(lambda: len(server.clients()) == 1)
+        await until(lambda: not server.clients())
         assert server.counts.refused == {}
 
 
@@ -141,7 +141,7 @@ async def test_one_connection_too_many_is_refused_and_the_others_stay(
             assert await a.sync() == await b.sync() == []
         assert server.counts.refused == {"connections": 20}
         assert len(caplog.records) == 1
-        assert "over 2 connections" in caplog.text
+        assert "over the limit of 2 connections" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ async def test_a_member_over_a_limit_is_refused_as_each_generation_understands(
             two.say(jgroups2.Connect(group, uuid(2)))
             assert await two.answer() == jgroups2.ConnectAnswer(ok=False)
             assert await two.sync() == []
-        await until(lambda: not server._clients)
+        await until(lambda: not server.clients())
         async with await Client5.open(server) as five, await Client5.open(server) as late:
             await five.join("g", 1)
             five.say(jgroups5.Register(group, uuid(2)))
@@ -222,6 +222,22 @@ async def test_a_stream_that_is_always_within_some_frame_is_not_given_up(generat
         assert server.counts.received == 60
 
 
+@runs
+async def test_the_life_of_a_client_can_be_followed_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "waystation")
+    async with serving() as (server, _):
+        async with await Client5.open(server) as client:
+            await client.join("g", 1, "truck")
+            client.say(jgroups5.Message("g", uuid(9), None, b"x"))
+            await client.sync()
+        await until(lambda: not server.clients())
+    said = [record.getMessage() for record in caplog.records]
+    for words in ("connected", "speaks JGroups 5", "join truck", "dropped: NO_ROUTE", "closed"):
+        assert any(words in line for line in said), words
+
+
 @pytest.mark.rule("GR-9")
 @runs
 async def test_two_members_with_one_uuid_take_over_from_each_other_and_nobody_is_suspected() -> (
@@ -233,7 +249,7 @@ async def test_two_members_with_one_uuid_take_over_from_each_other_and_nobody_is
         assert await watcher.sync() == []
         assert server.counts.disconnected == {"superseded": 19}
         assert [str(record.change).split()[0] for record in told] == ["join", "join"]
-        await until(lambda: len(server._clients) == 2)
+        await until(lambda: len(server.clients()) == 2)
         for twin in twins:
             twin.writer.close()
 

@@ -16,7 +16,6 @@ from tests.gossip_router.clients import HERE, Client2, Client5, Raw, serving, uu
 from tests.node.live import runs, runs_on_every_loop, settle, until
 from tests.transports.certificates import authority
 from waystation.gossip_router.client import Client
-from waystation.gossip_router.server import GossipServer
 from waystation.wire import jgroups2, jgroups5
 from waystation.wire.jgroups import PhysicalAddress
 
@@ -24,7 +23,7 @@ from waystation.wire.jgroups import PhysicalAddress
 class Watched:
     """A transport that notes what is written to it."""
 
-    def __init__(self, transport: asyncio.Transport, note: Callable[[bytes], None]) -> None:
+    def __init__(self, transport: Any, note: Callable[[bytes], None]) -> None:
         self._transport = transport
         self._note = note
 
@@ -34,10 +33,6 @@ class Watched:
     def write(self, data: bytes) -> None:
         self._note(data)
         self._transport.write(data)
-
-
-def _clients(server: GossipServer) -> list[Client]:
-    return list(server._clients.values())
 
 
 @pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "tls"])
@@ -52,9 +47,10 @@ async def test_nagle_delays_nothing_on_any_accepted_socket(encrypted: bool) -> N
     ):
         await five.join("g", 1)
         await two.join("g", 1)
-        clients = _clients(server)
+        clients = server.clients()
         assert len(clients) == 2
         for client in clients:
+            assert client.transport is not None
             found = client.transport.get_extra_info("socket")
             assert found.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
 
@@ -75,9 +71,9 @@ async def test_nagle_finds_every_small_answer_written_whole_in_its_own_turn(
     beat = jgroups5.encode(jgroups5.Heartbeat())
     async with serving() as (server, _), await Client5.open(server) as five:
         await five.join("g", 1)
-        [client] = _clients(server)
-        watched: Any = Watched(client.outbox.transport, events.append)
-        client.outbox.transport = watched
+        [client] = server.clients()
+        watched: Any = Watched(client.transport, events.append)
+        client.transport = watched
         message = jgroups5.Message("g", uuid(1), None, b"x")
         for sent in (jgroups5.Heartbeat(), message, message):
             events.clear()

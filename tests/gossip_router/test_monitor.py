@@ -1,34 +1,19 @@
-"""The HTTP port of a router."""
+"""What a router tells its HTTP port."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 
-import pytest
-
-from tests.gossip_router.clients import PATIENCE, Client2, Client5, serving, uuid
+from tests.gossip_router.clients import Client2, Client5, serving, uuid
+from tests.net.test_monitor import ask
 from tests.node.live import runs, runs_on_every_loop
-from waystation.gossip_router.metrics import Counts, exposition
-from waystation.gossip_router.monitor import Monitor
-from waystation.gossip_router.server import GossipServer
-from waystation.net.place import parse_place
+from waystation.gossip_router import GossipServer, RouterMetrics
+from waystation.net.monitor import Monitor
 from waystation.wire.jgroups5 import Message
 
 
-async def ask(monitor: Monitor, request: bytes) -> tuple[str, str]:
-    """The first line and the body of the answer."""
-    reader, writer = await asyncio.open_connection(*parse_place(monitor.place))
-    writer.write(request)
-    answer = (await asyncio.wait_for(reader.read(), PATIENCE)).decode()
-    writer.close()
-    head, _, body = answer.partition("\r\n\r\n")
-    assert f"Content-Length: {len(body)}" in head or not body
-    return head.split("\r\n")[0], body
-
-
 async def monitored(server: GossipServer) -> Monitor:
-    monitor = Monitor(server)
+    monitor = Monitor(RouterMetrics(server))
     await monitor.start("127.0.0.1:0")
     return monitor
 
@@ -75,26 +60,3 @@ async def test_health_says_so_when_the_router_is_ending() -> None:
             "draining",
         )
         monitor.close()
-
-
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"GET / HTTP/1.1\r\n\r\n", "404"),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", "405"),
-        (b"HEAD /metrics HTTP/1.1\r\n\r\n", "200"),
-        (b"nonsense\r\n\r\n", "400"),
-        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000, "431"),
-    ],
-)
-@runs
-async def test_other_requests_get_the_right_status(request_: bytes, status: str) -> None:
-    async with serving() as (server, _):
-        monitor = await monitored(server)
-        assert (await ask(monitor, request_))[0].split()[1] == status
-        monitor.close()
-
-
-def test_labels_are_escaped() -> None:
-    text = exposition(Counts(), {"x": ("X.", [({"l": 'a"b\\c\nd'}, 1)])})
-    assert 'waystation_router_x{l="a\\"b\\\\c\\nd"} 1' in text.splitlines()

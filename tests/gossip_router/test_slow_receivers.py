@@ -10,7 +10,7 @@ import pytest
 
 from tests.gossip_router.clients import Client2, Client5, serving, uuid
 from tests.node.live import runs, runs_on_every_loop, until
-from waystation.gossip_router.patience import Patience
+from waystation.gossip_router.backpressure import SenderHold
 from waystation.gossip_router.server import GossipServer
 from waystation.net.place import parse_place
 from waystation.wire import jgroups2, jgroups5
@@ -55,8 +55,8 @@ async def test_a_stuck_receiver_loses_messages_and_delays_nobody(generation: int
         shed = server.counts.dropped["QUEUE_FULL"]
         assert server.counts.delivered + shed == 2 * count
         assert 0 < shed < count
-        (outbox,) = (c.outbox for c in server._clients.values() if ("g", uuid(1).key) in c.members)
-        assert outbox.waiting() <= 100_000
+        (receiver,) = (c for c in server.clients() if ("g", uuid(1).key) in c.members)
+        assert receiver.unsent <= 100_000
         assert set(server.counts.disconnected) == set()
         dead.reset()
 
@@ -159,9 +159,9 @@ async def test_who_asks_and_does_not_read_the_answers_waits_and_nobody_else_does
         greedy.send(question * 2000)  # the answers would be 200 MB
         for _ in range(50):
             assert await other.sync() == []
-        (client,) = (c for c in server._clients.values() if c.place.endswith(port_of(greedy)))
-        await until(lambda: client.outbox.is_crowded)
-        assert client.outbox.waiting() < 1_000_000
+        (client,) = (c for c in server.clients() if c.place.endswith(port_of(greedy)))
+        await until(lambda: client.peer_is_slow)
+        assert client.unsent < 1_000_000
         greedy.read_again()
         for _ in range(2000):
             found = await greedy.frame()
@@ -254,26 +254,27 @@ class Held:
 
 @pytest.mark.rule("GR-10")
 @runs
-async def test_patience_ends_and_comes_back_more_slowly_each_time() -> None:
+async def test_senders_are_held_back_once_and_then_more_rarely_each_time() -> None:
     loop = asyncio.get_running_loop()
     counts: Counter[str] = Counter()
-    patience, sender = Patience(loop, 0.01, counts), Held()
-    patience.wait(sender)
-    patience.wait(sender)
+    hold, sender = SenderHold(loop, 0.01, counts), Held()
+    hold.hold_back(sender)
+    hold.hold_back(sender)
     assert sender.holds == 1
     await until(lambda: sender.holds == 0)
-    patience.wait(sender)  # it has not caught up
+    hold.hold_back(sender)  # the receiver has not caught up
     assert sender.holds == 0
-    patience.caught_up()
-    patience.wait(sender)  # it has, and is not trusted for a while
+    hold.caught_up()
+    hold.hold_back(sender)  # it has, and nobody waits for it for a while
     assert sender.holds == 0
     await asyncio.sleep(0.25)
-    patience.wait(sender)
+    hold.hold_back(sender)
     assert sender.holds == 1
-    patience.caught_up()
+    hold.caught_up()
     assert sender.holds == 0
-    patience.wait(sender)  # it is again
-    patience.end()
+    hold.hold_back(sender)  # without delay: it did catch up
+    assert sender.holds == 1
+    hold.release_all()
     assert sender.holds == 0
     assert counts == {"in vain": 1, "caught up": 1}
 

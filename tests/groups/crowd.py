@@ -7,12 +7,15 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
-from tests.node.live import PATIENCE, until
+from tests.node.live import PATIENCE
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import LogicalAddress
+from waystation.core.membership import Member
 from waystation.gossip_router import GossipServer, Settings
-from waystation.groups.group import Group
-from waystation.groups.member import GroupLimits, Member
+from waystation.groups import Group, GroupLimits
+from waystation.groups.router_client import RouterClient
+from waystation.groups.routers import Routers as GroupRouters
+from waystation.groups.streams import Streams
 from waystation.net.place import parse_place
 
 QUICK = GroupLimits(beat=0.5, grace=1.0, dial=2.0)
@@ -39,12 +42,8 @@ class Routers:
     async def kill(self, index: int) -> None:
         """Let a router vanish: its connections are reset, and nothing that waits is written."""
         server = self.servers[index]
-        server.draining = True
-        assert server._server is not None
-        server._server.close()
-        for client in list(server._clients.values()):
+        for client in server.clients():
             client.abort()
-        await until(lambda: not server._clients)
         await server.drain()
 
     async def restart(self, index: int) -> None:
@@ -121,11 +120,19 @@ async def names(group: Group) -> set[str]:
     return {str(member) for member in await group.members()}
 
 
+def streams_of(group: Group) -> Streams:
+    """What is behind a member, for what no user can see or break."""
+    assert group._streams is not None
+    return group._streams
+
+
+def carrier_of(group: Group) -> Any:
+    return streams_of(group).carrier
+
+
 def known(group: Group) -> set[bytes]:
     """The others that a member knows."""
-    exchange = group._exchange
-    assert exchange is not None
-    return set(exchange.view)
+    return set(streams_of(group).members)
 
 
 async def everybody_knows(groups: list[Group], seconds: float = PATIENCE) -> None:
@@ -140,17 +147,23 @@ async def everybody_knows(groups: list[Group], seconds: float = PATIENCE) -> Non
 
 def _all_know(groups: list[Group], everybody: set[bytes]) -> bool:
     others = len(everybody) - 1
-    if any(g._exchange is None or len(g._exchange.view) != others for g in groups):
+    if any(len(streams_of(group).members) != others for group in groups):
         return False
     return all(known(g) == everybody - {g.me.uuid} for g in groups)
 
 
 def named(group: Group, name: str) -> Member:
     """The member of this name that another one knows."""
-    exchange = group._exchange
-    assert exchange is not None
-    (found,) = [member for member in exchange.view.values() if member.name == name]
+    (found,) = [member for member in streams_of(group).others() if member.name == name]
     return found
+
+
+def forget(group: Group, other: Group) -> Member:
+    """Have a member lose the address of another one; says whom it lost."""
+    streams, uuid = streams_of(group), other.me.uuid
+    streams.cache._evict(uuid)
+    streams.members[uuid].verdict = None
+    return named(group, other.me.name)
 
 
 async def stream(group: Group, count: int, to: Any = None, every: int = 50) -> None:
@@ -172,40 +185,43 @@ def stranger(name: str = "stranger") -> LogicalAddress:
 
 async def vanish(group: Group) -> None:
     """End a member without a word to anybody, as a crash does."""
-    exchange = group._exchange
-    assert exchange is not None
-    exchange.is_closed = True
-    exchange.lanes.clear()
-    for timer in exchange._timers.values():
+    streams, carrier = streams_of(group), carrier_of(group)
+    streams.is_closed = True
+    for peer in streams.peers.values():
+        peer.verdict = None
+    for timer in streams._timers.values():
         timer.cancel()
-    exchange._timers.clear()
-    carrier: Any = exchange.carrier
-    for stub in stubs(group):
-        stub._closing = True
-        stub._keeper.cancel()
-        stub._stop_timer()
-        if stub._transport is not None:
-            stub._transport.abort()
-    for server in getattr(carrier, "_servers", {}).values():
-        server.close()
-    for doorway in list(getattr(carrier, "doorways", ())):
-        doorway.abort()
-    for road in getattr(carrier, "_roads", {}).values():
-        carrier.is_closed = True
-        road.close()
-    for transport in getattr(carrier, "_transports", ()):
-        transport.close()
-    group._end(exchange)
+    streams._timers.clear()
+    carrier.is_closed = True
+    for client in router_clients(group):
+        assert client._keeper is not None
+        client._keeper.cancel()
+        if client._connection is not None:
+            client._connection.abort()
+    for place in list(getattr(carrier, "servers", ())):
+        lose_place(group, place)
+    for destination in getattr(carrier, "destinations", {}).values():
+        if destination.connection is not None:
+            destination.connection.abort()
+    for socket in getattr(carrier, "sockets", ()):
+        socket.close()
+    group.left()
     await asyncio.sleep(0.01)
 
 
-def stubs(group: Group) -> list[Any]:
-    """The connections of a member to its routers."""
-    exchange = group._exchange
-    assert exchange is not None
-    carrier: Any = exchange.carrier
-    found = getattr(carrier, "routers", None) or getattr(carrier, "_routers", None)
-    return [] if found is None else list(found._stubs)
+def lose_place(group: Group, place: str) -> None:
+    """Take a place from a member, as when its interface is gone."""
+    server = carrier_of(group).servers.pop(place)
+    server.close()
+    for connection in list(server.connections):
+        connection.abort()
+
+
+def router_clients(group: Group) -> list[RouterClient]:
+    """The routers of a member, as it knows them."""
+    carrier = carrier_of(group)
+    found = carrier if isinstance(carrier, GroupRouters) else getattr(carrier, "routers", None)
+    return [] if found is None else list(found.clients)
 
 
 def port_of(place: str) -> int:

@@ -14,7 +14,9 @@ from tests.groups.crowd import (
     LASTING,
     QUICK,
     Ear,
+    carrier_of,
     everybody_knows,
+    forget,
     members,
     named,
     names,
@@ -25,7 +27,7 @@ from tests.groups.crowd import (
 )
 from tests.node.live import runs, until
 from waystation.core.outcome import Outcome, Reason
-from waystation.groups.group import Group
+from waystation.groups import Group
 
 HOST = "127.0.0.1"
 _PORTS = itertools.count(20_000 + os.getpid() % 20_000)
@@ -38,8 +40,7 @@ def address() -> str:
 
 def dropping(group: Group, share: float) -> None:
     """Lose a share of the datagrams that a member sends; which ones is always the same."""
-    assert group._exchange is not None
-    carrier: Any = group._exchange.carrier
+    carrier = carrier_of(group)
     chance = random.Random(7)
     for name in ("to_one", "to_all"):
         original = getattr(carrier, name)
@@ -86,10 +87,7 @@ async def test_what_the_network_loses_is_sent_again() -> None:
 @runs
 async def test_who_has_and_i_have_by_multicast() -> None:
     async with members(["a", "b"], address(), interface=HOST) as (a, b):
-        assert a._exchange is not None
-        lost = named(a, "b")
-        a._exchange.cache._evict(lost.uuid)
-        a._exchange.lanes.clear()
+        lost = forget(a, b)
         ear = Ear(b)
         assert (await a.send(b"where are you?", to=lost)).outcome is Outcome.QUEUED
         await until(lambda: ear.payloads() == [b"where are you?"])
@@ -102,11 +100,9 @@ async def test_who_has_and_i_have_by_multicast() -> None:
 @runs
 async def test_the_source_of_a_datagram_says_nothing_about_its_sender() -> None:
     async with members(["a", "b"], address(), interface=HOST) as (a, b):
-        assert b._exchange is not None
-        carrier: Any = b._exchange.carrier
         before = b.me
         # As a router that translates addresses would, all datagrams leave from another socket.
-        carrier._transports.reverse()
+        carrier_of(b).sockets.reverse()
         ear = Ear(a)
         await b.send(b"who am I?", to="a")
         await until(lambda: ear.heard == [("b", b"who am I?")])

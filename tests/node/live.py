@@ -316,7 +316,7 @@ async def nothing_is_left(node: Node) -> None:
     await until(lambda: not connections._tasks)
     assert connections.by_place == {}
     kernel = node._kernel
-    workers = {address.data for worker in kernel.workers() for address in worker.addresses}
+    workers = {address.data for worker in kernel.workers for address in worker.addresses}
     assert set(kernel.receivers) == workers
     assert len(node.router.table) == len(workers)
     names = (task.get_name() for task in asyncio.all_tasks())

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.node.live import Journal, runs, until
+from tests.node.live import Journal, runs, settle, until
 from tests.node.test_hubs import hub, knows, leaf
 from tests.rule_errors import breaks
 from waystation.core.message import Message
@@ -392,3 +392,19 @@ async def test_what_was_not_taken_is_accounted_for_when_the_node_closes() -> Non
     assert verdicts[0].reason is Reason.REFUSED
     assert journal.outcomes() == [(b"1", "TRANSPORT_DOWN"), (b"2", "REFUSED")]
     journal.each_ended_once()
+
+
+@pytest.mark.rule("OB-1")
+@runs
+async def test_a_publisher_that_is_cancelled_leaves_no_subscriber_without_outcome() -> None:
+    async with Node("garage") as node:
+        journal = Journal(node)
+        subscriptions = [node.subscribe("garage", "news", inbox=1) for _ in range(3)]
+        await node.publish("news", b"1")
+        publishing = asyncio.ensure_future(node.publish("news", b"2"))
+        await settle()
+        publishing.cancel()
+        await asyncio.wait([publishing])
+        assert journal.outcomes() == 3 * [(b"2", "QUEUE_FULL")]
+        for subscription in subscriptions:
+            assert (await anext(subscription)).payload == b"1"

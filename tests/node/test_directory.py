@@ -102,7 +102,7 @@ async def test_through_a_hub_of_a_hub_the_global_directory_is_found_too() -> Non
         await offering(a, TRUCK, everywhere=True)
         await there.discover(*OFFER)
         assert existing(there).address == place_address(place_of(top_url))
-        await until(lambda: middle.router.table.contains(TRUCK, middle.tick() // 1000))
+        await until(lambda: middle.router.table.contains(TRUCK, middle.now()))
         assert (await there.request(TRUCK, b"down")).payload == b"down"
 
 
@@ -155,7 +155,7 @@ async def test_a_node_that_listens_nowhere_must_say_where_it_is_reached() -> Non
 async def test_what_cannot_be_a_name_is_refused_at_once() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         for node, bad in product((center, a), ("", "two words", "0x00")):
-            with pytest.raises(LocalError, match="names no participant, domain or offer"):
+            with pytest.raises(LocalError, match="invalid participant, domain or name"):
                 await node.register(bad, *OFFER)
 
 

@@ -213,7 +213,7 @@ async def test_an_odd_hello_hurts_nobody(name: str) -> None:
     [
         (_hello(node="x" * PAYLOAD_LIMIT), "is too long"),
         (bytes(PAYLOAD_LIMIT + 1), "is too long"),
-        (_hello(token=True), "requires a token, and none is set here"),
+        (_hello(token=True), "requires a token, but none is set here"),
     ],
     ids=["a long name", "long nonsense", "a token"],
 )

@@ -37,7 +37,7 @@ async def leaf(name: str, *urls: str, **options: Any) -> AsyncIterator[Node]:
 
 
 def knows(node: Node, participant: str) -> bool:
-    return node.router.table.contains(participant, node.tick() // 1000)
+    return node.router.table.contains(participant, node.now())
 
 
 @pytest.mark.rule("RE-3")

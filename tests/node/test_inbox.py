@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from waystation.core.outcome import Outcome, Verdict
-from waystation.node.inbox import Inbox
+from waystation.node.inbox import Inbox, Pending
 
 IN = Verdict(Outcome.DELIVERED)
 
@@ -15,6 +15,12 @@ def filled(capacity: int, *items: str) -> Inbox[str]:
     for item in items:
         assert inbox.offer(item)
     return inbox
+
+
+def wait(inbox: Inbox[str], item: str) -> Pending:
+    pending = Pending()
+    inbox.waiting.join((item, IN), pending)
+    return pending
 
 
 def test_items_come_out_in_order_and_room_is_bounded() -> None:
@@ -28,7 +34,7 @@ def test_items_come_out_in_order_and_room_is_bounded() -> None:
 def test_who_waited_for_room_comes_before_who_comes_later() -> None:
     async def scenario() -> list[str]:
         inbox = filled(1, "a")
-        first, second = inbox.wait_for_room("b", IN, None), inbox.wait_for_room("c", IN, None)
+        first, second = wait(inbox, "b"), wait(inbox, "c")
         assert inbox.take() == "a"
         assert await first
         assert not inbox.offer("overtakes")
@@ -42,13 +48,13 @@ def test_who_waited_for_room_comes_before_who_comes_later() -> None:
 def test_who_gave_up_leaves_no_gap() -> None:
     async def scenario() -> None:
         inbox = filled(1, "a")
-        withdrawn, late, patient = (inbox.wait_for_room(item, IN, None) for item in "bcd")
+        withdrawn, late, patient = (wait(inbox, item) for item in "bcd")
         withdrawn.cancel()
         late.set_result(None)
         assert inbox.take() == "a"
         assert await patient
         assert inbox.take() == "d"
-        gone = inbox.wait_for_room("e", IN, None)
+        gone = wait(inbox, "e")
         gone.cancel()
         assert inbox.offer("f")
         assert inbox.take() == "f"
@@ -59,9 +65,9 @@ def test_who_gave_up_leaves_no_gap() -> None:
 def test_waiting_for_room_ends_at_the_deadline() -> None:
     async def scenario() -> tuple[Verdict | None, int]:
         inbox = filled(1, "a")
-        loop = asyncio.get_running_loop()
-        outcome = await inbox.wait_for_room("b", IN, loop.time() + 0.01)
-        return outcome, len(inbox)
+        pending = wait(inbox, "b")
+        pending.expire_after(0.01)
+        return await pending, len(inbox)
 
     assert asyncio.run(scenario()) == (None, 1)
 
@@ -96,7 +102,7 @@ def test_a_reader_that_went_away_is_not_woken() -> None:
 def test_an_emptied_inbox_turns_away_who_waits() -> None:
     async def scenario() -> tuple[list[str], Verdict | None]:
         inbox = filled(2, "a", "b")
-        room, withdrawn = inbox.wait_for_room("c", IN, None), inbox.wait_for_room("d", IN, None)
+        room, withdrawn = wait(inbox, "c"), wait(inbox, "d")
         withdrawn.cancel()
         return inbox.empty(), await room
 

@@ -29,7 +29,7 @@ class State:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self.now = node.tick() // 1000
+        self.now = node.now()
         self.table: dict[str, RoutingEntry] = node.router.table.snapshot(self.now)
         self.matched = [set(node.router.subscriptions.match(id)) for id in IDS]
         self.subscribed = set(node.router.subscriptions.snapshot())

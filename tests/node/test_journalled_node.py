@@ -100,7 +100,7 @@ def expected(tables: Tables, row: dict[str, Any]) -> tuple[str, str | None, str 
 
 
 def is_here(node: Node, name: str) -> bool:
-    entry = node.router.table.lookup(name, node.tick() // 1_000)
+    entry = node.router.table.lookup(name, node.now())
     return entry is not None and entry.local
 
 
@@ -120,7 +120,7 @@ async def act(node: Node, journal: Journal, clock: ManualClock, step: tuple[str,
     elif kind in ("subscribe", "unsubscribe"):
         change = getattr(node.router.subscriptions, kind)(value, "a")
         if change is not None:
-            journal.note(ChangeRecord(change, node.tick()))
+            journal.note(ChangeRecord(change, node.now() * 1_000))
     elif kind == "send":
         await node.send(value, b"payload")
     elif kind == "send, soon over":
@@ -144,7 +144,7 @@ def test_the_journal_of_random_traffic_replays_to_the_tables_and_outcomes_of_the
         for step in steps:
             await act(left, journal, clock, step)
         await asyncio.sleep(0.001)
-        now = left.tick() // 1_000
+        now = left.now()
         snapshot = left.router.table.snapshot(now)
         matched = [list(left.router.subscriptions.match(id)) for id in ("p/x", "p/x/y")]
         end_journal()  # with all the tables as they are

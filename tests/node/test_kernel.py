@@ -154,7 +154,7 @@ class Fixture:
         if name == PEER:
             hops.append(Address(0, b"sink"))  # to somebody behind it
         message = Message(Route(tuple(hops)), Route(), payload, self.left.new_id())
-        rules = self.left.router.decide(message, self.left.tick() // 1000)
+        rules = self.left.router.decide(message, self.left.now())
         verdict = await self.left.route(message, Wait(20))
         if rules.address is None:
             assert verdict == rules

@@ -48,7 +48,7 @@ SLOT_SECONDS = Deadlines.SLOT_MS / 1000
 
 
 def entry_of(node: Node, participant: str = TRUCK) -> RoutingEntry | None:
-    return node.router.table.lookup(participant, node.tick() // 1000)
+    return node.router.table.lookup(participant, node.now())
 
 
 def existing(node: Node, participant: str = TRUCK) -> RoutingEntry:
@@ -170,7 +170,7 @@ async def test_2b1_a_provider_that_was_discovered_elsewhere_comes_back_here() ->
 async def test_2b2_a_provider_that_crashed_registers_again_before_anybody_noticed() -> None:
     async with hub() as (center, url):
         crashed = await RawPeer.dial(place_of(url))  # it says no goodbye
-        crashed.control(encode(Announce([(TRUCK, False, center.tick() // 1000 + 3_600_000)])))
+        crashed.control(encode(Announce([(TRUCK, False, center.now() + 3_600_000)])))
         await until(lambda: knows(center, TRUCK))
         before = existing(center)
         async with leaf("again", url) as again:
@@ -388,7 +388,7 @@ async def asked_from_outside() -> AsyncIterator[tuple[ManualClock, Node, RawPeer
 
 async def ask(node: Node, peer: RawPeer, seconds: float | None, sender: str = "proxy") -> float:
     """A question that lives so long; the instant at which that is over."""
-    expiry = NEVER if seconds is None else node.tick() // 1000 + round(seconds * 1000)
+    expiry = NEVER if seconds is None else node.now() + round(seconds * 1000)
     peer.send("echo", b"?", back=sender, id=node.new_id(), expiry=expiry)
     await peer.hear()
     return expiry
@@ -460,7 +460,7 @@ async def test_6_a_request_that_a_leaf_passes_on_for_somebody_else_leaves_no_ent
         echo(center)
         assert (await a.request("hub => echo", b"?")).payload == b"?"
         peers = {session.name for session in center.sessions}
-        names = set(center.router.table.snapshot(center.tick() // 1000))
+        names = set(center.router.table.snapshot(center.now()))
         assert names == {"echo", "waystation.directory", *peers}
 
 
@@ -473,7 +473,7 @@ async def test_7_an_entry_is_dead_at_its_instant_unless_it_is_sticky_or_never_en
     clock = ManualClock()
     async with Node("hub", limits=QUIET, clock=clock) as node:
         there = Address(1, b"127.0.0.1:1")
-        end = node.tick() // 1000 + 10_000
+        end = node.now() + 10_000
         node.put_route(RoutingEntry("ends", there, local=False, expiry=end))
         node.put_route(RoutingEntry("sticks", there, local=False, expiry=end, sticky=True))
         node.put_route(RoutingEntry("never", there, local=False))
@@ -495,7 +495,7 @@ async def test_7_what_a_leaf_announced_for_a_while_is_over_at_the_hub_at_the_sam
     clock = ManualClock()
     async with hub(clock=clock) as (center, url):
         peer = await RawPeer.dial(place_of(url))
-        end = center.tick() // 1000 + 5_000
+        end = center.now() + 5_000
         peer.control(encode(Announce([(TRUCK, False, end)])))
         await until(lambda: knows(center, TRUCK))
         clock.advance(5)

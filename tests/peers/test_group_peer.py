@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -19,13 +18,14 @@ from tests.groups.crowd import (
     named,
     names,
     numbers,
+    router_clients,
     stream,
 )
 from tests.groups.crowd import routers as our_routers
 from tests.node.live import runs, until
 from tests.peers import jgroups_peer
 from tests.peers.jgroups_peer import Generation, real_router
-from waystation.groups.group import Group
+from waystation.groups import Group
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(jgroups_peer.FETCH_SECONDS + 300)]
 
@@ -59,9 +59,7 @@ async def one_after_the_other(
 
 def is_everywhere(group: Group) -> bool:
     """Whether all routers of a group's list have answered."""
-    assert group._exchange is not None
-    carrier: Any = group._exchange.carrier
-    return all(stub.is_ready for stub in carrier.routers._stubs)
+    return all(client.is_ready for client in router_clients(group))
 
 
 @pytest.mark.rule("GR-11")

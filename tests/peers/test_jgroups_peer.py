@@ -13,8 +13,9 @@ import pytest
 import trustme
 
 from tests.peers import jgroups_peer
-from tests.peers.jgroups_peer import SOURCES, Generation, Member, free_port, shipped, wait_for_port
+from tests.peers.jgroups_peer import SOURCES, Generation, Member, shipped
 from waystation.demo.processes import WAYSTATION
+from waystation.net.place import parse_place
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(jgroups_peer.FETCH_SECONDS + 300)]
 
@@ -26,16 +27,22 @@ class Router:
     """Our router in a process of its own, on a port that stays."""
 
     def __init__(self, *options: str) -> None:
-        self.port = free_port()
+        self.port = 0  # until it has chosen one
         self._options = options
         self.start()
 
     def start(self) -> None:
         listen = f"127.0.0.1:{self.port}"
         self.process = subprocess.Popen(
-            [*WAYSTATION, "router", "--listen", listen, *self._options], stdout=subprocess.DEVNULL
+            [*WAYSTATION, "router", "--listen", listen, *self._options],
+            stdout=subprocess.PIPE,
+            text=True,
         )
-        wait_for_port(self.port)
+        assert self.process.stdout
+        with self.process.stdout as output:  # it says nothing more
+            said = output.readline()
+        assert said.startswith("listening on "), said
+        self.port = parse_place(said.split()[-1])[1]
 
     def end(self) -> int:
         self.process.terminate()

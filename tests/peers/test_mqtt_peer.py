@@ -56,7 +56,7 @@ def test_mqtt_passes_the_kit_over_mosquitto(place: str, loop: str, qos: int) -> 
         async with proxied(place) as proxy:
 
             def make() -> Mqtt:
-                return Mqtt(f"mqtt://{proxy.place}", qos=qos, limits=LIMITS, wait=soon)
+                return Mqtt(f"mqtt://{proxy.place}", qos=qos, limits=LIMITS, backoff=soon())
 
             result = await check_transport(
                 make, "mqtt://+", path=ways(proxy), too_large=3 * 1024 * 1024, patience=1.8
@@ -71,7 +71,7 @@ def opened(session: Session, times: int) -> bool:
 
 
 def is_ready(client: MqttClient) -> bool:
-    return client.is_open and set(client._wanted) <= set(client._granted)
+    return client.is_open and client.subscriptions.is_settled
 
 
 def test_mosquitto_is_killed_and_started_again_under_traffic() -> None:
@@ -131,7 +131,7 @@ require_certificate true
     async def scenario(place: str) -> None:
         def make(password: str) -> Mqtt:
             url = f"mqtts://{place}"
-            return Mqtt(url, username="hub", password=password, tls=tls, wait=soon)
+            return Mqtt(url, username="hub", password=password, tls=tls, backoff=soon())
 
         async with (
             Node("a", transports=[make("secret")]) as here,
@@ -220,7 +220,7 @@ def test_we_answer_the_request_of_a_joynr_node(place: str, peer: JoynrPeer) -> N
 @pytest.mark.rule("MC-12")
 def test_broadcasts_go_both_ways_between_us_and_a_joynr_node(place: str, peer: JoynrPeer) -> None:
     async def scenario() -> None:
-        mqtt = Mqtt(f"mqtt://{place}", format="joynr", wait=soon)
+        mqtt = Mqtt(f"mqtt://{place}", format="joynr", backoff=soon())
         heard: list[tuple[str, Message]] = []
         mqtt.attach(lambda found, message: heard.append((found, message)))
         await mqtt.start()

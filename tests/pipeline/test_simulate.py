@@ -171,7 +171,7 @@ def test_the_pipeline_finds_every_loss_and_its_cause_and_nothing_else(
 
 
 def test_a_directory_with_something_in_it_is_refused(spark: SparkSession, fleet: Path) -> None:
-    with pytest.raises(LocalError, match="is not empty; give a directory that is not there yet"):
+    with pytest.raises(LocalError, match="is not empty; give a new directory"):
         make(spark, fleet)
 
 

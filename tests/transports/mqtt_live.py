@@ -8,6 +8,7 @@ from typing import Any
 
 from tests.node.live import Journal, echo, until
 from waystation.mqtt.broker import Broker, Settings
+from waystation.net.backoff import Backoff
 from waystation.node import Limits, Node
 from waystation.testing.path import TcpPath, tcp_path
 from waystation.transports.mqtt import Mqtt
@@ -16,9 +17,9 @@ QUIET = Limits(heartbeat=0.0, stall=30.0)
 """A node without heartbeats: what it notices, it notices without them."""
 
 
-def soon(attempt: int) -> float:
-    """A client that does not wait long before it connects again."""
-    return min(0.02 * attempt, 0.2)
+def soon() -> Backoff:
+    """Waits of a client that connects again soon."""
+    return Backoff(first=0.02, most=0.2)
 
 
 @asynccontextmanager
@@ -38,7 +39,7 @@ async def hub(
     place: str, name: str, *, limits: Limits = QUIET, **options: Any
 ) -> AsyncIterator[tuple[Node, Mqtt, Journal]]:
     """A node with an echo that listens on `hubs/<name>`."""
-    options.setdefault("wait", soon)
+    options.setdefault("backoff", soon())
     mqtt = Mqtt(f"mqtt://{place}", topic=f"hubs/{name}", **options)
     async with Node(name, transports=[mqtt], limits=limits) as node:
         journal = Journal(node)

@@ -12,7 +12,7 @@ from tests.groups.test_group_multicast import address as multicast
 from tests.node.live import LOOPS, collect, echo, runs, until, watched
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.groups.member import GroupLimits
+from waystation.groups import GroupLimits
 from waystation.node import Node
 from waystation.testing import FaultyPath, TcpPath, check_transport, conformance, tcp_path
 from waystation.transports.gossip import Gossip, parse_member

@@ -1,4 +1,4 @@
-"""HTTP: a transport between nodes, and a door for clients that have nothing but HTTP."""
+"""HTTP: a transport between nodes, and a way in for clients that have nothing but HTTP."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from tests.node.live import (
     raw_listener,
     runs,
     runs_on_every_loop,
+    settle,
     until,
     watched,
 )
@@ -42,11 +43,13 @@ from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
 from waystation.node import FAIL, Node, Wait
 from waystation.testing import check_transport, conformance
-from waystation.transports.http import Http, HttpLimits
+from waystation.transports.http import Http, HttpCounts, HttpLimits
 from waystation.transports.http.channel import Channel, Frame, Outgoing
+from waystation.transports.http.server import Channels
 from waystation.transports.transport import Transport
 from waystation.wire.hello import PROOF_PURPOSE
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_frame
@@ -96,6 +99,12 @@ async def door(
         yield node, transport, (await node.listen("http://127.0.0.1:0")).place
 
 
+async def closed(listener: Any) -> None:
+    """Close a listener whose channels have ended, and wait for its connections to end."""
+    await listener.close()
+    await until(lambda: not listener.server.connections)
+
+
 @runs_on_every_loop
 async def test_a_token_is_proven_over_http_as_over_any_transport() -> None:
     async with (
@@ -130,7 +139,7 @@ async def test_both_nodes_say_goodbye_in_order_whoever_leaves() -> None:
 async def test_what_the_client_said_it_has_is_told_as_sent_and_no_more() -> None:
     owner, theirs = Notes(), Notes(b"other")
     transport = Http()
-    listener = await transport.listen("127.0.0.1:0", lambda: theirs)
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     assert theirs.link is not None
     assert (owner.told, theirs.told) == (["opened", "answered"], ["opened", "answered"])
@@ -152,13 +161,14 @@ async def test_what_the_client_said_it_has_is_told_as_sent_and_no_more() -> None
         ended.resume_reading()
         ended.send_control(b"")
         assert ended.send(message()) is None  # too late, and harmless
-    await listener.close()
+    await closed(listener)
 
 
 @runs_on_every_loop
 async def test_what_cannot_be_written_has_a_reason_on_both_sides() -> None:
     owner, theirs = Notes(), Notes(b"other")
-    listener = await Http(limits=HttpLimits(frame=1000)).listen("127.0.0.1:0", lambda: theirs)
+    transport = Http(limits=HttpLimits(frame=1000))
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
     link = await Http().dial([listener.place], owner)
     assert theirs.link is not None
     for end in (link, theirs.link):  # the dialler keeps to the limit of the listener
@@ -168,14 +178,14 @@ async def test_what_cannot_be_written_has_a_reason_on_both_sides() -> None:
     theirs.link.abort()
     await until(lambda: owner.end)
     await until(lambda: theirs.end)
-    await listener.close()
+    await closed(listener)
 
 
 @runs_on_every_loop
 async def test_senders_pause_on_either_side_while_the_other_does_not_take_what_there_is() -> None:
     owner, theirs = Notes(), Notes(b"other")
     transport = Http(limits=HttpLimits(unsent=10_000, batch=10_000, hold=0.05))
-    listener = await transport.listen("127.0.0.1:0", lambda: theirs)
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     assert theirs.link is not None
     for there, here, end in ((theirs, owner, link), (owner, theirs, theirs.link)):
@@ -195,20 +205,23 @@ async def test_senders_pause_on_either_side_while_the_other_does_not_take_what_t
     assert transport.counts.held_back > 0
     link.close()
     await until(lambda: owner.end)
-    await listener.close()
+    await closed(listener)
 
 
 @runs
 async def test_a_listener_that_is_closed_opens_no_channel_and_serves_those_that_are_open() -> None:
-    async with door() as (server, transport, place):
-        client = Client(place)
+    transport = Http()
+    async with Node("server", transports=[transport], limits=QUICK) as server:
+        echo(server)
+        listening = await server.listen("http://127.0.0.1:0")
+        client = Client(listening.place)
         one = await client.open()
-        await server._links._listeners[0].close()
+        await listening.close()
         assert (await client.ask("POST", "/channels")).status == 503
         assert transport.counts.refused == 1
         assert await one.echoes("still here")
         await one.end()
-        await until(lambda: _refused(place))
+        await until(lambda: _refused(listening.place))
 
 
 def _refused(place: str) -> bool:
@@ -316,6 +329,56 @@ async def test_a_dialler_comes_again_when_it_is_told_to_and_loses_nothing() -> N
         await until(lambda: owner.end)
 
 
+@pytest.mark.parametrize("later", ["nan", "-1", "soon", "1e-9"])
+@runs
+async def test_a_listener_that_says_nonsense_about_when_to_retry_is_asked_again(later: str) -> None:
+    retry = _answer(503, b"", f"Retry-After: {later}\r\n")
+    answers = [CHANNEL, retry, retry, _answer(202)]
+
+    async def serve(peer: RawPeer) -> None:
+        while head := await peer.reader.readuntil(b"\r\n\r\n"):
+            await peer.reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+            if head.startswith(b"GET"):
+                await asyncio.Event().wait()
+            peer.say(answers.pop(0))
+
+    async with raw_listener(serve) as place:
+        owner = Notes()
+        link = await Http().dial([place], owner)
+        link.send(message())
+        await until(lambda: owner.settled == 1)
+        link.abort()
+        await until(lambda: owner.end)
+
+
+@pytest.mark.parametrize("extra", [b"more", _answer(408), _answer(200, b"x"), bytes(100_000)])
+@runs
+async def test_bytes_that_nobody_asked_for_harm_no_link(extra: bytes) -> None:
+    posts = 0
+
+    async def serve(peer: RawPeer) -> None:
+        nonlocal posts
+        while head := await peer.reader.readuntil(b"\r\n\r\n"):
+            await peer.reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))  # type: ignore[index]
+            if head.startswith(b"GET"):
+                await asyncio.Event().wait()
+            opens = head.startswith(b"POST /channels ")
+            posts += not opens
+            peer.say(CHANNEL if opens else _answer(202) + extra)
+
+    async with raw_listener(serve) as place:
+        owner = Notes()
+        link = await Http().dial([place], owner)
+        for number in range(3):
+            link.send(message())
+            await until(lambda number=number: posts == number + 1)  # type: ignore[misc]
+            await until(lambda number=number: owner.settled == number + 1)  # type: ignore[misc]
+            await settle()
+        assert owner.end is None  # it connected again each time
+        link.abort()
+        await until(lambda: owner.end)
+
+
 @runs
 async def test_a_dialler_that_does_not_read_keeps_its_channel_alive() -> None:
     asked: list[bytes] = []
@@ -339,23 +402,20 @@ async def test_a_dialler_that_does_not_read_keeps_its_channel_alive() -> None:
 
 @runs
 async def test_a_connection_that_was_closed_between_two_requests_is_opened_again() -> None:
-    async with (
-        door() as (server, _, place),
-        Node("client", transports=[Http()], limits=QUICK) as client,
-    ):
-        session = await client.connect(f"http://{place}", name="hub")
-        listener: Any = server._links._listeners[0]._listener
-        link: Any = session._link
-        for number in range(3):
-            assert (await client.request("hub => echo", b"%d" % number)).payload == b"%d" % number
-            posts = link._posts._writer.get_extra_info("sockname")
-            await until(lambda: not link._size)
-            for connection in list(listener._state.connections):
-                if connection.client == posts:
-                    await until(lambda one=connection: one.cycle.response_complete)  # type: ignore[misc]
-                    connection.timeout_keep_alive_handler()
-            await until(link._posts._reader.at_eof)
-        assert session.openings == 1
+    owner, theirs = Notes(), Notes(b"other")
+    transport = Http(limits=HttpLimits(keep=0.05))
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
+    link = await transport.dial([listener.place], owner)
+    for number in range(3):
+        link.send(message(b"%d" % number))
+        await until(lambda number=number: owner.settled == number + 1)  # type: ignore[misc]
+        await until(lambda: listener.server.connections == 1)  # on which it asks for messages
+        await settle()  # and the link has noticed
+    assert [m.payload for m in theirs.messages] == [b"0", b"1", b"2"]
+    assert owner.end is None
+    link.close()
+    await until(lambda: owner.end and theirs.end)
+    await closed(listener)
 
 
 @runs
@@ -601,20 +661,24 @@ async def test_a_stream_of_events_goes_on_where_it_broke() -> None:
 
 @runs
 async def test_a_stream_that_nobody_reads_is_cut_and_can_go_on_later() -> None:
-    limits = HttpLimits(body=0.3, unsent=100_000, batch=100_000)
-    async with channel(limits) as (node, _, client, one):
-        head = f"GET {one.path} HTTP/1.1\r\nHost: x\r\nAccept: text/event-stream\r\n\r\n"
-        peer = await RawPeer.dial(client.place, head.encode(), room=4096)
-        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        route = f"{node.sessions[0].name} => http"
-        listener: Any = node._links._listeners[0]._listener
-        await until(lambda: listener._state.connections)
-        while listener._state.connections:
-            await node.send(route, bytes(9999), policy=Wait(0.05))
-        assert (await one.get()).status == 200
-        assert node.sessions
-        peer.reset()
-        await one.end()
+    theirs = Notes()
+    transport = Http(limits=HttpLimits(body=0.3, unsent=100_000, batch=100_000))
+    listener: Any = await transport.listen("127.0.0.1:0", lambda: theirs)
+    one = await Client(listener.place).open()
+    head = f"GET {one.path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+    peer = await RawPeer.dial(listener.place, head.encode(), room=4096)
+    peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+    await until(lambda: listener.server.connections)
+    assert theirs.link is not None
+    while listener.server.connections:
+        if "pause" not in theirs.told[-1:]:
+            theirs.link.send(message(bytes(9999)))
+        await asyncio.sleep(0.001)
+    assert (await one.get()).status == 200
+    assert theirs.end is None
+    peer.reset()
+    await one.end()
+    await closed(listener)
 
 
 @runs
@@ -663,7 +727,7 @@ async def test_without_the_token_nothing_is_delivered() -> None:
         (b'{"payload": "x"}', "goes nowhere"),
         (b'{"to": "a b"}', "white space"),
         (b'{"to": "echo", "ttl": -1}', "cannot live"),
-        (b'{"to": "echo", "id": "x"}', "no message id"),
+        (b'{"to": "echo", "id": "x"}', "invalid message id"),
         (b'{"to": "echo", "payload_base64": "?"}', "no base64"),
         (b'{"to": "echo", "colour": "red"}', "colour"),
         (b'[{"to": "echo"}, {}]', "goes nowhere"),
@@ -731,6 +795,66 @@ async def test_a_request_that_is_none_is_told_so() -> None:
         own = {"Origin": f"http://{client.place}", "Content-Type": "application/json"}
         assert (await client.ask("POST", one.path, b'{"to": "echo"}', own)).status == 202
         await one.end()
+
+
+FOREIGN = {"Host": "evil.example"}
+PAGE_UNDER_FOREIGN_NAME = {"Host": "evil.example", "Origin": "http://evil.example"}
+
+
+@runs
+async def test_a_foreign_name_that_points_to_this_machine_is_refused() -> None:
+    async with channel() as (_, _, client, one):
+        for headers in (FOREIGN, PAGE_UNDER_FOREIGN_NAME, {"Host": "127.0.0.1.evil.example"}):
+            for method, target in (("GET", "/"), ("POST", "/channels"), ("GET", one.path)):
+                answer = await client.ask(method, target, headers=headers)
+                assert (answer.status, "error" in answer.json) == (421, True)
+        port = client.place.rpartition(":")[2]
+        for name in (f"localhost:{port}", "LOCALHOST", f"[::1]:{port}", "127.0.0.2", host_name()):
+            assert (await client.ask("GET", "/", headers={"Host": name})).status == 200
+        assert await one.echoes("still here")
+
+
+@runs
+async def test_a_name_that_is_allowed_is_served() -> None:
+    transport = Http(hosts=["Proxy.example"])
+    listener = await transport.listen("127.0.0.1:0", Notes)
+    client = Client(listener.place)
+    own = {"Host": "proxy.example", "Origin": "https://proxy.example"}
+    answer = await client.ask("POST", "/channels", headers=own)
+    assert answer.status == 201
+    assert (await client.ask("POST", "/channels", headers=FOREIGN)).status == 421
+    assert (await client.ask("DELETE", answer.headers["Location"], headers=own)).status == 204
+    await closed(listener)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "hub.example:8080"}, 200),  # a program, which knows the node by a name of its own
+        ({"host": "10.0.0.1", "origin": "http://10.0.0.1"}, 200),
+        ({"host": "evil.example", "origin": "http://evil.example"}, 421),
+        ({"host": "evil.example", "sec-fetch-site": "same-origin"}, 421),
+        ({"host": "10.0.0.1", "origin": "http://evil.example"}, 403),
+    ],
+)
+@runs
+async def test_where_others_can_connect_pages_under_foreign_names_are_refused(
+    headers: dict[str, str], status: int
+) -> None:
+    told: list[Any] = []
+
+    async def send(event: Any) -> None:
+        told.append(event)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    names = HostNames("0.0.0.0")  # noqa: S104 - nothing listens there
+    channels = Channels(lambda: None, HttpLimits(), HttpCounts(), names)
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": pairs, "query_string": b""}
+    await channels(scope, receive, send)
+    assert told[0]["status"] == status
 
 
 @runs
@@ -828,7 +952,7 @@ async def test_a_client_that_does_not_say_what_it_wants_is_let_go(said: bytes) -
 @runs
 async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> None:
     async with channel(HttpLimits(body=0.3, greeting=1.0)) as (node, _, client, one):
-        head = f"POST {one.path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"POST {one.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         peer = await RawPeer.dial(client.place, f"{head}Content-Length: 9\r\n\r\n".encode())
         assert (await peer.reader.readline()).startswith(b"HTTP/1.1 408")
         await peer.ended()
@@ -841,9 +965,9 @@ async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> N
 async def test_there_are_so_many_connections_and_no_more() -> None:
     async with door(HttpLimits(connections=3)) as (_, transport, place):
         peers = [await RawPeer.dial(place, b"GET") for _ in range(3)]
-        await until(lambda: transport.counts.turned_away == 0)
+        await until(lambda: transport.counts.refused_connections["connections"] == 0)
         await (await RawPeer.dial(place, b"GET")).ended()
-        assert transport.counts.turned_away == 1
+        assert transport.counts.refused_connections["connections"] == 1
         for peer in peers:
             peer.close()
 

@@ -24,7 +24,8 @@ from waystation.node import FAIL, Node, Session, Wait
 from waystation.testing import check_transport, conformance
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.mqtt.joynr import encode_multicast, encode_unicast
-from waystation.transports.mqtt.link import Kind, OckamLink, write_label
+from waystation.transports.mqtt.link import LinkState
+from waystation.transports.mqtt.ockam import Kind, OckamLink, write_label
 from waystation.wire import smrf
 from waystation.wire.ockam import decode_body, encode_frame
 
@@ -43,7 +44,7 @@ def test_mqtt_passes_the_kit(loop: str, qos: int) -> None:
             made: list[Mqtt] = []
 
             def make() -> Mqtt:
-                made.append(Mqtt(f"mqtt://{proxy.place}", qos=qos, limits=LIMITS, wait=soon))
+                made.append(Mqtt(f"mqtt://{proxy.place}", qos=qos, limits=LIMITS, backoff=soon()))
                 return made[-1]
 
             result = await check_transport(
@@ -51,8 +52,8 @@ def test_mqtt_passes_the_kit(loop: str, qos: int) -> None:
             )
             assert result.passed == tuple(conformance.CHECKS)
             for mqtt in made:
-                assert mqtt._links == {}
-                assert mqtt._users == set()
+                assert mqtt.links == {}
+                assert not mqtt.in_use
 
     watched(scenario, LOOPS[loop], seconds=110)
 
@@ -83,7 +84,7 @@ async def test_tls_and_a_password_open_the_broker() -> None:
         url = f"mqtts://{broker.place}"
 
         def make(password: str) -> Mqtt:
-            return Mqtt(url, username="hub", password=password, tls=tls, wait=soon)
+            return Mqtt(url, username="hub", password=password, tls=tls, backoff=soon())
 
         async with (
             Node("a", transports=[make("secret")]) as here,
@@ -119,7 +120,7 @@ async def test_a_token_is_proven_over_a_broker_as_anywhere() -> None:
 @runs
 async def test_nobody_listens_is_known_at_once() -> None:
     async with broker_here() as broker, hub(broker.place, "hub-a") as (here, _, _):
-        with pytest.raises(UnreachableError, match="nobody has subscribed"):
+        with pytest.raises(UnreachableError, match="no subscriber"):
             await here.connect("mqtt://hubs/nobody", wait=0.5)
         verdict = await here.send("mqtt#hubs/nobody => x", b"", policy=FAIL)
         assert verdict.reason is Reason.TRANSPORT_DOWN
@@ -158,7 +159,7 @@ async def test_the_will_of_an_earlier_life_ends_no_later_link() -> None:
         packet = PublishPacket("hubs/hub-b/gone", b"another")
         mine.received([packet])
         assert len(here.sessions) == 1
-        link = next(iter(mine._links.values()))
+        link = next(iter(mine.links.values()))
         assert isinstance(link, OckamLink)
         mine.received([PublishPacket("hubs/hub-b/gone", link.incarnation)])
         assert not here.sessions
@@ -205,18 +206,19 @@ def proxied_broker() -> Any:
         await broker.start("127.0.0.1:0")
         place = broker.place
 
-        async def restart() -> None:
-            nonlocal broker
-            for connection in list(broker._connections):
-                connection.transport.abort()
-            await broker.drain()
-            broker = Broker()
-            await broker.start(place)
+        async with proxied(place) as proxy:
 
-        try:
-            yield place, restart
-        finally:
-            await broker.drain()
+            async def restart() -> None:
+                nonlocal broker
+                proxy.refuse(refuse=True)
+                proxy.cut()
+                await broker.drain()
+                broker = Broker()
+                await broker.start(place)
+                proxy.refuse(refuse=False)
+
+            yield proxy.place, restart
+        await broker.drain()
 
     return running()
 
@@ -240,12 +242,12 @@ async def test_a_peer_of_another_make_sends_a_frame_and_gets_an_answer() -> None
         answers: list[PublishPacket] = []
         async with raw_client(broker.place, answers) as client:
             client.subscribe("devices/7", 1)
-            await until(lambda: client._granted)
+            await until(lambda: client.subscriptions.is_settled)
             message = Message(Route.parse("echo"), Route.parse("app"), b"hi", ID)
             frame = encode_frame(message)
-            client.publish("hubs/hub-a", b"\0\0\0\1x", 1, response_topic="devices/7")
-            client.publish("hubs/hub-a", frame, 1)  # nobody could answer that
-            client.publish("hubs/hub-a", frame, 1, response_topic="devices/7")
+            client.connection.publish("hubs/hub-a", b"\0\0\0\1x", 1, response_topic="devices/7")
+            client.connection.publish("hubs/hub-a", frame, 1)  # nobody could answer that
+            client.connection.publish("hubs/hub-a", frame, 1, response_topic="devices/7")
             await until(lambda: answers)
             answer = decode_body(answers[0].payload[4:])
             assert (str(answer.onward_route), answer.payload) == ("0#app", b"hi")
@@ -261,7 +263,9 @@ async def test_silence_ends_a_link_to_a_peer_of_another_make() -> None:
         async with raw_client(broker.place, []) as client:
             received = collect(here, "sink")
             message = Message(Route.parse("sink"), Route.parse("app"), b"hi", ID)
-            client.publish("hubs/hub-a", encode_frame(message), 0, response_topic="devices/7")
+            client.connection.publish(
+                "hubs/hub-a", encode_frame(message), 0, response_topic="devices/7"
+            )
             await until(lambda: received)
             await until(lambda: not here.sessions)
 
@@ -272,13 +276,57 @@ async def test_what_is_for_no_link_here_is_told_to_its_sender() -> None:
         answers: list[PublishPacket] = []
         async with raw_client(broker.place, answers) as client:
             client.subscribe("devices/7", 1)
-            await until(lambda: client._granted)
+            await until(lambda: client.subscriptions.is_settled)
             label = write_label(Kind.MESSAGE, b"12345678", 1)
-            client.publish("hubs/hub-a", b"", 1, response_topic="devices/7", correlation=label)
+            client.connection.publish(
+                "hubs/hub-a", b"", 1, response_topic="devices/7", correlation=label
+            )
             await until(lambda: answers)
             assert answers[0].correlation_data == write_label(Kind.UNKNOWN, b"12345678")
             assert here.sessions == []
             assert mine.counts["unknown"] == 1
+
+
+@pytest.mark.parametrize(
+    ("last", "reason"),
+    [(Kind.CLOSE, None), (Kind.MESSAGE, Reason.MALFORMED)],
+    ids=["an orderly end", "half a frame"],
+)
+def test_what_came_before_the_end_of_a_link_waits_for_a_slow_worker(
+    last: Kind, reason: Reason | None
+) -> None:
+    tag = b"12345678"
+
+    async def scenario() -> None:
+        async with (
+            broker_here() as broker,
+            hub(broker.place, "hub-a") as (here, mine, journal),
+            raw_client(broker.place, []) as client,
+        ):
+            gate = Gate(here, "slow", inbox=1)
+
+            def say(kind: Kind, payload: bytes, number: int = 0) -> None:
+                label = write_label(kind, tag, number)
+                options = {"response_topic": "devices/7", "correlation": label}
+                client.connection.publish("hubs/hub-a", payload, 1, **options)
+
+            client.subscribe("devices/7", 1)
+            await until(lambda: client.subscriptions.is_settled)
+            say(Kind.OPEN, b"raw")
+            for number in range(1, 21):
+                message = Message(Route.parse("slow"), Route.parse("app"), b"%d" % number, ID)
+                say(Kind.MESSAGE, encode_frame(message), number)
+                if number == 10:
+                    await until(lambda: here.sessions and here.sessions[0].is_stalled)
+            say(last, b"\0\0\0\5x" if last is Kind.MESSAGE else b"", 21)
+            await until(lambda: next(iter(mine.links.values())).state is LinkState.ENDING)
+            gate.free.set()
+            await until(lambda: len(gate.got) == 20 and not here.sessions)
+            assert gate.got == [b"%d" % number for number in range(1, 21)]
+            assert journal.sessions[-1].reason is reason
+            assert mine.links == {}
+
+    watched(scenario)
 
 
 @runs
@@ -287,7 +335,7 @@ async def test_a_message_carries_its_expiry_to_the_broker() -> None:
         seen: list[PublishPacket] = []
         async with raw_client(broker.place, seen) as client, hub(broker.place, "hub-b"):
             client.subscribe("hubs/hub-b", 0)
-            await until(lambda: client._granted)
+            await until(lambda: client.subscriptions.is_settled)
             await here.send("mqtt#hubs/hub-b => echo", b"short", ttl=50)
             await here.send("mqtt#hubs/hub-b => echo", b"never")
             await until(lambda: sum(b"never" in packet.payload for packet in seen))
@@ -309,7 +357,7 @@ async def test_an_address_may_say_with_which_certainty_a_message_goes() -> None:
         ):
             received = collect(there, "sink")
             client.subscribe("hubs/hub-b", 1)
-            await until(lambda: client._granted)
+            await until(lambda: client.subscriptions.is_settled)
             for round in range(3):
                 for qos in (0, 1):
                     payload = f"{round} with {qos}".encode()
@@ -344,7 +392,7 @@ class Ear:
 
 
 def speaker(place: str, **options: Any) -> Mqtt:
-    return Mqtt(f"mqtt://{place}", wait=soon, **options)
+    return Mqtt(f"mqtt://{place}", backoff=soon(), **options)
 
 
 async def ready(*broadcasters: Mqtt) -> None:
@@ -354,7 +402,7 @@ async def ready(*broadcasters: Mqtt) -> None:
 
 
 def is_ready(client: MqttClient) -> bool:
-    return client.is_open and set(client._wanted) <= set(client._granted)
+    return client.is_open and client.subscriptions.is_settled
 
 
 def connected_again(client: MqttClient, before: int) -> bool:
@@ -395,7 +443,7 @@ def test_a_broadcast_reaches_who_subscribed(format: Any, prefix: str) -> None:
             assert first.onward_route == Route()
             assert own.heard == [], "what a node publishes came back to it"
             right.unsubscribe("garage/temperature/eu/+/*")
-            await until(lambda: not right.client._wanted and not right.client._told)
+            await until(lambda: right.client.subscriptions.is_settled)
             await left.close()
             await right.close()
             await until(lambda: broker.connected() == 0)
@@ -565,9 +613,9 @@ async def test_a_broadcast_that_comes_once_for_each_filter_is_told_once() -> Non
 @pytest.mark.parametrize(
     ("url", "options", "words"),
     [
-        ("127.0.0.1:1883", {}, "is no broker"),
-        ("http://127.0.0.1", {}, "is no broker"),
-        ("mqtt://", {}, "is no broker"),
+        ("127.0.0.1:1883", {}, "invalid URL"),
+        ("http://127.0.0.1", {}, "invalid URL"),
+        ("mqtt://", {}, "invalid URL"),
         ("mqtt://127.0.0.1", {"topic": "hubs/+"}, "has no topic"),
         ("mqtt://127.0.0.1", {"qos": 2}, "qos=2"),
         ("mqtt://127.0.0.1", {"format": "xml"}, "format='xml'"),
@@ -585,7 +633,7 @@ def test_where_a_broker_is() -> None:
 
 @runs
 async def test_without_a_broker_listening_says_so() -> None:
-    mqtt = Mqtt("mqtt://127.0.0.1:1", wait=soon)
+    mqtt = Mqtt("mqtt://127.0.0.1:1", backoff=soon())
     async with Node("a", transports=[mqtt]) as node:
         with pytest.raises(OSError, match=r"127\.0\.0\.1:1"):
             await node.listen("mqtt://+")
@@ -636,7 +684,7 @@ async def test_joynr_is_told_of_best_effort() -> None:
     ):
         collect(here, "proxy")
         client.subscribe("devices/7/#", 1)
-        await until(lambda: client._granted)
+        await until(lambda: client.subscriptions.is_settled)
         onward = Route((*here_route(here, "devices/7").addresses, Address(0, b"radio")))
         question = Message(onward, Route.parse("proxy"), request(7), here.new_id(), NEVER)
         assert (await here.route(question)).outcome is Outcome.FORWARDED
@@ -682,7 +730,7 @@ async def test_what_is_wrong_in_joynr_s_frames_is_counted() -> None:
             smrf.SmrfMessage("a", "b", headers={"t": "o", "id": "1"}, ttl_absolute=False)
         )
         for frame in (b"", b"not SMRF", multicast, relative, reply):
-            client.publish("hubs/hub-a/low", frame, 1)
+            client.connection.publish("hubs/hub-a/low", frame, 1)
         await until(lambda: mine.counts["unknown"] == 1)
         assert mine.counts["malformed"] == 4
 
@@ -711,7 +759,6 @@ def raw_client(place: str, heard: list[PublishPacket]) -> Any:
     """A client that is no node."""
 
     class Owner:
-        def connected(self) -> None: ...
         def disconnected(self, detail: str) -> None: ...
         def settle(self) -> None: ...
         def uncrowded(self) -> None: ...

@@ -260,7 +260,7 @@ async def test_a_flood_of_half_open_handshakes_leaves_room_again() -> None:
     async with hub(limits) as (node, journal, place):
         flood = [await RawPeer.dial(place, b"GET ") for _ in range(20)]
         await until(lambda: len(journal.told()) >= 15)
-        assert "as many handshakes" in journal.sessions[0].detail
+        assert "the limit of handshakes" in journal.sessions[0].detail
         for peer in flood:
             await peer.ended()
         await until(lambda: len(journal.told()) == 20)
@@ -381,6 +381,52 @@ async def test_who_pings_and_does_not_read_gets_no_pile_of_pongs() -> None:
         assert transport.get_write_buffer_size() < 1024 * 1024
         await serves_an_honest_peer(place)
         peer.reset()
+
+
+HALVES = {
+    "nothing": b"",
+    "half a handshake": UPGRADE[:30],
+    "a handshake": UPGRADE,
+    "half a frame head": UPGRADE + b"\x82",
+    "half a frame": UPGRADE + Frame(Opcode.BINARY, bytes(1000)).serialize(mask=True)[:500],
+    "half a message": UPGRADE + Frame(Opcode.BINARY, b"x", fin=False).serialize(mask=True),
+    "a ping in half a message": UPGRADE
+    + Frame(Opcode.BINARY, b"x", fin=False).serialize(mask=True)
+    + Frame(Opcode.PING, b"").serialize(mask=True),
+    "half a goodbye": UPGRADE + Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True)[:3],
+    "a goodbye": UPGRADE + Frame(Opcode.CLOSE, b"\x03\xe8").serialize(mask=True),
+}
+
+
+@pytest.mark.parametrize("how", ["close", "reset"])
+@pytest.mark.parametrize("said", HALVES)
+@runs
+async def test_a_peer_may_leave_in_every_state(said: str, how: str) -> None:
+    async with hub() as (node, journal, place):
+        peer = await RawPeer.dial(place, HALVES[said][: len(UPGRADE)])
+        if HALVES[said].startswith(UPGRADE):
+            await peer.reader.readuntil(b"\r\n\r\n")
+            peer.say(HALVES[said][len(UPGRADE) :])
+        await settle()
+        getattr(peer, how)()
+        await until(lambda: journal.told() and journal.told()[-1][0] in ("closed", "refused"))
+        await nothing_is_left(node)
+        assert journal.messages == []
+        await serves_an_honest_peer(place)
+
+
+@pytest.mark.parametrize("said", ["half a frame", "half a message"])
+@runs
+async def test_half_a_message_does_not_hold_up_the_end(said: str) -> None:
+    async with hub() as (node, _, place):
+        peer = await RawPeer.dial(place, UPGRADE)
+        await peer.reader.readuntil(b"\r\n\r\n")
+        await until(lambda: node.sessions)
+        peer.say(HALVES[said][len(UPGRADE) :])
+        await settle()
+        await asyncio.wait_for(node.sessions[0].close(), PATIENCE)
+        await peer.ended()
+        await nothing_is_left(node)
 
 
 # --- How a link ends ------------------------------------------------------------------------------

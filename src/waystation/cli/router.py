@@ -1,6 +1,6 @@
-"""`waystation router`: a gossip router for JGroups' members, until it is told to end.
+"""`waystation router`: run a gossip router for JGroups members until it is told to stop.
 
-The journal is an extra (pyarrow): it is imported when it is asked for, not by this module.
+The journal is an optional extra (pyarrow), so it is imported only if --journal is given.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from waystation.cli.options import FILE, SETTINGS, Numbers
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import check_place, tls_of, tls_options
-from waystation.gossip_router import Admission, GossipServer, Settings
-from waystation.gossip_router.monitor import Monitor
+from waystation.cli.serving import check_place, metrics_option, monitoring, tls_of, tls_options
+from waystation.gossip_router import Admission, GossipServer, RouterMetrics, Settings
 from waystation.node.runner import run, stop_signals
 
 _DEFAULT: Final = Settings()
@@ -27,14 +26,14 @@ _SETTINGS: Final = {
     "max_connections": "connections",
     "max_message": "message",
 }
-"""Options that are called otherwise than the settings they stand for."""
+"""The settings of options that have another name."""
 
 _number = click.IntRange(min=1)
 _seconds = Numbers(min=0, min_open=True)
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the command line says beside the settings."""
+    """Command-line options that are not router settings."""
 
     listen: str
     metrics: str | None
@@ -50,7 +49,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 _HELP: Final = """Run a gossip router for JGroups 2.12 and 5.x, both on one port.
 
-It ends on SIGTERM or SIGINT, after writing what still waits.
+SIGTERM and SIGINT stop it after it has written what is queued.
 
 \b
 Examples:
@@ -68,83 +67,83 @@ Examples:
     metavar="HOST:PORT",
     required=True,
     callback=check_place,
-    help="Where members connect; JGroups' own default port is 12001.",
+    help="Address to listen on; the JGroups default port is 12001.",
 )
-@click.option(
-    "--metrics",
-    metavar="HOST:PORT",
-    callback=check_place,
-    help="Where to answer GET /metrics (Prometheus) and GET /health.",
-)
+@metrics_option
 @click.option(
     "--journal",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep a journal of all changes of membership, and of messages that were dropped.",
+    help="Write a journal of membership changes and dropped messages.",
 )
 @click.option(
     "--journal-messages",
     is_flag=True,
-    help="Also of messages that were passed on; the router is several times slower then.",
+    help="Also journal forwarded messages; this makes the router several times slower.",
 )
-@click.option("--name", default="router", help="The router's name in the journal.")
+@click.option("--name", default="router", help="Name of the router in the journal.")
 @tls_options
-@click.option("--admission", metavar="FILE", type=FILE, help="Who may use which group (TOML).")
 @click.option(
-    "--max-groups", type=_number, default=_DEFAULT.groups, help="So many groups at the same time."
+    "--admission",
+    metavar="FILE",
+    type=FILE,
+    help="Admission rules: who may use which group (TOML).",
+)
+@click.option(
+    "--max-groups", type=_number, default=_DEFAULT.groups, help="Maximum number of groups."
 )
 @click.option(
     "--max-members",
     type=_number,
     default=_DEFAULT.members_per_group,
-    help="So many members of a group.",
+    help="Maximum number of members per group.",
 )
 @click.option(
     "--max-connection-members",
     type=_number,
     default=_DEFAULT.members_per_connection,
-    help="So many members over one connection.",
+    help="Maximum number of members per connection.",
 )
 @click.option(
     "--max-connections",
     type=_number,
     default=_DEFAULT.connections,
-    help="So many connections at the same time.",
+    help="Maximum number of connections.",
 )
 @click.option(
-    "--max-message", type=_number, default=_DEFAULT.message, help="So many bytes in a message."
+    "--max-message", type=_number, default=_DEFAULT.message, help="Maximum message size in bytes."
 )
 @click.option(
     "--queue",
     type=_number,
     default=_DEFAULT.queue,
-    help="So many bytes may wait for one receiver.",
+    help="Maximum number of bytes queued per receiver.",
 )
 @click.option(
     "--patience",
     type=Numbers(min=0),
     default=_DEFAULT.patience,
-    help="So many seconds are senders held back while a receiver catches up; 0: never.",
+    help="Seconds to hold back senders while a receiver catches up; 0 to never do so.",
 )
 @click.option(
     "--slow-receiver",
     type=click.Choice(["shed", "disconnect"]),
     default=_DEFAULT.slow_receiver,
-    help="A full queue sheds; `disconnect` also gives up who takes nothing for --stall.",
+    help="When a queue is full: drop messages (`shed`), or also `disconnect` after --stall.",
 )
 @click.option(
     "--stall",
     type=_seconds,
     default=_DEFAULT.stall,
-    help="So many seconds may a receiver take nothing; see --slow-receiver.",
+    help="Seconds without progress after which --slow-receiver disconnect applies.",
 )
 @click.option(
     "--silence",
     type=_seconds,
     default=_DEFAULT.silence,
-    help="So many seconds without a word, and a client that sends heartbeats is dead.",
+    help="Seconds of silence after which a client that sends heartbeats is considered dead.",
 )
-@click.option("--verbose", is_flag=True, help="Log who joins and leaves, to stderr.")
+@click.option("--verbose", is_flag=True, help="Log members that join and leave to stderr.")
 def router(**given: Any) -> None:
     """Run a gossip router."""
     options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
@@ -178,13 +177,9 @@ def _admission(options: Options) -> Admission | None:
 
 
 async def _serve(server: GossipServer, options: Options) -> None:
-    with stop_signals() as told_to_end:
+    with stop_signals() as stop:
         await server.start(options.listen)
-        monitor = Monitor(server)
-        if options.metrics is not None:
-            await monitor.start(options.metrics)
-            click.echo(f"metrics on http://{monitor.place}/metrics")
-        click.echo(f"listening on {server.place}")
-        await told_to_end.wait()
-        await server.drain()
-        monitor.close()
+        async with monitoring(RouterMetrics(server), options.metrics):
+            click.echo(f"listening on {server.place}")
+            await stop.wait()
+            await server.drain()

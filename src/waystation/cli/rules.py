@@ -1,4 +1,4 @@
-"""`waystation rules`: what Waystation promises, rule by rule, and what proves it."""
+"""`waystation rules`: list the rules that Waystation follows, their code and their tests."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import msgspec
 from waystation.cli.options import json_option
 from waystation.rules import Rule, all_rules
 
-_HELP = """Show each rule, its meaning, and the tests that prove it.
+_HELP = """List the rules, their meaning, the code that cites them and the tests that prove them.
 
 \b
 Examples:
-  waystation rules              all rules, with the number of their tests
-  waystation rules RE-6 MC-4    these rules, with the names of their tests
-  waystation rules --json       for programs
+  waystation rules              # all rules, with the number of tests of each
+  waystation rules RE-6 MC-4    # only these rules, with their code and their tests
+  waystation rules --json       # for programs
 """
 
 
@@ -24,7 +24,7 @@ Examples:
 @click.argument("ids", nargs=-1, metavar="[RULE]...")
 @json_option
 def rules(ids: tuple[str, ...], *, as_json: bool) -> None:
-    """Print the rules that were asked for."""
+    """Print all rules, or those with the given ids."""
     chosen = all_rules()
     if ids:
         chosen = [_find(chosen, id) for id in ids]
@@ -36,19 +36,17 @@ def rules(ids: tuple[str, ...], *, as_json: bool) -> None:
         for rule in members:
             click.echo(_line(rule))
             if ids:
-                for test in rule.tests:
-                    click.echo(f"         {test}")
+                for name in (*rule.places, *rule.tests):
+                    click.echo(f"         {name}")
 
 
 def _find(known: list[Rule], id: str) -> Rule:
     for rule in known:
         if rule.id == id.upper():
             return rule
-    raise click.BadParameter(
-        f"there is no rule {id!r}; they run from {known[0].id} to {known[-1].id}"
-    )
+    raise click.BadParameter(f"unknown rule {id!r}; rules run from {known[0].id} to {known[-1].id}")
 
 
 def _line(rule: Rule) -> str:
-    proof = "not built yet" if rule.pending else f"{len(rule.tests)} tests"
+    proof = "not implemented yet" if rule.pending else f"{len(rule.tests)} tests"
     return f"  {rule.id:<6} {rule.meaning} ({proof})"

@@ -1,11 +1,12 @@
-"""Options that say where a server listens and with which TLS: for `broker` and `router`.
+"""Options of commands that serve: where to listen, TLS, and monitoring.
 
-No command lives here.
+No command is defined here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,35 +14,66 @@ import click
 
 from waystation.cli.options import FILE
 from waystation.errors import LocalError
+from waystation.net.monitor import Monitor, Monitored
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _TLS: Final = (
-    click.option("--tls-certificate", metavar="FILE", type=FILE, help="Turns TLS on."),
-    click.option("--tls-key", metavar="FILE", type=FILE, help="The key of the certificate."),
+    click.option(
+        "--tls-certificate",
+        metavar="FILE",
+        type=FILE,
+        help="Certificate of the server (PEM); enables TLS.",
+    ),
+    click.option(
+        "--tls-key", metavar="FILE", type=FILE, help="Private key of the certificate (PEM)."
+    ),
     click.option(
         "--tls-authorities",
         metavar="FILE",
         type=FILE,
-        help="Clients must bring a certificate that one of these signed.",
+        help="CA certificates (PEM); clients must present a certificate signed by one of them.",
     ),
 )
 
 
+def metrics_option(command: Command) -> Command:
+    """Add the option for the monitoring port to a command."""
+    return click.option(
+        "--metrics",
+        metavar="HOST:PORT",
+        callback=check_place,
+        help="Address on which to serve GET /metrics (Prometheus) and GET /health.",
+    )(command)
+
+
+@asynccontextmanager
+async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[None]:
+    """Serve the metrics of a program at a place, and print it; do nothing if it is None."""
+    monitor = Monitor(subject)
+    if place is not None:
+        await monitor.start(place)
+        click.echo(f"metrics on http://{monitor.place}/metrics")
+    try:
+        yield
+    finally:
+        monitor.close()
+
+
 def tls_options(command: Command) -> Command:
-    """Add the options for TLS."""
+    """Add the TLS options to a command."""
     for option in reversed(_TLS):
         command = option(command)
     return command
 
 
 def tls_of(certificate: Path | None, key: Path | None, authorities: Path | None) -> Tls | None:
-    """The TLS that the options ask for."""
+    """The TLS settings that the options describe, or None."""
     if certificate is None:
         if key or authorities:
-            raise click.UsageError("TLS needs --tls-certificate")
+            raise click.UsageError("--tls-key and --tls-authorities need --tls-certificate")
         return None
     return Tls(
         certificate=certificate, key=key, authorities=authorities, mutual=authorities is not None
@@ -49,7 +81,7 @@ def tls_of(certificate: Path | None, key: Path | None, authorities: Path | None)
 
 
 def check_place(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse what is no host and port."""
+    """Reject a value that is not host:port."""
     if value is not None:
         try:
             parse_place(value)

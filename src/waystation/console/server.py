@@ -1,41 +1,43 @@
-"""The console as a whole: its node watches, its server shows, until it is told to end.
+"""The console as a whole: a fleet that is watched, and a web server that shows it.
 
-The only file here that opens a socket.
+The only file here that listens; the sockets are those of net/asgi.py.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
+import logging
 import secrets
-import socket
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
-from uvicorn import Config, Server
 
+from waystation.console.auth import AuthMiddleware, TokenAuth, check_token
 from waystation.console.fleet import Fleet
-from waystation.console.guard import Doors, Guard, Names, check_token, is_loopback
 from waystation.console.pages import Pages
-from waystation.console.post import Post
+from waystation.console.sending import Sender
 from waystation.console.views import Views
-from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import listening_at
+from waystation.net.asgi import HttpServer
+from waystation.net.connection import ConnectionLimits
+from waystation.net.hosts import HostNames, is_loopback
+from waystation.net.place import parse_place
+from waystation.net.server import ServerLimits
 from waystation.node import Node
 
-_DRAIN: Final = 3  # seconds that answers have to be written at the end
-_BACKLOG: Final = 128
-_CONNECTIONS: Final = 500  # at a time; more are told to come later
+_DRAIN: Final = 3.0  # seconds that answers have to be written at the end
+_LIMITS: Final = ServerLimits(connections=1000, frame=10.0, backlog=128)
+_BUSY: Final = 500  # connections from which on requests are told to come later
+
+_log = logging.getLogger("waystation.console")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the console watches, and where it shows it.
+    """What the console watches, and where it listens.
 
-    Where others than this machine can come, a token is needed: `token`, or one that is made.
-    `allowed` are further names that the page may be asked for under, as behind a proxy.
+    If other machines can reach it, a token is required: `token`, or a random one. `allowed` are
+    additional host names to accept, such as that of a proxy.
     """
 
     connect: tuple[str, ...]
@@ -47,16 +49,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     interval: float = 1.0
 
 
-class _Server(Server):
-    """A server that leaves the signals of the process alone."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 class Console:
-    """A running console: `url` is where it is, with the token if one was made."""
+    """A running console; `url` is its address, with the token if that is a random one."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -64,72 +58,32 @@ class Console:
     @classmethod
     @asynccontextmanager
     async def running(cls, node: Node, settings: Settings) -> AsyncIterator[Console]:
-        """Watch and show, over a node that can reach all places; it is not closed by this."""
-        host, _ = parse_place(settings.listen)
+        """Run a console over a node that can reach all URLs; the node is not closed."""
+        host, port = parse_place(settings.listen)
         made = None
         if settings.token is None and not is_loopback(host):
             made = secrets.token_urlsafe(24)
         token = made if settings.token is None else check_token(settings.token)
-        with _bound(settings.listen) as door:
-            place = place_of(door.getsockname())
-            doors = Doors(token, door.getsockname()[1])
-            fleet = Fleet(node, settings.interval)
-            post = Post(node, settings.journal)
-            views = Views(fleet, post, settings.journal, settings.tables)
-            pages = Pages(fleet, post, views, doors)
-            server = _server(Guard(pages.app, Names(host, settings.allowed), doors))
-            try:
-                await fleet.watch(settings.connect)
-                async with _serving(server, door, pages):
-                    yield cls(f"http://{place}/" + (f"login?token={made}" if made else ""))
-            finally:
-                await post.close()
-                await fleet.close()
-
-
-def _server(guard: Guard) -> _Server:
-    return _Server(
-        Config(
-            guard,
-            lifespan="off",
-            http="h11",
-            ws="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            limit_concurrency=_CONNECTIONS,
-            timeout_graceful_shutdown=_DRAIN,
+        host_names = HostNames(host, settings.allowed)
+        fleet = Fleet(node, settings.interval)
+        sender = Sender(node, settings.journal)
+        views = Views(fleet, sender, settings.journal, settings.tables)
+        auth = TokenAuth(token, port)
+        pages = Pages(fleet, sender, views, auth)
+        server = HttpServer(
+            AuthMiddleware(pages.app, host_names, auth),
+            limits=_LIMITS,
+            connection_limits=ConnectionLimits(),
+            busy=_BUSY,
+            log=_log,
         )
-    )
-
-
-@asynccontextmanager
-async def _serving(server: _Server, door: socket.socket, pages: Pages) -> AsyncIterator[None]:
-    task = asyncio.create_task(server.serve([door]), name="waystation console pages")
-    try:
-        yield
-    finally:
-        pages.end()
-        server.should_exit = True
-        await task
-
-
-@contextlib.contextmanager
-def _bound(place: str) -> Iterator[socket.socket]:
-    """A listening socket at a place."""
-    host, port = parse_place(place)
-    with listening_at(place):
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        door = socket.socket(family, kind, protocol)
         try:
-            door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            door.bind(address)
-            door.listen(_BACKLOG)
-        except OSError:
-            door.close()
-            raise
-    with door:
-        yield door
+            await server.start(settings.listen)
+            auth.port = parse_place(server.place)[1]  # if it was 0, any would do
+            await fleet.watch(settings.connect)
+            yield cls(f"http://{server.place}/" + (f"login?token={made}" if made else ""))
+        finally:
+            pages.end()
+            await server.drain(_DRAIN)
+            await sender.close()
+            await fleet.close()

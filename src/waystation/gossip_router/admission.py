@@ -22,7 +22,7 @@ EVERY_OTHER: Final = "*"
 
 
 class Door(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What opens a group: one of these names in a certificate, one of these tokens, or nothing."""
+    """Who may use a group: clients with one of these certificates or tokens, or everybody."""
 
     certificates: tuple[str, ...] = ()
     tokens: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Door(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Admission:
-    """The doors of the groups; `*` is that of every group that is not named.
+    """The door of each group; `*` is that of every group that is not named.
 
     >>> admission = Admission({"fleet": Door(certificates=("truck-7",)), "news": Door(open=True)})
     >>> admission.by_name("fleet", {"truck-7"}), admission.by_name("fleet", {"truck-8"})
@@ -54,12 +54,12 @@ class Admission:
         except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
             raise _bad_file(path, error) from error
         if found or not doors:
-            raise _bad_file(path, "it must hold tables [groups.NAME], and nothing else")
+            raise _bad_file(path, "it may only contain tables [groups.NAME]")
         return cls(doors)
 
     @property
     def wants_certificates(self) -> bool:
-        """Whether any group opens by a certificate."""
+        """Whether any group asks for a certificate."""
         return any(door.certificates for door in self._doors.values())
 
     def by_name(self, group: str, names: Iterable[str]) -> bool:

@@ -1,4 +1,4 @@
-"""How a router speaks JGroups 2.10 to 2.12: structures without a length in, and as odd ones out.
+"""How a router speaks JGroups 2.10 to 2.12, whose structures do not say how long they are.
 
 Messages are passed on without their group, as the real router does, so each gets a new head. The
 real router sometimes closes without a word, or takes what is not its own; what is done here instead
@@ -37,20 +37,23 @@ from waystation.wire.jgroups2 import (
     size_at,
 )
 
-_CONNECTED, _REFUSED = encode(ConnectAnswer(ok=True)), encode(ConnectAnswer(ok=False))
-_LEFT, _NOT_LEFT = encode(DisconnectAnswer(ok=True)), encode(DisconnectAnswer(ok=False))
+_NOT_LEFT = encode(DisconnectAnswer(ok=False))
 
 
 class Reader2(Reader):
-    """What one client of 2.12 says."""
+    """Reads what a client of 2.12 sends."""
 
     dialect: ClassVar[Dialect] = Dialect.JGROUPS2
+    registered = encode(ConnectAnswer(ok=True))
+    refused = encode(ConnectAnswer(ok=False))
+    unregistered = encode(DisconnectAnswer(ok=True))
+    farewell = b""  # the end of the connection says it
 
     _data: bytes | bytearray = b""
     _position = 0
     _end = 0
     _runs: Iterator[Run] = iter(())
-    _structure = False  # the decoder is reading something that is no usual message
+    _structure = False  # whether the decoder is reading something other than a usual message
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)  # type: ignore[arg-type]
@@ -74,7 +77,7 @@ class Reader2(Reader):
     def go_on(self) -> bool:
         """Work through the data; False when the turn is over before that."""
         self._work = 0
-        while not self.ended:
+        while self.client.is_open:
             if not self._pass_on():
                 return False
             if self._position == self._end:
@@ -125,34 +128,33 @@ class Reader2(Reader):
         for request in requests:
             self._structure = False
             self.progressed = True
-            self._obey(request)
-        if decoder.error is not None and not self.ended:
+            self._handle(request)
+        if decoder.error is not None and self.client.is_open:
             self._fail(decoder.error)
 
-    def _obey(self, request: Request) -> None:
+    def _handle(self, request: Request) -> None:
         client, server = self.client, self.server
         self._work += REQUEST
         if isinstance(request, Message):
             self._pass_on_unusual(request)
             return
-        server.counts.requests[type(request).__name__.lower()] += 1
+        self._counts.requests[type(request).__name__.lower()] += 1
         if isinstance(request, Connect):
             self._connect(request)
         elif isinstance(request, Disconnect):
             self._disconnect(request)
         elif isinstance(request, GossipGet):
             if request.group is None:
-                self._refuse("a GOSSIP_GET names no group")
+                server.reject(client, "malformed", "a GOSSIP_GET without group")
             else:
                 client.tell(server.members(client, request.group, _members))
         elif isinstance(request, Ping):
             server.beat(client)
         elif isinstance(request, Close):
-            self.ended = True
-            client.leave()
+            server.left(client)
 
     def _pass_on_unusual(self, message: Message) -> None:
-        """Pass on a message with fields that nobody uses; without a payload there is nothing to."""
+        """Pass on a message with fields that clients never use; one without payload is dropped."""
         where = message.group, message.destination
         targets, reason = self._targets(*where)
         if not message.payload:
@@ -162,13 +164,13 @@ class Reader2(Reader):
             self._forward(targets, plain, 1, where)
             return
         self._count_dropped(reason, 1)
-        if self.server.outcomes is not None:
+        if self._outcomes is not None:
             self._tell_dropped(where, [len(encode(message))], reason)
 
     def _connect(self, request: Connect) -> None:
         if request.group is None or request.address is None:
-            self.client.tell(_REFUSED)
-            self._refuse("a CONNECT names no group or no address")
+            self.client.tell(self.refused)
+            self.server.reject(self.client, "malformed", "a CONNECT without group or address")
             return
         physical = tuple(str(place) for place in request.physical or () if place is not None)
         entry = PingData(request.address, request.name, request.physical)
@@ -184,10 +186,6 @@ class Reader2(Reader):
         else:
             self.server.unregister_everywhere(self.client, request.address.key)
 
-    def _refuse(self, detail: str) -> None:
-        self.ended = True
-        self.client.fail("malformed", detail)
-
     def _destination(self, head: bytes) -> tuple[str | None, Address | None]:
         fields = read_head(head)
         return fields.group, fields.destination
@@ -195,25 +193,9 @@ class Reader2(Reader):
     def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return size_at(piece, position)
 
-    def registered(self) -> bytes:
-        """One bare byte."""
-        return _CONNECTED
-
-    def refused(self) -> bytes:
-        """Another bare byte."""
-        return _REFUSED
-
-    def unregistered(self) -> bytes:
-        """A structure."""
-        return _LEFT
-
     def suspect(self, group: str, address: Address) -> bytes:  # noqa: ARG002 - there is no place for it
         """A structure, and the address behind it."""
         return encode(Suspect(address))
-
-    def farewell(self) -> bytes:
-        """Nothing: the end of the connection says it."""
-        return b""
 
 
 def _members(group: str, entries: tuple[PingData, ...]) -> bytes:

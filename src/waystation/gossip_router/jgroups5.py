@@ -34,16 +34,17 @@ from waystation.wire.jgroups5 import (
 )
 
 _HEARTBEAT = encode(Heartbeat())
-_GOODBYE = encode(Goodbye())
 
 
 class Reader5(Reader):
-    """What one client of 5.x says."""
+    """Reads what a client of 5.x sends."""
 
     dialect: ClassVar[Dialect] = Dialect.JGROUPS5
+    registered = refused = unregistered = b""  # a client expects no answer, and understands none
+    farewell = encode(Goodbye())
 
     _data: bytes | bytearray = b""
-    _rest = 0  # where in it the part begins that is no whole frame
+    _rest = 0  # where its last, unfinished frame begins
     _end = 0
     _runs: Iterator[Run] = iter(())
 
@@ -85,7 +86,7 @@ class Reader5(Reader):
                     forward(targets, view[first:last].tobytes(), count, head)
             else:
                 self._answer(data, first, last)
-                if self.ended:
+                if not self.client.is_open:
                     return True
                 self._check_routes()
                 if not self.client.takes_answers():
@@ -111,10 +112,10 @@ class Reader5(Reader):
             self._fail(error)
             return
         self._work += REQUEST
-        self.server.counts.requests[type(value).__name__.lower()] += 1
-        self._obey(value)
+        self._counts.requests[type(value).__name__.lower()] += 1
+        self._handle(value)
 
-    def _obey(self, value: Value) -> None:
+    def _handle(self, value: Value) -> None:
         client, server = self.client, self.server
         if isinstance(value, Register):
             self._register(value)
@@ -127,13 +128,11 @@ class Reader5(Reader):
             server.beat(client)
             client.tell(_HEARTBEAT)
         elif isinstance(value, Goodbye):
-            self.ended = True
-            client.leave()
+            server.left(client)
 
     def _register(self, value: Register) -> None:
         if value.group is None or value.address is None:
-            self.ended = True
-            self.client.fail("malformed", "a REGISTER names no group or no address")
+            self.server.reject(self.client, "malformed", "a REGISTER without group or address")
             return
         physical = () if value.physical is None else (str(value.physical),)
         entry = PingData(value.address, value.name, value.physical)
@@ -161,25 +160,9 @@ class Reader5(Reader):
     def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return 4 + int.from_bytes(piece[position : position + 4], "big")
 
-    def registered(self) -> bytes:
-        """Nothing: a 5.x client expects no answer."""
-        return b""
-
-    def refused(self) -> bytes:
-        """Nothing that a client would understand."""
-        return b""
-
-    def unregistered(self) -> bytes:
-        """Nothing: a 5.x client expects no answer."""
-        return b""
-
     def suspect(self, group: str, address: Address) -> bytes:
         """One frame, which names the group."""
         return encode(Suspect(group, address))
-
-    def farewell(self) -> bytes:
-        """Say that the connection ends on purpose."""
-        return _GOODBYE
 
 
 def _members(group: str, entries: tuple[PingData, ...], *, last: bool = True) -> bytes:

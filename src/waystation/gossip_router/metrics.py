@@ -1,35 +1,32 @@
-"""What a router counts, and how Prometheus reads it. No sockets here."""
+"""What a router counts, and under which names Prometheus reads it. No sockets here."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from waystation.net.metrics import Family, counter, exposition, gauge
+from waystation.net.monitor import Health
+
+if TYPE_CHECKING:
+    from waystation.gossip_router.server import GossipServer
 
 
 class Counts:
     """The counters of a router; each only ever grows."""
 
     __slots__ = (
-        "bytes_received",
-        "bytes_sent",
-        "delivered",
-        "disconnected",
-        "dropped",
-        "members",
-        "opened",
-        "received",
-        "refused",
-        "requests",
-        "waits",
-    )
+        "bytes_received", "bytes_sent", "delivered", "disconnected", "dropped", "members",
+        "opened", "received", "refused", "requests", "waits",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.opened = 0
         self.received = 0  # messages
         self.delivered = 0  # copies of messages handed to the connections of receivers
         self.bytes_received = 0
-        self.bytes_sent = 0
+        self.bytes_sent = 0  # over connections that ended; the others know theirs
         self.dropped: Counter[str] = Counter()  # copies, or messages that had no receiver at all
         self.requests: Counter[str] = Counter()
         self.members: Counter[str] = Counter()  # what happened to them
@@ -38,57 +35,44 @@ class Counts:
         self.waits: Counter[str] = Counter()  # of senders for receivers, by how that ended
 
 
-Sample = tuple[dict[str, str], float]
-CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+class RouterMetrics:
+    """What is monitored of a router: `Monitor(RouterMetrics(server))`."""
+
+    def __init__(self, router: GossipServer) -> None:
+        self._router = router
+
+    def metrics(self) -> str:
+        """The text for Prometheus."""
+        return exposition("waystation_router", _families(self._router))
+
+    def health(self) -> Health:
+        """Whether it serves members."""
+        return Health(draining=self._router.draining, listening=self._router.place)
 
 
-def exposition(counts: Counts, gauges: Mapping[str, tuple[str, Iterable[Sample]]]) -> str:
-    """The text that Prometheus scrapes.
-
-    >>> print(exposition(Counts(), {"groups": ("Groups.", [({}, 2)])}).splitlines()[-1])
-    waystation_router_groups 2
-    """
-    lines: list[str] = []
-    for name, help_text, samples in _counters(counts):
-        lines += _family(f"waystation_router_{name}_total", "counter", help_text, samples)
-    for name, (help_text, found) in gauges.items():
-        lines += _family(f"waystation_router_{name}", "gauge", help_text, found)
-    return "\n".join(lines) + "\n"
-
-
-def _counters(counts: Counts) -> Iterator[tuple[str, str, Iterable[Sample]]]:
-    yield "connections_opened", "Connections accepted so far.", [({}, counts.opened)]
-    yield "messages_received", "Messages that clients sent.", [({}, counts.received)]
-    yield "messages_delivered", "Copies handed to receivers.", [({}, counts.delivered)]
-    yield "messages_dropped", "Copies dropped, by reason.", _labelled("reason", counts.dropped)
-    yield "received_bytes", "Bytes read from clients.", [({}, counts.bytes_received)]
-    yield "sent_bytes", "Bytes written to clients.", [({}, counts.bytes_sent)]
-    yield "requests", "Requests other than messages, by kind.", _labelled("kind", counts.requests)
-    yield "member_changes", "Changes of membership.", _labelled("kind", counts.members)
-    yield "refusals", "What was refused, by cause.", _labelled("cause", counts.refused)
-    yield (
-        "waits",
-        "Receivers that senders waited for, by result.",
-        _labelled("result", counts.waits),
-    )
-    yield (
-        "disconnections",
-        "Connections that the router ended, by cause.",
-        _labelled("cause", counts.disconnected),
-    )
-
-
-def _labelled(label: str, counter: Counter[str]) -> list[Sample]:
-    return [({label: name}, number) for name, number in sorted(counter.items())]
-
-
-def _family(name: str, kind: str, help_text: str, samples: Iterable[Sample]) -> Iterator[str]:
-    yield f"# HELP {name} {help_text}"
-    yield f"# TYPE {name} {kind}"
-    for labels, value in samples:
-        inside = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        yield f"{name}{{{inside}}} {value}" if inside else f"{name} {value}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+def _families(router: GossipServer) -> Iterator[Family]:
+    counts, clients = router.counts, router.clients()
+    sent = counts.bytes_sent + sum(client.written for client in clients)
+    yield counter("connections_opened", "Connections accepted so far.", counts.opened)
+    yield counter("messages_received", "Messages that clients sent.", counts.received)
+    yield counter("messages_delivered", "Copies handed to receivers.", counts.delivered)
+    yield counter("messages_dropped", "Copies dropped, by reason.", counts.dropped, "reason")
+    yield counter("received_bytes", "Bytes read from clients.", counts.bytes_received)
+    yield counter("sent_bytes", "Bytes written to clients.", sent)
+    yield counter("requests", "Requests other than messages, by kind.", counts.requests, "kind")
+    yield counter("member_changes", "Changes of membership, by kind.", counts.members, "kind")
+    yield counter("refusals", "What was refused, by cause.", counts.refused, "cause")
+    yield counter("waits", "Receivers that senders waited for.", counts.waits, "result")
+    ended = "Connections that the router ended, by cause."
+    yield counter("disconnections", ended, counts.disconnected, "cause")
+    connections = Counter(c.reader.dialect.value if c.number else "unknown" for c in clients)
+    groups = Counter(dialect.value for dialect, _ in router.rosters)
+    members: Counter[str] = Counter()
+    for (dialect, _), roster in router.rosters.items():
+        members[dialect.value] += len(roster.entries)
+    yield gauge("connections", "Open connections.", connections, "dialect")
+    yield gauge("groups", "Groups with members.", groups, "dialect")
+    yield gauge("members", "Members of groups.", members, "dialect")
+    unsent = sum(client.unsent for client in clients)
+    yield gauge("queued_bytes", "Bytes that wait for receivers.", unsent)
+    yield gauge("draining", "Whether the router is ending.", int(router.draining))

@@ -38,7 +38,7 @@ class Sized(bytes):
 
     @classmethod
     def of(cls, size: int) -> Sized:
-        """As many bytes, none of which are kept."""
+        """A payload of this many bytes."""
         made = cls()
         made.size = size
         return made

@@ -1,12 +1,13 @@
-"""What the two dialects have in common: how received messages get to the outboxes of others.
+"""What the two dialects have in common: how received messages get into the queues of others.
 
 A reader belongs to one connection. It is fed what the socket brings, passes messages on, and hands
-every other request to the router. It does a limited amount of work at a time: whoever sends more
-than that waits for its next turn, and nobody else for it.
+every other request to the router. It does a limited amount of work at a time: a client that sends
+more than that waits for its next turn, and nobody else waits for it.
 """
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -14,12 +15,13 @@ from waystation.core.gossip import Dialect
 from waystation.core.message import Arrival
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
-from waystation.gossip_router.outbox import Outbox
 from waystation.wire.jgroups import Address, KnownHeads
 
 if TYPE_CHECKING:
     from waystation.gossip_router.client import Client
     from waystation.gossip_router.server import GossipServer
+
+_log = logging.getLogger("waystation.router")
 
 TURN: Final = 20_000
 """How much work a connection gets done at a time, in copies of runs of messages handed on."""
@@ -28,9 +30,9 @@ REQUEST: Final = 200
 """What a request costs of it."""
 
 ROUTES: Final = 1_024
-"""So many routes are remembered for one connection."""
+"""How many routes are remembered for one connection."""
 
-Targets = tuple[Outbox, ...]
+Targets = tuple["Client", ...]
 
 Run = tuple[bytes, int, int, int]
 """Neighbouring messages: their head, where the first begins, where the last ends, how many."""
@@ -40,17 +42,22 @@ Where = bytes | tuple[str | None, Address | None]
 
 
 class Reader(ABC):
-    """One connection's dialect."""
+    """One connection's dialect; an answer that it does not have is empty."""
 
     dialect: ClassVar[Dialect]
+    registered: ClassVar[bytes]  # the answer to a member that is registered now
+    refused: ClassVar[bytes]  # to one that is not
+    unregistered: ClassVar[bytes]  # to one that has left
+    farewell: ClassVar[bytes]  # the last words of a router that closes the connection
 
     def __init__(self, client: Client, server: GossipServer) -> None:
         self.client = client
         self.server = server
-        self.ended = False  # nothing that still comes is looked at
         self.held = bytearray()  # the beginning of a frame
-        self.progressed = False  # with the last data some frame came to its end
-        self.need = 1  # so many bytes must be there before they are worth a look
+        self.progressed = False  # whether the last data completed a frame
+        self.need = 1  # how many bytes must be there before they are worth a look
+        self._counts = server.counts
+        self._outcomes = server.outcomes
         self._limits = server.settings.of_format()
         self._known = KnownHeads()
         self._routes: dict[bytes, Targets] = {}  # by the head of a message
@@ -79,73 +86,50 @@ class Reader(ABC):
         """Where a message with this head goes."""
 
     @abstractmethod
-    def registered(self) -> bytes:
-        """The answer to a member that is registered now."""
-
-    @abstractmethod
-    def refused(self) -> bytes:
-        """The answer to a member that is not registered."""
-
-    @abstractmethod
-    def unregistered(self) -> bytes:
-        """The answer to a member that has left."""
-
-    @abstractmethod
     def suspect(self, group: str, address: Address) -> bytes:
         """The notice that a member is dead."""
 
-    @abstractmethod
-    def farewell(self) -> bytes:
-        """The last words of a router that closes the connection."""
-
     def _fail(self, error: DecodeError) -> None:
         reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
-        self.ended = True
-        if self.server.outcomes is not None:
+        if self._outcomes is not None:
             self._tell_dropped((None, None), [len(self.held)], reason)
-        self.client.fail(reason.lower(), str(error))
+        self.server.reject(self.client, reason.lower(), str(error))
 
     def _forward(self, targets: Targets, piece: bytes, count: int, where: Where) -> None:
-        """Put messages into the outboxes of all that they are for."""
-        server = self.server
-        counts = server.counts
+        """Put messages into the queues of all that they are for."""
+        counts = self._counts
         counts.received += count
         size = len(piece)
-        shed = 0
-        lost: list[int] = []  # by those that had no room, the last so many each
-        for outbox in targets:
-            if outbox.room < size:
-                if outbox.is_crowded:
-                    outbox.patience.wait(self.client)
-                if not outbox.finds_room(size):
-                    left = self._squeeze(outbox, piece, count)
-                    if left:
-                        shed += left
-                        lost.append(left)
-                    continue
-            if not outbox.pieces:
-                server.touched.append(outbox)
-            outbox.pieces.append(piece)
-            outbox.room -= size
+        lost: list[int] = []  # how many messages, the last ones, each receiver without room lost
+        for receiver in targets:
+            if receiver.room >= size:
+                receiver.put(piece, size)
+            elif left := self._squeeze(receiver, piece, count):
+                lost.append(left)
+                counts.delivered -= left
         copies = len(targets)
-        counts.delivered += copies * count - shed
+        counts.delivered += copies * count
         self._work += copies + 1
-        outcomes = server.outcomes
+        outcomes = self._outcomes
         if outcomes is not None and (lost or outcomes.tells_forwarded):
             self._tell_outcomes(piece, where, copies, lost)
 
-    def _squeeze(self, outbox: Outbox, piece: bytes, count: int) -> int:
-        """Put in one message after the other, as long as they have room; how many had none."""
+    def _squeeze(self, receiver: Client, piece: bytes, count: int) -> int:
+        """Put in what has room, one message after the other; returns how many had none."""
+        if receiver.peer_is_slow:
+            receiver.sender_hold.hold_back(self.client)
+        size = len(piece)
+        if receiver.finds_room(size):
+            receiver.put(piece, size)
+            return 0
         start, left = 0, count
         while left:
             size = self._size_at(piece, start)
-            # An outbox that is quite empty takes any one message, however large.
-            if outbox.room < size and not outbox.finds_room(size) and outbox.waiting():
-                self.server.shed(outbox, left)
+            # A queue that is empty takes any one message, however large.
+            if receiver.room < size and not receiver.finds_room(size) and receiver.unsent:
+                self.server.shed(receiver, left)
                 break
-            if not outbox.pieces:
-                self.server.touched.append(outbox)
-            outbox.put(piece[start : start + size])
+            receiver.put(piece[start : start + size], size)
             start += size
             left -= 1
         return left
@@ -155,12 +139,12 @@ class Reader(ABC):
         """How long the message is that begins here, as it came or as it is passed on."""
 
     def _find(self, data: bytes | bytearray, run: Run) -> Targets:
-        """The outboxes for a head that is not remembered; when there are none, that is told."""
+        """The receivers for a head that is not remembered; when there are none, that is told."""
         head, first, last, count = run
         targets, reason = self._targets(*self._destination(head))
         if reason is not None:
             self._count_dropped(reason, count)
-            if self.server.outcomes is not None:
+            if self._outcomes is not None:
                 self._tell_dropped(head, self._sizes(data, first, last), reason)
         if targets and len(head) <= KnownHeads.LONGEST:
             if len(self._routes) >= ROUTES:
@@ -171,15 +155,14 @@ class Reader(ABC):
     def _targets(
         self, group: str | None, destination: Address | None
     ) -> tuple[Targets, Reason | None]:
-        """The outboxes for a destination, or why there are none."""
+        """The receivers for a destination, or why there are none."""
         server = self.server
         self._work += 1
         reason = Reason.NO_ROUTE
         if group is not None:
             if server.admits(self.client, group):
-                targets = server.route(
-                    self.client, group, None if destination is None else destination.key
-                )
+                key = None if destination is None else destination.key
+                targets = server.route(self.client, group, key)
                 if targets:
                     return targets, None
             else:
@@ -187,15 +170,16 @@ class Reader(ABC):
         return (), reason
 
     def _count_dropped(self, reason: Reason, count: int) -> None:
-        counts = self.server.counts
+        counts = self._counts
         counts.received += count
         counts.dropped[reason.value] += count
+        _log.debug("%s: %d messages dropped: %s", self.client.place, count, reason)
 
     # For the journal
 
     def _tell_outcomes(self, piece: bytes, where: Where, copies: int, lost: list[int]) -> None:
         """Tell which messages of a piece were lost on the way to somebody, and which were not."""
-        outcomes = self.server.outcomes
+        outcomes = self._outcomes
         assert outcomes is not None
         arrivals = self._arrivals(where, self._sizes(piece, 0, len(piece)))
         self._work += len(arrivals)
@@ -206,7 +190,7 @@ class Reader(ABC):
             outcomes.forwarded(arrivals[: len(arrivals) - nobody_got])
 
     def _tell_dropped(self, where: Where, sizes: list[int], reason: Reason) -> None:
-        outcomes = self.server.outcomes
+        outcomes = self._outcomes
         assert outcomes is not None
         self._work += len(sizes)
         outcomes.dropped(self._arrivals(where, sizes), reason)
@@ -214,12 +198,12 @@ class Reader(ABC):
     def _arrivals(self, where: Where, sizes: list[int]) -> list[Arrival]:
         group, destination = self._destination(where) if isinstance(where, bytes) else where
         here = [uuid for joined, uuid in self.client.members if joined == group]
-        outcomes = self.server.outcomes
+        outcomes = self._outcomes
         assert outcomes is not None
         return outcomes.arrivals(
             group,
             None if destination is None else destination.key,
-            here[0] if len(here) == 1 else None,  # of several nobody can say who sent it
+            here[0] if len(here) == 1 else None,  # else the sender is not known
             sizes,
         )
 

@@ -6,9 +6,11 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from waystation.core.gossip import Limits as MemberLimits
+from waystation.core.gossip import MemberLimits
 from waystation.errors import LocalError, quote
-from waystation.wire.java import Limits as FormatLimits
+from waystation.net.connection import ConnectionLimits
+from waystation.net.server import ServerLimits
+from waystation.wire.java import FormatLimits
 
 SlowReceiver: TypeAlias = Literal["shed", "disconnect"]
 """What to do with a receiver whose queue is full (GR-10).
@@ -21,12 +23,13 @@ all; with `disconnect` it is also given up once it has taken nothing for a while
 class Settings(Struct, frozen=True, kw_only=True):
     """The limits of a router.
 
-    `message` bytes is the largest message, `queue` bytes may wait for one receiver. When half of
-    that waits, its senders are held back for up to `patience` seconds (0: never). `silence`
-    seconds without a word end a connection that should have sent heartbeats, one that never said
-    anything, and one that leaves a frame unfinished. `stall` seconds without taking a byte is how
-    long `disconnect` bears with a receiver; `dead` seconds without a sign from its system end a
-    connection by TCP's own means; `linger` seconds are there to write what is left at the end.
+    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver. When
+    half of that waits, its senders are held back for up to `patience` seconds (0: never). After
+    `silence` seconds a connection ends that should have sent heartbeats, has not sent its first
+    byte, or has left a frame unfinished. With `disconnect`, a receiver that loses messages ends
+    after `stall` seconds without taking a byte. After `dead` seconds without a sign of its machine
+    the system ends a connection. `linger` is the time to write what is left when a connection
+    closes.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
@@ -52,7 +55,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             if name == "slow_receiver":
                 if value not in {"shed", "disconnect"}:
                     raise LocalError(
-                        f"the policy for slow receivers is {quote(value)}",
+                        f"invalid policy for slow receivers: {quote(value)}",
                         rule="GR-10",
                         hint="give 'shed' or 'disconnect'",
                     )
@@ -70,6 +73,25 @@ class Settings(Struct, frozen=True, kw_only=True):
             members_per_group=self.members_per_group,
             members_per_connection=self.members_per_connection,
             silence_ms=max(1, int(self.silence * 1000)),
+        )
+
+    def of_connections(self) -> ConnectionLimits:
+        """The part that a connection needs; half of a queue is where senders are held back."""
+        return ConnectionLimits(
+            high_water=self.queue // 2,
+            first_byte=self.silence,
+            linger=self.linger,
+            dead=self.dead,
+            user_timeout=True,
+        )
+
+    def of_server(self) -> ServerLimits:
+        """The part that the listener needs."""
+        return ServerLimits(
+            connections=self.connections,
+            handshake=self.silence,
+            frame=self.silence,
+            backlog=self.backlog,
         )
 
     def of_format(self) -> FormatLimits:

@@ -1,6 +1,7 @@
 """Groups: members whose identity outlives their addresses (LA)."""
 
+from waystation.core.membership import Member
 from waystation.groups.group import Changes, Group
-from waystation.groups.member import GroupLimits, Member
+from waystation.groups.settings import GroupLimits
 
 __all__ = ["Changes", "Group", "GroupLimits", "Member"]

@@ -1,7 +1,8 @@
-"""The seam between a group and whatever carries its packets: two small protocols.
+"""The seam between a group and whatever carries its packets: one small protocol.
 
-A carrier takes packets to one member, to a place or to everybody, and hands in what comes. It knows
-nothing of what stands in them. Whoever opens connections opens them again by itself.
+A carrier takes packets to one member, to a place or to everybody, and hands what comes to the
+`Streams` that it belongs to, by plain calls in the event loop. It knows nothing of what stands in
+the packets. A carrier that opens connections opens them again by itself.
 """
 
 from __future__ import annotations
@@ -9,48 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from waystation.core.identity import Mapping, Physical, Uuid
-
-
-class CarrierOwner(Protocol):
-    """The group, told by plain calls in the event loop."""
-
-    @property
-    def own(self) -> Mapping:
-        """Who this member is, and where it is reached now."""
-        ...
-
-    def packets(self, packets: Sequence[bytes]) -> None:
-        """These packets came."""
-        ...
-
-    def opened(self) -> None:
-        """A way to others is there, or there again: it is time to say hello."""
-        ...
-
-    def listed(self, members: Sequence[Mapping]) -> None:
-        """A router says that these are members of the group."""
-        ...
-
-    def vanished(self, uuid: Uuid) -> None:
-        """Nobody sees this member any more."""
-        ...
-
-    def rerouted(self, uuid: Uuid | None) -> None:
-        """What was sent to a member, or with None to all, may have been lost: send it again."""
-        ...
-
-    def place_failed(self, place: Physical, *, gone: bool) -> None:
-        """The connection to a place broke, or nobody answers there any more."""
-        ...
-
-    def place_answered(self, place: Physical) -> None:
-        """Somebody answers at a place."""
-        ...
-
-    def cut_off(self, detail: str) -> None:
-        """There is no way to anybody for now."""
-        ...
+from waystation.core.identity import Physical, Uuid
 
 
 class Carrier(Protocol):
@@ -111,6 +71,6 @@ class Carrier(Protocol):
         """Write what is left, and end."""
         ...
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until everything is gone."""
         ...

@@ -9,34 +9,42 @@ every packet has its length in front.
 from __future__ import annotations
 
 import asyncio
-import socket
+import logging
 import struct
-from collections.abc import Callable, Sequence
-from typing import Final, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from waystation.core.identity import Physical, Uuid
+from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.groups.carrier import CarrierOwner
-from waystation.groups.router_client import Access
+from waystation.groups.router_client import ClientConnection
 from waystation.groups.routers import Routers
+from waystation.groups.settings import CarrierSettings
 from waystation.net.backoff import Backoff
+from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.hosts import own_host_towards
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import open_listener, prepare, reason_of
+from waystation.net.server import Server, ServerLimits
+
+if TYPE_CHECKING:
+    from waystation.groups.streams import Streams
 
 GREETING: Final = b"WSGM\x01"
 """The first bytes of a connection: our members, and the version of what follows."""
 
 UNSENT: Final = 16 << 20
-"""With so many bytes waiting for a peer, nothing more is given to it: it comes again later."""
+"""With more bytes than this waiting for a peer, it gets no packets: they come again later."""
 
-FIRST_COOLING: Final = 0.1
-LONGEST_COOLING: Final = 2.0
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 2.0
 """Seconds before a place that did not answer is dialled again: doubling between these two."""
 
 LIMIT: Final = 16 << 20
 
 _LENGTH: Final = struct.Struct(">I")
 _NAME: Final = struct.Struct(">H")
+
+_log = logging.getLogger("waystation.group")
 
 
 def greeting(group: str) -> bytes:
@@ -49,20 +57,24 @@ def greeting(group: str) -> bytes:
     return GREETING + _NAME.pack(len(name)) + name
 
 
-class Packets:
+class PacketDecoder:
     r"""A stream of packets with their lengths in front, in pieces of any size.
 
-    >>> packets = Packets()
-    >>> packets.feed(b"\0\0\0\2hi\0\0"), packets.feed(b"\0\1!")
+    >>> decoder = PacketDecoder()
+    >>> decoder.feed(b"\0\0\0\2hi\0\0"), decoder.feed(b"\0\1!")
     ([b'hi'], [b'!'])
     """
 
     def __init__(self, limit: int = LIMIT) -> None:
         self.is_broken = False
         self._limit = limit
-        self._held = b""
         self._pieces: list[bytes] = []
         self._size = self._need = 0  # bytes in the pieces, and before they are worth a look
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the bytes so far end within a packet."""
+        return self._size > 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that these bytes complete; none any more once a length was too large."""
@@ -91,150 +103,130 @@ class Packets:
         return found
 
 
-class Road(asyncio.Protocol):
-    """The way to one place: dialled when something is to go there."""
+class AcceptedConnection(Connection):
+    """A connection that another member dialled: packets come in, after the right greeting."""
+
+    def __init__(self, direct: Direct, server: Server, limits: ConnectionLimits) -> None:
+        super().__init__(limits)
+        self._direct = direct
+        self._refuse = server.refuse
+        self._greeting = b""  # as much as came of it
+        self._decoder = PacketDecoder()
+
+    def on_data(self, data: bytes) -> None:
+        """Hand in the packets."""
+        if self.is_greeting:
+            data = self._after_greeting(data)
+            if not data:
+                return
+        decoder = self._decoder
+        packets = decoder.feed(data)
+        if not decoder.is_unfinished:
+            self.unfinished_since = None
+        elif packets or self.unfinished_since is None:
+            self.unfinished_since = self._loop.time()
+        if packets:
+            self._direct.owner.take_packets(packets)
+        if decoder.is_broken:
+            self.fail(Reason.TOO_LARGE, f"a packet of more than {LIMIT} bytes")
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Count and log why it was not kept; that its machine is gone, the streams notice."""
+        if failure is not None and failure.reason is not Reason.TRANSPORT_DOWN:
+            self._refuse(failure.reason.value, self.place, failure.detail)
+
+    def _after_greeting(self, data: bytes) -> bytes:
+        """What comes behind the greeting; a wrong one ends the connection."""
+        self._greeting = got = self._greeting + data
+        expected = self._direct.greeting
+        size = min(len(got), len(expected))
+        if got[:size] != expected[:size]:
+            self.fail(Reason.REFUSED, "the greeting is not that of a member of this group")
+        elif size == len(expected):
+            self.peer_spoke()
+            _log.debug("%s: greeted", self.place)
+            return got[size:]
+        return b""
+
+
+class DialledConnection(ClientConnection):
+    """A connection to a place of another member, which says nothing over it."""
+
+    def __init__(self, destination: Destination, direct: Direct) -> None:
+        super().__init__(direct.settings)
+        self._destination = destination
+        self.queue(direct.greeting)
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Have what was lost sent again, over this place or another."""
+        super().on_closed(failure)
+        self._destination.connection_ended(self)
+
+
+class Destination:
+    """One place of another member: dialled when something is to go there."""
 
     def __init__(self, direct: Direct, place: Physical) -> None:
         self.place = place
+        self.connection: DialledConnection | None = None  # open, or being dialled
         self._direct = direct
-        self._transport: asyncio.Transport | None = None
-        self._pieces: list[bytes] = []
-        self._size = 0
         self._dialling: asyncio.Task[None] | None = None
-        self._cool_until = 0.0
-        self._cooling = Backoff(first=FIRST_COOLING, most=LONGEST_COOLING)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether somebody answered, and is still there."""
-        return self._transport is not None
+        self._dialled_at = self._retry_at = 0.0
+        self._backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
 
     def send(self, packet: bytes) -> None:
         """Take a packet there, with the others of this turn; dial if need be."""
-        transport = self._transport
-        if transport is None:
-            if self._dialling is None and not self._dial():
-                return
-        elif transport.get_write_buffer_size() > UNSENT:
-            return
-        if self._size <= UNSENT:
-            self._pieces += (_LENGTH.pack(len(packet)), packet)
-            self._size += len(packet)
+        connection = self.connection or self._dial()
+        if connection is not None and connection.unsent <= UNSENT:
+            connection.queue(_LENGTH.pack(len(packet)))
+            connection.queue(packet)
 
     def flush(self) -> None:
         """Write what this turn brought."""
-        if self._transport is not None and self._pieces:
-            pieces, self._pieces, self._size = self._pieces, [], 0
-            self._transport.write(b"".join(pieces))
+        if self.connection is not None and self.connection.is_open:
+            self.connection.flush()
 
     def close(self) -> None:
         """Write what is left, and end."""
         if self._dialling is not None:
             self._dialling.cancel()
-        self.flush()
-        if self._transport is not None:
-            self._transport.close()
+        if self.connection is not None:
+            self.connection.close()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet, and write what waits."""
-        self._transport = cast("asyncio.Transport", transport)
-        prepare(transport.get_extra_info("socket"), self._direct.access.dead)
-        self._transport.write(greeting(self._direct.access.group))
-        self.flush()
+    def connection_ended(self, connection: DialledConnection) -> None:
+        """A connection broke, or was closed; one that did not last is not dialled again at once."""
+        if self.connection is connection:
+            self.connection = None
+            now = asyncio.get_running_loop().time()
+            if now - self._dialled_at >= LONGEST_PAUSE:
+                self._backoff.reset()
+            else:
+                self._retry_at = now + self._backoff.next()
+            self._direct.place_failed(self.place, gone=False)
 
-    def data_received(self, data: bytes) -> None:
-        """Nothing is said here."""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Have what was lost sent again, over this place or another."""
-        del error
-        self._transport = None
-        self._pieces, self._size = [], 0
-        self._direct.road_ended(self, answered=True)
-
-    def _dial(self) -> bool:
+    def _dial(self) -> DialledConnection | None:
         loop = asyncio.get_running_loop()
-        if self._direct.is_closed or loop.time() < self._cool_until:
-            return False
-        self._dialling = loop.create_task(self._connect(), name=f"waystation dial {self.place}")
-        return True
+        if loop.time() < self._retry_at:
+            return None
+        self._dialled_at = loop.time()
+        self.connection = DialledConnection(self, self._direct)
+        name = f"waystation dial {self.place}"
+        self._dialling = loop.create_task(self._connect(self.connection), name=name)
+        return self.connection
 
-    async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
-        access = self._direct.access
+    async def _connect(self, connection: DialledConnection) -> None:
+        direct = self._direct
         try:
-            host, port = parse_place(self.place)
-            async with asyncio.timeout(access.dial):
-                await loop.create_connection(
-                    lambda: self,
-                    host,
-                    port,
-                    ssl=access.tls.for_dialler() if access.tls else None,
-                    server_hostname=(access.tls.name or host) if access.tls else None,
-                )
-        except (OSError, ValueError) as error:  # a TimeoutError, too, is an OSError
-            why = reason_of(error) if isinstance(error, OSError) else str(error)
-            self._direct.failure = f"{self.place}: {why or 'no answer'}"
-            self._cool_until = loop.time() + self._cooling.next()
-            self._pieces, self._size = [], 0
-            self._dialling = None
-            self._direct.road_ended(self, answered=False)
+            await connection.dial(self.place)
+        except OSError as error:
+            direct.failure = str(error)
+            self.connection = None
+            self._retry_at = asyncio.get_running_loop().time() + self._backoff.next()
+            direct.place_failed(self.place, gone=True)
         else:
+            direct.owner.membership.place_answered(self.place)
+        finally:
             self._dialling = None
-            self._cooling.reset()
-            self._direct.road_opened(self)
-
-
-class Doorway(asyncio.Protocol):
-    """A connection that somebody else dialled: packets come in, after the right greeting."""
-
-    def __init__(self, direct: Direct, at: Physical) -> None:
-        self.at = at
-        self._direct = direct
-        self._transport: asyncio.Transport | None = None
-        self._expected = greeting(direct.access.group)
-        self._greeted = b""
-        self._is_in = False
-        self._packets = Packets()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the greeting."""
-        self._transport = cast("asyncio.Transport", transport)
-        prepare(transport.get_extra_info("socket"), self._direct.access.dead)
-        self._direct.doorways.add(self)
-
-    def data_received(self, data: bytes) -> None:
-        """Hand in the packets."""
-        if not self._is_in:
-            data = self._greet(data)
-            if not self._is_in:
-                return
-        packets = self._packets.feed(data)
-        if packets:
-            self._direct.owner.packets(packets)
-        if self._packets.is_broken:
-            self.abort()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Nobody misses it."""
-        del error
-        self._direct.doorways.discard(self)
-
-    def abort(self) -> None:
-        """End at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _greet(self, data: bytes) -> bytes:
-        """What comes behind the greeting; a wrong one ends the connection."""
-        self._greeted += data
-        expected = self._expected
-        size = min(len(self._greeted), len(expected))
-        if self._greeted[:size] != expected[:size]:
-            self.abort()
-            return b""
-        self._is_in = len(self._greeted) >= len(expected)
-        return self._greeted[len(expected) :]
 
 
 class Direct:
@@ -247,35 +239,35 @@ class Direct:
         listen: Sequence[str],
         known: Sequence[str],
         routers: Sequence[str],
-        access: Access,
-        owner: CarrierOwner,
+        settings: CarrierSettings,
+        owner: Streams,
     ) -> None:
-        self.access = access
+        self.settings = settings
         self.owner = owner
+        self.greeting = greeting(settings.group)
         self.is_closed = False
         self.failure = ""
-        self.doorways: set[Doorway] = set()
+        self.servers: dict[Physical, Server] = {}
+        self.destinations: dict[Physical, Destination] = {}
+        self.routers = Routers(routers, settings, owner) if routers else None
         self._listen = list(listen)
         self._known = known
-        self._routers = Routers(routers, access, owner) if routers else None
-        self._servers: dict[Physical, asyncio.Server] = {}
-        self._roads: dict[Physical, Road] = {}
-        self._touched: dict[Physical, Road] = {}
+        self._unflushed: dict[Physical, Destination] = {}
 
     @property
     def is_open(self) -> bool:
         """Whether others can be reached."""
-        return bool(self._servers) and not self.is_closed
+        return bool(self.servers) and not self.is_closed
 
     async def open(self) -> tuple[Physical, ...]:
         """Listen, by default where the first known place sees us."""
-        listen = self._listen or [f"{_own_host(self._known[0])}:0"]
+        listen = self._listen or [place_of((own_host_towards(self._known[0]), 0))]
         return await self._open_all(listen)
 
     def start(self) -> None:
         """Find the others."""
-        if self._routers is not None:
-            self._routers.start()
+        if self.routers is not None:
+            self.routers.start()
         else:
             self.owner.opened()
 
@@ -287,13 +279,13 @@ class Direct:
 
     def to_place(self, place: Physical, packet: bytes) -> None:
         """Take a packet to whoever is at a place."""
-        if place in self._servers or self.is_closed:
+        if place in self.servers or self.is_closed:
             return  # that is here
-        road = self._roads.get(place)
-        if road is None:
-            road = self._roads[place] = Road(self, place)
-        road.send(packet)
-        self._touched[place] = road
+        destination = self.destinations.get(place)
+        if destination is None:
+            destination = self.destinations[place] = Destination(self, place)
+        destination.send(packet)
+        self._unflushed[place] = destination
 
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """There is no such way: each member gets its own copy."""
@@ -301,69 +293,59 @@ class Direct:
 
     def ask(self) -> None:
         """Ask the routers who is there."""
-        if self._routers is not None:
-            self._routers.ask()
+        if self.routers is not None:
+            self.routers.ask()
 
     def flush(self) -> None:
         """Write what this turn brought."""
-        for road in self._touched.values():
-            road.flush()
-        self._touched.clear()
-        if self._routers is not None:
-            self._routers.flush()
+        for destination in self._unflushed.values():
+            destination.flush()
+        self._unflushed.clear()
+        if self.routers is not None:
+            self.routers.flush()
 
     async def move(self, places: Sequence[str]) -> tuple[Physical, ...]:
         """Listen there, and no longer where it was; who is connected there has to dial again."""
-        stay = {place for place in self._servers if place in places}
-        leaving = [place for place in self._servers if place not in stay]
+        stay = {place for place in self.servers if place in places}
+        leaving = [place for place in self.servers if place not in stay]
         found = await self._open_all([place for place in places if place not in stay])
         for place in leaving:
-            self._servers.pop(place).close()
-        for doorway in [doorway for doorway in self.doorways if doorway.at in leaving]:
-            doorway.abort()
+            _end(self.servers.pop(place))
         return (*stay, *found)
 
     def moved(self) -> None:
         """Tell the routers."""
-        if self._routers is not None:
-            self._routers.register()
+        if self.routers is not None:
+            self.routers.moved()
 
     def close(self) -> None:
-        """End all connections."""
+        """Accept nobody, write what is left, and end."""
         if self.is_closed:
             return
         self.flush()
         self.is_closed = True
-        for server in self._servers.values():
+        for server in self.servers.values():
             server.close()
-        for road in self._roads.values():
-            road.close()
-        if self._routers is not None:
-            self._routers.close()
+        for destination in self.destinations.values():
+            destination.close()
+        if self.routers is not None:
+            self.routers.close()
 
-    async def closed(self) -> None:
-        """Wait until what was left is written."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.access.linger
-        while any(road.is_open for road in self._roads.values()):
-            if loop.time() >= deadline:
-                break
-            await asyncio.sleep(0.005)
-        for doorway in list(self.doorways):
-            doorway.abort()
-        if self._routers is not None:
-            await self._routers.closed()
+    async def wait_closed(self) -> None:
+        """Wait until what was left is written, and end all connections."""
+        open_ones = [each.connection for each in self.destinations.values()]
+        ends = [each.ended for each in open_ones if each is not None and each.transport is not None]
+        if ends:
+            await asyncio.wait(ends, timeout=self.settings.limits.linger)
+        for server in self.servers.values():
+            _end(server)
+        if self.routers is not None:
+            await self.routers.wait_closed()
 
-    # What roads tell
-
-    def road_opened(self, road: Road) -> None:
-        """Somebody answers there."""
-        self.owner.place_answered(road.place)
-
-    def road_ended(self, road: Road, *, answered: bool) -> None:
-        """A connection broke, or nobody answered."""
+    def place_failed(self, place: Physical, *, gone: bool) -> None:
+        """Pass on that a connection broke, or that nobody answered."""
         if not self.is_closed:
-            self.owner.place_failed(road.place, gone=not answered)
+            self.owner.place_failed(place, gone=gone)
 
     async def _open_all(self, places: Sequence[str]) -> tuple[Physical, ...]:
         found: list[Physical] = []
@@ -372,7 +354,7 @@ class Direct:
                 found += [await self._open(place)]
         except BaseException:
             for place in found:
-                self._servers.pop(place).close()
+                self.servers.pop(place).close()
             raise
         return tuple(found)
 
@@ -380,25 +362,27 @@ class Direct:
         host, _ = parse_place(place)
         if host in {"0.0.0.0", "::"}:  # noqa: S104 - that is what is refused
             raise LocalError(
-                f"{place} is no place where others can reach a member",
+                f"other members cannot reach {place}",
                 rule="LA-3",
-                hint="give each address that they are to use",
+                hint="listen on each address that they are to use",
             )
-        tls = self.access.tls
-        at: list[Physical] = []
-        make: Callable[[], Doorway] = lambda: Doorway(self, at[0])  # noqa: E731
-        context = tls.for_listener() if tls else None
-        server = await open_listener(make, place, backlog=1024, tls=context)
-        at.append(place_of(server.sockets[0].getsockname()))
-        self._servers[at[0]] = server
-        return at[0]
+        limits = self.settings.limits
+        of_connections = ConnectionLimits(first_byte=limits.greeting, linger=limits.linger)
+        server = Server(
+            lambda: AcceptedConnection(self, server, of_connections),
+            limits=ServerLimits(
+                connections=limits.connections, handshake=limits.greeting, frame=limits.frame
+            ),
+            tls=self.settings.tls,
+            log=_log,
+        )
+        await server.start(place)
+        self.servers[server.place] = server
+        return server.place
 
 
-def _own_host(known: str) -> str:
-    """The address of this machine from which a place is reached; nothing is sent there."""
-    host, port = parse_place(known)
-    family, _, _, _, address = socket.getaddrinfo(host, port or 1, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as probe:
-        probe.connect(address)
-        found = str(probe.getsockname()[0])
-    return f"[{found}]" if ":" in found else found
+def _end(server: Server) -> None:
+    """Accept nobody, and end the connections that are there."""
+    server.close()
+    for connection in list(server.connections):
+        connection.abort()

@@ -7,34 +7,36 @@ waiting instead of refusing, iterators instead of calls, and the record of all o
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 import secrets
-import socket
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from waystation.core.discovery import Discovery, Way
 from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.identity import AddressCache, LogicalAddress, Mapping, Selection, Uuid
-from waystation.core.message import no_bytes
+from waystation.core.membership import Member
+from waystation.core.message import not_bytes_error
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.sequences import OnEnd
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.groups.carrier import Carrier
 from waystation.groups.direct import Direct
-from waystation.groups.ledger import EVERYONE, Entry, Ledger, Note, Observed, Observer, message_id
-from waystation.groups.member import GroupLimits, Member
-from waystation.groups.multicast import Datagrams
+from waystation.groups.multicast import Multicast
 from waystation.groups.packets import EVERYBODY
-from waystation.groups.router_client import Access
+from waystation.groups.records import EVERYONE, Entry, Observer, Records, message_id
 from waystation.groups.router_protocol import check_dialect
-from waystation.groups.routers import Tunnel
-from waystation.groups.sequences import Item
-from waystation.groups.streams import Exchange, Letter, chance
-from waystation.groups.via import Via, parse_via
+from waystation.groups.routers import Routers
+from waystation.groups.settings import CarrierSettings, GroupLimits, Via, parse_via
+from waystation.groups.streams import QueuedMessage, Streams
+from waystation.net.hosts import host_name
 from waystation.net.tls import Tls
+
+_log = logging.getLogger("waystation.group")
 
 SETTLE: Final = 1.0
 """Seconds that a member that connects waits for the answers of those it was told of."""
@@ -42,6 +44,7 @@ SETTLE: Final = 1.0
 MULTICAST_SETTLE: Final = 0.25
 """Seconds that it waits for answers to a multicast: nobody knows how many there will be."""
 
+To: TypeAlias = Member | LogicalAddress | str
 Handler: TypeAlias = Callable[[Member, Sequence[bytes | None]], None]
 
 
@@ -114,10 +117,10 @@ class Group:
         journal: str | Path | None = None,
     ) -> None:
         if not isinstance(group, str) or not group:
-            raise LocalError(f"{quote(group)} is no name of a group", rule="GR-2", hint="give text")
+            raise LocalError(f"invalid group name {quote(group)}", rule="GR-2", hint="give text")
         self.group = group
         self.limits = limits or GroupLimits()
-        self.ledger = Ledger(group)
+        self._records = Records(group)
         self.handler: Handler | None = None
         """Called with messages instead of handing them to `messages()`."""
         self.on_cut: list[Callable[[str], None]] = []
@@ -128,25 +131,25 @@ class Group:
         self._name = name
         self._listen = [listen] if isinstance(listen, str) else list(listen or ())
         token = token.encode() if isinstance(token, str) else token
-        self._access = Access(
+        self._settings = CarrierSettings(
             group=group,
             dialect=check_dialect(dialect, token),
             tls=tls,
             token=token,
-            beat=self.limits.beat,
-            dial=self.limits.dial,
-            linger=self.limits.linger,
+            limits=self.limits,
         )
         self._interface = interface
         self._selection = selection
         self._wait = wait
         self._journal_at = journal
-        self._exchange: Exchange | None = None
+        self._streams: Streams | None = None
         self._inbox: deque[Entry] = deque()
         self._readers: list[asyncio.Future[None]] = []
         self._waiters: list[asyncio.Future[None]] = []
         self._changes: list[Changes] = []
-        self._verdicts: dict[Uuid | None, Verdict] = {}
+        self._forwarded_to_all = Verdict(
+            Outcome.FORWARDED, None, EVERYONE, self._records.address(EVERYONE)
+        )
 
     # From connect to close
 
@@ -154,12 +157,7 @@ class Group:
         await self.connect()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def connect(self) -> None:
@@ -168,13 +166,13 @@ class Group:
         Raises UnreachableError when there is no way to the group within the time for it. With
         `wait=None` it returns at once, and goes on trying.
         """
-        if self._exchange is not None and not self._exchange.is_closed:
+        if self.is_connected:
             raise LocalError(
                 f"this member of {quote(self.group)} is connected already",
                 rule="LA-2",
                 hint="close it first, or make another",
             )
-        address = LogicalAddress.fresh(self._name, socket.gethostname(), secrets.token_bytes(16))
+        address = LogicalAddress.fresh(self._name, host_name(), secrets.token_bytes(16))
         limits = self.limits
         # With a stamp its word about itself counts more than what a router says of it.
         cache = AddressCache(
@@ -184,56 +182,41 @@ class Group:
             capacity=limits.cache_size,
         )
         hosts = self._via.places if self._via.way is Way.HOSTS else ()
-        discovery: Discovery[Letter] = Discovery(
-            cache, self._via.way, jitter=chance, hosts=hosts, max_waiting=limits.waiting
+        discovery: Discovery[QueuedMessage] = Discovery(
+            cache, self._via.way, jitter=random.random, hosts=hosts, max_waiting=limits.waiting
         )
-        exchange = Exchange(discovery, limits, self._carrier, self)
+        streams = Streams(discovery, limits, self._carrier, self)
         try:
-            places = await exchange.carrier.open()
+            places = await streams.carrier.open()
             if self._journal_at is not None:
-                self.ledger.open_journal(self._journal_at, address.name)
+                self._records.open_journal(self._journal_at, address.name)
         except BaseException:
-            exchange.carrier.close()
+            streams.carrier.close()
             raise
         if places:
             cache.move(places)
-        self._exchange = exchange
+        self._streams = streams
         self._inbox.clear()
-        self._verdicts.clear()
-        exchange.start()
-        self.changed(MemberKind.JOIN, exchange.own)
+        streams.start()
+        self.changed(MemberKind.JOIN, streams.own)
         try:
-            await self._settle(exchange)
+            await self._settle(streams)
         except BaseException:
             await self.close()
             raise
 
     async def close(self) -> None:
         """Leave the group: what was sent may still arrive, and the others forget us (LA-8)."""
-        exchange = self._exchange
-        if exchange is None or exchange.is_closed:
-            return
-        await exchange.close()
-        self._end(exchange)
-        await self.ledger.close_journal()
+        if self._streams is not None:
+            await self._streams.close()
+        await self._records.close_journal()
 
-    def shut(self) -> None:
+    def leave(self) -> None:
         """Leave the group without waiting for anything."""
-        exchange = self._exchange
-        if exchange is not None and not exchange.is_closed:
-            exchange.shut()
-            self._end(exchange)
+        if self._streams is not None:
+            self._streams.leave()
 
-    def _end(self, exchange: Exchange) -> None:
-        self.changed(MemberKind.LEAVE, exchange.own)
-        for entry in self._inbox:
-            self.ledger.tell_received(entry, exchange.own, Reason.TRANSPORT_DOWN)
-        self._inbox.clear()
-        for changes in self._changes:
-            changes.end()
-        self._changes.clear()
-        self._wake(self._readers)
-        self._wake(self._waiters)
+    shut = leave  # as it was called first
 
     # Who is there
 
@@ -245,13 +228,12 @@ class Group:
     @property
     def is_connected(self) -> bool:
         """Whether it is between its connect and its close."""
-        return self._exchange is not None and not self._exchange.is_closed
+        return self._streams is not None and not self._streams.is_closed
 
     @property
     def is_open(self) -> bool:
         """Whether there is a way to others now."""
-        exchange = self._exchange
-        return exchange is not None and not exchange.is_closed and exchange.carrier.is_open
+        return self.is_connected and self._connected().carrier.is_open
 
     @property
     def counts(self) -> Counter[str]:
@@ -260,8 +242,8 @@ class Group:
 
     async def members(self) -> list[Member]:
         """Everybody in the group, this member first."""
-        exchange = self._connected()
-        return [Member.of(exchange.own), *exchange.view.values()]
+        streams = self._connected()
+        return [Member.of(streams.own), *streams.others()]
 
     def changes(self) -> Changes:
         """The changes of the membership from now on, to be read with `async for`."""
@@ -273,7 +255,7 @@ class Group:
     async def move(self, *listen: str) -> None:
         """Be reached at these places instead, as the same member (LA-10)."""
         if not listen:
-            raise LocalError("a member moves nowhere", rule="LA-10", hint="say where to listen")
+            raise LocalError("no place to move to", rule="LA-10", hint="say where to listen")
         await self._connected().move(listen)
 
     # Sending
@@ -289,38 +271,41 @@ class Group:
         """Send to one member, or to all others; returns the outcome here (OB-3).
 
         FORWARDED says that it is on its way, QUEUED that the member's address is being asked for
-        (LA-6). Where too much is on its way already it waits for room, `wait` seconds at the most.
+        (LA-6). Where too much is on its way already it waits for room for up to `wait` seconds.
         A message that is not there within `ttl` seconds need not arrive any more.
         """
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
-        if to.__class__ is Member and ttl is None and not self.ledger.observers:
+            raise not_bytes_error(payload)
+        if to.__class__ is Member and ttl is None and not self._records.observers:
             verdict = self._send_at_once(to.address.uuid, payload)
             if verdict is not None:
                 return verdict
-        exchange = self._connected()
-        uuid = None if to is None else self._uuid_of(exchange, to)
-        expiry = NEVER
-        if ttl is not None:
-            expiry = expiry_after(exchange.now_ms(), int(_seconds(ttl) * 1000))
-        refusal = self._refusal(exchange, uuid, payload)
+        streams = self._connected()
+        uuid = None if to is None else self._uuid_of(streams, to)
+        ttl_ms = None if ttl is None else int(_seconds(ttl) * 1000)
+        expiry = NEVER if ttl_ms is None else expiry_after(streams.now_ms(), ttl_ms)
+        refusal = self._refusal(streams, uuid, payload)
         if refusal is not None:
             return self._drop(to, payload, expiry, refusal)
         if uuid is None:
-            return await self._send_all(exchange, payload, expiry, _deadline(ttl, wait))
-        if exchange.is_full(uuid):
-            reason = await self._wait_for_room(exchange, uuid, _deadline(ttl, wait), ttl, wait)
+            return await self._send_all(streams, payload, expiry, _deadline(ttl, wait))
+        if streams.is_full(uuid):
+            reason = await self._wait_for_room(streams, uuid, ttl, wait)
             if reason is not None:
                 return self._drop(to, payload, expiry, reason)
-        return self._send_one(exchange, uuid, payload, expiry)
+        return self._send_one(streams, uuid, payload, expiry)
 
-    def post(self, uuid: Uuid, payload: bytes, note: Note | None = None) -> None:
-        """Send to a member without waiting; for whoever sees to the room itself (`is_full`)."""
-        exchange = self._connected()
-        if exchange.discovery.reachable(uuid):
-            exchange.send(uuid, payload, NEVER, note)
+    def post(self, uuid: Uuid, payload: bytes, on_end: OnEnd | None = None) -> None:
+        """Send to a member without waiting; for callers that look at `is_full` first.
+
+        `on_end` is called once: with None when the message has arrived, else with the reason why it
+        was dropped.
+        """
+        streams = self._connected()
+        if streams.discovery.reachable(uuid):
+            streams.send(uuid, payload, NEVER, on_end)
         else:
-            exchange.queue(uuid, Letter(payload, NEVER, note))
+            streams.queue(uuid, QueuedMessage(payload, NEVER, on_end))
 
     def is_full(self, uuid: Uuid) -> bool:
         """Whether so much is on its way to a member that senders have to wait."""
@@ -335,17 +320,17 @@ class Group:
         """
         inbox = self._inbox
         half = self.limits.inbox // 2
-        exchange = self._connected()
+        streams = self._connected()
         while True:
             while inbox:
                 entry = inbox.popleft()
                 if len(inbox) == half:
-                    exchange.inflow.feed()
-                if self.ledger.observers:
-                    self.ledger.tell_received(entry, exchange.own, None)
+                    streams.inbound.room_again()
+                if self._records.observers:
+                    self._records.add_received(entry, streams.own, None)
                 yield entry[0], entry[1]
-            exchange.inflow.feed()
-            if exchange.is_closed:
+            streams.inbound.room_again()
+            if streams.is_closed:
                 return
             reader = asyncio.get_running_loop().create_future()
             self._readers.append(reader)
@@ -353,36 +338,40 @@ class Group:
 
     def hold(self, member: Member) -> None:
         """Take nothing more from a member for now: it will have to wait."""
-        self._connected().inflow.hold(member.uuid)
+        streams = self._connected()
+        streams.inbound.hold(streams.membership.peer(member.uuid))
 
     def release(self, member: Member) -> None:
         """Take messages from a member again."""
-        self._connected().inflow.release(member)
+        streams = self._connected()
+        streams.inbound.release(streams.membership.peer(member.uuid), member)
 
     # Observing
 
     def observe(self, observer: Observer) -> None:
         """Have a function called with every change and every outcome, as it happens (OB-4)."""
-        self.ledger.observers.append(observer)
+        self._records.observers.append(observer)
 
-    # What the exchange tells
+    # What the streams tell
 
     def changed(self, kind: MemberKind, mapping: Mapping) -> None:
         """Pass a change of the membership on."""
         change = MemberChange(kind, self.group, mapping)
-        self._verdicts.pop(mapping.uuid, None)
         for changes in self._changes:
             changes.put(change)
         for act in list(self.on_change):
             act(change)
-        self.ledger.tell_change(change)
+        self._records.add_change(change)
 
     def received(
         self, member: Member, payloads: Sequence[bytes | None], first: int, *, to_all: bool
     ) -> None:
         """Put messages into the inbox."""
         if self.handler is not None:
-            self.handler(member, payloads)
+            try:
+                self.handler(member, payloads)
+            except Exception:  # noqa: BLE001 - the connection that brought them is not to end for it
+                _log.exception("the handler of %s failed", self.group)
             return
         add = self._inbox.append
         for number, payload in enumerate(payloads, first):
@@ -395,19 +384,6 @@ class Group:
         """Whether the inbox takes more."""
         return len(self._inbox) < self.limits.inbox
 
-    def arrived(self, items: Iterable[Item], uuid: Uuid | None) -> None:
-        """Tell who wants to know."""
-        del uuid
-        for item in items:
-            if item[2] is not None:
-                item[2].ended(None)
-
-    def dropped(self, note: Any, uuid: Uuid | None, reason: Reason) -> None:
-        """Tell who wants to know."""
-        del uuid
-        if note is not None:
-            note.ended(reason)
-
     def room(self) -> None:
         """Let those who wait look again."""
         if self._waiters:
@@ -418,35 +394,48 @@ class Group:
         for act in list(self.on_cut):
             act(detail)
 
+    def left(self) -> None:
+        """Nothing more is sent or received."""
+        own = self._connected().own
+        self.changed(MemberKind.LEAVE, own)
+        for entry in self._inbox:
+            self._records.add_received(entry, own, Reason.TRANSPORT_DOWN)
+        self._inbox.clear()
+        for changes in self._changes:
+            changes.end()
+        self._changes.clear()
+        self._wake(self._readers)
+        self._wake(self._waiters)
+
     # How it works
 
-    def _carrier(self, exchange: Exchange) -> Carrier:
-        via, access = self._via, self._access
+    def _carrier(self, streams: Streams) -> Carrier:
+        via, settings = self._via, self._settings
         if via.way is Way.TUNNEL:
-            return Tunnel(via.places, access, exchange)
+            return Routers(via.places, settings, streams)
         if via.way is Way.MULTICAST:
-            return Datagrams(via.places[0], self._interface, access, exchange)
+            return Multicast(via.places[0], self._interface, settings, streams)
         routers = via.places if via.way is Way.ROUTER else ()
-        return Direct(self._listen, via.places, routers, access, exchange)
+        return Direct(self._listen, via.places, routers, settings, streams)
 
-    def _connected(self) -> Exchange:
-        if self._exchange is None:
+    def _connected(self) -> Streams:
+        if self._streams is None:
             raise LocalError(
                 f"this member of {quote(self.group)} is not connected",
                 rule="LA-2",
                 hint="use it within `async with`",
             )
-        return self._exchange
+        return self._streams
 
-    async def _settle(self, exchange: Exchange) -> None:
+    async def _settle(self, streams: Streams) -> None:
         """Wait for a way to the others, and for a moment for their answers."""
         if self._wait is None:
             return
         try:
             async with asyncio.timeout(_seconds(self._wait)):
-                await exchange.ready.wait()
+                await streams.ready.wait()
         except TimeoutError:
-            detail = exchange.carrier.failure or f"no answer within {self._wait:g} s"
+            detail = streams.carrier.failure or f"no answer within {self._wait:g} s"
             places = ", ".join(self._via.places)
             raise UnreachableError(f"the group {self.group} at {places}", detail) from None
         loop = asyncio.get_running_loop()
@@ -455,194 +444,165 @@ class Group:
             return
         deadline = loop.time() + SETTLE
         # An event instead would have to be looked at with every packet, for ever.
-        while loop.time() < deadline and not exchange.is_settled():  # noqa: ASYNC110
+        while loop.time() < deadline and not streams.is_settled():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
-    def _uuid_of(self, exchange: Exchange, to: Member | LogicalAddress | str) -> Uuid:
+    def _uuid_of(self, streams: Streams, to: To) -> Uuid:
         if isinstance(to, (Member, LogicalAddress)):
             return to.uuid
         if not isinstance(to, str):
             raise LocalError(
-                f"{quote(to)} is no member", rule="LA-1", hint="give a member, or its name"
+                f"invalid recipient {quote(to)}", rule="LA-1", hint="give a member, or its name"
             )
-        if to == exchange.own.member.name:
-            return exchange.own.uuid
-        for uuid, member in reversed(exchange.view.items()):  # the one that joined last
+        if to == streams.own.member.name:
+            return streams.own.uuid
+        for member in reversed(streams.others()):  # the one that joined last
             if member.name == to:
-                return uuid
+                return member.uuid
         return EVERYBODY
 
-    def _refusal(self, exchange: Exchange, uuid: Uuid | None, payload: bytes) -> Reason | None:
-        if exchange.is_closed:
+    def _refusal(self, streams: Streams, uuid: Uuid | None, payload: bytes) -> Reason | None:
+        if streams.is_closed:
             return Reason.REFUSED
-        if not exchange.takes(len(payload)):
+        if len(payload) > streams.largest:
             return Reason.TOO_LARGE
         if uuid is None:
-            return None if exchange.view else Reason.NO_ROUTE
-        if uuid == EVERYBODY or exchange.cache.said_goodbye(uuid):
+            return None if streams.members else Reason.NO_ROUTE
+        if uuid == EVERYBODY or streams.cache.said_goodbye(uuid):
             return Reason.NO_ROUTE
         return None
 
     def _send_at_once(self, uuid: Uuid, payload: bytes) -> Verdict | None:
         """The usual case, in few steps: a member that can be reached, and nobody has to wait."""
-        exchange, verdict = self._exchange, self._verdicts.get(uuid)
-        if exchange is None or verdict is None:
+        streams = self._streams
+        if streams is None or (peer := streams.members.get(uuid)) is None:
             return None
-        out, limits = exchange.lanes.get(uuid), self.limits
+        verdict, out, limits = peer.verdict, peer.outgoing, self.limits
         if (
-            out is None
+            verdict is None
+            or out is None
             or out.next - out.base >= limits.window
             or out.size >= limits.window_bytes
-            or len(payload) > exchange.largest
+            or len(payload) > streams.largest
         ):
             return None
-        exchange.send_on(out, uuid, payload)
+        streams.send_on(out, peer, payload)
         return verdict
 
-    def _send_one(self, exchange: Exchange, uuid: Uuid, payload: bytes, expiry: Expiry) -> Verdict:
-        if uuid == exchange.own.uuid:
-            return self._deliver_here(exchange, payload)
-        verdict = self._verdicts.get(uuid)
-        if exchange.discovery.reachable(uuid):
-            if verdict is None:
-                verdict = self._forwarded(exchange, uuid)
-            note = None
-            if self.ledger.observers:
-                note = self._noted(exchange, uuid, payload, expiry, verdict)
-            exchange.send(uuid, payload, expiry, note)
+    def _send_one(self, streams: Streams, uuid: Uuid, payload: bytes, expiry: Expiry) -> Verdict:
+        if uuid == streams.own.uuid:
+            return self._deliver_here(streams, payload)
+        if streams.discovery.reachable(uuid):
+            verdict = self._forwarded(streams, uuid)
+            on_end = self._record_end(streams, uuid, payload, expiry, verdict)
+            streams.send(uuid, payload, expiry, on_end)
             return verdict
-        queued = Verdict(Outcome.QUEUED, None, self._name_of(exchange, uuid))
-        note = None  # its number is not known yet, nor is its id
-        if self.ledger.observers:
-            arrival = self.ledger.arrival(
-                exchange.own.member.name, queued.recipient, payload, expiry
-            )
-            self.ledger.tell_end(arrival, queued)
-            note = Observed(self.ledger, arrival, self._forwarded(exchange, uuid))
-        exchange.queue(uuid, Letter(payload, expiry, note))
+        queued = Verdict(Outcome.QUEUED, None, self._name_of(streams, uuid))
+        on_end = None  # its number is not known yet, nor is its id
+        if self._records.observers:
+            sender = streams.own.member.name
+            arrival = self._records.arrival(sender, queued.recipient, payload, expiry)
+            self._records.add_outcome(arrival, queued)
+            on_end = self._records.on_end(arrival, self._forwarded(streams, uuid))
+        streams.queue(uuid, QueuedMessage(payload, expiry, on_end))
         return queued
 
     async def _send_all(
-        self, exchange: Exchange, payload: bytes, expiry: Expiry, deadline: float | None
+        self, streams: Streams, payload: bytes, expiry: Expiry, deadline: float | None
     ) -> Verdict:
-        if not exchange.shares:
-            verdicts = [
-                self._send_one(exchange, uuid, payload, expiry) for uuid in list(exchange.view)
-            ]
-            await self._let_catch_up(exchange, list(exchange.view), deadline)
+        if not streams.shares:
+            everybody: list[Uuid] = list(streams.members)
+            verdicts = [self._send_one(streams, uuid, payload, expiry) for uuid in everybody]
+            await self._let_catch_up(streams, everybody, deadline)
             return next((v for v in verdicts if v.outcome is Outcome.FORWARDED), verdicts[0])
-        if exchange.is_full(None):
-            await self._let_catch_up(exchange, [None], deadline)
-            if exchange.is_full(None):
-                exchange.leave_behind()
-        if exchange.is_closed:
+        if streams.is_full(None):
+            await self._let_catch_up(streams, [None], deadline)
+            if streams.is_full(None):
+                streams.leave_behind()
+        if streams.is_closed:
             return self._drop(None, payload, expiry, Reason.REFUSED)
-        verdict = self._verdicts.get(None)
-        if verdict is None:
-            address = self.ledger.address(EVERYONE)
-            verdict = Verdict(Outcome.FORWARDED, None, EVERYONE, address)
-            self._verdicts[None] = verdict
-        note = (
-            self._noted(exchange, None, payload, expiry, verdict) if self.ledger.observers else None
-        )
-        exchange.send_all(payload, expiry, note)
+        verdict = self._forwarded_to_all
+        on_end = self._record_end(streams, None, payload, expiry, verdict)
+        streams.send_all(payload, expiry, on_end)
         return verdict
 
     async def _let_catch_up(
-        self, exchange: Exchange, uuids: list[Uuid | None], deadline: float | None
+        self, streams: Streams, uuids: Sequence[Uuid | None], deadline: float | None
     ) -> None:
         """Wait for those who are slow, but not for long."""
-        patience = asyncio.get_running_loop().time() + self.limits.laggards
-        limit = patience if deadline is None else min(patience, deadline)
-        while any(exchange.is_full(uuid) for uuid in uuids):
+        latest = asyncio.get_running_loop().time() + self.limits.laggards
+        limit = latest if deadline is None else min(latest, deadline)
+        while any(streams.is_full(uuid) for uuid in uuids):
             if await self._wait_once(limit):
                 return
 
     async def _wait_for_room(
-        self,
-        exchange: Exchange,
-        uuid: Uuid,
-        deadline: float | None,
-        ttl: float | None,
-        wait: float | None,
+        self, streams: Streams, uuid: Uuid, ttl: float | None, wait: float | None
     ) -> Reason | None:
-        while exchange.is_full(uuid):
+        deadline = _deadline(ttl, wait)
+        while streams.is_full(uuid):
             if await self._wait_once(deadline):
                 by_ttl = ttl is not None and (wait is None or ttl < wait)
                 return Reason.EXPIRED if by_ttl else Reason.QUEUE_FULL
-        return Reason.REFUSED if exchange.is_closed else None
+        return Reason.REFUSED if streams.is_closed else None
 
     async def _wait_once(self, deadline: float | None) -> bool:
         """Wait until there may be room; True when the time is over."""
-        loop = asyncio.get_running_loop()
-        if deadline is not None and loop.time() >= deadline:
-            return True
-        waiter = loop.create_future()
+        waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        timer = None
-        if deadline is not None:
-            timer = loop.call_at(deadline, _finish, waiter)
         try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
+            async with asyncio.timeout_at(deadline):
+                await waiter
+        except TimeoutError:
+            if waiter in self._waiters:  # else it was woken in the same moment
+                self._waiters.remove(waiter)
+            return True
         return False
 
-    def _deliver_here(self, exchange: Exchange, payload: bytes) -> Verdict:
-        me = Member.of(exchange.own)
+    def _deliver_here(self, streams: Streams, payload: bytes) -> Verdict:
+        me = Member.of(streams.own)
         if not self.has_room():
             return self._drop(me, payload, NEVER, Reason.QUEUE_FULL)
         self.received(me, [payload], 0, to_all=False)
         return Verdict(Outcome.DELIVERED, None, me.name)
 
-    def _forwarded(self, exchange: Exchange, uuid: Uuid) -> Verdict:
-        name = self._name_of(exchange, uuid)
-        verdict = Verdict(Outcome.FORWARDED, None, name, self.ledger.address(name))
-        if uuid in exchange.view:
-            self._verdicts[uuid] = verdict
+    def _forwarded(self, streams: Streams, uuid: Uuid) -> Verdict:
+        """The verdict on what goes to a member; the same one while it is a member."""
+        peer = streams.members.get(uuid)
+        if peer is not None and peer.verdict is not None:
+            return peer.verdict
+        name = self._name_of(streams, uuid)
+        verdict = Verdict(Outcome.FORWARDED, None, name, self._records.address(name))
+        if peer is not None:
+            peer.verdict = verdict
         return verdict
 
-    def _name_of(self, exchange: Exchange, uuid: Uuid | None) -> str | None:
-        if uuid is None:
-            return EVERYONE
-        known = exchange.cache.lookup(uuid)
+    def _name_of(self, streams: Streams, uuid: Uuid) -> str | None:
+        known = streams.cache.lookup(uuid)
         return None if known is None else known.member.name
 
     # Records
 
-    def _noted(
-        self,
-        exchange: Exchange,
-        uuid: Uuid | None,
-        payload: bytes,
-        expiry: Expiry,
-        verdict: Verdict,
-    ) -> Note:
+    def _record_end(
+        self, streams: Streams, uuid: Uuid | None, payload: bytes, expiry: Expiry, verdict: Verdict
+    ) -> OnEnd | None:
         """What tells the observers how a message ended; both ends find the same id for it."""
-        number = (exchange.all if uuid is None else exchange.stream(uuid)).next
-        id = message_id(exchange.own.uuid, EVERYBODY if uuid is None else uuid, number)
-        sender = exchange.own.member.name
-        return Observed(
-            self.ledger,
-            self.ledger.arrival(sender, verdict.recipient, payload, expiry, id),
-            verdict,
-        )
+        if not self._records.observers:
+            return None
+        receiver = EVERYBODY if uuid is None else uuid
+        id = message_id(streams.own.uuid, receiver, streams.next_number(uuid))
+        sender = streams.own.member.name
+        arrival = self._records.arrival(sender, verdict.recipient, payload, expiry, id)
+        return self._records.on_end(arrival, verdict)
 
-    def _drop(
-        self,
-        to: Member | LogicalAddress | str | None,
-        payload: bytes,
-        expiry: Expiry,
-        reason: Reason,
-    ) -> Verdict:
-        exchange = self._connected()
-        exchange.counts[reason.value] += 1
+    def _drop(self, to: To | None, payload: bytes, expiry: Expiry, reason: Reason) -> Verdict:
+        streams = self._connected()
+        streams.counts[reason.value] += 1
         name = EVERYONE if to is None else str(to)
         verdict = Verdict.dropped(reason, name)
-        if self.ledger.observers:
-            self.ledger.tell_end(
-                self.ledger.arrival(exchange.own.member.name, name, payload, expiry), verdict
+        if self._records.observers:
+            self._records.add_outcome(
+                self._records.arrival(streams.own.member.name, name, payload, expiry), verdict
             )
         return verdict
 
@@ -660,7 +620,7 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 
 def _seconds(value: float) -> float:
     if not value >= 0:
-        raise LocalError(f"{quote(value)} seconds", rule="LA-6", hint="give a number from 0 on")
+        raise LocalError(f"invalid time {quote(value)}", rule="LA-6", hint="give 0 seconds or more")
     return value
 
 

@@ -8,7 +8,7 @@ datagrams carry it as it is; docs/reference/group.md describes it byte for byte.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -75,7 +75,7 @@ class Ack(Struct, frozen=True, gc=False):
     gap_all: bool = False
 
 
-class Told(Struct, frozen=True, gc=False):
+class NoticePacket(Struct, frozen=True, gc=False):
     """A notice of discovery."""
 
     sender: Uuid
@@ -83,7 +83,7 @@ class Told(Struct, frozen=True, gc=False):
     notice: Notice
 
 
-Packet: TypeAlias = Data | Ack | Told
+Packet: TypeAlias = Data | Ack | NoticePacket
 
 _notice_decoder: Final = msgspec.msgpack.Decoder(Notice)
 _changes_decoder: Final = msgspec.msgpack.Decoder(tuple[Mapping, ...])
@@ -142,10 +142,10 @@ def decode(packet: bytes) -> Packet:
 
     >>> decode(b"\x13\x02")
     Traceback (most recent call last):
-    waystation.errors.DecodeError: group: no packet of this format (at byte 0)
+    waystation.errors.DecodeError: group: not a packet of this format (at byte 0)
     """
     if len(packet) < _HEAD.size or packet[0] != VERSION:
-        raise DecodeError("no packet of this format", format=FORMAT, offset=0)
+        raise DecodeError("not a packet of this format", format=FORMAT, offset=0)
     _, kind, sender, receiver = _HEAD.unpack_from(packet)
     if sender == EVERYBODY:
         raise DecodeError("a packet has no sender", format=FORMAT, offset=2)
@@ -154,8 +154,8 @@ def decode(packet: bytes) -> Packet:
     if kind == ACK:
         return _read_ack(packet, sender, receiver)
     if kind == NOTICE:
-        return Told(sender, receiver, _read_notice(packet))
-    raise DecodeError(f"a packet of the unknown kind {kind}", format=FORMAT, offset=1)
+        return NoticePacket(sender, receiver, _read_notice(packet))
+    raise DecodeError(f"unknown kind of packet: {kind}", format=FORMAT, offset=1)
 
 
 def _read_data(packet: bytes, to_all: bool, sender: Uuid, receiver: Uuid) -> Data:
@@ -206,7 +206,7 @@ def _read_notice(packet: bytes) -> Notice:
     try:
         notice: Notice = _notice_decoder.decode(packet[_HEAD.size :])
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DecodeError(f"no notice: {error}", format=FORMAT, offset=_HEAD.size) from None
+        raise DecodeError(f"invalid notice: {error}", format=FORMAT, offset=_HEAD.size) from None
     for name in ("mapping", "asker"):
         mapping = getattr(notice, name, None)
         if mapping is not None:
@@ -219,16 +219,12 @@ def _read_changes(raw: bytes) -> tuple[Mapping, ...]:
     try:
         changes = _changes_decoder.decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise DecodeError(f"no changes: {error}", format=FORMAT, offset=_BODY) from None
+        raise DecodeError(f"invalid changes: {error}", format=FORMAT, offset=_BODY) from None
     if len(changes) > MAX_CHANGES:
         raise DecodeError(f"{len(changes)} changes in a packet", format=FORMAT, offset=_BODY)
-    _check_all(changes)
-    return changes
-
-
-def _check_all(mappings: Iterable[Mapping]) -> None:
-    for mapping in mappings:
+    for mapping in changes:
         _check(mapping)
+    return changes
 
 
 def _check(mapping: Mapping) -> None:
@@ -237,12 +233,12 @@ def _check(mapping: Mapping) -> None:
     texts = (mapping.member.name, *mapping.physical)
     too_long = len(mapping.physical) > MAX_PLACES or any(len(text) > MAX_TEXT for text in texts)
     if too_long or mapping.stamp < 0:
-        raise DecodeError("a mapping out of bounds", format=FORMAT)
+        raise DecodeError("mapping out of bounds", format=FORMAT)
     for place in mapping.physical:
         try:
             parse_place(place)
         except LocalError as error:
-            raise DecodeError(f"a mapping to nowhere: {error.problem}", format=FORMAT) from None
+            raise DecodeError(f"invalid mapping: {error.problem}", format=FORMAT) from None
 
 
 def _check_uuid(uuid: Uuid) -> None:

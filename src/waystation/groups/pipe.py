@@ -1,7 +1,8 @@
-"""A stream of bytes between two members of a group: an asyncio transport over their messages.
+"""A stream of bytes between two members of a group: a transport over their messages.
 
 Each message that belongs to a pipe says so in its first nine bytes: what it is, and of which pipe.
-A pipe has a window of its own, so that one whose reader is slow holds up no other.
+A pipe has a window of its own, so that one whose reader is slow holds up no other. What runs over a
+pipe is a `waystation.net.connection.Connection`, as over a socket.
 """
 
 from __future__ import annotations
@@ -10,53 +11,72 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from enum import IntEnum
+from functools import partial
+from typing import Any, Final, TypeAlias
 
 from waystation.core.identity import Uuid
+from waystation.core.membership import Member
 from waystation.core.outcome import Reason
 from waystation.groups.group import Group
-from waystation.groups.member import Member
 
-OPEN, ACCEPT, REFUSE, DATA, CREDIT, EOF, CLOSE, RESET = range(1, 9)
+
+class Kind(IntEnum):
+    """What a message of a pipe is."""
+
+    OPEN = 1
+    ACCEPT = 2
+    REFUSE = 3
+    DATA = 4
+    CREDIT = 5
+    EOF = 6
+    CLOSE = 7
+    RESET = 8
+
+
+class PipeState(IntEnum):
+    """Where a pipe is in its life; the order is that of time."""
+
+    OPEN = 0
+    FINISHED = 1  # nothing more is written from here, and the peer will be told
+    CLOSING = 2  # what was written still goes out, what comes is discarded
+    CLOSED = 3
+
+
 DIALLER: Final = 0x80
 """Set in what comes from the side that opened the pipe."""
 
 CHUNK: Final = 32 * 1024
 WINDOW: Final = 512 * 1024
-"""So many bytes may be with the peer before its reader has taken them."""
+"""Bytes that may be with the peer before its reader has taken them, but for the last chunk."""
 
 _HEAD: Final = struct.Struct(">BQ")
 _COUNT: Final = struct.Struct(">I")
 
-Key = tuple[Uuid, int, bool]
+Key: TypeAlias = tuple[Uuid, int, bool]
 """The peer, the number of the pipe, and whether it was opened here."""
 
 
-def read_head(payload: bytes, sender: Uuid) -> tuple[int, Key] | None:
-    """What a message is, and of which pipe; None when it is of no pipe at all."""
+def read_head(payload: bytes, sender: Uuid) -> tuple[Kind, Key] | None:
+    """What a message is, and of which pipe; None when it is no message of a pipe.
+
+    >>> read_head(head(Kind.CREDIT, (bytes(16), 7, True)), bytes(16)) is None  # of how many bytes?
+    True
+    """
     if len(payload) < _HEAD.size:
         return None
     code, number = _HEAD.unpack_from(payload)
     kind = code & ~DIALLER
-    return (kind, (sender, number, not code & DIALLER)) if OPEN <= kind <= RESET else None
+    if not Kind.OPEN <= kind <= Kind.RESET:
+        return None
+    if kind == Kind.CREDIT and len(payload) != _HEAD.size + _COUNT.size:
+        return None
+    return Kind(kind), (sender, number, not code & DIALLER)
 
 
-def head(kind: int, key: Key) -> bytes:
+def head(kind: Kind, key: Key) -> bytes:
     """The first bytes of a message."""
     return _HEAD.pack(kind | (DIALLER if key[2] else 0), key[1])
-
-
-class _Flying:
-    """A piece on its way."""
-
-    __slots__ = ("_pipe", "_size")
-
-    def __init__(self, pipe: Pipe, size: int) -> None:
-        self._pipe = pipe
-        self._size = size
-
-    def ended(self, reason: Reason | None) -> None:
-        self._pipe.landed(self._size, reason)
 
 
 class Pipe(asyncio.Transport):
@@ -68,22 +88,19 @@ class Pipe(asyncio.Transport):
         super().__init__({"peername": (peer.name, 0)})
         self.key = key
         self.peer = peer
+        self.state = PipeState.OPEN
         self._group = group
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._protocol: Any = None
-        self._waiting: deque[bytes] = deque()  # for room in the window
+        self._waiting: deque[bytes | None] = deque()  # for room in the window; None: no more comes
         self._size = 0  # bytes that wait, or are on their way
-        self._window = WINDOW
+        self._window = WINDOW  # of the peer
+        self._room = WINDOW + CHUNK  # bytes that the peer may send us before we give it credit
         self._taken = 0  # bytes read since the peer was told
-        self._held: deque[bytes] = deque()  # came while nothing is read
+        self._unread: deque[bytes | None] = deque()  # came while nothing is read; None: the last
         self._reading = True
-        self._eof = False  # nothing more is written
-        self._eof_sent = False
-        self._eof_held = False
-        self._closing = False
-        self._over = False
-        self._paused = False
+        self._paused = False  # the protocol was asked to write no more
         self._high, self._low = 64 * 1024, 16 * 1024
 
     def attach(self, protocol: Any) -> None:
@@ -95,7 +112,7 @@ class Pipe(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Take bytes to the peer."""
-        if self._closing or self._eof or not data:
+        if self.state is not PipeState.OPEN or not data:
             return
         self._size += len(data)
         for start in range(0, len(data), CHUNK):
@@ -107,11 +124,11 @@ class Pipe(asyncio.Transport):
 
     def is_closing(self) -> bool:
         """Whether it ends, or has ended."""
-        return self._closing
+        return self.state >= PipeState.CLOSING
 
     def is_reading(self) -> bool:
         """Whether what comes is handed in."""
-        return self._reading and not self._closing
+        return self._reading and not self.is_closing()
 
     def pause_reading(self) -> None:
         """Hand in nothing more; the peer has to wait when the window is full."""
@@ -120,11 +137,8 @@ class Pipe(asyncio.Transport):
     def resume_reading(self) -> None:
         """Hand in what came meanwhile."""
         self._reading = True
-        while self._held and self._reading and not self._over:
-            self._hand_in(self._held.popleft())
-        if self._eof_held and not self._held:
-            self._eof_held = False
-            self._on_eof()
+        while self._unread and self._reading:
+            self._hand_in(self._unread.popleft())
 
     def can_write_eof(self) -> bool:
         """Say that one side can end before the other."""
@@ -132,8 +146,9 @@ class Pipe(asyncio.Transport):
 
     def write_eof(self) -> None:
         """Say that nothing more is written."""
-        if not self._eof:
-            self._eof = True
+        if self.state is PipeState.OPEN:
+            self.state = PipeState.FINISHED
+            self._waiting.append(None)
             self._push()
 
     def get_write_buffer_size(self) -> int:
@@ -147,41 +162,98 @@ class Pipe(asyncio.Transport):
 
     def close(self) -> None:
         """Write what is left, and end."""
-        if self._closing:
-            return
-        self._closing = True
-        self._held.clear()
-        self._push()
+        if not self.is_closing():
+            self.state = PipeState.CLOSING
+            self._unread.clear()
+            self._push()
 
     def abort(self) -> None:
         """End at once."""
-        self._post(RESET)
-        self.fail(None)
+        self.reset(None)
 
     # What the peer says
 
-    def on_message(self, kind: int, payload: bytes) -> None:
+    def on_message(self, kind: Kind, payload: bytes) -> None:
         """Do what a message asks for."""
-        if self._over:
+        if self.state is PipeState.CLOSED:
             return
-        if kind == DATA:
+        if kind is Kind.DATA:
             self._on_data(payload[_HEAD.size :])
-        elif kind == CREDIT:
+        elif kind is Kind.CREDIT:
             self._window += _COUNT.unpack_from(payload, _HEAD.size)[0]
             self._push()
-        elif kind == EOF:
-            if self._held:
-                self._eof_held = True
-            else:
-                self._on_eof()
-        elif kind == CLOSE:
+        elif kind is Kind.EOF:
+            self._take(None)
+        elif kind is Kind.CLOSE:
             self.fail(None)
-        elif kind == RESET:
-            self.fail(ConnectionResetError("the peer ended it"))
+        elif kind is Kind.RESET:
+            self.fail(ConnectionResetError("the peer reset the pipe"))
 
-    def landed(self, size: int, reason: Reason | None) -> None:
+    def reset(self, error: Exception | None) -> None:
+        """End at once, and have the peer end too."""
+        self._post(Kind.RESET)
+        self.fail(error)
+
+    def fail(self, error: Exception | None) -> None:
+        """End at once, without a word to the peer."""
+        if self.state is not PipeState.CLOSED:
+            self.state = PipeState.CLOSED
+            self._waiting.clear()
+            self._unread.clear()
+            self._loop.call_soon(self._ended, self, error)
+
+    def tell_lost(self, error: Exception | None) -> None:
+        """The last that the protocol hears."""
+        if self._protocol is not None:
+            self._protocol.connection_lost(error)
+
+    # How it works
+
+    def _on_data(self, data: bytes) -> None:
+        self._room -= len(data)
+        if self._room < 0:
+            self.reset(ConnectionError(f"{self.peer} sends more than there is room for"))
+        elif self.is_closing():
+            self._give_credit(len(data))
+        else:
+            self._take(data)
+
+    def _take(self, data: bytes | None) -> None:
+        if self._reading and not self._unread:
+            self._hand_in(data)
+        else:
+            self._unread.append(data)
+
+    def _hand_in(self, data: bytes | None) -> None:
+        if data is not None:
+            self._give_credit(len(data))
+            self._protocol.data_received(data)
+        else:
+            if not self.is_closing():
+                self._protocol.eof_received()
+            self.close()
+
+    def _give_credit(self, size: int) -> None:
+        self._taken += size
+        if self._taken >= WINDOW // 4:
+            self._post(Kind.CREDIT, _COUNT.pack(self._taken))
+            self._room += self._taken
+            self._taken = 0
+
+    def _push(self) -> None:
+        waiting = self._waiting
+        while waiting and (self._window > 0 or waiting[0] is None):
+            data = waiting.popleft()
+            if data is None:
+                self._post(Kind.EOF)
+            else:
+                self._window -= len(data)
+                self._post(Kind.DATA, data, partial(self._landed, len(data)))
+        self._finish()
+
+    def _landed(self, size: int, reason: Reason | None) -> None:
         """A piece arrived, or was lost."""
-        if self._over:
+        if self.state is PipeState.CLOSED:
             return
         if reason is not None:
             self.fail(ConnectionError(f"the way to {self.peer} is gone: {reason}"))
@@ -192,61 +264,13 @@ class Pipe(asyncio.Transport):
             self._protocol.resume_writing()
         self._finish()
 
-    def fail(self, error: Exception | None) -> None:
-        """It is over."""
-        if self._over:
-            return
-        self._over = self._closing = True
-        self._waiting.clear()
-        self._held.clear()
-        self._loop.call_soon(self._ended, self, error)
-
-    def tell_lost(self, error: Exception | None) -> None:
-        """The last that the protocol hears."""
-        if self._protocol is not None:
-            self._protocol.connection_lost(error)
-
-    # How it works
-
-    def _on_data(self, data: bytes) -> None:
-        if self._closing:
-            self._give_credit(len(data))
-        elif self._reading and not self._held:
-            self._hand_in(data)
-        else:
-            self._held.append(data)
-
-    def _hand_in(self, data: bytes) -> None:
-        self._give_credit(len(data))
-        self._protocol.data_received(data)
-
-    def _give_credit(self, size: int) -> None:
-        self._taken += size
-        if self._taken >= WINDOW // 4:
-            self._post(CREDIT, _COUNT.pack(self._taken))
-            self._taken = 0
-
-    def _on_eof(self) -> None:
-        if not self._closing:
-            self._protocol.eof_received()
-        self.close()
-
-    def _push(self) -> None:
-        while self._waiting and self._window > 0 and not self._over:
-            data = self._waiting.popleft()
-            self._window -= len(data)
-            self._post(DATA, data)
-        if self._eof and not self._eof_sent and not self._waiting:
-            self._eof_sent = True
-            self._post(EOF)
-        self._finish()
-
     def _finish(self) -> None:
-        if self._closing and not self._over and not self._waiting and not self._size:
-            self._post(CLOSE)
+        if self.state is PipeState.CLOSING and not self._waiting and not self._size:
+            self._post(Kind.CLOSE)
             self.fail(None)
 
-    def _post(self, kind: int, body: bytes = b"") -> None:
-        if not self._over and self._group.is_connected:
-            note = _Flying(self, len(body)) if kind == DATA else None
-            self._group.post(self.key[0], head(kind, self.key) + body, note)
+    def _post(
+        self, kind: Kind, body: bytes = b"", on_end: Callable[[Reason | None], None] | None = None
+    ) -> None:
+        if self.state is not PipeState.CLOSED and self._group.is_connected:
+            self._group.post(self.key[0], head(kind, self.key) + body, on_end)

@@ -1,4 +1,4 @@
-"""One connection to one gossip router, which opens again by itself (GR-1, GR-2).
+"""One gossip router, as a member uses it: a connection that opens again by itself (GR-1, GR-2).
 
 It registers its member whenever it is there, hands in what comes, and notices when the router no
 longer answers. What to send over which of several routers is the business of routers.py.
@@ -7,21 +7,22 @@ longer answers. What to send over which of several routers is the business of ro
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, Protocol, cast
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Final
 
 from waystation.core.identity import Mapping, Uuid
+from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
-from waystation.groups.router_protocol import Speech, speech
+from waystation.groups.router_protocol import make_protocol
+from waystation.groups.settings import CarrierSettings
 from waystation.net.backoff import Backoff
-from waystation.net.place import parse_place
-from waystation.net.sockets import prepare, reason_of
-from waystation.net.tls import Tls
+from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.dialer import dial, keep
+
+if TYPE_CHECKING:
+    from waystation.groups.routers import Routers
 
 UNSENT: Final = 32 << 20
-"""With so many bytes waiting for a router, nothing more is given to it: it comes again later."""
+"""With more bytes than this waiting for a router, it gets no packets: they come again later."""
 
 MISSED_BEATS: Final = 3
 FIRST_WAIT: Final = 0.05
@@ -32,238 +33,171 @@ Short, because everything waits for it; a router takes thousands of attempts in 
 """
 
 
-class Access(Struct, frozen=True, kw_only=True):
-    """What a member needs to use routers; times are in seconds."""
+class ClientConnection(Connection):
+    """A connection that was dialled; the other side owes no greeting. `ended` tells its end."""
 
-    group: str
-    dialect: str = "jgroups5"
-    tls: Tls | None = None
-    token: bytes = b""
-    beat: float = 2.0
-    dial: float = 3.0
-    linger: float = 1.0
-    dead: float = 30.0
+    def __init__(self, settings: CarrierSettings) -> None:
+        super().__init__(ConnectionLimits(first_byte=None, linger=settings.limits.linger))
+        self.ended: asyncio.Future[None] = self._loop.create_future()
+        self._settings = settings
+
+    async def dial(self, place: str) -> None:
+        """Connect; an OSError says why that is not possible."""
+        seconds, tls = self._settings.limits.dial, self._settings.tls
+        await dial(lambda _: self, [place], timeout=seconds, tls=tls, handshake=seconds)
+
+    def on_open(self) -> None:
+        """Write what waits."""
+        self.peer_spoke()
+        self.flush()
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Wake whoever waits for the end."""
+        del failure
+        if not self.ended.done():
+            self.ended.set_result(None)
 
 
-class StubOwner(Protocol):
-    """Whoever has several stubs."""
+class RouterConnection(ClientConnection):
+    """One connection to a router: registers its member, and hands in what the router says."""
+
+    def __init__(self, client: RouterClient, settings: CarrierSettings) -> None:
+        super().__init__(settings)
+        self.protocol = make_protocol(settings.dialect, settings.group, settings.token)
+        self._client = client
+        self._beat_interval = settings.limits.beat
+        self._missed_beats = 0
+        self.queue(self.protocol.register(client.own))
+        self.queue(self.protocol.ask())
+
+    def on_open(self) -> None:
+        """Register, and ask for the others."""
+        self._client.connection_opened(self)
+        super().on_open()
+        self.start_timer(self._beat_interval, self._beat)
+
+    def on_data(self, data: bytes) -> None:
+        """Hand in what the router said."""
+        self._missed_beats = 0
+        try:
+            said = self.protocol.read(data)
+        except DecodeError as error:
+            self.fail(Reason.MALFORMED, str(error))
+            return
+        owner, client = self._client.owner, self._client
+        if said.packets:
+            owner.packets_came(client, said.packets)
+        for uuid in said.gone:
+            owner.member_gone(client, uuid)
+        for members in said.lists:
+            owner.list_came(client, members)
+        if said.refused:
+            self.fail(Reason.REFUSED, "the router refused the registration")
+        elif said.error is not None:
+            self.fail(Reason.MALFORMED, str(said.error))
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Have the client connect again."""
+        self._client.connection_ended(failure)
+        super().on_closed(failure)
+
+    def _beat(self) -> None:
+        self._missed_beats += 1
+        if self._missed_beats > MISSED_BEATS:
+            silence = self._missed_beats * self._beat_interval
+            self.fail(Reason.TRANSPORT_DOWN, f"the router said nothing for {silence:g} s")
+            return
+        self.queue(self.protocol.beat())
+        self.start_timer(self._beat_interval, self._beat)
+        self._client.owner.beat(self._client)
+        self.flush()
+
+
+class RouterClient:
+    """The way to one router."""
+
+    def __init__(self, place: str, settings: CarrierSettings, owner: Routers) -> None:
+        self.place = place
+        self.owner = owner
+        self.roster: set[Uuid] = set()  # who is registered there
+        self.is_ready = False  # this member is registered itself, and knows the others
+        self.failure = ""
+        self._settings = settings
+        self._connection: RouterConnection | None = None
+        self._keeper: asyncio.Task[None] | None = None
 
     @property
     def own(self) -> Mapping:
         """The member to register."""
-        ...
-
-    def heard_packets(self, stub: Stub, packets: Sequence[bytes]) -> None:
-        """These packets came."""
-        ...
-
-    def heard_list(self, stub: Stub, members: list[Mapping]) -> None:
-        """The members of the group, as this router knows them."""
-        ...
-
-    def heard_gone(self, stub: Stub, uuid: Uuid) -> None:
-        """The router lost a member."""
-        ...
-
-    def beat(self, stub: Stub) -> None:
-        """Some time has passed, and the router lives."""
-        ...
-
-    def lost(self, stub: Stub, detail: str) -> None:
-        """The router is gone, or was never there."""
-        ...
-
-
-class Stub(asyncio.Protocol):
-    """The way to one router."""
-
-    def __init__(self, place: str, access: Access, owner: StubOwner) -> None:
-        self.place = place
-        self.roster: set[Uuid] = set()  # who is registered there
-        self.is_ready = False  # it is registered itself, and knows the others
-        self.failure = ""
-        self._access = access
-        self._owner = owner
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
-        self._speech: Speech | None = None
-        self._pieces: list[bytes] = []
-        self._gone: asyncio.Future[None] = self._loop.create_future()
-        self._keeper: asyncio.Task[None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._silent = 0  # beats
-        self._closing = False
-
-    # What the owner asks for
+        return self.owner.own
 
     def start(self) -> None:
         """Connect, and connect again whenever the connection is gone."""
         if self._keeper is None:
-            name = f"waystation router {self.place}"
-            self._keeper = self._loop.create_task(self._keep(), name=name)
+            backoff = Backoff(first=FIRST_WAIT, most=LONGEST_WAIT)
+            self._keeper = asyncio.get_running_loop().create_task(
+                keep(self._connect, backoff=backoff), name=f"waystation router {self.place}"
+            )
 
     def send(self, destination: Uuid | None, packet: bytes) -> None:
         """Take a packet to a member or to all, with the others of this turn."""
-        transport, words = self._transport, self._speech
-        if transport is None or words is None or transport.get_write_buffer_size() > UNSENT:
-            return
-        self._pieces.append(words.message(self._owner.own.uuid, destination, packet))
+        connection = self._connection
+        if connection is not None and connection.unsent <= UNSENT:
+            connection.queue(connection.protocol.message(self.own.uuid, destination, packet))
 
     def ask(self) -> None:
         """Ask who is there."""
-        if self._speech is not None:
-            self._pieces.append(self._speech.ask())
+        if self._connection is not None:
+            self._connection.queue(self._connection.protocol.ask())
 
     def register(self) -> None:
         """Tell the router anew who we are, and where."""
-        if self._speech is not None:
-            self._pieces.append(self._speech.register(self._owner.own))
+        if self._connection is not None:
+            self._connection.queue(self._connection.protocol.register(self.own))
 
     def flush(self) -> None:
         """Write what this turn brought."""
-        pieces = self._pieces
-        if not pieces:
-            return
-        self._pieces = []
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+        if self._connection is not None:
+            self._connection.flush()
 
     def close(self) -> None:
         """Leave, write what is left, and end; nothing waits for it."""
-        if self._closing:
-            return
-        self._closing = True
         if self._keeper is not None:
             self._keeper.cancel()
-        transport = self._transport
-        if transport is None or self._speech is None:
-            return
-        self._pieces.append(self._speech.unregister(self._owner.own))
-        self.flush()
-        self._stop_timer()
-        if transport.can_write_eof():
-            transport.write_eof()  # a close with unread bytes would take back what was written
-            self._timer = self._loop.call_later(self._access.linger, transport.abort)
-        else:
-            transport.close()
+        connection = self._connection
+        if connection is not None and connection.is_open:
+            connection.stop_timer()
+            connection.queue(connection.protocol.unregister(self.own))
+            connection.close()
 
-    async def closed(self) -> None:
+    async def wait_closed(self) -> None:
         """Wait until the connection is gone, if there is one."""
         if self._keeper is not None:
             await asyncio.wait([self._keeper])
-        if self._transport is not None:
-            await asyncio.wait([self._gone], timeout=self._access.linger + 1)
+        if self._connection is not None:
+            await asyncio.wait([self._connection.ended], timeout=self._settings.limits.linger + 1)
 
-    # What the event loop tells
+    def connection_opened(self, connection: RouterConnection) -> None:
+        """Use a connection."""
+        self._connection = connection
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register, and ask for the others."""
-        self._transport = cast("asyncio.Transport", transport)
-        if self._closing:
-            self._transport.abort()
-            return
-        access = self._access
-        prepare(transport.get_extra_info("socket"), access.dead)
-        self._speech = speech(access.dialect, access.group, access.token)
-        self._silent = 0
-        self._pieces = []
-        self.register()
-        self.ask()
-        self.flush()
-        self._timer = self._loop.call_later(access.beat, self._beat)
-
-    def data_received(self, data: bytes) -> None:
-        """Hand in what the router said."""
-        self._silent = 0
-        if self._speech is None or self._closing:
-            return
-        try:
-            heard = self._speech.read(data)
-        except DecodeError as error:
-            self._fail(str(error))
-            return
-        owner = self._owner
-        if heard.packets:
-            owner.heard_packets(self, heard.packets)
-        for uuid in heard.gone:
-            owner.heard_gone(self, uuid)
-        for members in heard.lists:
-            owner.heard_list(self, members)
-        if heard.refused:
-            self._fail("the router refused the registration")
-        elif heard.error is not None:
-            self._fail(str(heard.error))
-
-    def eof_received(self) -> None:
-        """Let the connection end."""
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Note the end, and have the keeper connect again."""
-        self._stop_timer()
-        self._transport = self._speech = None
-        self._pieces = []
+    def connection_ended(self, failure: Failure | None) -> None:
+        """Note the end."""
+        self._connection = None
         self.is_ready = False
         self.roster.clear()
-        if not self._gone.done():
-            self._gone.set_result(None)
-        if error is not None or not self.failure:
-            self.failure = str(error) if error is not None else "the router closed the connection"
-        if not self._closing:
-            self._owner.lost(self, self.failure)
+        self.failure = "the router closed the connection" if failure is None else failure.detail
+        if self._keeper is not None and not self._keeper.cancelling():
+            self.owner.router_lost(self, self.failure)
 
-    # How it works
-
-    async def _keep(self) -> None:
-        backoff = Backoff(first=FIRST_WAIT, most=LONGEST_WAIT)
-        while True:
-            if await self._dial():
-                await self._gone
-                backoff.reset()
-            else:
-                self._owner.lost(self, self.failure)
-            await asyncio.sleep(backoff.next())
-
-    async def _dial(self) -> bool:
-        host, port = parse_place(self.place)
-        tls = self._access.tls
-        self._gone = self._loop.create_future()
+    async def _connect(self) -> bool:
+        connection = RouterConnection(self, self._settings)
         self.failure = ""
         try:
-            async with asyncio.timeout(self._access.dial):
-                await self._loop.create_connection(
-                    lambda: self,
-                    host,
-                    port,
-                    ssl=tls.for_dialler() if tls else None,
-                    server_hostname=(tls.name or host) if tls else None,
-                )
-        except TimeoutError:
-            self.failure = f"{self.place}: no answer within {self._access.dial:g} s"
+            await connection.dial(self.place)
         except OSError as error:
-            self.failure = f"{self.place}: {reason_of(error)}"
-        except ValueError as error:  # from names that no resolver takes
-            self.failure = f"{self.place}: {error}"
-        else:
-            return True
-        return False
-
-    def _beat(self) -> None:
-        self._timer = None
-        self._silent += 1
-        if self._silent > MISSED_BEATS or self._speech is None:
-            self._fail(f"the router said nothing for {self._silent * self._access.beat:g} s")
-            return
-        self._pieces.append(self._speech.beat())
-        self._timer = self._loop.call_later(self._access.beat, self._beat)
-        self._owner.beat(self)
-        self.flush()
-
-    def _fail(self, detail: str) -> None:
-        self.failure = detail
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+            self.failure = str(error)
+            self.owner.router_lost(self, self.failure)
+            return False
+        await connection.ended
+        return True

@@ -1,4 +1,4 @@
-"""How a member speaks to a gossip router, in either dialect: bytes only, no sockets (GR-11).
+"""What a member says to a gossip router, in either dialect: bytes only, no sockets (GR-11).
 
 The formats are those of wire/jgroups2.py and wire/jgroups5.py; here is what a client says in them,
 and what it makes of the answers.
@@ -7,23 +7,21 @@ and what it makes of the answers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping as ReadOnlyDict
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
-from waystation.core.gossip import Dialect
 from waystation.core.identity import LogicalAddress, Mapping, Uuid
 from waystation.errors import DecodeError, LocalError, quote
 from waystation.wire import jgroups2, jgroups5
-from waystation.wire.java import Limits
+from waystation.wire.java import FormatLimits
 from waystation.wire.jgroups import Address, PhysicalAddress, UuidAddress
 
-LIMITS: Final = Limits(frame=64 << 20, control=4 << 20)
-"""A member believes its router more than a router believes its clients."""
+LIMITS: Final = FormatLimits(frame=64 << 20, control=4 << 20)
+"""A member takes larger frames from its router than a router takes from its clients."""
 
 
-class Heard:
-    """What a piece of the stream said."""
+class Answers:
+    """What the router said in some bytes."""
 
     __slots__ = ("error", "gone", "lists", "packets", "refused")
 
@@ -35,35 +33,7 @@ class Heard:
         self.error: DecodeError | None = None
 
 
-class Speech(Protocol):
-    """One connection's dialect."""
-
-    def register(self, own: Mapping) -> bytes:
-        """We are a member of the group."""
-        ...
-
-    def unregister(self, own: Mapping) -> bytes:
-        """We are no longer, and the connection ends."""
-        ...
-
-    def ask(self) -> bytes:
-        """Who is in the group?"""
-        ...
-
-    def beat(self) -> bytes:
-        """Are you there? Whatever lives answers."""
-        ...
-
-    def message(self, own: Uuid, destination: Uuid | None, packet: bytes) -> bytes:
-        """A packet to a member, or to all."""
-        ...
-
-    def read(self, data: bytes) -> Heard:
-        """What the router said."""
-        ...
-
-
-class Speech5:
+class JGroups5:
     """JGroups 5.x."""
 
     def __init__(self, group: str, token: bytes) -> None:
@@ -102,23 +72,23 @@ class Speech5:
         to = None if destination is None else UuidAddress(destination)
         return jgroups5.encode(jgroups5.Message(self._group, to, UuidAddress(own), packet))
 
-    def read(self, data: bytes) -> Heard:
+    def read(self, data: bytes) -> Answers:
         """Take frames apart."""
-        heard = Heard()
+        said = Answers()
         decoder = self._decoder
         for value in decoder.feed(data):
             if isinstance(value, jgroups5.Message):
-                heard.packets.append(value.payload)
+                said.packets.append(value.payload)
             elif isinstance(value, jgroups5.Members):
                 if value.group == self._group:
-                    heard.lists.append(_mappings((m, (m.physical,)) for m in value.members))
+                    said.lists.append(_mappings((m, (m.physical,)) for m in value.members))
             elif isinstance(value, jgroups5.Suspect) and value.group == self._group:
-                _add_uuid(heard.gone, value.address)
-        heard.error = decoder.error
-        return heard
+                _add_uuid(said.gone, value.address)
+        said.error = decoder.error
+        return said
 
 
-class Speech2:
+class JGroups2:
     """JGroups 2.10 to 2.12."""
 
     def __init__(self, group: str) -> None:
@@ -153,22 +123,22 @@ class Speech2:
         to = None if destination is None else UuidAddress(destination)
         return jgroups2.encode(jgroups2.Message(self._group, to, packet))
 
-    def read(self, data: bytes) -> Heard:
+    def read(self, data: bytes) -> Answers:
         """Take structures apart."""
-        heard = Heard()
+        said = Answers()
         decoder = self._decoder
         for value in decoder.feed(data):
             if isinstance(value, jgroups2.Message):
-                heard.packets.append(value.payload or b"")
+                said.packets.append(value.payload or b"")
             elif isinstance(value, jgroups2.Members):
                 if self._asked.popleft():
-                    heard.lists.append(_mappings((m, m.physical or ()) for m in value.members))
+                    said.lists.append(_mappings((m, m.physical or ()) for m in value.members))
             elif isinstance(value, jgroups2.Suspect):
-                _add_uuid(heard.gone, value.address)
+                _add_uuid(said.gone, value.address)
             elif isinstance(value, jgroups2.ConnectAnswer) and not value.ok:
-                heard.refused = True
-        heard.error = decoder.error
-        return heard
+                said.refused = True
+        said.error = decoder.error
+        return said
 
     def _get(self, group: str, *, for_members: bool) -> bytes:
         self._decoder.expect_members()
@@ -176,32 +146,26 @@ class Speech2:
         return jgroups2.encode(jgroups2.GossipGet(group))
 
 
-DIALECTS: Final[ReadOnlyDict[str, Dialect]] = {
-    "jgroups5": Dialect.JGROUPS5,
-    "jgroups2": Dialect.JGROUPS2,
-}
-
-
 def check_dialect(dialect: str, token: bytes) -> str:
     """Return the dialect, or raise the LocalError that says what is wrong with it."""
-    if dialect not in DIALECTS:
+    if dialect not in {"jgroups5", "jgroups2"}:
         raise LocalError(
-            f"{quote(dialect)} is no dialect",
+            f"unknown dialect {quote(dialect)}",
             rule="GR-11",
             hint="give 'jgroups5' or 'jgroups2'",
         )
     if token and dialect != "jgroups5":
         raise LocalError(
-            "a token cannot be told in the dialect jgroups2",
+            "the dialect jgroups2 has no tokens",
             rule="GR-2",
             hint="use 'jgroups5', or a certificate",
         )
     return dialect
 
 
-def speech(dialect: str, group: str, token: bytes) -> Speech:
+def make_protocol(dialect: str, group: str, token: bytes) -> JGroups5 | JGroups2:
     """What one connection needs, from its beginning to its end."""
-    return Speech5(group, token) if dialect == "jgroups5" else Speech2(group)
+    return JGroups5(group, token) if dialect == "jgroups5" else JGroups2(group)
 
 
 def _physical(own: Mapping) -> tuple[PhysicalAddress, ...]:

@@ -1,19 +1,22 @@
 """One member among the others: who is there, what goes to whom, and what came (LA, GR-12).
 
-Here meet the rules of discovery (core/discovery.py), streams (sequences.py) and a carrier, which
-takes packets out and hands them in. What users see is built on it in group.py. Nothing is awaited
-here, and nothing is created per message but what is kept of it: messages of one turn of the loop
-share packets, packets of one turn share a write.
+Here meet the rules of discovery (core/discovery.py), of membership (core/membership.py) and of
+numbered messages (sequences.py), and a carrier, which takes packets out and hands them in. What
+users see is built on it in group.py. Nothing is awaited here for a message, and nothing is created
+but what is kept of it: messages of one turn of the loop share packets, packets of one turn share a
+write.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeAlias
+from collections.abc import Mapping as ReadOnlyDict
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -23,9 +26,9 @@ from waystation.core.discovery import (
     Discovery,
     DiscoveryRequest,
     Drop,
-    Effect,
     IHave,
     Invalidate,
+    Notice,
     Tell,
     ToEveryone,
     ToMember,
@@ -34,33 +37,50 @@ from waystation.core.discovery import (
     Way,
     WhoHas,
 )
+from waystation.core.discovery import Effect as DiscoveryEffect
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.gossip import MemberKind
 from waystation.core.identity import AddressCache, Mapping, Physical, Uuid
+from waystation.core.membership import (
+    Effect,
+    Event,
+    Member,
+    Membership,
+    Peer,
+    Sharing,
+    SharingEffect,
+    SharingEvent,
+    State,
+    sharing_step,
+)
 from waystation.core.outcome import Reason
+from waystation.core.sequences import (
+    FIRST_TIMEOUT,
+    Bundle,
+    Item,
+    OnEnd,
+    Outgoing,
+    ToAll,
+    first_number,
+)
 from waystation.errors import DecodeError
 from waystation.groups.carrier import Carrier
-from waystation.groups.inflow import Inflow, Receiver
-from waystation.groups.member import GroupLimits, Member
+from waystation.groups.inbound import Inbound
 from waystation.groups.packets import (
     EVERYBODY,
     Ack,
     Data,
-    Told,
+    NoticePacket,
     decode,
     encode_ack,
     encode_data,
     encode_notice,
     sender_of,
 )
-from waystation.groups.sequences import (
-    FIRST_PATIENCE,
-    Bundle,
-    Item,
-    Outgoing,
-    ToAll,
-    first_number,
-)
+from waystation.groups.settings import GroupLimits
+
+if TYPE_CHECKING:
+    from waystation.groups.group import Group
 
 TICK: Final = 0.05
 """Seconds between looks at what is on its way."""
@@ -68,13 +88,16 @@ TICK: Final = 0.05
 ACK_DELAY: Final = 0.02
 """Seconds that an acknowledgement waits for others to go with it, in a small group."""
 
-AGAIN: Final = 0.05
+FILL_INTERVAL: Final = 0.05
 """Seconds before a gap makes the same messages go again."""
+
+ASK_INTERVAL: Final = 0.25
+"""Seconds before an unknown sender is asked for again."""
 
 SILENT_BEATS: Final = 4
 
-PURGE: Final = 60.0
-"""Seconds between looks at who left long ago, at the most."""
+PURGE_INTERVAL: Final = 60.0
+"""Seconds between looks at who left long ago, or half the age at which members are forgotten."""
 
 _SHARED: Final = frozenset({Way.TUNNEL, Way.MULTICAST})
 """One packet reaches everybody."""
@@ -82,80 +105,72 @@ _SHARED: Final = frozenset({Way.TUNNEL, Way.MULTICAST})
 _WATCHED: Final = frozenset({Way.HOSTS, Way.MULTICAST})
 """No router notices who is gone."""
 
+_log = logging.getLogger("waystation.group")
 
-class Letter(Struct, frozen=True, gc=False):
+
+class QueuedMessage(Struct, frozen=True, gc=False):
     """A message that waits for the address of its receiver."""
 
     payload: bytes
     expiry: Expiry
-    note: Any
+    on_end: OnEnd | None
 
 
-class ExchangeOwner(Receiver, Protocol):
-    """The group."""
-
-    def changed(self, kind: MemberKind, mapping: Mapping) -> None:
-        """Something happened to a member."""
-        ...
-
-    def arrived(self, items: Iterable[Item], uuid: Uuid | None) -> None:
-        """A member, or everybody, has got these."""
-        ...
-
-    def dropped(self, note: Any, uuid: Uuid | None, reason: Reason) -> None:
-        """A message ended here; `note` is what was given with it."""
-        ...
-
-    def room(self) -> None:
-        """There may be room for who waits to send."""
-        ...
-
-    def cut_off(self, detail: str) -> None:
-        """There is no way to anybody for now."""
-        ...
-
-
-MakeCarrier: TypeAlias = Callable[["Exchange"], Carrier]
-
-
-class Exchange:
+class Streams:
     """The state of one member, from its connect to its close."""
 
     def __init__(
         self,
-        discovery: Discovery[Letter],
+        discovery: Discovery[QueuedMessage],
         limits: GroupLimits,
-        make_carrier: MakeCarrier,
-        owner: ExchangeOwner,
+        make_carrier: Callable[[Streams], Carrier],
+        owner: Group,
     ) -> None:
         self.discovery = discovery
         self.cache: AddressCache = discovery.cache
         self.way = discovery.way
+        self.shares = self.way in _SHARED  # one packet reaches everybody
         self.limits = limits
-        self.view: dict[Uuid, Member] = {}  # the others, in the order in which they came
+        self.membership = Membership(capacity=limits.cache_size)
+        self.members = self.membership.members
+        self.peers = self.membership.peers
+        self.all = ToAll(limits.window)
         self.counts: Counter[str] = Counter()  # what was dropped, by reason
         self.is_closed = False
-        self.out: dict[Uuid, Outgoing] = {}
-        self.lanes: dict[Uuid, Outgoing] = {}  # the same to members that can be reached now
-        self.all = ToAll(limits.window)
+        self.ready = asyncio.Event()  # there is a way to the others
         self._owner = owner
         self._own_uuid = discovery.cache.own.uuid
         self._loop = asyncio.get_running_loop()
-        self._dirty: dict[Uuid, None] = {}  # with messages that were never sent
-        self._all_dirty = False
-        self._unaware: dict[Uuid, None] = {}  # do not know where what goes to all begins for them
-        self._behind: dict[Uuid, int] = {}  # did not keep up: what they have missed since then
-        self._again: dict[tuple[Uuid, bool], float] = {}  # when a gap was last filled
-        self._sought: dict[Uuid, float] = {}  # whom a packet came from, and nobody knows
-        self._heard: dict[Uuid, float] = {}
-        self._dead: set[Physical] = set()  # places where nobody answers
-        self._answered: set[Uuid] = set()  # who said something itself
-        self._strange: dict[Uuid, float] = {}  # no members, and something is on its way to them
+        self._unsent: dict[Peer, None] = {}  # with messages that were never sent
+        self._in_flight: dict[Peer, None] = {}  # were sent something, or wait for room
+        self._all_unsent = False
+        self._joining: list[Peer] = []  # to be told where what goes to all begins
         self._flush_due = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._purge_at = 0.0
-        self.ready = asyncio.Event()  # a way to the others is there
-        self.inflow = Inflow(limits.window, owner, self._soon, self._acknowledge_later)
+        self._actions: ReadOnlyDict[Effect | SharingEffect, Callable[[Peer], None]] = {
+            Effect.ASK_WHERE: self._ask_where,
+            Effect.REPLACE: self._replace,
+            Effect.ADMIT: self._admit,
+            Effect.SHARE: partial(self._share, event=SharingEvent.ENTERED),
+            Effect.STOP_SHARING: partial(self._share, event=SharingEvent.LEFT),
+            Effect.TELL_JOINED: partial(self._tell_change, kind=MemberKind.JOIN),
+            Effect.TELL_MOVED: partial(self._tell_change, kind=MemberKind.ADDRESS),
+            Effect.TELL_SUSPECTED: partial(self._tell_change, kind=MemberKind.SUSPECT),
+            Effect.TELL_LEFT: partial(self._tell_change, kind=MemberKind.INVALIDATE),
+            Effect.INTRODUCE: self._introduce,
+            Effect.SEND_AGAIN: self._send_again,
+            Effect.MARK_LEFT: self._mark_left,
+            Effect.DROP_LOST: partial(self._drop_outgoing, reason=Reason.TRANSPORT_DOWN),
+            Effect.DROP_UNROUTABLE: partial(self._drop_outgoing, reason=Reason.NO_ROUTE),
+            Effect.WAKE_SENDERS: self._wake_senders,
+            SharingEffect.START: self._start,
+            SharingEffect.TELL_START: self._tell_start,
+            SharingEffect.COUNT_LOST: self._count_lost,
+            SharingEffect.STOP: self._stop,
+            SharingEffect.COUNT_MISSED: self._count_missed,
+        }
+        self.inbound = Inbound(limits.window, owner, self._soon, self._acknowledge_later)
         self.carrier = make_carrier(self)
         self.largest = self.carrier.limit - 8_192
 
@@ -164,14 +179,13 @@ class Exchange:
         """Who this member is, and where it is reached now."""
         return self.cache.own
 
-    @property
-    def shares(self) -> bool:
-        """Whether one packet reaches everybody."""
-        return self.way in _SHARED
-
     def now_ms(self) -> int:
         """The instant, in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
+
+    def others(self) -> list[Member]:
+        """The other members, in the order in which they joined."""
+        return [peer.member for peer in self.members.values() if peer.member is not None]
 
     # From open to close
 
@@ -188,15 +202,16 @@ class Exchange:
         self._owner.changed(MemberKind.ADDRESS, self.own)
 
     async def close(self) -> None:
-        """Say goodbye, and end (LA-8)."""
-        if self.is_closed:
-            return
+        """Wait for a while until everything has arrived, say goodbye, and end (LA-8)."""
         self._flush()
-        await self._arrive(self.limits.linger)
-        self.shut()
-        await self.carrier.closed()
+        deadline = self._loop.time() + self.limits.linger
+        # An event instead would have to be looked at with every acknowledgement.
+        while self._is_on_its_way() and self._loop.time() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+        self.leave()
+        await self.carrier.wait_closed()
 
-    def shut(self) -> None:
+    def leave(self) -> None:
         """Say goodbye and end, without waiting for anybody."""
         if self.is_closed:
             return
@@ -204,79 +219,71 @@ class Exchange:
         self._run(self.discovery.close())
         self._flush()
         self.is_closed = True
-        self.lanes.clear()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for uuid, out in self.out.items():
-            self._drop_items(out.give_up(), uuid, Reason.TRANSPORT_DOWN)
-        self._drop_items(self.all.give_up(), None, Reason.TRANSPORT_DOWN)
+        for peer in self.peers.values():
+            peer.verdict = None
+            if peer.outgoing is not None:
+                self._drop(peer.outgoing.give_up(), Reason.TRANSPORT_DOWN)
+        self._drop(self.all.give_up(), Reason.TRANSPORT_DOWN)
         self.carrier.close()
-        self._owner.room()
+        self._owner.left()
 
-    async def _arrive(self, seconds: float) -> None:
-        """Wait until everything has arrived, as long as there is time for that."""
-        deadline = self._loop.time() + seconds
-        while self._loop.time() < deadline and self.carrier.is_open:
-            if not len(self.all) and not any(len(self.out[uuid]) for uuid in self._present()):
-                return
-            await asyncio.sleep(0.005)
-
-    def _present(self) -> list[Uuid]:
-        return [uuid for uuid in self.out if uuid in self.view]
+    def _is_on_its_way(self) -> bool:
+        if self.is_closed or not self.carrier.is_open:
+            return False
+        return bool(len(self.all) or any(peer.undelivered for peer in self.members.values()))
 
     # Sending
 
-    def takes(self, size: int) -> bool:
-        """Whether a message is small enough."""
-        return size <= self.largest
-
     def is_full(self, uuid: Uuid | None) -> bool:
         """Whether a sender to a member, or to all, has to wait."""
-        out = self.all if uuid is None else self.out.get(uuid)
+        out: Outgoing | None = self.all
+        if uuid is not None:
+            peer = self.peers.get(uuid)
+            out = None if peer is None else peer.outgoing
         limits = self.limits
         return out is not None and (len(out) >= limits.window or out.size >= limits.window_bytes)
 
-    def stream(self, uuid: Uuid) -> Outgoing:
-        """What goes to a member."""
-        out = self.out.get(uuid)
-        if out is None:
-            start = first_number(self.now_ms())
-            out = self.out[uuid] = Outgoing(self.limits.window, start)
-        return out
+    def next_number(self, uuid: Uuid | None) -> int:
+        """The number of the next message to a member, or to all."""
+        return self.all.next if uuid is None else self._outgoing(self.membership.peer(uuid)).next
 
-    def send(self, uuid: Uuid, payload: bytes, expiry: Expiry, note: Any) -> None:
+    def send(self, uuid: Uuid, payload: bytes, expiry: Expiry, on_end: OnEnd | None) -> None:
         """Send to a member that can be reached."""
-        out = self.stream(uuid)
-        if uuid in self.view:
-            self.lanes[uuid] = out
-        self.send_on(out, uuid, payload, expiry, note)
+        peer = self.membership.peer(uuid)
+        self.send_on(self._outgoing(peer), peer, payload, expiry, on_end)
 
     def send_on(
-        self, out: Outgoing, uuid: Uuid, payload: bytes, expiry: Expiry = NEVER, note: Any = None
+        self,
+        out: Outgoing,
+        peer: Peer,
+        payload: bytes,
+        expiry: Expiry = NEVER,
+        on_end: OnEnd | None = None,
     ) -> None:
-        """Send on a member's lane."""
-        if self._all_dirty:
-            self._flush_all()  # what was said before goes out before
-        out.push(payload, expiry, note)
-        if uuid not in self._dirty:
-            self._dirty[uuid] = None
+        """Send on a member's outgoing stream."""
+        if self._all_unsent:
+            self._flush_all()  # what was sent before goes out before
+        out.push(payload, expiry, on_end)
+        if peer not in self._unsent:
+            self._unsent[peer] = None
             self._soon()
 
-    def send_all(self, payload: bytes, expiry: Expiry, note: Any) -> None:
+    def send_all(self, payload: bytes, expiry: Expiry, on_end: OnEnd | None) -> None:
         """Send to all members at once, where that is possible."""
-        if self._dirty:
+        if self._unsent:
             self._flush_ones()
-        self.all.push(payload, expiry, note)
-        if not self._all_dirty:
-            self._all_dirty = True
+        self.all.push(payload, expiry, on_end)
+        if not self._all_unsent:
+            self._all_unsent = True
             self._soon()
 
-    def queue(self, uuid: Uuid, letter: Letter) -> None:
+    def queue(self, uuid: Uuid, message: QueuedMessage) -> None:
         """Have a message wait until the address of its receiver is known (LA-6)."""
         now = self.now_ms()
-        self._run(self.discovery.send(uuid, letter, expiry=letter.expiry, now=now))
-        self._keep_ticking()
+        self._run(self.discovery.send(uuid, message, expiry=message.expiry, now=now))
 
     def leave_behind(self) -> None:
         """Wait no longer for members that do not keep up: they lose what they have not got.
@@ -284,26 +291,28 @@ class Exchange:
         When they say that they have room again, they get what is sent from then on.
         """
         for uuid in self.all.last_ones():
-            if len(self.all.acked) > 1:  # else each of them is counted as it is dropped
-                lost = self.all.unsent - 1 - self.all.acked[uuid]
-                self.counts[Reason.QUEUE_FULL.value] += lost
-            self._behind[uuid] = self.all.unsent
-            self._leave_all(uuid, Reason.QUEUE_FULL)
+            self._share(self.peers[uuid], SharingEvent.TOO_SLOW)
+
+    def _outgoing(self, peer: Peer) -> Outgoing:
+        if peer.outgoing is None:
+            peer.outgoing = Outgoing(self.limits.window, first_number(self.now_ms()))
+        return peer.outgoing
 
     # What the carrier tells
 
-    def packets(self, packets: Sequence[bytes]) -> None:
+    def take_packets(self, packets: Sequence[bytes]) -> None:
         """Take packets apart, and do what they ask for."""
         if self.is_closed:
             return
         own = self._own_uuid
         for raw in packets:
             if sender_of(raw) == own:
-                continue  # what we said to all
+                continue  # what we sent to all
             try:
                 packet = decode(raw)
-            except DecodeError:
+            except DecodeError as error:
                 self.counts[Reason.MALFORMED.value] += 1
+                _log.debug("%s: dropped a packet: %s", self.own.member, error)
                 continue
             if packet.receiver not in (own, EVERYBODY):
                 self.counts[Reason.NO_ROUTE.value] += 1  # for who was here before us (LA-2)
@@ -318,267 +327,265 @@ class Exchange:
         """Say hello to everybody."""
         self._run(self.discovery.start())
         self.ready.set()
-        self._soon()
 
     def listed(self, members: Sequence[Mapping]) -> None:
         """Learn the members that a router knows."""
         self._run(self.discovery.on_members(members, self.now_ms()))
         for mapping in members:
-            self._review(mapping.uuid)
-        self._soon()
+            self._review(mapping.uuid, Event.NAMED)
 
     def vanished(self, uuid: Uuid) -> None:
         """Suspect a member that nobody sees any more."""
-        member = self.view.pop(uuid, None)
-        if member is None:
-            return
-        self._heard.pop(uuid, None)
-        self._behind.pop(uuid, None)
-        self.lanes.pop(uuid, None)
-        self._answered.discard(uuid)
-        self.cache.leave(uuid, self.now_ms())
-        self._leave_all(uuid, Reason.TRANSPORT_DOWN)
-        mapping = self.cache.lookup(uuid) or Mapping(member.address, member.physical)
-        self._owner.changed(MemberKind.SUSPECT, mapping)
-        self._owner.room()
+        peer = self.peers.get(uuid)
+        if peer is not None:
+            self._happens(peer, Event.LOST)
 
     def rerouted(self, uuid: Uuid | None) -> None:
         """Send again what may have been lost with the way that it took."""
-        for each in list(self.out) if uuid is None else [uuid]:
-            self._send_again(each)
+        for peer in list(self._in_flight):
+            if uuid in (None, peer.uuid):
+                self._send_again(peer)
         if self.shares:
             for each in self.all.behind() if uuid is None else [uuid]:
                 self._send_all_again(each)
-        self._soon()
 
     def place_failed(self, place: Physical, *, gone: bool) -> None:
         """Use other places of who is there (LA-4); without any, suspect it."""
         if gone:
-            if len(self._dead) > self.limits.cache_size:
-                self._dead.clear()
-            self._dead.add(place)
-        for uuid, member in list(self.view.items()):
-            if place not in member.physical:
-                continue
-            self.discovery.failed(uuid, place)
-            if self.way is Way.HOSTS and self._dead.issuperset(member.physical):
-                self.vanished(uuid)
+            self.membership.place_failed(place)
+        for peer in self.membership.at(place):
+            self.discovery.failed(peer.uuid, place)
+            if self.way is Way.HOSTS and self.membership.is_unreachable(peer):
+                self._happens(peer, Event.LOST)
             else:
-                self._send_again(uuid)
-        self._soon()
-
-    def place_answered(self, place: Physical) -> None:
-        """Somebody is there."""
-        self._dead.discard(place)
-
-    def is_settled(self) -> bool:
-        """Whether all that this member knew of when it came have answered, or will not."""
-        if self.way is Way.HOSTS:
-            places = {place for member in self.view.values() for place in member.physical}
-            places.update(self.own.physical, self._dead)
-            return places.issuperset(self.discovery.hosts)
-        if self.way is Way.TUNNEL:
-            return len(self.view) > ALL_ANSWER or self._answered.issuperset(self.view)
-        return all(
-            uuid in self._answered or self._dead.issuperset(member.physical)
-            for uuid, member in self.view.items()
-        )
+                self._send_again(peer)
 
     def cut_off(self, detail: str) -> None:
         """Pass on that nobody can be reached; direct connections need no router."""
         if self.way is Way.TUNNEL and not self.is_closed:
             self._owner.cut_off(detail)
 
+    def is_settled(self) -> bool:
+        """Whether all that this member knew of when it came have answered, or will not."""
+        membership = self.membership
+        if self.way is Way.HOSTS:
+            return membership.cover(self.discovery.hosts, self.own.physical)
+        unanswered = membership.unanswered()
+        if self.way is Way.TUNNEL:
+            return len(self.members) > ALL_ANSWER or not unanswered
+        return all(membership.is_unreachable(peer) for peer in unanswered)
+
     # Packets
 
     def _on_data(self, data: Data) -> None:
-        uuid = data.sender
-        member = self.view.get(uuid) or self._revive(uuid)
-        if member is None:
+        peer = self.members.get(data.sender) or self._find_sender(data.sender)
+        if peer is None or peer.member is None:
             return
-        self._heard[uuid] = self._loop.time()
+        peer.heard_at = self._loop.time()
         if data.changes:
             self._learn_changes(data.changes)
-        lost = self.inflow.accept(member, data)
+        lost = self.inbound.accept(peer, peer.member, data)
         if lost:
             self.counts[Reason.QUEUE_FULL.value] += lost
 
     def _acknowledge_later(self) -> None:
         if "acks" not in self._timers:
-            delay = ACK_DELAY * (1 + len(self.view) / 50)
+            delay = ACK_DELAY * (1 + len(self.members) / 50)
             self._set("acks", delay, self._acknowledge_all)
 
     def _acknowledge_all(self) -> None:
-        self.inflow.make_all_due()
+        self.inbound.make_all_due()
         self._flush()
 
     def _on_ack(self, ack: Ack) -> None:
-        uuid = ack.sender
-        if uuid in self.view:
-            self._heard[uuid] = self._loop.time()
-        out = self.out.get(uuid)
+        peer = self.peers.get(ack.sender)
+        if peer is None:
+            return
+        peer.heard_at = now = self._loop.time()
+        out = peer.outgoing
         if out is not None:
-            done = out.acknowledge(ack.one)
-            if done:
-                self._owner.arrived(done, uuid)
+            _tell_arrived(out.acknowledge(ack.one))
             out.credit = ack.credit
             if out.unsent < out.next:
-                self._dirty[uuid] = None
+                self._unsent[peer] = None
                 self._soon()
-            if ack.gap_one and self._may_go_again(uuid, to_all=False):
-                self._send_again(uuid)
-        if uuid in self.all.acked:
-            self._arrived_at_all(self.all.acknowledge_from(uuid, ack.all))
-            if ack.gap_all and self._may_go_again(uuid, to_all=True):
-                self._send_all_again(uuid)
-        elif ack.credit and uuid in self._behind:  # it has room again
-            missed = self.all.next - self._behind.pop(uuid)
-            self.counts[Reason.QUEUE_FULL.value] += missed
-            self._enter(uuid)
+            if ack.gap_one and now - peer.filled_at >= FILL_INTERVAL:
+                peer.filled_at = now
+                self._send_again(peer)
+        if peer.uuid in self.all.acked:
+            _tell_arrived(self.all.acknowledge_from(peer.uuid, ack.all))
+            if ack.gap_all and now - peer.filled_all_at >= FILL_INTERVAL:
+                peer.filled_all_at = now
+                self._send_all_again(peer.uuid)
+        elif ack.credit:
+            self._share(peer, SharingEvent.ROOM_AGAIN)
         self._owner.room()
 
-    def _may_go_again(self, uuid: Uuid, *, to_all: bool) -> bool:
-        """Whether a gap is to be filled now: not for every packet that shows it."""
-        now = self._loop.time()
-        if now - self._again.get((uuid, to_all), 0.0) < AGAIN:
-            return False
-        self._again[uuid, to_all] = now
-        return True
-
-    def _leave_all(self, uuid: Uuid, reason: Reason) -> None:
-        """Wait no longer for a member to get what went to all; what only it was to get is lost."""
-        done = self.all.leave(uuid)
-        if self.all.acked:
-            self._arrived_at_all(done)
-        else:
-            self._drop_items(done, None, reason)
-
-    def _arrived_at_all(self, done: list[Item]) -> None:
-        if done:
-            self._owner.arrived(done, None)
-
-    def _on_notice(self, told: Told) -> None:
-        notice = told.notice
+    def _on_notice(self, packet: NoticePacket) -> None:
+        notice = packet.notice
+        _log.debug("%s: %s", self.own.member, notice)
+        self._run(self.discovery.on_notice(notice, self.now_ms()))
         if isinstance(notice, Invalidate):
-            self._run(self.discovery.on_notice(notice, self.now_ms()))
-            self._farewell(notice.uuid)
+            peer = self.peers.get(notice.uuid)
+            if peer is not None:
+                self._happens(peer, Event.SAID_GOODBYE)
             return
         mapping = notice.asker if isinstance(notice, WhoHas) else notice.mapping
-        if mapping.uuid == told.sender:
-            self._heard[told.sender] = self._loop.time()
-            self._answered.add(told.sender)
-        self._run(self.discovery.on_notice(notice, self.now_ms()))
         if isinstance(notice, IHave) and notice.hearsay:
             self._greet(mapping.uuid)
         else:
-            self._review(mapping.uuid)
-        self._soon()
+            is_own_word = mapping.uuid == packet.sender
+            self._review(mapping.uuid, Event.SPOKE if is_own_word else Event.NAMED)
 
     def _learn_changes(self, changes: Iterable[Mapping]) -> None:
         self._run(self.discovery.on_changes(changes, self.now_ms()))
         for mapping in changes:
-            if mapping.uuid in self.view:
-                self._review(mapping.uuid)
+            if mapping.uuid in self.members:
+                self._review(mapping.uuid, Event.NAMED)
             else:
                 self._greet(mapping.uuid)
 
     # Who is there
 
-    def _review(self, uuid: Uuid) -> None:
-        """Compare what is known of a member with what the group was told."""
+    def _happens(self, peer: Peer, event: Event) -> None:
+        """Something happened to a peer: do what the table says."""
+        for effect in self.membership.happens(peer, event):
+            self._actions[effect](peer)
+
+    def _review(self, uuid: Uuid, event: Event) -> None:
+        """Compare what is known of a peer with what the group was told."""
         mapping = self.cache.lookup(uuid)
         if mapping is None or uuid == self._own_uuid:
             return
-        member = self.view.get(uuid)
-        if member is None:
-            self._join(mapping)
-        elif (member.physical, member.name) != (mapping.physical, mapping.member.name):
-            self.view[uuid] = Member.of(mapping)
-            self._owner.changed(MemberKind.ADDRESS, mapping)
-            self._send_again(uuid)
+        peer = self.peers.get(uuid) or self.membership.peer(uuid)
+        if event is Event.SPOKE:
+            peer.heard_at = self._loop.time()
+        self._happens(peer, event)
+        if peer.mapping is not mapping and peer.has_moved(mapping):
+            peer.found_at(mapping)
+            self._happens(peer, Event.MOVED)
 
-    def _join(self, mapping: Mapping) -> None:
-        uuid = mapping.uuid
-        self._end_predecessors(mapping)
-        self.view[uuid] = Member.of(mapping)
-        self._strange.pop(uuid, None)
-        self._heard[uuid] = self._loop.time()
-        self.cache.learn(mapping)  # it lives
-        self._enter(uuid)
-        self._owner.changed(MemberKind.JOIN, mapping)
-        if self.way is Way.HOSTS:
-            self._introduce(uuid)
-        self._send_again(uuid)
-
-    def _end_predecessors(self, mapping: Mapping) -> None:
-        """Whoever was reached there before is gone: one place has one member (LA-2)."""
-        if mapping.physical:
-            places = set(mapping.physical)
-            for uuid, member in list(self.view.items()):
-                if uuid != mapping.uuid and member.physical and places >= set(member.physical):
-                    self.vanished(uuid)
-
-    def _introduce(self, uuid: Uuid) -> None:
-        """Tell a new member of the others: its list may name only some of them."""
-        for other in self.view:
-            known = self.cache.lookup(other)
-            if other != uuid and known is not None and known.physical:
-                to = ToMember(uuid, self.cache.select(uuid))
-                self._run([Tell(IHave(known, hearsay=True), to)])
-
-    def _greet(self, uuid: Uuid) -> None:
-        """Ask a member that others spoke of whether it is there."""
-        mapping = self.cache.lookup(uuid)
-        if mapping is None or uuid in self.view or self.shares or not mapping.physical:
-            return
-        if uuid != self._own_uuid:
-            to = ToMember(uuid, self.cache.select(uuid))
-            self._run([Tell(DiscoveryRequest(self.own), to)])
-
-    def _revive(self, uuid: Uuid) -> Member | None:
-        """The member that a packet came from; who is not known is asked for."""
-        mapping = self.cache.lookup(uuid)
-        if mapping is not None:
-            self._join(mapping)
-            return self.view[uuid]
+    def _find_sender(self, uuid: Uuid) -> Peer | None:
+        """The peer that messages came from, if its address is known; else it is asked for."""
+        if self.cache.said_goodbye(uuid):
+            return None
+        peer = self.membership.peer(uuid)
+        if self.cache.lookup(uuid) is not None:
+            self._happens(peer, Event.NAMED)
+            return peer
         now = self._loop.time()
-        if not self.cache.said_goodbye(uuid) and now - self._sought.get(uuid, -1.0) > 0.25:
-            if len(self._sought) > self.limits.cache_size:
-                self._sought.clear()
-            self._sought[uuid] = now
-            self._run(self.discovery.ask_for(uuid))
+        if now - peer.asked_at >= ASK_INTERVAL:
+            peer.asked_at = now
+            self._happens(peer, Event.STRANGE_MESSAGE)
         return None
 
-    def _farewell(self, uuid: Uuid) -> None:
-        member = self.view.pop(uuid, None)
-        self.inflow.forget(uuid)
-        self._heard.pop(uuid, None)
-        self._behind.pop(uuid, None)
-        self.lanes.pop(uuid, None)
-        self._answered.discard(uuid)
-        self._strange.pop(uuid, None)
-        out = self.out.pop(uuid, None)
+    def _greet(self, uuid: Uuid) -> None:
+        """Ask a peer that others spoke of whether it is there."""
+        mapping = self.cache.lookup(uuid)
+        if mapping is None or uuid in self.members or self.shares or not mapping.physical:
+            return
+        if uuid != self._own_uuid:
+            self._tell_one(uuid, DiscoveryRequest(self.own))
+
+    # What the table of membership asks for
+
+    def _ask_where(self, peer: Peer) -> None:
+        self._run(self.discovery.ask_for(peer.uuid))
+
+    def _replace(self, peer: Peer) -> None:
+        """One place has one member: whoever was reached there before is gone (LA-2)."""
+        mapping = self.cache.lookup(peer.uuid)
+        if mapping is not None and mapping.physical:
+            for other in self.membership.replaced_by(mapping):
+                self._happens(other, Event.LOST)
+
+    def _admit(self, peer: Peer) -> None:
+        mapping = self.cache.lookup(peer.uuid)
+        assert mapping is not None  # or it would not have joined
+        peer.found_at(mapping)
+        peer.heard_at = self._loop.time()
+        self.cache.learn(mapping)  # it lives
+
+    def _introduce(self, peer: Peer) -> None:
+        """Tell a new member of the others: its list may name only some of them."""
+        if self.way is not Way.HOSTS:
+            return
+        for uuid in self.members:
+            known = self.cache.lookup(uuid)
+            if uuid != peer.uuid and known is not None and known.physical:
+                self._tell_one(peer.uuid, IHave(known, hearsay=True))
+
+    def _mark_left(self, peer: Peer) -> None:
+        self.cache.leave(peer.uuid, self.now_ms())
+
+    def _tell_change(self, peer: Peer, kind: MemberKind) -> None:
+        peer.verdict = None
+        told = peer.mapping
+        assert told is not None  # only members are told of
+        known = self.cache.lookup(peer.uuid)
+        self._owner.changed(kind, known or Mapping(told.member, told.physical))
+
+    def _drop_outgoing(self, peer: Peer, reason: Reason) -> None:
+        out, peer.outgoing = peer.outgoing, None
+        if peer.state is State.GONE:
+            peer.arrivals = None
         if out is not None:
-            self._drop_items(out.give_up(), uuid, Reason.NO_ROUTE)
-        self._leave_all(uuid, Reason.NO_ROUTE)
-        if member is not None:
-            mapping = Mapping(member.address, member.physical)
-            self._owner.changed(MemberKind.INVALIDATE, mapping)
+            self._drop(out.give_up(), reason)
+
+    def _wake_senders(self, peer: Peer) -> None:
+        del peer
         self._owner.room()
 
-    # Effects and packets out
+    # What goes to all, in one packet
 
-    def _run(self, effects: Iterable[Effect[Letter]]) -> None:
+    def _share(self, peer: Peer, event: SharingEvent) -> None:
+        """Something happened to a peer's part in it: do what the table says."""
+        if self.shares:
+            peer.sharing, effects = sharing_step(peer.sharing, event)
+            for effect in effects:
+                self._actions[effect](peer)
+
+    def _start(self, peer: Peer) -> None:
+        self.all.join(peer.uuid)
+        self._joining.append(peer)
+
+    def _tell_start(self, peer: Peer) -> None:
+        number = self.all.acked[peer.uuid] + 1
+        self._put(peer.uuid, Bundle(number, []), number, to_all=True)
+
+    def _count_lost(self, peer: Peer) -> None:
+        peer.lagging_from = self.all.unsent
+        if len(self.all.acked) > 1:  # else each of them is counted as it is dropped
+            lost = self.all.unsent - 1 - self.all.acked[peer.uuid]
+            self.counts[Reason.QUEUE_FULL.value] += lost
+
+    def _count_missed(self, peer: Peer) -> None:
+        self.counts[Reason.QUEUE_FULL.value] += self.all.next - peer.lagging_from
+
+    def _stop(self, peer: Peer) -> None:
+        """What only this peer was to get is lost."""
+        done = self.all.leave(peer.uuid)
+        if self.all.acked:
+            _tell_arrived(done)
+        elif peer.sharing is Sharing.LAGGING:
+            self._drop(done, Reason.QUEUE_FULL)
+        else:
+            has_closed = peer.state is State.GONE
+            self._drop(done, Reason.NO_ROUTE if has_closed else Reason.TRANSPORT_DOWN)
+
+    # Effects of discovery, and packets out
+
+    def _run(self, effects: Iterable[DiscoveryEffect[QueuedMessage]]) -> None:
         for effect in effects:
             if isinstance(effect, Tell):
                 self._tell(effect)
             elif isinstance(effect, Transmit):
                 assert isinstance(effect.to, ToMember)  # nobody else is waited for
-                letter = effect.body
-                self.send(effect.to.uuid, letter.payload, letter.expiry, letter.note)
+                message = effect.body
+                self.send(effect.to.uuid, message.payload, message.expiry, message.on_end)
             elif isinstance(effect, Drop):
-                self.counts[effect.reason.value] += 1
-                self._owner.dropped(effect.body.note, effect.uuid, effect.reason)
+                message = effect.body
+                self._drop([(message.payload, message.expiry, message.on_end)], effect.reason)
             else:
                 assert isinstance(effect, AskRouter)
                 self.carrier.ask()
@@ -594,32 +601,22 @@ class Exchange:
             packet = encode_notice(own, to.uuid, effect.notice)
             self.carrier.to_one(to.uuid, to.physical, packet)
 
+    def _tell_one(self, uuid: Uuid, notice: Notice) -> None:
+        self._tell(Tell(notice, ToMember(uuid, self.cache.select(uuid))))
+        self._soon()
+
     def _put(self, uuid: Uuid, bundle: Bundle, base: int, *, to_all: bool = False) -> None:
         changes = self.cache.changes_for(uuid) if bundle.payloads else ()
         data = Data(self._own_uuid, uuid, to_all, bundle.first, base, bundle.payloads, changes)
         self.carrier.to_one(uuid, self.cache.select(uuid), encode_data(data))
 
-    def _enter(self, uuid: Uuid) -> None:
-        """Have a member get what goes to all from now on."""
-        if self.shares:
-            self.all.join(uuid)
-            self._unaware[uuid] = None
-
-    def _synchronise(self) -> None:
-        """Tell new members from which number on they get what goes to all, before the first."""
-        for uuid in self._unaware:
-            number = self.all.acked.get(uuid)
-            if number is not None:
-                self._put(uuid, Bundle(number + 1, []), number + 1, to_all=True)
-        self._unaware.clear()
-
-    def _send_again(self, uuid: Uuid, *, most: int | None = None) -> None:
-        out = self.out.get(uuid)
-        if out is None or not len(out) or not self.discovery.reachable(uuid):
+    def _send_again(self, peer: Peer, *, most: int | None = None) -> None:
+        out = peer.outgoing
+        if out is None or not len(out) or not self.discovery.reachable(peer.uuid):
             return
         for bundle in out.take_again(self.now_ms(), most=most) or [Bundle(out.base, [])]:
-            self._put(uuid, bundle, out.base)
-        self._drop_expired(out, uuid)
+            self._put(peer.uuid, bundle, out.base)
+        self._drop_expired(out)
         self._soon()
 
     def _send_all_again(self, uuid: Uuid, *, most: int | None = None) -> None:
@@ -642,9 +639,9 @@ class Exchange:
         if self.is_closed:
             return
         self._flush_ones()
-        if self._all_dirty:
+        if self._all_unsent:
             self._flush_all()
-        for ack in self.inflow.take_acks(self._own_uuid):
+        for ack in self.inbound.take_acks(self._own_uuid):
             if self.discovery.reachable(ack.receiver):
                 place = self.cache.select(ack.receiver)
                 self.carrier.to_one(ack.receiver, place, encode_ack(ack))
@@ -652,23 +649,37 @@ class Exchange:
         self._keep_ticking()
 
     def _flush_ones(self) -> None:
-        for uuid in self._dirty:
-            out = self.out.get(uuid)
+        unsent, self._unsent = self._unsent, {}
+        for peer in unsent:
+            out = peer.outgoing
             if out is not None:
+                self._in_flight[peer] = None
                 for bundle in out.take_fresh(self.now_ms()):
-                    self._put(uuid, bundle, out.base)
-                self._drop_expired(out, uuid)
-        self._dirty.clear()
+                    self._put(peer.uuid, bundle, out.base)
+                self._drop_expired(out)
 
     def _flush_all(self) -> None:
-        self._all_dirty = False
-        if self._unaware:
-            self._synchronise()
+        self._all_unsent = False
+        for peer in self._joining:
+            self._share(peer, SharingEvent.NEXT_DUE)
+        self._joining.clear()
         for bundle in self.all.take_fresh(self.now_ms()):
             changes = self.cache.changes_for_all()
             data = Data(self._own_uuid, EVERYBODY, True, bundle.first, 0, bundle.payloads, changes)
             self.carrier.to_all(encode_data(data), notice=False)
-        self._drop_expired(self.all, None)
+        self._drop_expired(self.all)
+
+    def _drop_expired(self, out: Outgoing) -> None:
+        if out.expired:
+            expired, out.expired = out.expired, []
+            self._drop(expired, Reason.EXPIRED)
+
+    def _drop(self, items: Iterable[Item], reason: Reason) -> None:
+        for _, _, on_end in items:
+            self.counts[reason.value] += 1
+            _log.debug("%s: dropped a message: %s", self.own.member, reason.value)
+            if on_end is not None:
+                on_end(reason)
 
     # Time
 
@@ -680,28 +691,26 @@ class Exchange:
         self._timers[name] = self._loop.call_later(seconds, ring)
 
     def _keep_ticking(self) -> None:
-        if "tick" not in self._timers and not self.is_closed and self._is_busy():
+        is_busy = len(self.all) or self.discovery.waiting or self._in_flight
+        if is_busy and "tick" not in self._timers and not self.is_closed:
             self._set("tick", TICK, self._tick)
-
-    def _is_busy(self) -> bool:
-        return bool(
-            len(self.all) or self.discovery.waiting or any(len(o) for o in self.out.values())
-        )
 
     def _tick(self) -> None:
         now = self._loop.time()
         if self.discovery.wake_at() != NEVER:
             self._run(self.discovery.wake(self.now_ms()))
-        for uuid, out in self.out.items():
-            if len(out) and out.lost_patience(now):
-                if out.patience > 2 * FIRST_PATIENCE:
-                    self._try_elsewhere(uuid)
-                self._send_again(uuid, most=1)
-        if len(self.all) and self.all.lost_patience(now):
+        for peer in list(self._in_flight):
+            out = peer.outgoing
+            if out is None or not len(out):
+                del self._in_flight[peer]
+            elif out.is_overdue(now):
+                if out.timeout > 2 * FIRST_TIMEOUT:
+                    self._try_elsewhere(peer.uuid)
+                self._send_again(peer, most=1)
+        if len(self.all) and self.all.is_overdue(now):
             for uuid in self.all.behind():
                 self._send_all_again(uuid, most=1)
         self._flush()
-        self._keep_ticking()
 
     def _try_elsewhere(self, uuid: Uuid) -> None:
         """Use another place of a member that does not answer at this one (LA-4).
@@ -714,63 +723,32 @@ class Exchange:
             self.discovery.failed(uuid, place)
 
     def _beat(self) -> None:
+        now = self._loop.time()
         self._set("beat", self.limits.beat, self._beat)
         self._show_life()
         if self.way in _WATCHED:
-            self._suspect_the_silent()
-        self._give_up_strangers()
-        if self._loop.time() >= self._purge_at:
-            self._purge()
+            for peer in self.membership.silent_since(now - SILENT_BEATS * self.limits.beat):
+                self._happens(peer, Event.LOST)
+        for peer, event in self.membership.overdue(now, self.limits.grace):
+            self._happens(peer, event)
+        if now >= self._purge_at:
+            self._purge_at = now + min(PURGE_INTERVAL, self.limits.cache_age / 2)
+            for uuid in self.cache.purge(self.now_ms()):  # who left long ago (LA-3)
+                if uuid in self.peers:
+                    self._happens(self.peers[uuid], Event.AGED_OUT)
         self._flush()
-
-    def _purge(self) -> None:
-        """Forget members that left long ago (LA-3)."""
-        self._purge_at = self._loop.time() + min(PURGE, self.limits.cache_age / 2)
-        self._again.clear()
-        for uuid in self.cache.purge(self.now_ms()):
-            self.inflow.forget(uuid)
-            self.out.pop(uuid, None)
 
     def _show_life(self) -> None:
         if self.way is Way.MULTICAST:
             self._run([Tell(IHave(self.own), ToEveryone())])
         elif self.way is Way.HOSTS:
             self._run(self.discovery.start())  # somebody of the list may be there by now
-            for uuid in self.view:
-                to = ToMember(uuid, self.cache.select(uuid))
-                self._run([Tell(IHave(self.own), to)])
-
-    def _suspect_the_silent(self) -> None:
-        oldest = self._loop.time() - SILENT_BEATS * self.limits.beat
-        for uuid in [uuid for uuid in self.view if self._heard.get(uuid, 0.0) < oldest]:
-            self.vanished(uuid)
-
-    def _give_up_strangers(self) -> None:
-        """Drop what is on its way to members that have been gone for a while."""
-        now = self._loop.time()
-        for uuid, out in list(self.out.items()):
-            if uuid in self.view:
-                continue
-            if not len(out):
-                del self.out[uuid]
-                continue
-            since = self._strange.setdefault(uuid, now)
-            if now - since >= self.limits.grace:
-                del self._strange[uuid], self.out[uuid]
-                self._drop_items(out.give_up(), uuid, Reason.TRANSPORT_DOWN)
-                self._owner.room()
-
-    def _drop_expired(self, out: Outgoing, uuid: Uuid | None) -> None:
-        if out.expired:
-            expired, out.expired = out.expired, []
-            self._drop_items(expired, uuid, Reason.EXPIRED)
-
-    def _drop_items(self, items: Iterable[Item], uuid: Uuid | None, reason: Reason) -> None:
-        for item in items:
-            self.counts[reason.value] += 1
-            self._owner.dropped(item[2], uuid, reason)
+            for uuid in self.members:
+                self._tell_one(uuid, IHave(self.own))
 
 
-def chance() -> float:
-    """A share of chance, for waits."""
-    return random.random()  # noqa: S311 - no secret
+def _tell_arrived(items: Iterable[Item]) -> None:
+    """Tell who wants to know that these have arrived."""
+    for _, _, on_end in items:
+        if on_end is not None:
+            on_end(None)

@@ -1,4 +1,4 @@
-"""MQTT 5: packets, a client, and a small broker. No word about our messages.
+"""MQTT 5: packets, a client, and a small broker. They know nothing of Waystation's messages.
 
 It needs `pip install 'waystation[mqtt]'`.
 """

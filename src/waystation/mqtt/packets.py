@@ -1,24 +1,31 @@
 """MQTT 5 packets out of a stream of bytes, for the client and for the broker.
 
-What stands in a packet is the business of the library `mqtt5`; here are the pieces put together,
+What stands in a packet is the business of the library `mqtt5`; here the pieces are put together,
 and whatever the library does about bad bytes becomes one kind of error.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Container
+from typing import Any, Final
 
 from mqtt5 import Packet, read
 
 from waystation.errors import DecodeError
 
 PACKET_LIMIT: Final = 17 * 1024 * 1024
-"""By default no packet is longer: the longest frame of a message, and room for what is around."""
+"""The default for the longest packet: the longest frame of a message, and room for the rest."""
 
 PING: Final = b"\xc0\x00"
 PONG: Final = b"\xd0\x00"
 
+REFUSED: Final = 0x80
+"""From here on a reason code says that something did not happen. (The library's codes are numbers,
+but have no order of their own.)"""
+
+_PLAIN_ACK: Final = b"\x40\x02"  # the head of a PUBACK that has only a packet id
 _LONGEST_HEAD: Final = 5  # bytes: the type, and a length of four
+_LAST_ID: Final = 65_535
 
 
 def acknowledgement(packet_id: int) -> bytes:
@@ -27,11 +34,33 @@ def acknowledgement(packet_id: int) -> bytes:
     >>> acknowledgement(7).hex(" ")
     '40 02 00 07'
     """
-    return b"\x40\x02" + packet_id.to_bytes(2, "big")
+    return _PLAIN_ACK + packet_id.to_bytes(2, "big")
+
+
+def next_free_id(last: int, used: Container[int]) -> int:
+    """The packet id after the last one that is not in use.
+
+    >>> next_free_id(65_535, {1, 2})
+    3
+    """
+    while True:
+        last = last + 1 if last < _LAST_ID else 1
+        if last not in used:
+            return last
+
+
+def words_of(code: Any) -> str:
+    """A reason code in words.
+
+    >>> from mqtt5 import ConnAckReasonCode
+    >>> words_of(ConnAckReasonCode.NOT_AUTHORIZED)
+    'not authorized'
+    """
+    return str(code.name).lower().replace("_", " ")
 
 
 def packet_size(data: bytes | bytearray, at: int = 0) -> int:
-    r"""How long the packet is that begins here; 0 when its head is not whole.
+    r"""The length of the packet that begins here; 0 when its head is incomplete.
 
     >>> packet_size(bytes.fromhex("30 80 01 00")), packet_size(b"\x30\x80")
     (131, 0)
@@ -46,7 +75,7 @@ def packet_size(data: bytes | bytearray, at: int = 0) -> int:
 
 
 class PacketReader:
-    """Takes the bytes of one connection as they come, and gives the packets.
+    """Takes the bytes of one connection as they come, and returns the packets.
 
     >>> reader = PacketReader()
     >>> reader.feed(PING + PONG[:1])
@@ -54,18 +83,18 @@ class PacketReader:
     >>> reader.feed(PONG[1:])
     [PingRespPacket()]
 
-    What is wrong never costs what came before it: `feed` returns the packets in front of the bad
-    bytes, and `error` tells that there are such. After that it gives nothing more.
+    Packets in front of bad bytes are still returned; then `error` says what is wrong, and nothing
+    more is returned.
 
-    With `wary`, all text is checked before the library sees it, which panics (and says so on
+    With `check_text`, all text is checked before the library sees it, which panics (and says so on
     stderr) over what is not UTF-8. A broker needs that; brokers do it for their clients.
     """
 
-    __slots__ = ("_held", "_needed", "_wary", "error", "limit")
+    __slots__ = ("_check_text", "_held", "_needed", "error", "limit")
 
-    def __init__(self, limit: int = PACKET_LIMIT, *, wary: bool = False) -> None:
+    def __init__(self, limit: int = PACKET_LIMIT, *, check_text: bool = False) -> None:
         self.limit = limit
-        self._wary = wary
+        self._check_text = check_text
         self.error: DecodeError | None = None
         self._held = bytearray()
         self._needed = 0  # nothing can be done with fewer bytes held
@@ -96,8 +125,8 @@ class PacketReader:
         view = memoryview(data)
         at, end = 0, len(data)
         while at < end:
-            if self._wary:
-                _check_texts(data, at)
+            if self._check_text:
+                _check_text(data, at)
             try:
                 packet, size = read(view[at:])
             except IndexError:
@@ -106,7 +135,7 @@ class PacketReader:
             except ValueError as error:
                 raise _malformed(str(error)) from None
             except BaseException as error:
-                # The library panics over text that is not UTF-8, and that is no Exception.
+                # The library panics over text that is not UTF-8; that is not an Exception.
                 if type(error).__name__ != "PanicException":
                     raise
                 raise _malformed("a text is not UTF-8") from None
@@ -133,132 +162,94 @@ class PacketReader:
 # --- Text -----------------------------------------------------------------------------------------
 
 _CONNECT, _PUBLISH, _SUBSCRIBE, _UNSUBSCRIBE = 1, 3, 8, 10
-_WIDTHS: Final = {
-    **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), 1),
-    **dict.fromkeys((0x13, 0x21, 0x22, 0x23), 2),
-    **dict.fromkeys((0x02, 0x11, 0x18, 0x27), 4),
+_LAYOUTS: Final = {2: "2p", 9: "2p", 11: "2p", **dict.fromkeys((4, 5, 6, 7), "3p")}
+"""Fields of other packets by kind, "1p" for the rest: t is text, b binary, p properties, v a number
+of variable length, and a digit the number of bytes that hold no text."""
+
+_PROPERTIES: Final = {
+    **dict.fromkeys((0x01, 0x17, 0x19, 0x24, 0x25, 0x28, 0x29, 0x2A), "1"),
+    **dict.fromkeys((0x13, 0x21, 0x22, 0x23), "2"),
+    **dict.fromkeys((0x02, 0x11, 0x18, 0x27), "4"),
+    **dict.fromkeys((0x03, 0x08, 0x12, 0x15, 0x1A, 0x1C, 0x1F), "t"),
+    **dict.fromkeys((0x09, 0x16), "b"),
+    0x26: "tt",
+    0x0B: "v",
 }
-"""The properties that are numbers, by their bytes; one more, 0x0b, has as many as it needs."""
-
-_TEXTS: Final = frozenset({0x03, 0x08, 0x12, 0x15, 0x1A, 0x1C, 0x1F})
-_BINARIES: Final = frozenset({0x09, 0x16})
-_PAIR: Final = 0x26
-_NUMBER: Final = 0x0B
-_BEFORE_PROPERTIES: Final = {2: 2, 4: 3, 5: 3, 6: 3, 7: 3, 9: 2, 11: 2}
-"""In the other packets: bytes before the properties, by the kind of packet; in the rest it is 1."""
 
 
-def _check_texts(data: bytes, at: int) -> None:
-    """Refuse a whole packet with text that is not UTF-8, or in which it cannot be found.
+def _check_text(data: bytes, at: int) -> None:
+    """Refuse a complete packet with text that is not UTF-8, or in which it cannot be found.
 
-    >>> _check_texts(bytes.fromhex("30 04 0001 ff 00"), 0)
+    >>> _check_text(bytes.fromhex("30 04 0001 ff 00"), 0)
     Traceback (most recent call last):
     waystation.errors.DecodeError: mqtt: a text is not UTF-8
     """
+    if data.startswith(_PLAIN_ACK, at):  # as many as messages, and without text
+        return
     size = packet_size(data, at)
     if not 0 < size <= len(data) - at:
         return
     try:
-        _Walk(data, at, at + size).packet()
+        _check_packet(data, at, at + size)
     except UnicodeDecodeError:
         raise _malformed("a text is not UTF-8") from None
-    except IndexError:
+    except LookupError:
         raise _malformed("a length leads out of its packet, or a property is unknown") from None
 
 
-class _Walk:
-    """A way through a packet from text to text."""
+def _check_packet(data: bytes, at: int, end: int) -> None:
+    head = data[at]
+    kind = head >> 4
+    _, at = _number(data, at + 1)
+    if kind == _PUBLISH:
+        _check_fields("t2p" if head & 0x06 else "tp", data, at, end)
+    elif kind == _CONNECT:
+        at = _check_fields("t1", data, at, end)
+        flags = data[at]
+        will, user = "ptb" if flags & 0x04 else "", "t" if flags & 0x80 else ""
+        _check_fields(f"3pt{will}{user}", data, at, end)
+    elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
+        at = _check_fields("2p", data, at, end)
+        while at < end:
+            at = _check_fields("t1" if kind == _SUBSCRIBE else "t", data, at, end)
+    elif end - at > 1:
+        _check_fields(_LAYOUTS.get(kind, "1p"), data, at, end)
 
-    __slots__ = ("_at", "_data", "_end")
 
-    def __init__(self, data: bytes, at: int, end: int) -> None:
-        self._data = data
-        self._at = at
-        self._end = end
-
-    def packet(self) -> None:
-        data = self._data
-        head = data[self._at]
-        self._at += 1
-        self._number()
-        kind = head >> 4
-        if kind == _PUBLISH:
-            self._text()
-            self._at += 2 if head & 0x06 else 0
-            self._properties()
-        elif kind == _CONNECT:
-            self._connect()
-        elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
-            self._at += 2
-            self._properties()
-            while self._at < self._end:
-                self._text()
-                self._at += kind == _SUBSCRIBE  # its options
-        elif self._end - self._at > 1:
-            self._at += _BEFORE_PROPERTIES.get(kind, 1)
-            self._properties()
-
-    def _connect(self) -> None:
-        self._text()
-        flags = self._data[self._at + 1]
-        self._at += 4
-        self._properties()
-        self._text()
-        if flags & 0x04:
-            self._properties()
-            self._text()
-            self._pass_over()
-        if flags & 0x80:
-            self._text()
-
-    def _properties(self) -> None:
-        if self._at >= self._end:
-            return
-        size = self._number()
-        end = self._at + size
-        while self._at < end:
-            kind = self._data[self._at]
-            self._at += 1
-            if kind in _WIDTHS:
-                self._at += _WIDTHS[kind]
-            elif kind in _TEXTS:
-                self._text()
-            elif kind in _BINARIES:
-                self._pass_over()
-            elif kind == _PAIR:
-                self._text()
-                self._text()
-            elif kind == _NUMBER:
-                self._number()
-            else:
+def _check_fields(layout: str, data: bytes, at: int, end: int) -> int:
+    """Check the texts of some fields; returns where they end."""
+    for field in layout:
+        if field in "tb":
+            start = at + 2
+            at = start + (data[at] << 8 | data[at + 1])
+            if at > end:
                 raise IndexError
-        if self._at != end:
-            raise IndexError
+            if field == "t":
+                data[start:at].decode()
+        elif field == "p" and at < end:
+            size, at = _number(data, at)
+            stop = at + size
+            while at < stop:
+                at = _check_fields(_PROPERTIES[data[at]], data, at + 1, end)
+            if at != stop:
+                raise IndexError
+        elif field == "v":
+            _, at = _number(data, at)
+        elif field != "p":
+            at += int(field)
+    return at
 
-    def _text(self) -> None:
-        start = self._at + 2
-        self._pass_over()
-        text = self._data[start : self._at]
-        if not text.isascii():
-            text.decode()
 
-    def _pass_over(self) -> None:
-        data, at = self._data, self._at
-        if at + 2 > self._end:
-            raise IndexError
-        self._at = at + 2 + (data[at] << 8 | data[at + 1])
-        if self._at > self._end:
-            raise IndexError
-
-    def _number(self) -> int:
-        number = shift = 0
-        while True:
-            byte = self._data[self._at]
-            self._at += 1
-            number |= (byte & 0x7F) << shift
-            if byte < 0x80 or shift > 21:
-                return number
-            shift += 7
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """A number of variable length, and where it ends."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80 or shift > 21:
+            return number, at
+        shift += 7
 
 
 def _malformed(problem: str) -> DecodeError:

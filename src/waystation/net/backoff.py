@@ -6,27 +6,11 @@ import random
 from collections.abc import Callable
 
 
-def pause_before(
-    attempt: int,
-    *,
-    first: float = 0.1,
-    most: float = 5.0,
-    chance: Callable[[], float] = random.random,
-) -> float:
-    """The seconds to wait before an attempt to connect, 1 for the first again.
+class Backoff:
+    """Waits between attempts to connect, in seconds, until one succeeds.
 
     They double from `first` to `most`. Half of a wait is certain, so that a fleet does not hammer;
     half is chance, so that it does not come back all at once.
-
-    >>> 0.05 <= pause_before(1) <= 0.1, 2.5 <= pause_before(50) <= 5
-    (True, True)
-    """
-    wait = min(most, first * 2.0 ** min(attempt - 1, 32))
-    return wait / 2 + wait / 2 * chance()
-
-
-class Backoff:
-    """Such waits one after the other, until an attempt succeeds.
 
     >>> backoff = Backoff(first=0.1, most=1.0, chance=lambda: 1.0)
     >>> [round(backoff.next(), 1) for _ in range(6)]
@@ -52,8 +36,9 @@ class Backoff:
 
     def next(self) -> float:
         """The seconds to wait now."""
+        wait = min(self._most, self._first * 2.0 ** min(self._attempts, 32))
         self._attempts += 1
-        return pause_before(self._attempts, first=self._first, most=self._most, chance=self._chance)
+        return wait / 2 + wait / 2 * self._chance()
 
     def reset(self) -> None:
         """Begin anew: an attempt succeeded."""

@@ -187,12 +187,15 @@ class BaseConnection:
         """How many bytes were written so far."""
         return self._written
 
-    def give(self, data: bytes) -> None:
-        """Write the bytes of one message in this turn; `on_sent` tells when they are out."""
+    def give(self, data: bytes, messages: int = 1) -> None:
+        """Write the bytes of a message in this turn; `on_sent` tells when they are out.
+
+        With 0 `messages` it does not: somebody else tells what became of it.
+        """
         self._pieces.append(data)
         size = len(data)
         self._size += size
-        self._given += 1
+        self._given += messages
         self._turn += size
         if self._turn > self.limits.high_water and not self._held:
             self._held = True  # or a sender that never has to wait would never let others run
@@ -358,6 +361,11 @@ class BaseConnection:
     def peer_is_slow(self) -> bool:
         """Whether more than `high_water` bytes wait for the peer to read."""
         return self._paused
+
+    @property
+    def holds_senders_back(self) -> bool:
+        """Whether senders have to wait: it is between `on_crowded` and `on_clear`."""
+        return self._held or self._paused
 
     def _end_turn(self) -> None:
         """Write the messages of this turn; when they are few, the next may go without waiting."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import listening_at, new_socket
+from waystation.net.sockets import listening_at, new_socket, reason_of
 
 READS: Final = 128
 """This many datagrams are read in one turn of the event loop, before others have theirs."""
@@ -133,6 +133,26 @@ async def bound_socket(place: str, buffer: int) -> OpenSocket:
             made.close()
             raise
     return made
+
+
+async def dialled_socket(places: Sequence[str], buffer: int) -> OpenSocket:
+    """A socket that sends to the first of these places that there is a way to.
+
+    An OSError says why there is none; whether somebody is there, nobody knows yet.
+    """
+    errors: list[str] = []
+    for place in places:
+        try:
+            candidates = await resolve_datagram(place)
+        except (OSError, ValueError) as error:  # the latter from names that no resolver takes
+            errors.append(f"{place}: {error}")
+            continue
+        for family, address in candidates:
+            try:
+                return connected_socket(family, address, buffer)
+            except OSError as error:
+                errors.append(f"{place_of(address)}: {reason_of(error)}")
+    raise ConnectionError("; ".join(errors) or "no address to connect to")
 
 
 def connected_socket(family: int, address: SocketAddress, buffer: int) -> OpenSocket:

@@ -48,7 +48,7 @@ class Server:
     """A listening socket and the connections that it accepted.
 
     `make` makes the protocol of each that connects, or gives None to refuse it. The counters
-    `opened` and `refused` only ever grow.
+    `opened` and `refused` only ever grow; servers of one owner may share the latter.
     """
 
     def __init__(
@@ -58,12 +58,13 @@ class Server:
         limits: ServerLimits | None = None,
         tls: Tls | None = None,
         log: logging.Logger,
+        refused: Counter[str] | None = None,
     ) -> None:
         self.limits = limits or ServerLimits()
         self.place = ""
         self.draining = False
         self.opened = 0
-        self.refused: Counter[str] = Counter()  # by cause
+        self.refused: Counter[str] = Counter() if refused is None else refused  # by cause
         self.connections: set[BaseConnection] = set()
         self._make = make
         self._tls = tls
@@ -178,7 +179,7 @@ class Server:
     def _overdue(self, latest: float) -> Iterator[BaseConnection]:
         for connection in self.connections:
             since = connection.unfinished_since
-            if since is not None and since < latest:
+            if since is not None and since < latest and connection.is_open:
                 yield connection
 
     def _look_for_descriptors(self) -> None:

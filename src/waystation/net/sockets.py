@@ -6,10 +6,16 @@ import asyncio
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import Final
 
 from waystation.net.place import parse_place
+
+_QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
+_ACKNOWLEDGED: Final = struct.Struct("120xQ")
+"""Where `tcpi_bytes_acked` stands in what Linux tells of a connection."""
 
 
 def new_socket(family: int, kind: int) -> socket.socket:
@@ -38,8 +44,33 @@ def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = Fa
         found.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(dead * 1000))
 
 
+def acknowledge_at_once(found: socket.socket | None) -> None:
+    """Have the system acknowledge at once what it has received, this one time.
+
+    A sender that has not set TCP_NODELAY holds back a small packet until the one before it is
+    acknowledged, and the system by default waits 40 ms for something to send along with that.
+    """
+    if found is not None and _QUICKACK is not None:
+        with suppress(OSError):
+            found.setsockopt(socket.IPPROTO_TCP, _QUICKACK, 1)
+
+
+def acknowledged_bytes(found: socket.socket | None) -> int | None:
+    """How many bytes the peer's system has taken so far; None where the system does not tell."""
+    if found is None:
+        return None
+    try:
+        info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _ACKNOWLEDGED.size)
+        acknowledged: int = _ACKNOWLEDGED.unpack(info)[0]
+    except (AttributeError, OSError, struct.error):
+        return None  # not TCP, not Linux, or closed
+    return acknowledged
+
+
 def reason_of(error: OSError) -> str:
     """Why the system did not do it, without the call that it refused."""
+    if isinstance(error, ssl.SSLError):  # whose number is OpenSSL's and not the system's
+        return str(error)
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 

@@ -1,4 +1,4 @@
-"""Certificates for links: who we are, and whom we believe."""
+"""TLS: our own certificate, and whose certificates we trust. The only file that makes contexts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from waystation.errors import LocalError
 
 
 class Tls(Struct, frozen=True, kw_only=True):
-    """The files of a node's TLS: everything over this transport is then encrypted, or refused.
+    """The PEM files of a node's TLS: everything over this transport is then encrypted, or refused.
 
     `certificate` and `key` say who this node is: a listener needs them, and so does a dialler whose
-    listener wants to know. `authorities` is whom to believe; without it, a dialler believes whom
-    the system believes. With `mutual` a listener turns away who brings no certificate that those
-    authorities signed. `name` is the one that the peer's certificate must have, by default the host
-    that was dialled.
+    listener asks for them. `authorities` are the certificates to trust; without them, a dialler
+    trusts those of the system. With `mutual` a listener refuses peers without a certificate that
+    one of those authorities signed. `name` is the one that the peer's certificate must have, by
+    default the host that was dialled.
     """
 
     certificate: str | Path | None = None
@@ -34,7 +34,9 @@ class Tls(Struct, frozen=True, kw_only=True):
             )
         if self.mutual and self.authorities is None:
             raise LocalError(
-                "mutual TLS has no authorities", rule="WK-8", hint="say whose signatures count"
+                "mutual TLS has no authorities to check peers against",
+                rule="WK-8",
+                hint="give the certificates to trust (authorities)",
             )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._load(context)

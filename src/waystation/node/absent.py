@@ -1,9 +1,9 @@
-"""Messages that wait for somebody who is not there: a name without an entry, a place out of reach.
+"""Who is not there, as a receiver: a name without an entry, a place out of reach.
 
-They wait in order, by name or by place, and cost nothing while they do. A name that gets a routing
-entry releases its messages at once; a leaf asks its parents for it meanwhile. A place is tried
-again with growing pauses. A released message is taken by the node anew, at that later instant,
-since it is then that the rules decide about it.
+Messages wait for them in order, and cost nothing while they do. A name that gets a routing entry
+releases its messages at once; a leaf asks its parents for it meanwhile. A place is tried again with
+growing pauses. A released message is taken by the node anew, at that later instant, since it is
+then that the rules decide about it. How long a message waits is decided in `waiting`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from waystation.core.address import Address
 from waystation.core.message import Arrival
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.backoff import Backoff
-from waystation.node.inbox import WaitingLine, reject
-from waystation.node.receiver import NoRoom, PendingVerdict, Receiver
+from waystation.node.inbox import Pending, WaitingLine
+from waystation.node.receiver import NoRoom
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -27,75 +27,57 @@ FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 10.0
 
 
-class _Pending(asyncio.Future[Verdict | None]):
-    """What the sender of a message waits for, wherever the message itself waits at the moment."""
+class PersistentPending(Pending):
+    """Waits for whoever is there in the end: rejected by one receiver, the message looks anew."""
 
-    inner: PendingVerdict | None = None  # at the receiver that it waits for, if it found one
+    def __init__(self, absent: AbsentReceivers, arrival: Arrival) -> None:
+        super().__init__()
+        self._absent = absent
+        self.arrival = arrival
 
-    @property
-    def was_taken(self) -> bool:
-        """Whether a receiver took it; its sender is told in the next turn of the loop."""
-        inner = self.inner
-        return (
-            inner is not None
-            and inner.done()
-            and not inner.cancelled()
-            and inner.result() is not None
-        )
-
-    def give_up(self) -> None:
-        """Wait no longer, unless it was just taken."""
-        if not self.done() and not self.was_taken:
-            self.set_result(None)
-
-
-def was_taken(pending: PendingVerdict) -> bool:
-    """Whether a message was taken although nobody waits for that any more."""
-    return isinstance(pending, _Pending) and pending.was_taken
+    def reject(self) -> None:
+        """Let the message be taken anew, as soon as whoever rejects it is done with that."""
+        self.get_loop().call_soon(self._absent.take_again, self.arrival, self, _backoff())
 
 
 class AbsentReceiver:
     """Somebody who is not there, as the receiver of what is sent to it."""
 
-    __slots__ = ("_messages", "asked", "backoff", "key", "line", "refusal", "timer", "verdict")
+    __slots__ = ("_absent", "asked", "backoff", "key", "line", "refusal", "timer", "verdict")
 
     def __init__(
-        self, messages: WaitingMessages, key: Key, reason: Reason, recipient: str | None
+        self, absent: AbsentReceivers, key: Key, reason: Reason, recipient: str | None
     ) -> None:
-        self._messages = messages
+        self._absent = absent
         self.key = key
         self.refusal = reason
         self.verdict = Verdict(Outcome.DROPPED, reason, recipient)
-        self.line: WaitingLine[tuple[Arrival, bool]] = WaitingLine()
-        self.backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
+        self.line: WaitingLine[Arrival] = WaitingLine(lambda: absent.left(self))
+        self.backoff = _backoff()
         self.timer: asyncio.TimerHandle | None = None
         self.asked = False  # a parent has yet to answer
 
     @property
     def parent_may_know(self) -> bool:
         """Whether a parent can be asked for it."""
-        return self._messages.can_ask(self)
+        return self._absent.can_ask(self)
 
-    def offer(self, arrival: Arrival) -> Verdict | None:  # noqa: ARG002 - nobody is there
+    def offer(self, arrival: Arrival) -> Verdict:  # noqa: ARG002 - nobody is there
         """Take nothing."""
-        return None
+        return NoRoom.at(self)
 
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        """Wait until a parent has said whether it knows the name."""
-        return self.wait(arrival, deadline, persist=False)
+    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+        """Wait until somebody is there, or until it is known that nobody is."""
+        self.line.join(arrival, pending)
+        self._absent.count += 1
+        self._absent.look_for(self)
 
-    def wait(self, arrival: Arrival, deadline: float | None, *, persist: bool) -> PendingVerdict:
-        """Wait until somebody is there, or, without `persist`, until it is known that nobody is."""
-        pending = _pending(deadline)
-        self.add(arrival, pending, persist=persist)
-        self._messages.look_for(self)
-        return pending
-
-    def add(self, arrival: Arrival, pending: _Pending, *, persist: bool) -> None:
-        """Let a message wait here, behind the others."""
-        self.line.rejoin((arrival, persist), pending)
-        self._messages.count += 1
-        pending.add_done_callback(lambda _: self._messages.left(self))
+    def next(self) -> tuple[Arrival, Pending] | None:
+        """Take out the first message that still waits."""
+        first = self.line.next()
+        if first is not None:
+            self._absent.count -= 1
+        return first
 
     def waiting(self) -> int:
         """How many messages wait."""
@@ -108,8 +90,8 @@ class AbsentReceiver:
             self.timer = None
 
 
-class WaitingMessages:
-    """All messages of one node that wait for somebody who is not there."""
+class AbsentReceivers:
+    """All those that messages of one node wait for although they are not there."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -155,25 +137,31 @@ class WaitingMessages:
     def left(self, absent: AbsentReceiver) -> None:
         """Note that one waits no longer; forget somebody whom nobody waits for any more."""
         self.count -= 1
-        if not absent.line.line and self._waited_for.get(absent.key) is absent:
+        if not absent.waiting() and self._waited_for.get(absent.key) is absent:
             self._forget(absent)
 
     def reject_all(self) -> None:
         """Tell everybody who waits that it is over."""
-        waited_for, self._waited_for = self._waited_for, {}
-        for absent in waited_for.values():
-            absent.stop_timer()
-            absent.line.reject_all()
+        for absent in list(self._waited_for.values()):
+            self._forget(absent)
+            while (first := absent.next()) is not None:
+                first[1].give_up()
 
-    def persist(
-        self, receiver: Receiver, arrival: Arrival, deadline: float | None
-    ) -> PendingVerdict:
-        """Wait for room at a receiver, and for the receiver itself should it go away meanwhile."""
+    def take_again(self, arrival: Arrival, pending: Pending, backoff: Backoff) -> None:
+        """Let a message that waits find its way."""
+        if pending.done():
+            return
+        again = Arrival(arrival.message, self._kernel.tick(), arrival.from_global)
+        verdict = self._kernel.take(again)
+        if type(verdict) is not NoRoom:
+            pending.set_result(verdict)
+            return
+        if isinstance(pending, PersistentPending):
+            pending.arrival = again
+        receiver = verdict.receiver
         if isinstance(receiver, AbsentReceiver):
-            return receiver.wait(arrival, deadline, persist=True)
-        pending = _pending(deadline)
-        self._wait_at(receiver, arrival, pending, persist=True)
-        return pending
+            receiver.backoff = backoff  # nothing changed: the next pause is longer
+        receiver.wait_for_room(again, pending)
 
     def _ask(self, absent: AbsentReceiver) -> None:
         participant = absent.key
@@ -184,7 +172,7 @@ class WaitingMessages:
             if self._waited_for.get(participant) is not absent or found:
                 return  # what was found has a routing entry, and is released for that
             self._reject_without_persist(absent)
-            if absent.line.line:
+            if absent.waiting():
                 self._try_later(absent)
             else:
                 self._forget(absent)
@@ -193,13 +181,15 @@ class WaitingMessages:
         self._kernel.hierarchy.ask(participant, answered)
 
     def _reject_without_persist(self, absent: AbsentReceiver) -> None:
-        line = absent.line.line
-        for _ in range(len(line)):
-            (arrival, persist), pending = line.popleft()
-            if persist and not pending.done():
-                line.append(((arrival, persist), pending))
+        stay = []
+        while (first := absent.next()) is not None:
+            if isinstance(first[1], PersistentPending):
+                stay.append(first)
             else:
-                reject(pending)
+                first[1].reject()
+        for arrival, pending in stay:
+            absent.line.join(arrival, pending)
+        self.count += len(stay)
 
     def _try_later(self, absent: AbsentReceiver) -> None:
         pause = absent.backoff.next()
@@ -219,56 +209,13 @@ class WaitingMessages:
         if self._waited_for.get(absent.key) is not absent:
             return
         self._forget(absent)
-        while (first := absent.line.next()) is not None:
-            (arrival, persist), pending = first
-            assert isinstance(pending, _Pending)
-            self._take_again(arrival, pending, persist=persist, backoff=absent.backoff)
-
-    def _take_again(
-        self, arrival: Arrival, pending: _Pending, *, persist: bool, backoff: Backoff
-    ) -> None:
-        again = Arrival(arrival.message, self._kernel.tick(), arrival.from_global)
-        verdict = self._kernel.take(again)
-        if not isinstance(verdict, NoRoom):
-            pending.set_result(verdict)
-            return
-        receiver = verdict.receiver
-        if isinstance(receiver, AbsentReceiver):
-            receiver.backoff = backoff  # nothing changed: the next pause is longer
-            receiver.add(again, pending, persist=persist)
-            self.look_for(receiver)
-        else:
-            self._wait_at(receiver, again, pending, persist=persist)
-
-    def _wait_at(
-        self, receiver: Receiver, arrival: Arrival, pending: _Pending, *, persist: bool
-    ) -> None:
-        """Let a message wait for room at a receiver, and its sender for what comes of that."""
-        inner = pending.inner = receiver.wait_for_room(arrival, None)
-
-        def settled(inner: PendingVerdict) -> None:
-            if pending.done():
-                return
-            verdict = None if inner.cancelled() else inner.result()
-            if verdict is None and persist:
-                backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
-                self._take_again(arrival, pending, persist=True, backoff=backoff)
-            else:
-                pending.set_result(verdict)
-
-        inner.add_done_callback(settled)
-        pending.add_done_callback(lambda _: inner.cancel())
+        while (first := absent.next()) is not None:
+            self.take_again(*first, absent.backoff)
 
     def _forget(self, absent: AbsentReceiver) -> None:
         self._waited_for.pop(absent.key, None)
         absent.stop_timer()
 
 
-def _pending(deadline: float | None) -> _Pending:
-    """Something to wait for until a time of the running loop's clock, or as long as it takes."""
-    loop = asyncio.get_running_loop()
-    pending = _Pending(loop=loop)
-    if deadline is not None:
-        alarm = loop.call_at(deadline, pending.give_up)
-        pending.add_done_callback(lambda _: alarm.cancel())
-    return pending
+def _backoff() -> Backoff:
+    return Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)

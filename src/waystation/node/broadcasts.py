@@ -20,9 +20,18 @@ from waystation.core.multicast import SubscriptionChange, SubscriptionKind, patt
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord
 from waystation.core.routing import RoutingEntry
+from waystation.errors import LocalError, quote
 from waystation.node.inbox import Inbox
 from waystation.node.policy import Policy, Queue, Wait
-from waystation.node.receiver import Outbound, PendingVerdict, Receiver
+from waystation.node.receiver import (
+    InboxReceiver,
+    NoRoom,
+    Outbound,
+    ReadyReceiver,
+    Receiver,
+    Verdicts,
+    verdicts_of,
+)
 from waystation.node.session import Session
 from waystation.transports.transport import Broadcaster
 
@@ -30,31 +39,28 @@ if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
 REMEMBERED: Final = 32_768
-"""How many ids of broadcasts are remembered, to know those again that come back."""
+"""Number of broadcast ids that are remembered, to recognise those that come back."""
 
 QUEUE_LIMIT: Final = 10_000
-"""How many broadcasts wait for a slow session before more are dropped, QUEUE_FULL."""
+"""Maximum number of broadcasts that wait for a slow session; more are QUEUE_FULL."""
 
 _log = logging.getLogger("waystation.node")
 
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
 
 
-class Subscription:
+class Subscription(InboxReceiver):
     """What one subscriber receives: an async iterator of messages, or calls of its callback.
 
     A broadcast is DELIVERED when the subscriber takes it. One that finds `inbox` of them waiting is
     dropped for this subscriber, QUEUE_FULL, unless its publisher is in this node and waits.
     """
 
-    refusal: Final = Reason.QUEUE_FULL
-
     def __init__(self, kernel: Kernel, pattern: str, address: Address, inbox: int) -> None:
+        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), Inbox(inbox))
         self.pattern = pattern
         self.address = address
-        self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
         self._kernel = kernel
-        self._inbox: Inbox[Arrival] = Inbox(inbox)
         self._closed = False
         self._reader: asyncio.Task[None] | None = None
 
@@ -76,6 +82,12 @@ class Subscription:
         inbox = self._inbox
         while not self._closed:
             if not inbox.items:
+                if inbox.is_read:
+                    raise LocalError(
+                        f"another task already reads the subscription to {quote(self.pattern)}",
+                        rule="MC-8",
+                        hint="subscribe once for each reader",
+                    )
                 await inbox.woken()
                 continue
             arrival = inbox.take()
@@ -115,47 +127,28 @@ class Subscription:
                 result = callback(message)
                 if result is not None:
                     await result
-            except Exception:  # noqa: BLE001 - it costs this one message, as in a worker
+            except (Exception, asyncio.CancelledError):  # it costs this one message
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # else it was one that it waited for
+                    raise
                 _log.exception("a subscriber to %s failed on message %s", self.pattern, message.id)
 
-    # A receiver of messages
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
-        """Take a message if there is room."""
-        return self.verdict if self._inbox.offer(arrival) else None
-
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        """Take a message as soon as there is room."""
-        return self._inbox.wait_for_room(arrival, self.verdict, deadline)
-
-    def waiting(self) -> int:
-        """How many messages wait for room."""
-        return len(self._inbox.line)
-
-
-class _Publisher:
+class _Publisher(ReadyReceiver):
     """The receiver at a name that only publishes: it refuses what is sent there."""
 
     __slots__ = ("_kernel", "verdict")
-
-    refusal: Final = Reason.REFUSED
 
     def __init__(self, kernel: Kernel, name: str) -> None:
         self._kernel = kernel
         self.verdict = Verdict.dropped(Reason.REFUSED, name)
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         return self._kernel.end(arrival, self.verdict)
-
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        raise AssertionError((arrival, deadline))  # it never says that there is no room
-
-    def waiting(self) -> int:
-        return 0
 
 
 class _RecentIds:
-    """The ids of the latest messages, in two halves; the older one is forgotten as a whole."""
+    """The most recent message ids, in two halves; the older half is forgotten as a whole."""
 
     __slots__ = ("_new", "_old")
 
@@ -224,7 +217,7 @@ class Broadcasts:
         self._kernel.remove_receiver(subscription.address)
 
     def add_subscriber(self, pattern: str, receiver: str) -> bool:
-        """Let a participant receive what matches a pattern (MC-8); says whether that is new."""
+        """Subscribe a participant to a pattern (MC-8); returns False if it was subscribed."""
         change = self._kernel.router.subscriptions.subscribe(pattern, receiver)
         if change is None:
             return False
@@ -235,14 +228,14 @@ class Broadcasts:
         return True
 
     def remove_subscriber(self, pattern: str, receiver: str) -> bool:
-        """End a subscription of a participant; says whether there was one."""
+        """End a subscription of a participant; returns whether there was one."""
         change = self._kernel.router.subscriptions.unsubscribe(pattern, receiver)
         if change is not None:
             self._forget(change)
         return change is not None
 
     def drop_subscriber(self, receiver: str) -> int:
-        """End all subscriptions of a participant that went; says how many there were."""
+        """End all subscriptions of a participant that is gone; returns their number."""
         changes = self._kernel.router.subscriptions.unsubscribe_all(receiver)
         for change in changes:
             self._forget(change)
@@ -266,13 +259,18 @@ class Broadcasts:
     async def publish(
         self, multicast_id: str, message: Message, policy: Policy, *, visible: bool
     ) -> list[Verdict]:
-        """Send a message to whoever subscribed; what became of it at each receiver here."""
+        """Send a message to its subscribers; returns a verdict for each receiver here."""
         self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
         kernel = self._kernel
         arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
         verdicts: list[Verdict] = []
-        for receiver, theirs in self._fan_out(arrival, verdicts):
-            verdicts += await self._wait(receiver, arrival, theirs, policy)
+        full = self._fan_out(arrival, verdicts)
+        try:
+            while full:
+                verdicts += await self._wait(full.pop(0), arrival, policy)
+        finally:  # of a publisher that was cancelled while it waited for one of them
+            for receiver in full:
+                kernel.waiting.drop(NoRoom.at(receiver), arrival)
         return verdicts
 
     def arrive(self, arrival: Arrival) -> Verdict:
@@ -285,8 +283,8 @@ class Broadcasts:
             self.echoes += 1
             return _FORWARDED
         verdicts: list[Verdict] = []
-        for receiver, theirs in self._fan_out(arrival, verdicts):
-            verdicts += self._keep_or_drop(receiver, arrival, theirs)
+        for receiver in self._fan_out(arrival, verdicts):
+            verdicts += self._keep_or_drop(receiver, arrival)
         return verdicts[0] if verdicts else _FORWARDED
 
     def _ignore_echo(self, arrival: Arrival) -> Verdict:
@@ -324,11 +322,9 @@ class Broadcasts:
         self._providers[provider] = visible
         entry = RoutingEntry.of(provider, address, local=True, visible=visible)
         kernel.add_receiver(address, _Publisher(kernel, provider), entry)
-        kernel.hierarchy.tell()
+        kernel.hierarchy.announce_changes()
 
-    def _fan_out(
-        self, arrival: Arrival, verdicts: list[Verdict]
-    ) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
+    def _fan_out(self, arrival: Arrival, verdicts: list[Verdict]) -> list[Receiver]:
         """Offer a message to all its receivers; returns those that have no room."""
         kernel = self._kernel
         multicast_id = arrival.multicast_id
@@ -340,16 +336,18 @@ class Broadcasts:
                 verdicts.append(kernel.end(arrival, verdict))
             else:
                 behind.setdefault(verdict.address, []).append(verdict)
-        full = []
+        full: list[Receiver] = []
         for address, theirs in behind.items():
             receiver = self._receiver(address, arrival.message, tuple(theirs))
             if receiver is None:
                 down = Reason.TRANSPORT_DOWN
                 verdicts += (kernel.drop(arrival, down, verdict.recipient) for verdict in theirs)
-            elif receiver.offer(arrival) is None:
-                full.append((receiver, tuple(theirs)))
-            else:
+            elif (verdict := receiver.offer(arrival)).reason is None:
                 verdicts += theirs
+            elif type(verdict) is NoRoom:
+                full.append(receiver)
+            else:
+                verdicts += _for_each(receiver, verdict)
         if fan_out.upward:
             full += self._send_up(arrival)
         return full
@@ -362,16 +360,16 @@ class Broadcasts:
             return Outbound(found, message, verdicts)
         return found
 
-    def _send_up(self, arrival: Arrival) -> list[tuple[Receiver, tuple[Verdict, ...]]]:
+    def _send_up(self, arrival: Arrival) -> list[Receiver]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
         kernel, message = self._kernel, arrival.message
         self._sent_up.learn(message.id)
-        full: list[tuple[Receiver, tuple[Verdict, ...]]] = []
+        full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
             copy = Outbound(parent, message, (verdict,))
-            if copy.offer(arrival) is None:
-                full.append((copy, (verdict,)))
+            if type(copy.offer(arrival)) is NoRoom:
+                full.append(copy)
         if not kernel.hierarchy.parents:
             assert arrival.multicast_id is not None
             topic = Address(MULTICAST, arrival.multicast_id.encode())
@@ -381,46 +379,24 @@ class Broadcasts:
                 kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
         return full
 
-    async def _wait(
-        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...], policy: Policy
-    ) -> tuple[Verdict, ...]:
+    async def _wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdicts:
         """Wait for a receiver that is slow, as the publisher wants it."""
-        if receiver.offer(arrival) is not None:  # it caught up while another was waited for
-            return verdicts
-        if isinstance(policy, Queue):
-            return self._keep_or_drop(receiver, arrival, verdicts)
-        if isinstance(policy, Wait):
-            pending = receiver.wait_for_room(arrival, self._kernel.deadline(policy.seconds))
-            try:
-                if await pending is not None:
-                    return verdicts
-            except asyncio.CancelledError:
-                if pending.cancelled():
-                    self._drop(receiver, arrival, verdicts)
-                raise
-        return self._drop(receiver, arrival, verdicts)
+        verdict = receiver.offer(arrival)  # it may have caught up while another was waited for
+        if type(verdict) is NoRoom:
+            if isinstance(policy, Queue):
+                return self._keep_or_drop(receiver, arrival)
+            if isinstance(policy, Wait):
+                policy = Wait(policy.seconds)  # a copy waits for room, and for nobody else
+            verdict = await self._kernel.waiting.wait(verdict, arrival, policy)
+        return _for_each(receiver, verdict)
 
-    def _keep_or_drop(
-        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...]
-    ) -> tuple[Verdict, ...]:
+    def _keep_or_drop(self, receiver: Receiver, arrival: Arrival) -> Verdicts:
         """Let a message wait for a slow session; a slow subscriber goes without it."""
-        if not isinstance(receiver, Outbound) or receiver.waiting() >= QUEUE_LIMIT:
-            return self._drop(receiver, arrival, verdicts)
         kernel = self._kernel
-        pending = receiver.wait_for_room(arrival, kernel.deadline(kernel.limits.stall))
-
-        def settled(pending: PendingVerdict) -> None:
-            if pending.result() is None:
-                self._drop(receiver, arrival, verdicts)
-
-        pending.add_done_callback(settled)
-        return verdicts
-
-    def _drop(
-        self, receiver: Receiver, arrival: Arrival, verdicts: tuple[Verdict, ...]
-    ) -> tuple[Verdict, ...]:
-        kernel, reason = self._kernel, receiver.refusal
-        return tuple(kernel.drop(arrival, reason, verdict.recipient) for verdict in verdicts)
+        if not isinstance(receiver, Outbound) or receiver.waiting() >= QUEUE_LIMIT:
+            return _for_each(receiver, kernel.waiting.drop(NoRoom.at(receiver), arrival))
+        kernel.waiting.wait_or_drop(receiver, arrival, Wait(kernel.limits.stall))
+        return receiver.verdicts
 
     # Telling others
 
@@ -428,7 +404,7 @@ class Broadcasts:
         kernel = self._kernel
         kernel.notify(ChangeRecord(change, kernel.tick()))
         if kernel.hierarchy.parents:
-            kernel.hierarchy.heard_of_wish(change)
+            kernel.hierarchy.subscription_changed(change)
 
     def _forget(self, change: SubscriptionChange) -> None:
         assert change.kind is SubscriptionKind.UNSUBSCRIBE
@@ -454,3 +430,11 @@ class Broadcasts:
 
 
 _FORWARDED: Final = Verdict(Outcome.FORWARDED)
+
+
+def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:
+    """The verdict on a copy, for each participant behind its receiver."""
+    verdicts, reason = verdicts_of(receiver), verdict.reason
+    if reason is None:
+        return verdicts
+    return tuple(Verdict.dropped(reason, one.recipient) for one in verdicts)

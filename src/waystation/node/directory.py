@@ -33,7 +33,7 @@ _log = logging.getLogger("waystation.node")
 NAME: Final = "waystation.directory"
 
 OPEN_QUESTIONS: Final = 1_000
-"""How many questions of other nodes are open at a time; more are refused."""
+"""Maximum number of open questions of other nodes; more are refused."""
 
 _REMEMBERED: Final = 60_000  # milliseconds for which a found provider that never expires is routed
 
@@ -120,14 +120,6 @@ class ProviderDirectory:
         provider = Provider(participant, domain, name, None, ends)
         await self._register(Register(provider, everywhere))
 
-    async def unregister(self, participant: str) -> None:
-        """Take it off all lists."""
-        await self._leave(Leave(participant))
-
-    async def discover(self, domain: str, name: str, scope: Scope) -> list[Provider]:
-        """Find providers, and the way to those elsewhere."""
-        return await self._lookup(Lookup(domain, name, scope))
-
     async def _handle(self, message: Message, context: Context) -> None:
         if len(self._open) >= OPEN_QUESTIONS:
             await context.reply(_encode(DirectoryReply(error="too many questions at once")))
@@ -145,7 +137,7 @@ class ProviderDirectory:
         for ask in list(self._offered.values()):
             if now < ask.provider.ends():
                 try:
-                    await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+                    await self._ask(parent, ask)
                 except WaystationError as error:
                     _log.warning("session %s: %s", parent.name, error)
 
@@ -185,13 +177,16 @@ class ProviderDirectory:
     def _passed_on(self, ask: _A) -> _A:
         return msgspec.structs.replace(ask, asked=[*ask.asked, self._kernel.name])
 
+    async def _ask(self, parent: Session, ask: _A) -> DirectoryReply:
+        return await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+
     async def _do(self, ask: Ask) -> list[Provider]:
         if isinstance(ask, Register):
             await self._register(ask)
         elif isinstance(ask, Leave):
-            await self._leave(ask)
+            await self.leave(ask)
         else:
-            return await self._lookup(ask)
+            return await self.lookup(ask)
         return []
 
     async def _register(self, ask: Register) -> None:
@@ -201,18 +196,24 @@ class ProviderDirectory:
             return
         self._here.register(ask.provider)
         self._offered[ask.provider.participant] = ask
-        self._kernel.hierarchy.tell()  # the parents must know whose it is
+        self._kernel.hierarchy.announce_changes()  # the parents must know whose it is
         for parent in self._kernel.hierarchy.parents:
-            await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+            await self._ask(parent, ask)
         if ask.everywhere and not self._kernel.hierarchy.parents:
             await self._register_everywhere(ask.provider)
 
     async def _register_everywhere(self, provider: Provider) -> None:
+        own = self._address or self._kernel.links.own_address()
+        known = msgspec.structs.replace(provider, address=own)
         if self._everywhere is not None:
-            own = self._address or self._kernel.links.own_address()
-            self._everywhere.register(msgspec.structs.replace(provider, address=own))
+            self._everywhere.register(known)
+        elif self._beyond is not None and own is None:
+            raise LocalError(
+                "this node has no address where others could reach it",
+                rule="RE-14",
+                hint="listen, or give the address to ask_directory",
+            )
         elif self._beyond is not None:
-            known = msgspec.structs.replace(provider, address=self._own_address())
             await self._request(self._beyond, Register(known))
         else:
             raise LocalError(
@@ -221,7 +222,8 @@ class ProviderDirectory:
                 hint="host a directory here, ask one elsewhere, or connect to a parent that does",
             )
 
-    async def _leave(self, ask: Leave) -> None:
+    async def leave(self, ask: Leave) -> None:
+        """Take a participant off all lists."""
         self._here.leave(ask.participant)
         self._offered.pop(ask.participant, None)
         if self._everywhere is not None:
@@ -229,9 +231,10 @@ class ProviderDirectory:
         elif self._beyond is not None:
             await self._request(self._beyond, self._passed_on(ask))
         for parent in self._kernel.hierarchy.parents:
-            await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+            await self._ask(parent, ask)
 
-    async def _lookup(self, ask: Lookup) -> list[Provider]:
+    async def lookup(self, ask: Lookup) -> list[Provider]:
+        """Find providers, and the way to those elsewhere."""
         self._purge()
         now = self._kernel.tick() // 1000
         found: dict[str, Provider] = {}
@@ -251,7 +254,7 @@ class ProviderDirectory:
         if parents:
             providers = []
             for parent in parents:
-                answer = await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
+                answer = await self._ask(parent, ask)
                 for provider in answer.providers:
                     self._learn(provider, parent.address)
                 providers += answer.providers
@@ -301,16 +304,6 @@ class ProviderDirectory:
                 hint="see what it says",
             )
         return answer
-
-    def _own_address(self) -> str:
-        address = self._address or self._kernel.links.own_address()
-        if address is None:
-            raise LocalError(
-                "this node has no address where others could reach it",
-                rule="RE-14",
-                hint="listen, or give the address to ask_directory",
-            )
-        return address
 
     def _purge(self) -> None:
         now = self._kernel.tick() // 1000

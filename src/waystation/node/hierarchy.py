@@ -13,9 +13,9 @@ import asyncio
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from waystation.core.expiry import expiry_after
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
@@ -39,22 +39,22 @@ if TYPE_CHECKING:
     from waystation.node.session import Session
 
 QUESTION_TIME: Final = 5.0
-"""Seconds that a parent has to answer whether it knows a participant."""
+"""Timeout in seconds for a parent's answer whether it knows a participant."""
 
 REMEMBERED: Final = 60_000
-"""Milliseconds for which a parent's answer holds."""
+"""Lifetime of a parent's answer in milliseconds."""
 
 ASKED_LIMIT: Final = 16
-"""A question that this many nodes could not answer goes no further up."""
+"""Maximum number of nodes that pass a question up."""
 
 TOLD_LIMIT: Final = 100_000
-"""Participants of which it is remembered who was told that they are reached here."""
+"""Maximum number of participants whose askers are remembered, to tell them of its removal."""
 
 NAME_LIMIT: Final = 1_024
-"""Characters that the name of an announced participant has at most."""
+"""Maximum length of the name of an announced participant."""
 
 COMPLAINT_LIMIT: Final = 100
-"""Complaints about one peer that are logged, and sent to it; then no more."""
+"""Maximum number of complaints about one peer that are logged and sent to it."""
 
 CHECK_INTERVAL: Final = 10_000
 """Milliseconds between two checks of which participants of a full session are gone."""
@@ -67,9 +67,12 @@ Answered: TypeAlias = Callable[[bool], None]  # called with whether the particip
 class _Question:
     """One participant, asked for at one parent after the other."""
 
-    __slots__ = ("answered", "asked", "left", "parent", "participant", "timeout")
+    __slots__ = ("answered", "asked", "left", "number", "parent", "participant", "timeout")
 
-    def __init__(self, participant: str, left: list[Session], asked: list[str]) -> None:
+    def __init__(
+        self, number: int, participant: str, left: list[Session], asked: list[str]
+    ) -> None:
+        self.number = number
         self.participant = participant
         self.left = left  # parents that were not asked yet
         self.asked = asked  # names of nodes that do not know it
@@ -86,37 +89,39 @@ class Hierarchy:
         self._kernel = kernel
         self.is_hub = hub
         # What the parents are to be told at the end of this turn of the event loop:
-        self._changed: dict[str, RoutingEntry | None] = {}  # by participant; None: withdrawn
-        self._resubscribed: dict[Subscribed, bool] = {}  # False: unsubscribed
+        self._changed_entries: dict[
+            str, RoutingEntry | None
+        ] = {}  # by participant; None: withdrawn
+        self._changed_subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
         self._due = False
         self._questions: dict[int, _Question] = {}
-        self._open_questions: dict[str, int] = {}
+        self._by_participant: dict[str, _Question] = {}
         self._numbers = count(1)
         self._told: dict[str, weakref.WeakSet[Session]] = {}
 
     # Upward: what the parents are told
 
-    def adopt(self, session: Session) -> None:
+    def add_parent(self, session: Session) -> None:
         """Become a leaf of the node at the other end of a session."""
         session.is_parent = True
         self.parents.append(session)
         self._kernel.router.has_parent = True
 
-    def disown(self, session: Session) -> None:
+    def session_ended(self, session: Session) -> None:
         """Forget a session that ended, and the participants reached over it (RE-12)."""
         if session in self.parents:
             self.parents.remove(session)
             self._kernel.router.has_parent = bool(self.parents)
         for change in self._kernel.remove_routes_over(session.address):
             session.participants.add(change.entry.participant)
-        self._forget_those_gone(session)
+        self._prune_participants(session)
 
-    def lost(self, session: Session) -> None:
+    def link_lost(self, session: Session) -> None:
         """Forget the participants reached over a parent without a link, if another can be asked."""
         if session in self.parents and len(self.parents) > 1:
             self._kernel.remove_routes_over(session.address)
 
-    def opened(self, session: Session) -> None:
+    def link_opened(self, session: Session) -> None:
         """Announce everything to a parent: it may have forgotten us, or never have known us."""
         if session not in self.parents:
             return
@@ -132,65 +137,60 @@ class Hierarchy:
             "session %s: announcing %d participants and %d subscriptions",
             *(session.name, len(entries), len(subscribed)),
         )
-        for part in wire.in_payloads(entries):
-            session.send_control(wire.encode(Announce(part)))
-        for pairs in wire.in_payloads(subscribed):
-            session.send_control(wire.encode(Subscribe(pairs)))
+        _send([session], (Announce, entries), (Subscribe, subscribed))
         for question in list(self._questions.values()):
             if question.parent is None or question.parent is session:
                 self._put(question, session)
         kernel.directory.opened(session)
         kernel.absent.ask_again()
 
-    def heard_of(self, change: RouteChange) -> None:
+    def route_changed(self, change: RouteChange) -> None:
         """Tell the parents of a changed entry, and whoever asked for it that it was removed."""
         entry = change.entry
         put = change.kind is RouteKind.PUT
         if self.parents and change.accepted and self._is_announced(entry):
-            self._changed[entry.participant] = entry if put else None
-            self._tell_soon()
+            self._changed_entries[entry.participant] = entry if put else None
+            self._announce_soon()
         if not put and entry.participant in self._told:
             for session in self._told.pop(entry.participant):
                 session.answer(wire.encode(Withdraw([entry.participant])))
 
-    def heard_of_wish(self, change: SubscriptionChange) -> None:
+    def subscription_changed(self, change: SubscriptionChange) -> None:
         """Tell the parents of a subscription that came or went."""
         subscribed = change.kind is SubscriptionKind.SUBSCRIBE
-        self._resubscribed[change.pattern, change.receiver] = subscribed
-        self._tell_soon()
+        self._changed_subscriptions[change.pattern, change.receiver] = subscribed
+        self._announce_soon()
 
-    def tell(self) -> None:
+    def announce_changes(self) -> None:
         """Tell the parents of all changes now: what is sent after this counts on it."""
         self._due = False
-        changed, self._changed = self._changed, {}
-        resubscribed, self._resubscribed = self._resubscribed, {}
+        changed, self._changed_entries = self._changed_entries, {}
+        subscriptions, self._changed_subscriptions = self._changed_subscriptions, {}
         withdrawn = [name for name, entry in changed.items() if entry is None]
         announced = [wire.participant_of(entry) for entry in changed.values() if entry is not None]
-        unsubscribed = [pair for pair, wanted in resubscribed.items() if not wanted]
-        subscribed = [pair for pair, wanted in resubscribed.items() if wanted]
-        payloads = [
-            *(wire.encode(Unsubscribe(part)) for part in wire.in_payloads(unsubscribed)),
-            *(wire.encode(Withdraw(part)) for part in wire.in_payloads(withdrawn)),
-            *(wire.encode(Announce(part)) for part in wire.in_payloads(announced)),
-            *(wire.encode(Subscribe(part)) for part in wire.in_payloads(subscribed)),
-        ]
+        unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
+        subscribed = [pair for pair, wanted in subscriptions.items() if wanted]
+        if not changed and not subscriptions:
+            return
         _log.debug(
             "node %s announces %d participants and %d subscriptions, and withdraws %d and %d",
             *(self._kernel.name, len(announced), len(subscribed)),
             *(len(withdrawn), len(unsubscribed)),
         )
-        for parent in self.parents:
-            for payload in payloads:
-                parent.send_control(payload)
+        _send(
+            self.parents,
+            *((Unsubscribe, unsubscribed), (Withdraw, withdrawn)),
+            *((Announce, announced), (Subscribe, subscribed)),
+        )
 
-    def _tell_soon(self) -> None:
+    def _announce_soon(self) -> None:
         if not self._due:
             self._due = True
-            asyncio.get_running_loop().call_soon(self._tell_if_due)
+            asyncio.get_running_loop().call_soon(self._announce_if_due)
 
-    def _tell_if_due(self) -> None:
+    def _announce_if_due(self) -> None:
         if self._due:
-            self.tell()
+            self.announce_changes()
 
     def _is_announced(self, entry: RoutingEntry) -> bool:
         return entry.local and not self._kernel.is_reserved(entry.participant)
@@ -202,61 +202,59 @@ class Hierarchy:
 
         When it is found, there is a routing entry before anybody is told.
         """
-        number = self._open_questions.get(participant)
-        if number is not None:
-            self._questions[number].answered.append(answered)
+        question = self._by_participant.get(participant)
+        if question is not None:
+            question.answered.append(answered)
             return
         open_first = sorted(self.parents, key=lambda parent: not parent.is_open)
-        question = _Question(participant, open_first, [*(asked or []), self._kernel.name])
+        asked = [*(asked or []), self._kernel.name]
+        question = _Question(next(self._numbers), participant, open_first, asked)
         question.answered.append(answered)
-        number = next(self._numbers)
-        self._questions[number] = question
-        self._open_questions[participant] = number
-        self._ask_next(number, question)
+        self._questions[question.number] = self._by_participant[participant] = question
+        self._ask_next(question)
 
-    def _ask_next(self, number: int, question: _Question) -> None:
+    def _ask_next(self, question: _Question) -> None:
         if question.timeout is not None:
             question.timeout.cancel()
         if not question.left:
-            self._settle(number, found=False)
+            self._settle(question, found=False)
             return
-        parent = question.left.pop(0)
+        question.parent = parent = question.left.pop(0)
         loop = asyncio.get_running_loop()
-        question.timeout = loop.call_later(QUESTION_TIME, self._ask_next, number, question)
-        question.parent = parent
+        question.timeout = loop.call_later(QUESTION_TIME, self._ask_next, question)
         if parent.is_open:  # else it is asked as soon as it opens
             self._put(question, parent)
 
-    def _put(self, question: _Question, parent: Session) -> None:
+    @staticmethod
+    def _put(question: _Question, parent: Session) -> None:
         question.parent = parent
-        number = self._open_questions[question.participant]
-        parent.send_control(wire.encode(Resolve(number, question.participant, question.asked)))
+        ask = Resolve(question.number, question.participant, question.asked)
+        parent.send_control(wire.encode(ask))
 
-    def _settle(self, number: int, *, found: bool) -> None:
-        question = self._questions.pop(number)
-        del self._open_questions[question.participant]
+    def _settle(self, question: _Question, *, found: bool) -> None:
+        del self._questions[question.number], self._by_participant[question.participant]
         if question.timeout is not None:
             question.timeout.cancel()
         for answered in question.answered:
             answered(found)
 
-    def _hear_answer(self, parent: Session, answer: Resolved) -> None:
+    def _receive_answer(self, parent: Session, answer: Resolved) -> None:
         question = self._questions.get(answer.number)
         if question is None or question.parent is not parent:
             return
         if not answer.found:
-            self._ask_next(answer.number, question)
+            self._ask_next(question)
             return
         kernel = self._kernel
         expiry = expiry_after(kernel.tick() // 1000, REMEMBERED)
         entry = RoutingEntry.of_discovery(question.participant, parent.address, expiry)
         with contextlib.suppress(LocalError):  # a session of this node has the name by now
             kernel.put_route(entry)
-        self._settle(answer.number, found=True)
+        self._settle(question, found=True)
 
     # What peers say
 
-    def hear(self, session: Session, payload: bytes) -> bool:
+    def receive(self, session: Session, payload: bytes) -> bool:
         """Take a payload from the peer of a session; False if it is none of a hierarchy."""
         told = wire.read(payload)
         if told is None:
@@ -264,7 +262,7 @@ class Hierarchy:
         if isinstance(told, Resolve):
             self._answer(session, told)
         elif isinstance(told, Resolved):
-            self._hear_answer(session, told)
+            self._receive_answer(session, told)
         elif isinstance(told, Declined):
             self._complain(session, f"the peer declined an announcement: {quote(told.why)}")
         elif isinstance(told, Withdraw) and session in self.parents:
@@ -274,14 +272,14 @@ class Hierarchy:
         elif session.from_outside:
             self._decline(session, "a peer from outside cannot be a leaf")
         elif self.is_hub and session not in self.parents:
-            self._hear_leaf(session, told)
+            self._receive_from_leaf(session, told)
         else:
             self._decline(
                 session, f"node {self._kernel.name} is not a hub; create it with hub=True"
             )
         return True
 
-    def _hear_leaf(self, session: Session, told: Payload) -> None:
+    def _receive_from_leaf(self, session: Session, told: Payload) -> None:
         if isinstance(told, Announce):
             _log.debug(
                 "session %s: %d participants announced", session.name, len(told.participants)
@@ -333,10 +331,10 @@ class Hierarchy:
         now = self._kernel.tick() // 1000
         if now >= session.checked_at + CHECK_INTERVAL:
             session.checked_at = now
-            self._forget_those_gone(session)
+            self._prune_participants(session)
         return len(session.participants) < limit
 
-    def _forget_those_gone(self, session: Session) -> None:
+    def _prune_participants(self, session: Session) -> None:
         """Forget participants that expired or moved elsewhere, and what they subscribed to."""
         table, now = self._kernel.router.table, self._kernel.tick() // 1000
         for name in list(session.participants):
@@ -410,3 +408,12 @@ class Hierarchy:
         session.complaints.add(why)
         _log.warning("session %s: %s", session.name, why)
         return True
+
+
+def _send(sessions: list[Session], *lists: tuple[Callable[[Any], Payload], Sequence[Any]]) -> None:
+    """Send each list to all these sessions, in as many payloads as it takes."""
+    for kind, items in lists:
+        for part in wire.in_payloads(items):
+            payload = wire.encode(kind(part))
+            for session in sessions:
+                session.send_control(payload)

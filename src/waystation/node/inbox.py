@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waystation.core.outcome import Verdict
@@ -15,38 +16,59 @@ from waystation.core.outcome import Verdict
 T = TypeVar("T")
 
 
-class WaitingLine(Generic[T]):
-    """Items that wait for room, in order.
+class Pending(asyncio.Future[Verdict | None]):
+    """What somebody waits for: the verdict once a message was taken, None if it never was.
 
-    The future of each has the verdict once the item was taken, None if it never was. Cancelling the
-    future withdraws the item.
+    Cancelling it withdraws the message.
     """
 
-    __slots__ = ("_gone", "line")
+    def reject(self) -> None:
+        """Tell that whoever the message waits for will not take it."""
+        self.give_up()
 
-    def __init__(self) -> None:
+    def give_up(self) -> None:
+        """Wait no longer, whoever the message waits for."""
+        if not self.done():
+            self.set_result(None)
+
+    def expire_after(self, seconds: float) -> None:
+        """Give up by itself when this time is over."""
+        alarm = self.get_loop().call_later(seconds, self.give_up)
+        self.add_done_callback(lambda _: alarm.cancel())
+
+
+class WaitingLine(Generic[T]):
+    """Items that wait for room, in order, each with what its sender waits for."""
+
+    __slots__ = ("_gone", "_on_leave", "line")
+
+    def __init__(self, on_leave: Callable[[], None] | None = None) -> None:
+        self.line: deque[tuple[T, Pending]] = deque()
         self._gone = 0  # how many in the line have given up, at least
-        self.line: deque[tuple[T, asyncio.Future[Verdict | None]]] = deque()
+        self._on_leave = on_leave  # called for each that gave up
 
-    def join(self, item: T, deadline: float | None) -> asyncio.Future[Verdict | None]:
-        """Wait until `deadline`, a time of the running loop's clock, or as long as it takes."""
-        loop = asyncio.get_running_loop()
-        pending: asyncio.Future[Verdict | None] = loop.create_future()
-        self.rejoin(item, pending)
-        if deadline is not None:
-            alarm = loop.call_at(deadline, reject, pending)
-            pending.add_done_callback(lambda _: alarm.cancel())
-        return pending
-
-    def rejoin(self, item: T, pending: asyncio.Future[Verdict | None]) -> None:
-        """Wait with a future that somebody waits for already."""
+    def join(self, item: T, pending: Pending) -> None:
+        """Let an item wait behind the others."""
         self.line.append((item, pending))
-        pending.add_done_callback(self._left)
+        pending.add_done_callback(self._leave)
 
-    def _left(self, pending: asyncio.Future[Verdict | None]) -> None:
+    def next(self) -> tuple[T, Pending] | None:
+        """Take out the first that still waits."""
+        line = self.line
+        while line:
+            first = line.popleft()
+            if not first[1].done():  # or it gave up meanwhile
+                first[1].remove_done_callback(self._leave)
+                return first
+        return None
+
+    def reject_all(self) -> None:
+        """Tell everybody that there will be no room."""
+        while (first := self.next()) is not None:
+            first[1].reject()
+
+    def _leave(self, _: asyncio.Future[Verdict | None]) -> None:
         """Remove those who gave up, as soon as that is every second one."""
-        if not pending.cancelled() and pending.result() is not None:
-            return
         line = self.line
         self._gone += 1
         if 2 * self._gone > len(line):
@@ -54,26 +76,8 @@ class WaitingLine(Generic[T]):
             waiting = [one for one in line if not one[1].done()]
             line.clear()
             line.extend(waiting)
-
-    def next(self) -> tuple[T, asyncio.Future[Verdict | None]] | None:
-        """Take out the first that still waits."""
-        line = self.line
-        while line:
-            first = line.popleft()
-            if not first[1].done():  # or it gave up meanwhile
-                return first
-        return None
-
-    def reject_all(self) -> None:
-        """Tell everybody that there will be no room."""
-        while self.line:
-            reject(self.line.popleft()[1])
-
-
-def reject(pending: asyncio.Future[Verdict | None]) -> None:
-    """Tell somebody that there will be no room, if that is still waited for."""
-    if not pending.done():
-        pending.set_result(None)
+        if self._on_leave is not None:
+            self._on_leave()
 
 
 class Inbox(Generic[T]):
@@ -97,6 +101,11 @@ class Inbox(Generic[T]):
     def __len__(self) -> int:
         return len(self.items)
 
+    @property
+    def is_read(self) -> bool:
+        """Whether somebody waits for an item."""
+        return self.reader is not None and not self.reader.done()
+
     def offer(self, item: T) -> bool:
         """Put an item in, unless there is no room or somebody has been waiting for it."""
         items = self.items
@@ -107,12 +116,6 @@ class Inbox(Generic[T]):
         if self.reader is not None:
             self.wake_reader()
         return True
-
-    def wait_for_room(
-        self, item: T, verdict: Verdict, deadline: float | None
-    ) -> asyncio.Future[Verdict | None]:
-        """Wait for room; the future has the verdict once the item was taken."""
-        return self.waiting.join((item, verdict), deadline)
 
     async def filled(self) -> None:
         """Return when there is something to take."""

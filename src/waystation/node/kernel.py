@@ -6,7 +6,7 @@ who bring messages differ only in what they do when nobody has room: a sender wa
 says (`Node.send`, `Node.route`), a callback does not wait (`post`), and the session of a peer is
 held back (`arrive`). `end` is the one function by which every message leaves (OB-1).
 
-Who receives is read from the routing table: each of its changes passes through `_changed`, which
+Who receives is read from the routing table: each of its changes passes through `_follow`, which
 alone writes `receivers`. So a name that has no entry has no receiver, and node and rules agree.
 """
 
@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from waystation.core.access import Access
 from waystation.core.address import LOCAL, Address
@@ -29,20 +29,21 @@ from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.node.absent import WaitingMessages
+from waystation.node.absent import AbsentReceivers
 from waystation.node.broadcasts import Broadcasts
 from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
+from waystation.node.inbox import Pending
 from waystation.node.links import Limits, Links
 from waystation.node.policy import Wait, check_seconds
-from waystation.node.receiver import NoRoom, Outbound, PendingVerdict, Receiver
+from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
 from waystation.node.requests import (
     REQUEST_PREFIX,
     PendingRequest,
     error_reply,
     wants_error_reply,
 )
-from waystation.node.session import Session, Verdicts
+from waystation.node.session import Session
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
 
@@ -61,7 +62,7 @@ _log = logging.getLogger("waystation.node")
 
 Observer: TypeAlias = Callable[[Record], None]
 Carrier: TypeAlias = Callable[[Message, Address], Reason | None]
-"""Takes a message to an address of its type; says why not, if it cannot."""
+"""Sends a message to an address of its type; returns the reason if that is impossible."""
 
 
 class Stage(Enum):
@@ -91,20 +92,21 @@ class Kernel:
         self.router = Router(hop_limit=hop_limit)
         self.limits = limits
         self.access = access
-        self.default_policy = Wait(limits.stall)
+        self.default_policy = Wait(limits.stall)  # of workers: others wait for them meanwhile
         self.stage = Stage.RUNNING
         self.new_id = new_ids()
         self.read_clock = clock
         self.latest = 0  # the instant that `tick` told last
         self.observers: list[Observer] = []
         self.carriers: dict[int, Carrier] = {}
-        self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_changed` only
+        self.workers: dict[Worker, None] = {}  # those that run, in the order of their start
+        self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_follow` only
         # By the names of this node's receivers: their local addresses, and the entries to them.
         self._own: dict[str, tuple[bytes, Receiver, RoutingEntry]] = {}
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
         self.broadcasts = Broadcasts(self)
-        self.absent = WaitingMessages(self)
+        self.absent = AbsentReceivers(self)
         self.waiting = Waiting(self)
         self.links = Links(self, limits, token, dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
@@ -112,17 +114,30 @@ class Kernel:
     @property
     def is_closed(self) -> bool:
         """Whether everything is refused."""
-        return self.stage is Stage.CLOSED
+        return self.stage is _CLOSED
 
-    def close(self) -> None:
-        """Refuse everything from now on, and reject what waits; the workers are stopped."""
+    def close(self, workers: Iterable[Worker]) -> None:
+        """Refuse everything from now on, and drop what waits, also for the stopped workers."""
         self.stage = Stage.CLOSED
-        for worker in self.workers():
+        for worker in workers:
             worker.drop_all(Reason.TRANSPORT_DOWN)
         for receiver in list(self.receivers.values()):
             if isinstance(receiver, PendingRequest):
                 receiver.give_up(Reason.REFUSED)
         self.absent.reject_all()
+
+    async def stop_workers(self, drain: float) -> list[Worker]:
+        """Let the workers handle what they have for a while, then stop them; returns them all."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + drain
+        # An event instead would have to be set for every message.
+        while clock() < deadline and any(worker.at_work for worker in self.workers):  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        workers = list(self.workers)
+        for worker in workers:
+            worker.stop()
+        await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
+        return workers
 
     # The clock
 
@@ -135,26 +150,20 @@ class Kernel:
         return now
 
     def expiry_in(self, seconds: float | None) -> Expiry:
-        """The instant so many seconds from now; NEVER for None."""
+        """The expiry of what lives this many seconds from now; NEVER for None."""
         if seconds is None:
             return NEVER
         return expiry_after(self.tick() // 1000, int(check_seconds(seconds) * 1000))
 
-    def deadline(self, seconds: float | None) -> float | None:
-        """The time of the event loop's clock so many seconds from now."""
-        if seconds is None:
-            return None
-        return asyncio.get_running_loop().time() + check_seconds(seconds)
-
     # How a message enters
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
-        """Take a message from somebody who cannot wait: without room it is dropped."""
+        """Take a message from a caller that cannot wait: without room it is dropped."""
         arrival = Arrival(message, self.tick(), from_global)
         verdict = self.take(arrival)
-        return self.waiting.give_up(verdict, arrival) if isinstance(verdict, NoRoom) else verdict
+        return self.waiting.drop(verdict, arrival) if type(verdict) is NoRoom else verdict
 
-    def arrive(self, message: Message, from_global: bool) -> PendingVerdict | None:
+    def arrive(self, message: Message, from_global: bool) -> Pending | None:
         """Take a message from a peer; a future when the peer has to be held back until then.
 
         `tick` was called for it, or for those that came with it.
@@ -162,10 +171,10 @@ class Kernel:
         self.latest = at = self.latest + 1
         arrival = Arrival(message, at, from_global)
         verdict = self.take(arrival)
-        return None if verdict.__class__ is Verdict else self.waiting.hold_back(verdict, arrival)
+        return self.waiting.hold_back(verdict, arrival) if type(verdict) is NoRoom else None
 
     def refuse(self, message: Message) -> Verdict:
-        """Drop a message that its sender may not send."""
+        """Drop a message that its sender is not allowed to send."""
         return self.drop(Arrival(message, self.tick()), Reason.REFUSED)
 
     def allows(self, message: Message, peer: str) -> bool:
@@ -175,7 +184,7 @@ class Kernel:
     # What becomes of it
 
     def take(self, arrival: Arrival) -> Verdict:
-        """Decide what becomes of a message, and do it; NoRoom when nobody could take it now."""
+        """Decide what becomes of a message, and do it; NoRoom if its receiver is full."""
         message = arrival.message
         addresses = message.onward_route.addresses
         if addresses:
@@ -194,8 +203,7 @@ class Kernel:
                 and len(message.return_route.addresses) < self.router.hop_limit
                 and self.stage is not _CLOSED
             ):
-                verdict = receiver.offer(arrival)
-                return NoRoom.at(receiver) if verdict is None else verdict
+                return receiver.offer(arrival)
         return self._decide(arrival)
 
     def _decide(self, arrival: Arrival) -> Verdict:
@@ -205,7 +213,7 @@ class Kernel:
         verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
         recipient = verdict.recipient
         if verdict.reason is Reason.NO_ROUTE and recipient is not None:
-            return NoRoom.at(self.absent.receiver(recipient, Reason.NO_ROUTE, recipient))
+            return self.absent.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
         if verdict.address is None:
             return self.end(arrival, verdict)
         return self._pass_on(arrival, verdict, verdict.address)
@@ -221,11 +229,10 @@ class Kernel:
             return self.end(arrival, verdict)
         if isinstance(hop, Reason):
             return self.drop(arrival, hop, verdict.recipient)
-        taken = hop.offer(arrival)
-        return NoRoom.at(hop) if taken is None else taken
+        return hop.offer(arrival)
 
     def _next_hop(self, message: Message, verdict: Verdict, address: Address) -> Receiver | Reason:
-        """Who takes a message to an address, or why nobody does."""
+        """The receiver that leads to an address, or the reason why there is none."""
         to_place = message.onward_route.first == address
         if address.type == LOCAL:  # of a session: a leaf or a parent told of the participant
             session = self.receivers.get(address.data)
@@ -263,7 +270,7 @@ class Kernel:
     # How it ends
 
     def end(self, arrival: Arrival, verdict: Verdict) -> Verdict:
-        """Note how a message ended here. Called once for each, by whoever had it last (OB-1)."""
+        """Record the outcome of a message; its last owner calls this, exactly once (OB-1)."""
         if self.observers:
             self.notify(MessageRecord(arrival, verdict, self.tick()))
         if verdict.reason is not None:
@@ -271,11 +278,11 @@ class Kernel:
         return verdict
 
     def drop(self, arrival: Arrival, reason: Reason, recipient: str | None = None) -> Verdict:
-        """Note that a message ended here without having reached its recipient."""
+        """Record that a message was dropped."""
         return self.end(arrival, Verdict.dropped(reason, recipient))
 
     def end_all(self, ended: Iterable[tuple[Arrival, Verdicts]]) -> None:
-        """Note that all these messages ended at this moment."""
+        """Record the outcomes of messages that a link has written."""
         if self.observers:
             at = self.tick()
             for arrival, verdicts in ended:
@@ -284,14 +291,14 @@ class Kernel:
                     self.notify(MessageRecord(arrival, verdict, at))
 
     def lose_all(self, lost: Iterable[tuple[Arrival, Verdicts]]) -> None:
-        """Note that a link broke before it had written these messages."""
+        """Record that a link broke before it had written these messages."""
         for arrival, verdicts in lost:
             for verdict in verdicts:
                 recipient = verdict.recipient if arrival.multicast_id is not None else None
                 self.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
 
     def notify(self, record: Record) -> None:
-        """Tell the observers; one that raises hurts nobody but itself."""
+        """Call the observers; an exception in one does not affect the others."""
         for observer in self.observers:
             try:
                 observer(record)
@@ -299,7 +306,7 @@ class Kernel:
                 _log.exception("an observer of node %s failed", self.name)
 
     def _note_drop(self, message: Message, verdict: Verdict) -> None:
-        """Log a drop, and tell whoever waits for a reply that there will be none."""
+        """Log a drop, and send the error reply if the message was a request."""
         reason = verdict.reason
         assert reason is not None
         _log.debug(
@@ -316,7 +323,7 @@ class Kernel:
     # Who receives
 
     def add_receiver(self, address: Address, receiver: Receiver, entry: RoutingEntry) -> None:
-        """Give a receiver of this node its local address, and the entry of that name.
+        """Add a receiver of this node under its local address, with its routing entry.
 
         Called again for the same receiver, it replaces the entry.
         """
@@ -324,14 +331,20 @@ class Kernel:
         self._put(entry)
 
     def remove_receiver(self, address: Address, name: str | None = None) -> None:
-        """Take a name from its receiver; `name` is that of the address, if it is at hand."""
+        """Remove a receiver and its entry; `name` saves decoding the address."""
         name = name or address.name
         if address.data in self.receivers:  # or the table refused its entry (RE-15)
             self.remove_route(name)
         del self._own[name]
 
+    def remove_worker(self, worker: Worker) -> None:
+        """Take all names from a worker that still has them."""
+        for address in worker.addresses:
+            if self.worker(address.name) is worker:
+                self.remove_receiver(address)
+
     def put_route(self, entry: RoutingEntry) -> RouteChange:
-        """Say where a participant is; the rules decide whether that counts (RE).
+        """Put an entry into the routing table; the rules decide whether it is accepted (RE).
 
         Raises LocalError for an entry that nobody here could follow: over the name of a worker, a
         session or a subscriber of this node, or to a local address that is no session's.
@@ -352,23 +365,23 @@ class Kernel:
             )
 
     def remove_route(self, participant: str) -> RouteChange | None:
-        """Forget where a participant is; None when nothing was known."""
+        """Remove the entry of a participant; None if there was none."""
         at = self.tick()
         change = self.router.table.remove(participant, at // 1000)
         if change is not None:
-            self._changed(change, at)
+            self._follow(change, at)
         return change
 
     def remove_routes_over(self, address: Address) -> list[RouteChange]:
-        """Forget every entry that points at a session, since it ended (RE-12)."""
+        """Remove every entry that points at a session, since it ended (RE-12)."""
         at = self.tick()
         changes = self.router.table.remove_address(address, at // 1000)
         for change in changes:
-            self._changed(change, at)
+            self._follow(change, at)
         return changes
 
     def remember_sender(self, message: Message, session: Session) -> None:
-        """Keep the way back to who asks from outside, for as long as the request lives (RE-13)."""
+        """Keep the return route to a sender from outside until its request expires (RE-13)."""
         back = message.return_route.addresses
         if len(back) < 2 or back[-1].type != LOCAL:
             return
@@ -397,7 +410,7 @@ class Kernel:
         return address
 
     def is_own_name(self, name: str) -> bool:
-        """Whether a name belongs to this node itself, so that nobody else can have it."""
+        """Whether a name belongs to this node itself, and cannot be announced by others."""
         return name in self._own or self.is_reserved(name)
 
     def has_receiver(self, name: str, receiver: Receiver) -> bool:
@@ -415,14 +428,12 @@ class Kernel:
         own = self._own.get(name)
         return own[1].worker if own is not None and isinstance(own[1], WorkerAddress) else None
 
-    def workers(self) -> list[Worker]:
-        """All workers, each once."""
-        receivers = self.receivers.values()
-        found = (one.worker for one in receivers if isinstance(one, WorkerAddress))
-        return list(dict.fromkeys(found))
+    def is_worker_task(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task runs the handlers of a worker of this node."""
+        return any(worker.task is task for worker in self.workers)
 
     def receiver_at(self, address: Address) -> Receiver | None:
-        """Who gets what is addressed there, if that can be found out now."""
+        """The receiver of a copy for this address, if there is one now."""
         if address.type == LOCAL:
             return self.receivers.get(address.data)
         if self.links.transport(address.type) is None:
@@ -435,11 +446,11 @@ class Kernel:
             self._purge_at = at + PURGE_INTERVAL
             self.router.table.purge(at // 1000)
         change = self.router.table.put(entry, at // 1000)
-        self._changed(change, at)
+        self._follow(change, at)
         self.absent.appeared(entry.participant)
         return change
 
-    def _changed(self, change: RouteChange, at: int) -> None:
+    def _follow(self, change: RouteChange, at: int) -> None:
         """Follow a change of the routing table: every one passes here."""
         own = self._own.get(change.entry.participant)
         if own is not None and change.accepted:
@@ -451,12 +462,12 @@ class Kernel:
         if self.observers:
             self.notify(ChangeRecord(change, at))
         if self.hierarchy.parents or self.hierarchy.is_hub:
-            self.hierarchy.heard_of(change)
+            self.hierarchy.route_changed(change)
         if self.router.has_global_transport and change.accepted:
             self.broadcasts.provider_changed(change.entry.participant)
 
     def _check_replaces_nothing(self, entry: RoutingEntry) -> None:
-        """Let only what the table refuses, or what leads to the same receiver, over an own name."""
+        """Raise LocalError for an entry that would take a name from its receiver."""
         existing = self.router.table.lookup(entry.participant, self.tick() // 1000)
         if existing is None or (
             REPLACES[existing.local, entry.local] and not _lead_to_same(existing, entry)

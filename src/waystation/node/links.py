@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -23,8 +23,9 @@ from waystation.core.record import SessionKind, SessionRecord
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
+from waystation.net.dialer import keep
 from waystation.node.policy import check_seconds
-from waystation.node.session import TOO_MANY_SESSIONS, Session
+from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
 from waystation.wire.hello import Greeting, Hello
 
@@ -51,16 +52,6 @@ class Limits(Struct, frozen=True, kw_only=True):
     stall: float = 30.0
     appear: float = 0.0
     participants: int = 100_000
-
-
-class _Unreachable:
-    """A place that could not be reached, and is left alone until it is time to try again."""
-
-    __slots__ = ("backoff", "retry_at")
-
-    def __init__(self) -> None:
-        self.backoff = Backoff()
-        self.retry_at = 0.0
 
 
 class Listening:
@@ -100,7 +91,7 @@ class Links:
         self._token = token
         self._transports: dict[int, Transport] = {}
         self._listeners: list[Listening] = []
-        self.unreachable: dict[Address, _Unreachable] = {}
+        self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
         self._tasks: set[asyncio.Task[None]] = set()
         self._broadcasters: list[Broadcaster] = []
         self._unstarted: list[Broadcaster] = []
@@ -124,12 +115,11 @@ class Links:
     def start_broadcasters(self) -> None:
         """Let broadcasters connect, as soon as there is an event loop."""
         try:
-            loop = asyncio.get_running_loop()
+            asyncio.get_running_loop()
         except RuntimeError:
             return
-        waiting, self._unstarted = self._unstarted, []
-        for broadcaster in waiting:
-            self._track(loop.create_task(broadcaster.start(), name="waystation broadcaster"))
+        while self._unstarted:
+            self._start(self._unstarted.pop(0).start(), "waystation broadcaster")
 
     def transport(self, number: int) -> Transport | None:
         """The transport of an address type."""
@@ -154,6 +144,11 @@ class Links:
             )
         return address
 
+    @property
+    def listening(self) -> list[Listening]:
+        """The listeners so far."""
+        return list(self._listeners)
+
     async def listen(self, text: str, token: bytes | None, *, outside: bool) -> Listening:
         """Open a listener."""
         address = self.parse(text)
@@ -161,8 +156,10 @@ class Links:
 
         def accept() -> Session | None:
             if self._is_full():
-                refused = (Reason.REFUSED, TOO_MANY_SESSIONS)
-                self._record(SessionKind.REFUSED, "", address, None, *refused)
+                _log.debug("listener %s: a peer is refused, %s", text, TOO_MANY_SESSIONS)
+                refused = (SessionKind.REFUSED, "", str(address), None)
+                ending = (Reason.REFUSED, TOO_MANY_SESSIONS, self.kernel.tick())
+                self.kernel.notify(SessionRecord(*refused, *ending))
                 return None
             session = self._session(Address(address.type, b"?"), token, outgoing=False)
             session.from_outside = outside
@@ -182,7 +179,7 @@ class Links:
         token: bytes | None,
         *,
         wait: float | None,
-        keep: bool,
+        reconnects: bool,
         parent: bool,
     ) -> Session:
         """Open a session under a name of its own, and keep it open."""
@@ -194,48 +191,47 @@ class Links:
                 hint="give one or more addresses of one peer, all on one transport",
             )
         own = None if name is None else self._free_address(name)
-        session = self._session(addresses[0], token, outgoing=True, own=own, reconnects=keep)
+        session = self._session(addresses[0], token, outgoing=True, own=own, reconnects=reconnects)
         session.candidates = len(addresses)
         self._register(session)
         if parent:
-            self.kernel.hierarchy.adopt(session)
+            self.kernel.hierarchy.add_parent(session)
         self.by_place.setdefault(session.place, session)
-        loop = asyncio.get_running_loop()
-        keeper = loop.create_task(
-            self._keep(session, [address.data.decode() for address in addresses]),
-            name=f"waystation session {session.name}",
-        )
-        session.keeper = keeper
-        self._track(keeper)
+        found = [address.data.decode() for address in addresses]
+        connecting = self._keep(session, found) if reconnects else self._dial_once(session, found)
+        session.keeper = self._start(connecting, f"waystation session {session.name}")
         if wait is not None:
             await self._wait_until_open(session, wait)
         return session
 
     def reach(self, place: Address) -> Session | None:
-        """The session to a place; None when nobody was there a moment ago."""
+        """The session with a place, which is opened if need be; None while it cannot be reached."""
         session = self.by_place.get(place)
         if session is not None:
             return session
-        unreachable = self.unreachable.get(place)
         loop = asyncio.get_running_loop()
-        if self._is_full() or (unreachable is not None and loop.time() < unreachable.retry_at):
+        _, retry_at = self.unreachable.get(place, (None, 0.0))
+        if self._is_full() or loop.time() < retry_at:
             return None
         session = self._session(place, None, outgoing=True)
         self.by_place[place] = session
-        self._track(loop.create_task(self._reach(session), name=f"waystation dial {place}"))
+        self._start(
+            self._dial_once(session, [place.data.decode(errors="replace")]),
+            f"waystation dial {place}",
+        )
         return session
 
     def own_address(self) -> str | None:
         """Where the first listener of this node is reached, with the name of its type."""
-        for listening in self._listeners:
-            kind = self.kernel.router.types.name(listening.address.type)
-            return f"{kind}#{listening.place}"
-        return None
+        if not self._listeners:
+            return None
+        first = self._listeners[0]
+        return f"{self.kernel.router.types.name(first.address.type)}#{first.place}"
 
     # What sessions tell
 
     def link_made(self, session: Session, link: Link) -> bool:
-        """Count a session whose link is there; says whether it may stay."""
+        """Count a session whose link was made; returns False if there are too many."""
         if not session.outgoing or session.candidates > 1:
             self._set_place(session, Address(session.place.type, link.place.encode()))
         if self._is_full():
@@ -248,22 +244,22 @@ class Links:
         self.unreachable.pop(session.place, None)
         if not self._is_registered(session):
             self._register(session)
-        self._record(SessionKind.OPENED, session.name, session.place, session.peer, None, "")
-        self.kernel.hierarchy.opened(session)
+        self._tell(SessionKind.OPENED, session, session.peer, (None, ""))
+        self.kernel.hierarchy.link_opened(session)
 
-    def link_closed(self, session: Session, reason: Reason | None, detail: str) -> None:
+    def link_closed(self, session: Session) -> None:
         """Tell that an open session lost its link."""
-        self._record(SessionKind.CLOSED, session.name, session.place, session.peer, reason, detail)
-        self.kernel.hierarchy.lost(session)
+        self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
+        self.kernel.hierarchy.link_lost(session)
 
-    def link_refused(self, session: Session, reason: Reason | None, detail: str) -> None:
+    def link_refused(self, session: Session) -> None:
         """Tell that a session lost its link before it opened."""
-        self._record(SessionKind.REFUSED, session.name, session.place, session.peer, reason, detail)
+        self._tell(SessionKind.REFUSED, session, session.peer, session.ending)
         self._retry_later(session)
 
-    def not_linked(self, session: Session, reason: Reason | None, detail: str) -> None:
+    def not_linked(self, session: Session) -> None:
         """Tell that a session got no link."""
-        self._record(SessionKind.REFUSED, session.name, session.place, None, reason, detail)
+        self._tell(SessionKind.REFUSED, session, None, session.ending)
         self._retry_later(session)
 
     def forget(self, session: Session) -> None:
@@ -272,7 +268,7 @@ class Links:
         if self.by_place.get(session.place) is session:
             del self.by_place[session.place]
         if self._is_registered(session):
-            self.kernel.hierarchy.disown(session)
+            self.kernel.hierarchy.session_ended(session)
             self.kernel.remove_receiver(session.address)
         session.reject_all()
         if session.keeper is not None and session.keeper is not asyncio.current_task():
@@ -378,29 +374,26 @@ class Links:
         if self._is_registered(session):
             self._register(session)
 
-    async def _reach(self, session: Session) -> None:
-        """Connect to a place that a route named."""
-        if not await self._dial(session, [session.place.data.decode(errors="replace")]):
+    async def _dial_once(self, session: Session, places: list[str]) -> None:
+        """Connect a session that ends with its link."""
+        if not await self._dial(session, places):
             session.give_up()
 
     async def _keep(self, session: Session, places: list[str]) -> None:
-        """Connect, and connect again whenever the link is gone."""
-        backoff = Backoff()
-        while not session.ended:
+        """Connect, and connect again whenever the link is gone, until the session is forgotten."""
+
+        async def connect() -> bool:
             opened = session.openings
             if await self._dial(session, places):
                 while session.has_link or session.is_stalled:
                     await asyncio.shield(session.change)
-            if not session.reconnects:
-                session.give_up()
-                return
-            if session.openings > opened:
-                backoff.reset()
             places.append(places.pop(0))  # the next first, should this one accept and then fail
-            await asyncio.sleep(backoff.next())
+            return session.openings > opened
+
+        await keep(connect, backoff=Backoff())
 
     async def _dial(self, session: Session, places: Sequence[str]) -> bool:
-        """Try to make a link; says whether there is one, or was."""
+        """Try to make a link; returns whether one was made."""
         _log.debug("session %s: connecting to %s", session.name, ", ".join(places))
         try:
             await self._transports[session.place.type].dial(places, session)
@@ -427,42 +420,41 @@ class Links:
             await self._wait_for_name(session)
 
     async def _wait_for_name(self, session: Session) -> None:
-        """Give a parent a moment to tell its name: its hello may come after it opened."""
+        """Wait a moment for the name of a parent: its hello may come after the session opened."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.NAME_TIMEOUT):
                 while session.peer is None and not session.ended:
                     await asyncio.shield(session.change)
 
     def _retry_later(self, session: Session) -> None:
-        """Let no route connect again at once to a place where no session opened."""
+        """Delay the next attempt of a route to connect to a place where no session opened."""
         if session.reconnects or not session.outgoing:
             return
-        unreachable = self.unreachable.get(session.place)
-        if unreachable is None:
-            if len(self.unreachable) >= self.UNREACHABLE_LIMIT:
-                self.unreachable.clear()
-            unreachable = self.unreachable[session.place] = _Unreachable()
-        pause = unreachable.backoff.next()
-        unreachable.retry_at = asyncio.get_running_loop().time() + pause
+        backoff, _ = self.unreachable.get(session.place) or (Backoff(), 0.0)
+        if len(self.unreachable) >= self.UNREACHABLE_LIMIT:
+            self.unreachable.clear()
+        retry_at = asyncio.get_running_loop().time() + backoff.next()
+        self.unreachable[session.place] = (backoff, retry_at)
 
-    def _track(self, task: asyncio.Task[None]) -> None:
-        """Keep a task from being collected while it runs."""
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run a task that ends with the node at the latest."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _is_full(self) -> bool:
         return self.closing or len(self.sessions) >= self.limits.sessions
 
-    def _record(
-        self,
-        kind: SessionKind,
-        name: str,
-        place: Address,
-        peer: str | None,
-        reason: Reason | None,
-        detail: str,
-    ) -> None:
-        level = logging.DEBUG if reason is None or not name else logging.INFO
-        _log.log(level, "session %s with %s: %s, %s, %s", name, place, kind.value, reason, detail)
-        kernel = self.kernel
-        kernel.notify(SessionRecord(kind, name, str(place), peer, reason, detail, kernel.tick()))
+    def _tell(self, kind: SessionKind, session: Session, peer: str | None, ending: Ending) -> None:
+        reason, detail = ending
+        level = logging.DEBUG if reason is None else logging.INFO
+        why = f": {detail}" if reason is None else f": {reason}, {detail}"
+        _log.log(
+            level,
+            "session %s with %s at %s %s%s",
+            *(session.name, peer or "an unknown node", session.place, kind.value),
+            why if detail else "",
+        )
+        place, at = str(session.place), self.kernel.tick()
+        self.kernel.notify(SessionRecord(kind, session.name, place, peer, reason, detail, at))

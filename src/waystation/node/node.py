@@ -22,17 +22,18 @@ from waystation.core.access import Access
 from waystation.core.address import Address, Route
 from waystation.core.directory import Provider, Scope
 from waystation.core.expiry import NEVER, Expiry
-from waystation.core.message import HOP_LIMIT, Arrival, Message, no_bytes
+from waystation.core.message import HOP_LIMIT, Arrival, Message, not_bytes_error
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
-from waystation.node.directory import ProviderDirectory
+from waystation.node.directory import Leave, Lookup, ProviderDirectory
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
+from waystation.node.receiver import NoRoom
 from waystation.node.requests import PendingRequest, Undeliverable
 from waystation.node.runner import stop_signals
 from waystation.node.session import Session
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from waystation.journal import Journal
 
 INBOX: Final = 1_000
-"""How many messages wait for a worker before its senders have to."""
+"""Default capacity of an inbox, in messages."""
 
 _RUNNING: Final = Stage.RUNNING
 _ROUTES: Final = 4_096  # how many parsed routes a node remembers
@@ -94,10 +95,10 @@ class Node:
         self.name = name
         self.router = kernel.router
         self.new_id = kernel.new_id
-        self.default_policy = kernel.default_policy  # of workers; others wait for them meanwhile
         self._links = kernel.links
         self._directory = kernel.directory = ProviderDirectory(self, kernel)
         self._routes: dict[str, Route] = {}
+        self._closing: asyncio.Task[None] | None = None
         for transport in transports if transports is not None else (Tcp(),):
             self._links.use(transport)
         self._journal = None if journal is None else self._start_journal(journal)
@@ -170,17 +171,22 @@ class Node:
         return worker
 
     async def stop_worker(self, name: str) -> None:
-        """Stop the worker of this name, with all its names; what waits for it has no route."""
+        """Stop the worker of this name, with all its names; what waits for it has no route.
+
+        A handler may stop its own worker, which then ends when the handler returns.
+        """
         worker = self._kernel.worker(Address.parse(name).name)
         if worker is None:
             raise LocalError(
                 f"there is no worker {quote(name)}", rule="WK-1", hint="start it first"
             )
-        for address in worker.addresses:
-            self._kernel.remove_receiver(address)
-        worker.task.cancel()
-        await asyncio.wait([worker.task])
-        worker.drop_all(Reason.NO_ROUTE)
+        self._kernel.remove_worker(worker)
+        worker.stop()
+        try:
+            if worker.task is not asyncio.current_task():
+                await asyncio.wait([worker.task])
+        finally:
+            worker.drop_all(Reason.NO_ROUTE)
 
     # Other nodes
 
@@ -227,7 +233,7 @@ class Node:
         it does not know.
         """
         return await self._links.connect(
-            places, name, _secret(token), wait=wait, keep=keep, parent=parent
+            places, name, _secret(token), wait=wait, reconnects=keep, parent=parent
         )
 
     @property
@@ -240,10 +246,20 @@ class Node:
         """The sessions that have a link."""
         return list(self._links.sessions.values())
 
+    @property
+    def listening(self) -> list[Listening]:
+        """Where peers connect."""
+        return self._links.listening
+
+    @property
+    def draining(self) -> bool:
+        """Whether it takes nothing new any more, since it is being closed or is closed."""
+        return self._kernel.stage is not _RUNNING
+
     # Routes
 
     def put_route(self, entry: RoutingEntry) -> RouteChange:
-        """Say where a participant elsewhere is; the rules decide whether that counts (RE).
+        """Put an entry for a participant elsewhere; the rules decide whether it is accepted (RE).
 
         Raises LocalError for an entry that this node could not follow: one that takes the name of
         a worker, session or subscriber of its own, or a local one without a session behind it.
@@ -251,7 +267,7 @@ class Node:
         return self._kernel.put_route(entry)
 
     def remove_route(self, participant: str) -> RouteChange | None:
-        """Forget where a participant elsewhere is; None when nothing was known."""
+        """Remove the entry of a participant elsewhere; None if there was none."""
         self._kernel.check_not_own(participant, rule="RE-11")
         return self._kernel.remove_route(participant)
 
@@ -282,13 +298,13 @@ class Node:
 
     async def unregister(self, participant: str) -> None:
         """Take a participant off all lists; its worker goes on."""
-        await self._directory.unregister(participant)
+        await self._directory.leave(Leave(participant))
 
     async def discover(
         self, domain: str, name: str, scope: Scope = Scope.LOCAL_THEN_GLOBAL
     ) -> list[Provider]:
         """Find who offers something; whoever is elsewhere can then be sent to by name (RE-14)."""
-        return await self._directory.discover(domain, name, scope)
+        return await self._directory.lookup(Lookup(domain, name, scope))
 
     # Broadcasts
 
@@ -311,7 +327,7 @@ class Node:
         """
         multicast_id = str(MulticastId.of(provider or self.name, broadcast, partition))
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(ttl)
         onward = Route((Address(MULTICAST, multicast_id.encode()),))
@@ -358,7 +374,7 @@ class Node:
         if onward is None:
             onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
@@ -368,7 +384,7 @@ class Node:
         if kernel.stage is not _RUNNING:
             return kernel.drop(arrival, Reason.REFUSED)
         verdict = kernel.take(arrival)
-        if verdict.__class__ is Verdict:
+        if type(verdict) is not NoRoom:
             return verdict
         return await kernel.waiting.wait(verdict, arrival, policy)
 
@@ -387,7 +403,7 @@ class Node:
         """
         onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(check_seconds(timeout))
         if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
@@ -419,7 +435,7 @@ class Node:
         kernel = self._kernel
         arrival = Arrival(message, kernel.tick())
         verdict = kernel.take(arrival)
-        if verdict.__class__ is Verdict:
+        if type(verdict) is not NoRoom:
             return verdict
         return await kernel.waiting.wait(verdict, arrival, policy)
 
@@ -431,12 +447,12 @@ class Node:
         return kernel.post(message, from_global=from_global)
 
     def expiry_in(self, seconds: float | None) -> Expiry:
-        """The expiry of a message that lives so many seconds from now; NEVER for None."""
+        """The expiry of a message that lives this many seconds from now; NEVER for None."""
         return self._kernel.expiry_in(seconds)
 
-    def tick(self) -> int:
-        """The instant, in microseconds since the epoch: it never goes back, or comes twice."""
-        return self._kernel.tick()
+    def now(self) -> int:
+        """The time by the node's clock, in milliseconds since the epoch; it never goes back."""
+        return self._kernel.tick() // 1000
 
     # Observing and closing
 
@@ -459,22 +475,29 @@ class Node:
 
         From now on nothing new is taken, from here or from peers. What the workers send meanwhile
         still goes out. What was not handled in time is TRANSPORT_DOWN.
+
+        Returns when the node is closed, whoever closed it first. Only a handler of the node does
+        not wait for that, since the node waits for the handler.
         """
+        if self._closing is None:
+            closing = self._close(check_seconds(drain))
+            self._kernel.stage = Stage.DRAINING
+            self._links.stop_listening()
+            loop = asyncio.get_running_loop()
+            self._closing = loop.create_task(closing, name=f"waystation close {self.name}")
+        if not self._kernel.is_worker_task(asyncio.current_task()):
+            await asyncio.shield(self._closing)
+
+    async def _close(self, drain: float) -> None:
         kernel = self._kernel
-        if kernel.stage is not _RUNNING:
-            return
-        kernel.stage = Stage.DRAINING
-        self._links.stop_listening()
-        workers = kernel.workers()
-        await _finish(workers, check_seconds(drain))
-        kernel.close()
+        workers = await kernel.stop_workers(drain)
+        kernel.close(workers)
         await self._directory.close()
         kernel.broadcasts.close()
         await self._links.close()
         await _turns(3)  # who was rejected tells how its message ended
         for worker in workers:
-            for address in worker.addresses:
-                kernel.remove_receiver(address)
+            kernel.remove_worker(worker)
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
 
@@ -483,7 +506,7 @@ class Node:
             return route
         found = self._routes.get(route)
         if found is None:
-            self.router.types.know_usual(route)
+            self.router.types.reserve_usual(route)
             found = Route.parse(route, self.router.types.numbers)
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
@@ -498,20 +521,8 @@ class Node:
         return journal
 
 
-async def _finish(workers: list[Worker], seconds: float) -> None:
-    """Let workers handle what they have for a while, then stop them."""
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + seconds
-    # An event instead would have to be set for every message.
-    while clock() < deadline and any(worker.at_work for worker in workers):  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
-    for worker in workers:
-        worker.task.cancel()
-    await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
-
-
 async def _turns(number: int) -> None:
-    """Let everything that is ready happen, so many times."""
+    """Let the event loop run this many times."""
     for _ in range(number):
         await asyncio.sleep(0)
 

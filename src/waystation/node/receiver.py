@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.node.inbox import Inbox, Pending
 
 if TYPE_CHECKING:
     from waystation.node.session import Session
 
-PendingVerdict: TypeAlias = "asyncio.Future[Verdict | None]"
-"""What somebody waits for: the verdict once the message was taken, None if it never was."""
+Verdicts: TypeAlias = tuple[Verdict, ...]
+"""A verdict for each who gets a message behind one receiver."""
 
 
 class Receiver(Protocol):
@@ -28,12 +28,12 @@ class Receiver(Protocol):
         """Why it takes no message at the moment."""
         ...
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
-        """Take a message now; None when there is no room for it."""
+    def offer(self, arrival: Arrival) -> Verdict:
+        """Take a message now; NoRoom if it has to wait."""
         ...
 
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        """Take a message as soon as there is room, or not at all after the deadline."""
+    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+        """Take a message as soon as there is room, unless its sender gives up before."""
         ...
 
     def waiting(self) -> int:
@@ -56,37 +56,86 @@ class NoRoom(Verdict, frozen=True, kw_only=True, gc=True):
         return cls(Outcome.DROPPED, receiver.refusal, recipient, receiver=receiver)
 
 
+class InboxReceiver:
+    """A receiver that puts messages into an inbox."""
+
+    __slots__ = ("_inbox", "verdict")
+
+    refusal: Final = Reason.QUEUE_FULL
+
+    def __init__(self, verdict: Verdict, inbox: Inbox[Arrival]) -> None:
+        self.verdict = verdict
+        self._inbox = inbox
+
+    def offer(self, arrival: Arrival) -> Verdict:
+        """Put a message into the inbox, unless it is full."""
+        return self.verdict if self._inbox.offer(arrival) else NoRoom.at(self)
+
+    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+        """Put a message into the inbox as soon as there is room."""
+        self._inbox.waiting.join((arrival, self.verdict), pending)
+
+    def waiting(self) -> int:
+        """How many messages wait for room in the inbox."""
+        return len(self._inbox.line)
+
+
+class ReadyReceiver:
+    """A receiver that always has room."""
+
+    __slots__ = ()
+
+    refusal: Final = Reason.REFUSED
+
+    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+        """Never called."""
+        raise AssertionError((arrival, pending))
+
+    def waiting(self) -> int:
+        """Nothing ever waits for it."""
+        return 0
+
+
 class Outbound:
     """A message on its way into a session, for one or more receivers behind it.
 
     It has the routes that the peer is to see, and a verdict for each of those receivers.
     """
 
-    __slots__ = ("_message", "_session", "_verdicts")
+    __slots__ = ("_message", "_session", "verdicts")
 
-    def __init__(self, session: Session, message: Message, verdicts: tuple[Verdict, ...]) -> None:
+    def __init__(self, session: Session, message: Message, verdicts: Verdicts) -> None:
         self._session = session
-        self._message = session.outbound(message)
-        self._verdicts = verdicts
+        onward = message.onward_route.pushed(session.place)
+        self._message = message.rerouted(onward, message.return_route)
+        self.verdicts = verdicts
 
     @property
     def verdict(self) -> Verdict:
         """What becomes of it for the first of the receivers."""
-        return self._verdicts[0]
+        return self.verdicts[0]
 
     @property
     def refusal(self) -> Reason:
         """Why the session takes no message at the moment."""
         return self._session.refusal
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         """Give it to the session, if its link can have it now."""
-        return self._session.offer_outbound(arrival, self._message, self._verdicts)
+        session = self._session
+        if session.is_ready:
+            return session.carry(arrival, self._message, self.verdicts)
+        return NoRoom.at(self)
 
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
+    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
         """Give it to the session as soon as its link can have it."""
-        return self._session.wait_outbound(arrival, self._message, self._verdicts, deadline)
+        self._session.wait_for_link(arrival, self._message, self.verdicts, pending)
 
     def waiting(self) -> int:
         """How many messages wait for the session."""
         return self._session.waiting()
+
+
+def verdicts_of(receiver: Receiver) -> Verdicts:
+    """What becomes of a message that a receiver takes, for each who gets it there."""
+    return receiver.verdicts if isinstance(receiver, Outbound) else (receiver.verdict,)

@@ -16,7 +16,7 @@ import msgspec
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.node.receiver import PendingVerdict
+from waystation.node.receiver import ReadyReceiver
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -40,12 +40,10 @@ class Undeliverable(msgspec.Struct, frozen=True):
 _decoder: Final = msgspec.json.Decoder(Undeliverable)
 
 
-class PendingRequest:
+class PendingRequest(ReadyReceiver):
     """A request that waits for its reply: the receiver at the address where its route ends."""
 
     __slots__ = ("_kernel", "address", "name", "reply", "verdict")
-
-    refusal: Final = Reason.QUEUE_FULL
 
     def __init__(self, kernel: Kernel) -> None:
         self.name = f"{REQUEST_PREFIX}{secrets.token_hex(8)}"  # who could guess it could reply
@@ -55,20 +53,12 @@ class PendingRequest:
         self.reply: asyncio.Future[Message | Undeliverable | None] = loop.create_future()
         self._kernel = kernel
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         """Take the reply; what comes after it is delivered to nobody."""
         if not self.reply.done():
             message = arrival.message
             self.reply.set_result(is_error(message) or message)
         return self._kernel.end(arrival, self.verdict)
-
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        """Never called: there is always room."""
-        raise AssertionError((arrival, deadline))
-
-    def waiting(self) -> int:
-        """Nothing ever waits for it."""
-        return 0
 
     def give_up(self, reason: Reason | None = None) -> None:
         """Wait no longer: nobody replied in time, or, for a reason, nobody will."""

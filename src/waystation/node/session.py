@@ -34,17 +34,18 @@ from waystation.core.session import (
     step,
 )
 from waystation.errors import RemoteError, quote
-from waystation.node.inbox import WaitingLine
+from waystation.node.inbox import Pending, WaitingLine
+from waystation.node.receiver import NoRoom, Verdicts
 from waystation.transports.transport import Link
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.links import Links
 
-Verdicts: TypeAlias = tuple[Verdict, ...]  # one for each who gets the message behind a session
-
 UNREAD_LIMIT: Final = 1024 * 1024
-"""At most this many bytes of answers wait for a peer that does not read them."""
+"""Maximum number of bytes of answers that wait for a peer which does not read them."""
+
+Ending: TypeAlias = tuple[Reason | None, str]  # why a link is gone, or could not be made
 
 TOO_MANY_SESSIONS: Final = "the limit of sessions is reached"
 
@@ -65,7 +66,6 @@ class Session:
         "_beat_timer",
         "_by_name",
         "_by_place",
-        "_ending",
         "_failure",
         "_greeting",
         "_inflow",
@@ -73,7 +73,6 @@ class Session:
         "_links",
         "_make_greeting",
         "_outflow",
-        "_ready",
         "_send",
         "_state",
         "_types",
@@ -85,8 +84,10 @@ class Session:
         "change",
         "checked_at",
         "complaints",
+        "ending",
         "from_outside",
         "is_parent",
+        "is_ready",
         "keeper",
         "openings",
         "outgoing",
@@ -129,7 +130,7 @@ class Session:
         self._link: Link | None = None
         self._send: Callable[[Message], Reason | None] = _send_without_link
         # OPEN, outflow FREE, and nobody waits: kept here because it is asked for each message.
-        self._ready = False
+        self.is_ready = False
         self._types = PeerTypes()
         self._waiting: WaitingLine[tuple[Arrival, Message, Verdicts]] = WaitingLine()
         # Given to the link and not yet out of our hands, with the verdicts that hold then.
@@ -140,7 +141,7 @@ class Session:
         self._beat_timer: asyncio.TimerHandle | None = None
         self._admission_timer: asyncio.TimerHandle | None = None
         self._failure: tuple[Reason, str] | None = None  # why this side ends the link
-        self._ending: tuple[Reason | None, str] = (None, "")  # of the last link, or attempt
+        self.ending: Ending = (None, "")  # of the last link, or attempt
         self.move_to(place)
 
     def move_to(self, place: Address) -> None:
@@ -164,7 +165,7 @@ class Session:
     @property
     def failure(self) -> str:
         """How the last link ended, or why there was none; empty at first."""
-        return self._ending[1]
+        return self.ending[1]
 
     @property
     def state(self) -> State:
@@ -207,40 +208,28 @@ class Session:
         """Why it takes no message at the moment."""
         return Reason.QUEUE_FULL if self.is_open else Reason.TRANSPORT_DOWN
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         """Take a message that is addressed to it, if the link can have it now."""
-        if not self._ready:
-            return None
+        if not self.is_ready:
+            return NoRoom.at(self)
         message = arrival.message
-        return self._carry(arrival, message, self._verdicts_on(message))
+        return self.carry(arrival, message, self._verdicts_on(message))
 
-    def wait_for_room(
-        self, arrival: Arrival, deadline: float | None
-    ) -> asyncio.Future[Verdict | None]:
+    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
         """Take a message as soon as the link can have it."""
-        verdicts = self._verdicts_on(arrival.message)
-        return self.wait_outbound(arrival, arrival.message, verdicts, deadline)
+        message = arrival.message
+        self.wait_for_link(arrival, message, self._verdicts_on(message), pending)
+
+    def wait_for_link(
+        self, arrival: Arrival, message: Message, verdicts: Verdicts, pending: Pending
+    ) -> None:
+        """Take a message as soon as the link can have it, in the form in which it leaves."""
+        self.is_ready = False
+        self._waiting.join((arrival, message, verdicts), pending)
 
     def waiting(self) -> int:
         """How many messages wait for the link."""
         return len(self._waiting.line)
-
-    def offer_outbound(
-        self, arrival: Arrival, message: Message, verdicts: Verdicts
-    ) -> Verdict | None:
-        """Take a message, if the link can have it now, in the form in which it leaves the node."""
-        return self._carry(arrival, message, verdicts) if self._ready else None
-
-    def wait_outbound(
-        self, arrival: Arrival, message: Message, verdicts: Verdicts, deadline: float | None
-    ) -> asyncio.Future[Verdict | None]:
-        """Take a message as soon as the link can have it, in the form in which it leaves."""
-        self._ready = False
-        return self._waiting.join((arrival, message, verdicts), deadline)
-
-    def outbound(self, message: Message) -> Message:
-        """A message as it is given to this session for somebody behind it."""
-        return message.rerouted(message.onward_route.pushed(self.place), message.return_route)
 
     def send_control(self, payload: bytes) -> None:
         """Send something to the peer's session, in order with the messages."""
@@ -256,11 +245,11 @@ class Session:
         self.send_control(payload)
 
     def reject_all(self) -> None:
-        """Tell whoever waits that there will be no link."""
+        """Reject all messages that wait for the link."""
         self._waiting.reject_all()
 
-    def _carry(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict:
-        """Give a message to the link."""
+    def carry(self, arrival: Arrival, message: Message, verdicts: Verdicts) -> Verdict:
+        """Give a message to the link, which is ready, in the form in which it leaves the node."""
         if self._types.outward:
             message = message.rerouted(
                 self._types.to_peer(message.onward_route), self._types.to_peer(message.return_route)
@@ -300,14 +289,14 @@ class Session:
         self._apply(Event.ANSWERED)
 
     def received(self, messages: Sequence[Message]) -> None:
-        """Let each message find its receiver, in order."""
+        """Deliver messages, in order."""
         self._beat.heard = True
         if self._inflow is _HELD:  # also when a new link comes before the old one's are handed in
             self._backlog.extend(messages)
             self.pause_reading()
         else:
             self._links.kernel.tick()
-            self._hand_in(deque(messages))
+            self._deliver(deque(messages))
 
     def sent(self, messages: int | None = None) -> None:
         """Note that this many more messages are out of our hands; None for all."""
@@ -326,12 +315,12 @@ class Session:
         self._change_outflow(FlowEvent.HOLD)
 
     def resume(self) -> None:
-        """Give the link what waits, in order, as far as it takes it."""
+        """Send what waits, in order, until the link asks for a pause."""
         self._change_outflow(FlowEvent.GO)
 
     def closed(self, reason: Reason | None, detail: str) -> None:
         """Forget the link, and what it had not written."""
-        self._ending = (reason, detail) if self._failure is None else self._failure
+        self.ending = (reason, detail) if self._failure is None else self._failure
         self._apply(Event.NO_LINK if self._link is None else Event.LINK_LOST)
         if not self.reconnects:
             self.give_up()
@@ -341,7 +330,7 @@ class Session:
     def not_connected(self, detail: str) -> None:
         """Note that an attempt to connect has failed."""
         if self._link is None:  # or it had just made a link, which tells of its own end
-            self._ending = (Reason.TRANSPORT_DOWN, detail)
+            self.ending = (Reason.TRANSPORT_DOWN, detail)
         self._apply(Event.NO_LINK)
 
     def abort_link(self) -> None:
@@ -349,7 +338,7 @@ class Session:
         self._apply(Event.FAILED)
 
     def begin_close(self) -> None:
-        """End it, as soon as its link has written what it was given."""
+        """End it when its link has written what it was given."""
         self._apply(Event.CLOSE_ASKED)
 
     def give_up(self) -> None:
@@ -362,7 +351,7 @@ class Session:
             self._link.pause_reading()
 
     def wake(self) -> None:
-        """Wake whoever waits for this session to open, to end or to learn its peer's name."""
+        """Wake the tasks that wait for this session to open, to end or to learn its peer's name."""
         change, self.change = self.change, asyncio.get_running_loop().create_future()
         if not change.done():
             change.set_result(None)
@@ -415,15 +404,6 @@ class Session:
         self.openings += 1
         self._links.link_opened(self)
 
-    def _tell_closed(self) -> None:
-        self._links.link_closed(self, *self._ending)
-
-    def _tell_refused(self) -> None:
-        self._links.link_refused(self, *self._ending)
-
-    def _tell_no_link(self) -> None:
-        self._links.not_linked(self, *self._ending)
-
     def _stop_admission_timer(self) -> None:
         if self._admission_timer is not None:
             self._admission_timer.cancel()
@@ -438,7 +418,7 @@ class Session:
     def _release_link(self) -> None:
         self._link = None
         self._send = _send_without_link
-        self._ready = False
+        self.is_ready = False
         lost, self._unsettled = self._unsettled, []
         self._links.kernel.lose_all(lost)
 
@@ -448,12 +428,9 @@ class Session:
             self._link.close()
 
     def _abort_link(self) -> None:
-        self._ready = False
+        self.is_ready = False
         if self._link is not None:
             self._link.abort()
-
-    def _forget(self) -> None:
-        self._links.forget(self)
 
     def _send_waiting(self) -> None:
         """Give the link what waits for it."""
@@ -461,7 +438,7 @@ class Session:
         while self._state is _OPEN and self._outflow is _FREE:
             first = self._waiting.next()
             if first is None:
-                self._ready = True
+                self.is_ready = True
                 return
             (arrival, message, verdicts), room = first
             if message.expired(kernel.tick() // 1000):
@@ -469,7 +446,7 @@ class Session:
                     kernel.end(arrival, Verdict.dropped(Reason.EXPIRED, verdict.recipient))
                 room.set_result(Verdict.dropped(Reason.EXPIRED, verdicts[0].recipient))
             else:
-                room.set_result(self._carry(arrival, message, verdicts))
+                room.set_result(self.carry(arrival, message, verdicts))
 
     _ACTIONS: ClassVar[Mapping[Effect, Callable[[Session], None]]] = {
         Effect.GREET: _greet,
@@ -479,10 +456,10 @@ class Session:
         Effect.SEND_WAITING: _send_waiting,
         Effect.STOP_TIMERS: _stop_timers,
         Effect.RELEASE_LINK: _release_link,
-        Effect.TELL_CLOSED: _tell_closed,
-        Effect.TELL_REFUSED: _tell_refused,
-        Effect.TELL_NO_LINK: _tell_no_link,
-        Effect.FORGET: _forget,
+        Effect.TELL_CLOSED: lambda self: self._links.link_closed(self),
+        Effect.TELL_REFUSED: lambda self: self._links.link_refused(self),
+        Effect.TELL_NO_LINK: lambda self: self._links.not_linked(self),
+        Effect.FORGET: lambda self: self._links.forget(self),
         Effect.WAKE: wake,
         Effect.CLOSE_LINK: _close_link,
         Effect.ABORT_LINK: _abort_link,
@@ -494,7 +471,7 @@ class Session:
         self._outflow, effects = FLOW_TRANSITIONS[self._outflow, event]
         for effect in effects:
             if effect is FlowEffect.STOP:
-                self._ready = False
+                self.is_ready = False
             else:
                 self._send_waiting()
 
@@ -510,12 +487,12 @@ class Session:
 
     # Greeting
 
-    def _hear_control(self, payload: bytes) -> None:
+    def _on_control(self, payload: bytes) -> None:
         """Take what the peer's session sent: a hello, a proof, or the words of a hierarchy."""
         if not payload:
             return
         greeting = self._greeting
-        if self._state is _OPEN and self._links.kernel.hierarchy.hear(self, payload):
+        if self._state is _OPEN and self._links.kernel.hierarchy.receive(self, payload):
             return
         knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
         try:
@@ -556,15 +533,15 @@ class Session:
 
     # Messages from the peer
 
-    def _hand_in(self, messages: deque[Message]) -> bool:
-        """Let messages find their receivers, up to the first that has no room; says if all did."""
+    def _deliver(self, messages: deque[Message]) -> bool:
+        """Deliver messages until one finds no room; returns whether all were delivered."""
         kernel, types = self._links.kernel, self._types
         access, from_outside = kernel.access, self.from_outside
         from_global = from_outside or self.is_parent
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
-                self._hear_control(message.payload)
+                self._on_control(message.payload)
                 types = self._types
                 continue
             if not self._greeting.admitted:
@@ -586,13 +563,13 @@ class Session:
             if stuck is not None:  # read no more: somebody here has no room for what came (WK-6)
                 self._backlog = messages
                 self._change_inflow(FlowEvent.HOLD)
-                stuck.add_done_callback(self._hand_in_backlog)
+                stuck.add_done_callback(self._deliver_backlog)
                 return False
         return True
 
-    def _hand_in_backlog(self, _: asyncio.Future[Verdict | None]) -> None:
+    def _deliver_backlog(self, _: asyncio.Future[Verdict | None]) -> None:
         self._links.kernel.tick()
-        if self._hand_in(self._backlog):
+        if self._deliver(self._backlog):
             self._change_inflow(FlowEvent.GO)
 
     def _refuse_unproven(self, messages: Sequence[Message]) -> None:

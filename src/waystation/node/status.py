@@ -48,7 +48,7 @@ LARGE_TABLE: Final = 200_000
 would hold up messages."""
 
 STRIDE: Final = 2_000
-"""How many entries are looked at before messages have their turn."""
+"""Number of entries that are looked at before messages have their turn."""
 
 _QUESTION_BYTES: Final = 4_096
 _ALL: Final = "*"
@@ -147,7 +147,7 @@ class _Page(Struct, Generic[T]):
     fitting: int | None = None
 
 
-class Losing(Protocol):
+class LossCounter(Protocol):
     """A journal, as far as this module knows one."""
 
     @property
@@ -177,11 +177,11 @@ class Status:
     {'NO_ROUTE': 1}
     """
 
-    def __init__(self, node: Node, journal: Losing | None = None) -> None:
+    def __init__(self, node: Node, journal: LossCounter | None = None) -> None:
         self._node = node
         self._journal = journal
         self._counts: defaultdict[str, int] = defaultdict(int)
-        self._events: Counter[str] = Counter()
+        self.session_events: Counter[tuple[str, str]] = Counter()  # by kind and transport
         self._bytes = 0
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
@@ -207,7 +207,8 @@ class Status:
             self._counts[verdict.outcome if reason is None else reason] += 1
             self._bytes += len(record.arrival.message.payload)
         elif isinstance(record, SessionRecord):
-            self._events[record.kind] += 1
+            transport = self._transport(int(record.place.partition("#")[0]))
+            self.session_events[record.kind.value, transport] += 1
 
     async def answer(self, message: Message, context: Context) -> None:
         """Handle a request; an invalid one is answered like an empty one."""
@@ -217,31 +218,27 @@ class Status:
                 question = msgspec.json.decode(message.payload, type=Question)
             except msgspec.MsgspecError:
                 question = Question()
-        telling = self._telling(question)
-        while True:
-            try:
-                next(telling)
-            except StopIteration as told:
-                await context.reply(msgspec.json.encode(told.value))
-                return
+        collecting = self._collect(question)
+        while (told := _next_stride(collecting)) is None:  # noqa: ASYNC110 - for messages
             await asyncio.sleep(0)
+        await context.reply(msgspec.json.encode(told))
 
     def snapshot(self, question: Question | None = None) -> Snapshot:
         """The node at this moment."""
-        telling = self._telling(question or Question())
-        while True:
-            try:
-                next(telling)
-            except StopIteration as told:
-                snapshot: Snapshot = told.value
-                return snapshot
+        collecting = self._collect(question or Question())
+        while (told := _next_stride(collecting)) is None:
+            pass
+        return told
 
-    def _telling(self, asked: Question) -> Generator[None, None, Snapshot]:
+    def _collect(self, asked: Question) -> Generator[None, None, Snapshot]:
         """Find out what was asked, in strides."""
-        milliseconds = self._node.tick() // 1000
+        milliseconds = self._node.now()
         routes = yield from self._routes(asked, milliseconds)
         sessions = yield from self._sessions(asked)
         subscriptions = yield from self._subscriptions(asked)
+        events: Counter[str] = Counter()
+        for (kind, _), count in self.session_events.items():
+            events[kind] += count
         now = self._mark()
         before = self._marks[0]
         seconds = max(now.at - before.at, 0.001)
@@ -260,7 +257,7 @@ class Status:
             routes=[_route(entry) for entry in routes.told],
             sessions_total=len(self._node.sessions),
             sessions=[_session(session) for session in sessions.told],
-            session_events={str(kind): count for kind, count in sorted(self._events.items())},
+            session_events=dict(sorted(events.items())),
             journal_lost=None if self._journal is None else self._journal.lost,
             hub=self._node.is_hub,
             routes_fitting=routes.fitting,
@@ -287,28 +284,19 @@ class Status:
             return _Page([])
         else:
             entries = table.snapshot(now).values()
-        if asked.filter == _ALL:
-            return _slice(entries, asked.skip_routes, most)
         return (
-            yield from _picked(
-                entries,
-                lambda entry: matches(asked.filter, entry.participant),
-                asked.skip_routes,
-                most,
+            yield from _page(
+                entries, asked.filter, lambda entry: (entry.participant,), asked.skip_routes, most
             )
         )
 
     def _sessions(self, asked: Question) -> Generator[None, None, _Page[Session]]:
         most = _bounded(asked.sessions, MOST_SESSIONS)
-        sessions = self._node.sessions if most else []
-        if asked.find_sessions == _ALL:
-            return _slice(sessions, asked.skip_sessions, most)
         return (
-            yield from _picked(
-                sessions,
-                lambda session: _any_matches(
-                    asked.find_sessions, session.name, session.peer or "", str(session.place)
-                ),
+            yield from _page(
+                self._node.sessions if most else [],
+                asked.find_sessions,
+                lambda session: (session.name, session.peer or "", str(session.place)),
                 asked.skip_sessions,
                 most,
             )
@@ -319,18 +307,23 @@ class Status:
         most = _bounded(asked.subscriptions, MOST_SUBSCRIPTIONS)
         if not most or len(subscriptions) > LARGE_TABLE:
             return _Page([])
-        pairs = subscriptions.snapshot()
-        if asked.find_subscriptions == _ALL:
-            return _slice(pairs, asked.skip_subscriptions, most)
         # In what is looked for, * stands for any characters; in a pattern it is one like others.
         return (
-            yield from _picked(
-                pairs,
-                lambda pair: _any_matches(asked.find_subscriptions, *pair),
+            yield from _page(
+                subscriptions.snapshot(),
+                asked.find_subscriptions,
+                lambda pair: pair,
                 asked.skip_subscriptions,
                 most,
             )
         )
+
+    def sessions_by_transport(self) -> Counter[str]:
+        """How many sessions have a link now, by the name of its transport."""
+        return Counter(self._transport(session.place.type) for session in self._node.sessions)
+
+    def _transport(self, number: int) -> str:
+        return self._node.router.types.name(number) or str(number)
 
     def _mark(self) -> _Mark:
         return _Mark(self._loop.time(), dict(self._counts), self._bytes)
@@ -341,35 +334,42 @@ class Status:
         self._timer = self._loop.call_later(1.0, self._tick)
 
 
+def _next_stride(collecting: Generator[None, None, Snapshot]) -> Snapshot | None:
+    """Look at some more entries; the snapshot when all were looked at."""
+    try:
+        next(collecting)
+    except StopIteration as done:
+        snapshot: Snapshot = done.value
+        return snapshot
+    return None
+
+
 def _bounded(asked: int, most: int) -> int:
     return max(0, min(asked, most))
 
 
-def _slice(entries: Collection[T], skip: int, most: int) -> _Page[T]:
-    """Some of all."""
-    skip = max(0, skip)
-    told = list(islice(entries, skip, skip + most)) if skip < len(entries) else []
-    return _Page(told, len(entries) if most else None)
-
-
-def _picked(
-    entries: Collection[T], fits: Callable[[T], bool], skip: int, most: int
+def _page(
+    entries: Collection[T],
+    pattern: str,
+    texts: Callable[[T], tuple[str, ...]],
+    skip: int,
+    most: int,
 ) -> Generator[None, None, _Page[T]]:
-    """Some of those that fit; all are looked at, a stride at a time."""
+    """Some of those that have a text which matches; they are looked at a stride at a time."""
+    skip = max(0, skip)
+    if pattern == _ALL:
+        some = list(islice(entries, skip, skip + most)) if skip < len(entries) else []
+        return _Page(some, len(entries) if most else None)
     told: list[T] = []
     fitting = 0
     for number, entry in enumerate(entries, 1):
-        if fits(entry):
+        if any(matches(pattern, text) for text in texts(entry)):
             fitting += 1
             if fitting > skip and len(told) < most:
                 told.append(entry)
         if not number % STRIDE:
             yield
     return _Page(told, fitting)
-
-
-def _any_matches(pattern: str, *texts: str) -> bool:
-    return any(matches(pattern, text) for text in texts)
 
 
 def _address(text: str) -> Address:

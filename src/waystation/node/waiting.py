@@ -1,7 +1,8 @@
-"""What becomes of a message that nobody can take at once: it waits, or it is dropped (WK-6).
+"""How long a message waits that nobody can take at once, and how it ends then (WK-6).
 
 The sender's policy decides for what is sent here, the limits of the node for what a peer sent. Each
 way to wait ends in a verdict: that of the receiver that took the message in the end, or a drop.
+Whom a message can wait for while nobody is there stands in `absent`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ from typing import TYPE_CHECKING, Final
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.node.absent import AbsentReceiver, was_taken
+from waystation.node.absent import AbsentReceiver, PersistentPending
 from waystation.node.hierarchy import QUESTION_TIME
+from waystation.node.inbox import Pending
 from waystation.node.policy import WAIT, Fail, Policy, Queue, Wait, check_seconds
-from waystation.node.receiver import NoRoom, PendingVerdict, Receiver
+from waystation.node.receiver import NoRoom, Receiver, verdicts_of
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
 QUEUE_LIMIT: Final = 10_000
-"""How many messages a node keeps for one receiver on behalf of senders that do not wait."""
+"""Maximum number of messages that a node keeps for one receiver while their senders go on."""
 
 _TIMER_SLACK: Final = 0.005  # seconds; uvloop's timers may be a little early
 
@@ -32,53 +34,67 @@ class Waiting:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    async def wait(self, no_room: Verdict, arrival: Arrival, policy: Policy) -> Verdict:
+    async def wait(self, no_room: NoRoom, arrival: Arrival, policy: Policy) -> Verdict:
         """Wait as a sender wants it."""
-        receiver = _receiver(no_room)
+        receiver = no_room.receiver
         if isinstance(policy, Fail) or _is_pointless(receiver, policy):
-            return self._drop(receiver, arrival)
+            return self.drop(no_room, arrival)
         if isinstance(policy, Queue):
             return self._queue(receiver, arrival, policy)
         pending = self._start(receiver, arrival, policy)
         try:
             verdict = await pending
         except asyncio.CancelledError:
-            if pending.cancelled() and not was_taken(pending):
+            if pending.cancelled():
                 self._drop(receiver, arrival)  # the sender takes the message with it
             raise
         return self._drop_late(receiver, arrival, policy) if verdict is None else verdict
 
-    def hold_back(self, no_room: Verdict, arrival: Arrival) -> PendingVerdict | None:
+    def hold_back(self, no_room: NoRoom, arrival: Arrival) -> Pending | None:
         """Keep a peer's message until there is room; a future while the peer has to wait as well.
 
         For somebody who is not there the peer does not wait: others would have to wait behind.
         """
-        receiver, limits = _receiver(no_room), self._kernel.limits
+        receiver, limits = no_room.receiver, self._kernel.limits
         if not isinstance(receiver, AbsentReceiver):
-            pending = receiver.wait_for_room(arrival, self._kernel.deadline(limits.stall))
-            self._drop_if_rejected(pending, receiver, arrival)
-            return pending
+            return self.wait_or_drop(receiver, arrival, Wait(limits.stall))
         policy = Wait(limits.appear, persist=True) if limits.appear > 0 else WAIT
         if _is_pointless(receiver, policy):
-            self._drop(receiver, arrival)
+            self.drop(no_room, arrival)
         elif self._kernel.absent.count >= QUEUE_LIMIT:  # for all: a peer can make up any name
-            self._kernel.drop(arrival, Reason.QUEUE_FULL, receiver.verdict.recipient)
+            self._kernel.drop(arrival, Reason.QUEUE_FULL, no_room.recipient)
         else:
-            self._drop_if_rejected(self._start(receiver, arrival, policy), receiver, arrival)
+            self.wait_or_drop(receiver, arrival, policy)
         return None
 
-    def give_up(self, no_room: Verdict, arrival: Arrival) -> Verdict:
+    def drop(self, no_room: NoRoom, arrival: Arrival) -> Verdict:
         """Do not wait."""
-        return self._drop(_receiver(no_room), arrival)
+        return self._drop(no_room.receiver, arrival)
 
-    def _start(self, receiver: Receiver, arrival: Arrival, policy: Wait | Queue) -> PendingVerdict:
+    def wait_or_drop(self, receiver: Receiver, arrival: Arrival, policy: Wait) -> Pending:
+        """Let a message wait without its sender; it is dropped if it is not taken in time."""
+        pending = self._start(receiver, arrival, policy)
+
+        def settled(_: object) -> None:
+            if pending.result() is None:
+                self._drop(receiver, arrival)
+
+        pending.add_done_callback(settled)
+        return pending
+
+    def _start(self, receiver: Receiver, arrival: Arrival, policy: Wait | Queue) -> Pending:
         kernel, seconds = self._kernel, policy.seconds
         if policy.persist:
             seconds = _within_life(arrival, seconds, kernel.tick())
-            return kernel.absent.persist(receiver, arrival, kernel.deadline(seconds))
-        if isinstance(receiver, AbsentReceiver):
-            seconds = QUESTION_TIME if seconds is None else min(seconds, QUESTION_TIME)
-        return receiver.wait_for_room(arrival, kernel.deadline(seconds))
+            pending: Pending = PersistentPending(kernel.absent, arrival)
+        else:
+            pending = Pending()
+            if isinstance(receiver, AbsentReceiver):
+                seconds = QUESTION_TIME if seconds is None else min(seconds, QUESTION_TIME)
+        if seconds is not None:
+            pending.expire_after(check_seconds(seconds))
+        receiver.wait_for_room(arrival, pending)
+        return pending
 
     def _queue(self, receiver: Receiver, arrival: Arrival, policy: Queue) -> Verdict:
         """Keep a message for a receiver without making its sender wait."""
@@ -89,7 +105,7 @@ class Waiting:
         deadline = loop.time() + check_seconds(policy.seconds)
         pending = self._start(receiver, arrival, policy)
 
-        def expire(pending: PendingVerdict) -> None:
+        def expire(_: object) -> None:
             if pending.result() is not None:
                 return
             if loop.time() < deadline - _TIMER_SLACK:
@@ -99,15 +115,6 @@ class Waiting:
 
         pending.add_done_callback(expire)
         return kernel.end(arrival, Verdict(Outcome.QUEUED, None, recipient))
-
-    def _drop_if_rejected(
-        self, pending: PendingVerdict, receiver: Receiver, arrival: Arrival
-    ) -> None:
-        def settled(pending: PendingVerdict) -> None:
-            if pending.result() is None:
-                self._drop(receiver, arrival)
-
-        pending.add_done_callback(settled)
 
     def _drop_late(self, receiver: Receiver, arrival: Arrival, policy: Wait | Queue) -> Verdict:
         """Drop a message that waited as long as it could, or for a node that closes."""
@@ -123,12 +130,11 @@ class Waiting:
         kernel, reason = self._kernel, receiver.refusal
         if isinstance(receiver, AbsentReceiver) and arrival.message.expired(kernel.tick() // 1000):
             reason = Reason.EXPIRED
-        return kernel.drop(arrival, reason, receiver.verdict.recipient)
-
-
-def _receiver(no_room: Verdict) -> Receiver:
-    assert isinstance(no_room, NoRoom)
-    return no_room.receiver
+        first, *others = verdicts_of(receiver)
+        dropped = kernel.drop(arrival, reason, first.recipient)
+        for other in others:
+            kernel.drop(arrival, reason, other.recipient)
+        return dropped
 
 
 def _is_pointless(receiver: Receiver, policy: Wait | Queue) -> bool:

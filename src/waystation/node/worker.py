@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -15,15 +16,15 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.node.inbox import Inbox
-from waystation.node.policy import Policy
-from waystation.node.receiver import PendingVerdict
+from waystation.node.policy import WAIT, Policy
+from waystation.node.receiver import InboxReceiver
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
     from waystation.node.node import Node
 
 BATCH: Final = 64
-"""How many messages a worker handles in a row before other tasks get their turn."""
+"""Maximum number of messages that a worker handles before other tasks get their turn."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -33,74 +34,63 @@ Handler: TypeAlias = Callable[[Message, "Context"], Awaitable[Any] | Any]
 class Context(Struct, frozen=True, gc=False):
     """What a worker's handler gets beside the message (WK-1).
 
-    `address` is the one that the message was sent to.
+    `address` is the one that the message was sent to. `policy` says how long what the handler sends
+    waits for room unless it says so itself: no longer than the `stall` of the node's limits.
     """
 
     node: Node
     address: Address
     message: Message
+    policy: Policy = WAIT
 
     async def reply(
         self, payload: bytes, *, ttl: float | None = None, policy: Policy | None = None
     ) -> Verdict:
-        """Reply along the return route (WK-3).
-
-        Without a policy it waits for room no longer than the `stall` of the node's limits.
-        """
+        """Reply along the return route (WK-3)."""
         node = self.node
         answer = self.message.answered(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await node.route(answer, policy or node.default_policy)
+        return await node.route(answer, policy or self.policy)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
-        """Send the message on to the next address of its route (WK-2).
-
-        Without a policy it waits for room no longer than the `stall` of the node's limits.
-        """
-        node = self.node
-        return await node.route(self.message.forwarded(own), policy or node.default_policy)
+        """Send the message on to the next address of its route (WK-2)."""
+        return await self.node.route(self.message.forwarded(own), policy or self.policy)
 
     async def reroute(self, onward: Route, back: Route, *, policy: Policy | None = None) -> Verdict:
-        """Send the message on along other routes (WK-7).
-
-        Without a policy it waits for room no longer than the `stall` of the node's limits.
-        """
-        node = self.node
-        return await node.route(self.message.rerouted(onward, back), policy or node.default_policy)
+        """Send the message on along other routes (WK-7)."""
+        return await self.node.route(self.message.rerouted(onward, back), policy or self.policy)
 
 
-class WorkerAddress:
+class WorkerAddress(InboxReceiver):
     """One address of a worker: the receiver that puts messages into the worker's inbox."""
 
-    __slots__ = ("_inbox", "_items", "_line", "verdict", "worker")
-
-    refusal: Final = Reason.QUEUE_FULL
+    __slots__ = ("_items", "_line", "worker")
 
     def __init__(self, worker: Worker, address: Address, inbox: Inbox[Arrival]) -> None:
+        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), inbox)
         self.worker = worker
-        self.verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
-        self._inbox = inbox
         self._items = inbox.items
         self._line = inbox.line
 
-    def offer(self, arrival: Arrival) -> Verdict | None:
+    def offer(self, arrival: Arrival) -> Verdict:
         """Put a message into the inbox, unless it is full."""
         inbox = self._inbox
         if self._line or len(self._items) >= inbox.capacity:
-            return self.verdict if inbox.offer(arrival) else None
+            return super().offer(arrival)
         self._items.append(arrival)  # as `inbox.offer` does, without a call
         if inbox.reader is not None:
             inbox.wake_reader()
         return self.verdict
 
-    def wait_for_room(self, arrival: Arrival, deadline: float | None) -> PendingVerdict:
-        """Put a message into the inbox as soon as there is room."""
-        return self._inbox.wait_for_room(arrival, self.verdict, deadline)
 
-    def waiting(self) -> int:
-        """How many messages wait for room in the inbox."""
-        return len(self._inbox.waiting.line)
+class _State(Enum):
+    IDLE = auto()
+    BUSY = auto()
+    STOPPED = auto()  # it ends as soon as the handler returns
+
+
+_STOPPED: Final = _State.STOPPED
 
 
 class Worker:
@@ -121,7 +111,7 @@ class Worker:
         self.receivers = {
             address.data: WorkerAddress(self, address, self.inbox) for address in addresses
         }
-        self._busy = False
+        self._state = _State.IDLE
         self._node = node
         self._kernel = kernel
         self._handler = handler
@@ -131,20 +121,33 @@ class Worker:
         self._passing = passing
         loop = asyncio.get_running_loop()
         self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
+        kernel.workers[self] = None
+        self.task.add_done_callback(lambda _: kernel.workers.pop(self, None))
 
     @property
     def at_work(self) -> bool:
         """Whether it handles a message or has one to handle."""
-        return self._busy or len(self.inbox) > 0
+        return self._state is not _State.IDLE or len(self.inbox) > 0
+
+    def stop(self) -> None:
+        """Handle no more messages.
+
+        A handler that is at work is cancelled, unless it stops its own worker: then it may finish.
+        """
+        self._state = _STOPPED
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
 
     async def _run(self) -> None:
         # One function, since one more call for each message would add a tenth to its cost.
         inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
         take, items, receivers = inbox.take, inbox.items, self.receivers
         observers, passing, is_async = kernel.observers, self._passing, self._is_async
-        while True:
+        policy = kernel.default_policy
+        while self._state is not _STOPPED:
+            self._state = _State.IDLE
             await inbox.filled()
-            self._busy = True
+            self._state = _State.BUSY
             for _ in range(BATCH):
                 arrival = take()
                 message = arrival.message
@@ -153,25 +156,26 @@ class Worker:
                     if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
                         self._drop(arrival, Reason.EXPIRED)
                     elif passing or len(addresses) == 1:
-                        result = handler(message, Context(node, addresses[0], message))
+                        result = handler(message, Context(node, addresses[0], message, policy))
                         if is_async or (result is not None and inspect.isawaitable(result)):
                             await result
                         if observers:
                             kernel.end(arrival, receivers[addresses[0].data].verdict)
                     else:  # WK-4
-                        await node.route(message.forwarded(), node.default_policy)
+                        await node.route(message.forwarded(), policy)
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
-                except asyncio.CancelledError:  # stopped in the middle
-                    self._drop(arrival, Reason.FAILED)
-                    raise
-                except Exception:  # noqa: BLE001 - whatever a handler raises costs this one message
-                    name = addresses[0].name
-                    _log.exception("worker %s failed on message %s", name, message.id)
-                    self._drop(arrival, Reason.FAILED)
-                if not items:
+                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - costs one message
+                    self._fail(arrival, error)
+                if not items or self._state is _STOPPED:
                     break
-            self._busy = False
             await asyncio.sleep(0)
+
+    def _fail(self, arrival: Arrival, error: BaseException) -> None:
+        self._drop(arrival, Reason.FAILED)
+        if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
+            raise error  # else it was a task that the handler waited for
+        name, id = arrival.message.onward_route.addresses[0].name, arrival.message.id
+        _log.error("worker %s failed on message %s", name, id, exc_info=error)
 
     def drop_all(self, reason: Reason) -> None:
         """End what a stopped worker did not get to."""

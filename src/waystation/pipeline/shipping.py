@@ -120,7 +120,7 @@ def check_executors(spark: SparkSession) -> None:
             raise LocalError(
                 f"the executors on {found.host} (Python {found.python}) have {', '.join(lacks)}",
                 rule="SP-4",
-                hint=f"install there what is installed here: pip install {here}",
+                hint=f"install the versions that are installed here: pip install {here}",
             )
     _fit.add(spark)
 
@@ -145,9 +145,9 @@ def check_shared(spark: SparkSession, *, read: Iterable[str] = (), write: Iterab
         for path in found.unseen:
             directory = str(Path(path).parent) if Path(path) in marks else path
             raise LocalError(
-                f"the executors on {found.host} do not see this machine's {directory!r}",
+                f"the executors on {found.host} cannot see this machine's {directory!r}",
                 rule="SP-4",
-                hint="give a directory that all machines share under the same path",
+                hint="give a directory that all machines share at the same path",
             )
 
 
@@ -169,7 +169,6 @@ def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int
         import json  # noqa: PLC0415
         import os  # noqa: PLC0415
         import platform  # noqa: PLC0415
-        import socket  # noqa: PLC0415
         from importlib import metadata, util  # noqa: PLC0415
 
         found: dict[str, str | None] = {}
@@ -179,7 +178,7 @@ def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int
             except metadata.PackageNotFoundError:
                 found[name] = ""
         told = {
-            "host": socket.gethostname(),
+            "host": platform.node(),
             "python": platform.python_version(),
             "packages": found,
             "unseen": [path for path in paths if not os.path.exists(path)],  # noqa: PTH110
@@ -192,13 +191,13 @@ def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int
 _TROUBLES: Final = (
     (
         re.compile(r"Python in worker has different version: (\d+\.\d+)"),
-        "the executors run Python {0}, and this is {here}",
-        "let PYSPARK_PYTHON name a Python {here} that all machines have under the same path",
+        "the executors run Python {0}, but this is Python {here}",
+        "set PYSPARK_PYTHON to a Python {here} that all machines have at the same path",
     ),
     (
         re.compile(r"Cannot run program \"([^\"]+)\""),
         "the executors have no program {0}",
-        "let PYSPARK_PYTHON name a Python {here} that all machines have under the same path",
+        "set PYSPARK_PYTHON to a Python {here} that all machines have at the same path",
     ),
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),

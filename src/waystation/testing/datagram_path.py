@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
+from typing import Final
 
-from waystation.net.place import parse_place, place_of
+from waystation.net.datagrams import (
+    Datagram,
+    DatagramSocket,
+    OpenSocket,
+    SocketAddress,
+    bound_socket,
+    connected_socket,
+    resolve_datagram,
+)
+
+_BUFFER: Final = 4 * 1024 * 1024
+_LONGEST: Final = 65536
 
 
 class DatagramPath:
@@ -17,26 +27,23 @@ class DatagramPath:
     Beside the faults of every path, `lose` drops each datagram whose turn it is.
     """
 
-    def __init__(self, target: str) -> None:
-        self._target = parse_place(target)
-        self._loop = asyncio.get_running_loop()
-        self._front = _bound_socket()
-        self._ways: dict[tuple[object, ...], socket.socket] = {}
-        self._cut: set[tuple[object, ...]] = set()
+    def __init__(self, front: OpenSocket, target: tuple[int, SocketAddress]) -> None:
+        self._target = target
+        self._front = DatagramSocket(front, _LONGEST, self._forward, _ignore, _ignore)
+        self._ways: dict[SocketAddress, DatagramSocket] = {}
+        self._cut: set[SocketAddress] = set()
         self._frozen = False
         self._refusing = False
         self._left: int | None = None
         self._lost: frozenset[int] = frozenset()
         self._passed = 0
-        self.place = place_of(self._front.getsockname())
-        self._loop.add_reader(self._front, self._forward)
+        self.place = self._front.place
 
     def cut(self) -> None:
         """Let nobody through who has come this way."""
         self._left = None
         self._cut.update(self._ways)
         for way in self._ways.values():
-            self._loop.remove_reader(way)
             way.close()
         self._ways.clear()
 
@@ -64,58 +71,48 @@ class DatagramPath:
     def close(self) -> None:
         """End it."""
         self.cut()
-        self._loop.remove_reader(self._front)
         self._front.close()
 
-    def _forward(self) -> None:
-        for _ in range(256):
-            try:
-                data, source = self._front.recvfrom(65536)
-            except OSError:
-                return
+    def _forward(self, datagrams: list[Datagram]) -> None:
+        for data, source in datagrams:
             self._pass(data, source)
 
-    def _pass(self, data: bytes, source: tuple[object, ...]) -> None:
+    def _pass(self, data: bytes, source: SocketAddress) -> None:
         number, self._passed = self._passed, self._passed + 1
         way = self._ways.get(source)
         new = way is None
         if self._frozen or source in self._cut or (new and self._refusing) or number in self._lost:
             return
         if way is None:
-            way = self._ways[source] = _bound_socket()
-            way.connect(self._target)
-            self._loop.add_reader(way, self._back, way, source)
+            way = self._ways[source] = DatagramSocket(
+                connected_socket(*self._target, _BUFFER),
+                _LONGEST,
+                partial(self._back, source),
+                _ignore,
+                _ignore,
+            )
         if self._left is not None:
             self._left -= len(data)
             if self._left < 0:
                 self.cut()
                 return
-        with contextlib.suppress(OSError):  # nobody is there
-            way.send(data)
+        way.send(data)
 
-    def _back(self, way: socket.socket, source: tuple[object, ...]) -> None:
-        for _ in range(256):
-            try:
-                data = way.recv(65536)
-            except OSError:
-                return
+    def _back(self, source: SocketAddress, datagrams: list[Datagram]) -> None:
+        for data, _ in datagrams:
             if not self._frozen:
-                with contextlib.suppress(OSError):
-                    self._front.sendto(data, source)
+                self._front.send(data, source)
 
 
-def _bound_socket() -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    found.setblocking(False)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * 1024 * 1024)
-    found.bind(("127.0.0.1", 0))
-    return found
+def _ignore(_: OSError | None = None) -> None:
+    """Let a datagram be lost, as when nobody is there."""
 
 
 @asynccontextmanager
 async def udp_path(target: str) -> AsyncIterator[DatagramPath]:
     """A faulty path to a UDP listener, on this machine's loopback interface."""
-    path = DatagramPath(target)
+    family_and_address = (await resolve_datagram(target))[0]
+    path = DatagramPath(await bound_socket("127.0.0.1:0", _BUFFER), family_and_address)
     try:
         yield path
     finally:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from waystation.net.place import parse_place, place_of
+from waystation.net.streams import open_stream, serving_streams
 
 
 class FaultyPath(Protocol):
@@ -43,7 +43,7 @@ class TcpPath:
     """A proxy for byte streams."""
 
     def __init__(self, target: str) -> None:
-        self._target = parse_place(target)
+        self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
         self._open = asyncio.Event()
         self._open.set()
@@ -80,7 +80,7 @@ class TcpPath:
         try:
             if self._refusing:
                 return
-            far_in, far_out = await asyncio.open_connection(*self._target)
+            far_in, far_out = await open_stream(self._target)
             joined.add(far_out)
             self._writers.add(far_out)
             if not outward.transport.is_closing():  # cut already
@@ -120,12 +120,10 @@ class TcpPath:
 async def tcp_path(target: str) -> AsyncIterator[TcpPath]:
     """A faulty path to a TCP listener, on this machine's loopback interface."""
     path = TcpPath(target)
-    server = await asyncio.start_server(path.serve, "127.0.0.1", 0)
-    path.place = place_of(server.sockets[0].getsockname())
-    try:
-        yield path
-    finally:
-        server.close()
-        path.thaw()
-        path.cut()
-        await asyncio.sleep(0)
+    async with serving_streams(path.serve, "127.0.0.1:0") as path.place:
+        try:
+            yield path
+        finally:
+            path.thaw()
+            path.cut()
+            await asyncio.sleep(0)

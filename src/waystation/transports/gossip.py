@@ -14,18 +14,18 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from waystation.core.gossip import MemberChange, MemberKind
+from waystation.core.membership import Member
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, WaystationError, quote
 from waystation.groups.group import Group
-from waystation.groups.member import GroupLimits, Member
-from waystation.groups.pipe import ACCEPT, DATA, OPEN, REFUSE, RESET, Key, Pipe, head, read_head
-from waystation.groups.via import parse_via
+from waystation.groups.pipe import Key, Kind, Pipe, head, read_head
+from waystation.groups.settings import GroupLimits, parse_via
 from waystation.net.tls import Tls
 from waystation.transports.tcp import TcpLimits, TcpLink
 from waystation.transports.transport import Link, LinkOwner
 
 ANY: Final = "*"
-"""As the name of a member: one that nobody has."""
+"""As the name of a member: take a name that is not in use."""
 
 _GOING: Final = frozenset({MemberKind.LEAVE, MemberKind.SUSPECT, MemberKind.INVALIDATE})
 
@@ -41,7 +41,7 @@ def parse_member(place: str) -> tuple[str, str]:
     group, mark, member = place.partition("/")
     if not (mark and group and member):
         raise LocalError(
-            f"{quote(place)} names no member of a group",
+            f"invalid member {quote(place)}",
             rule="AD-1",
             hint="write group/member",
         )
@@ -56,46 +56,44 @@ class GossipLink(TcpLink):
         self.place = place  # the peer as it stands in a route; a pipe has no other
 
 
-class Room:
+class Endpoint:
     """One member of one group, and the pipes that lead from it to others."""
 
-    def __init__(self, group: Group, name: str, limits: TcpLimits) -> None:
+    def __init__(
+        self, group: Group, limits: TcpLimits, when_unused: Callable[[Endpoint], None]
+    ) -> None:
         self.group = group
-        self.name = name
-        self.uses = 0
+        self.name = group.me.name
+        self.uses = 1
         self.accept: Accept | None = None
         self.closing: asyncio.Task[None] | None = None
         self._limits = limits
+        self._when_unused = when_unused
+        self._loop = asyncio.get_running_loop()
         self._pipes: dict[Key, Pipe] = {}
-        self._offered: dict[Key, LinkOwner] = {}  # accepted, and nothing has come yet
+        self._offered: dict[Key, tuple[LinkOwner, asyncio.TimerHandle]] = {}  # nothing came yet
         self._dialling: dict[Key, tuple[LinkOwner, asyncio.Future[Link | None]]] = {}
         self._numbers = itertools.count(secrets.randbits(48))
-        self._left: Callable[[Room], None] = _nothing
         group.handler = self._received
         group.on_cut.append(self._cut_off)
         group.on_change.append(self._changed)
-
-    def when_unused(self, act: Callable[[Room], None]) -> None:
-        """Have a function called when nobody uses the room any more."""
-        self._left = act
 
     def release(self) -> None:
         """One use less."""
         self.uses -= 1
         if not self.uses:
-            self._left(self)
+            self._when_unused(self)
 
     async def dial(self, member: Member, owner: LinkOwner) -> Link:
         """Open a pipe to a member."""
         key = (member.uuid, next(self._numbers), True)
-        answer: asyncio.Future[Link | None] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Link | None] = self._loop.create_future()
         self._dialling[key] = owner, answer
         try:
-            self.group.post(member.uuid, head(OPEN, key))
+            self._post(Kind.OPEN, key)
             link = await answer
         except BaseException:
-            if self.group.is_connected:
-                self.group.post(member.uuid, head(RESET, key))
+            self._post(Kind.RESET, key)
             raise
         finally:
             self._dialling.pop(key, None)
@@ -104,77 +102,90 @@ class Room:
         return link
 
     def _begin(self, member: Member, key: Key, owner: LinkOwner) -> Link:
-        pipe = Pipe(self.group, member, key, self._ended)
-        self._pipes[key] = pipe
+        pipe = self._pipes[key] = Pipe(self.group, member, key, self._ended)
         self.uses += 1
         link = GossipLink(owner, self._limits, f"{self.group.group}/{member.name}")
         pipe.attach(link)
         return link
 
+    def _post(self, kind: Kind, key: Key) -> None:
+        if self.group.is_connected:
+            self.group.post(key[0], head(kind, key))
+
     # What the group tells
 
     def _received(self, member: Member, payloads: Sequence[bytes | None]) -> None:
         for payload in payloads:
-            found = None if payload is None else read_head(payload, member.uuid)
-            if found is None or payload is None:
+            if payload is None:
+                continue
+            found = read_head(payload, member.uuid)
+            if found is None:
+                self.group.counts[Reason.MALFORMED.value] += 1
                 continue
             kind, key = found
+            if key in self._offered:
+                self._take_up(member, key, kind)
             pipe = self._pipes.get(key)
-            if pipe is None and key in self._offered:
-                pipe = self._take_up(member, key, kind)
             if pipe is not None:
                 pipe.on_message(kind, payload)
-            elif kind == OPEN:
-                self._open(member, key)
-            elif kind in (ACCEPT, REFUSE):
-                self._answer(member, key, accepted=kind == ACCEPT)
+            elif kind is Kind.OPEN:
+                self._open(key)
+            elif kind in (Kind.ACCEPT, Kind.REFUSE):
+                self._answer(member, key, accepted=kind is Kind.ACCEPT)
 
-    def _open(self, member: Member, key: Key) -> None:
+    def _open(self, key: Key) -> None:
         owner = None if self.accept is None or key[2] else self.accept()
         if owner is None:
-            self.group.post(member.uuid, head(REFUSE, key))
+            self._post(Kind.REFUSE, key)
             return
-        self.group.post(member.uuid, head(ACCEPT, key))
-        self._offered[key] = owner
+        self._post(Kind.ACCEPT, key)
+        timer = self._loop.call_later(self._limits.greeting, self._give_up_on_silence, key)
+        self._offered[key] = owner, timer
 
-    def _take_up(self, member: Member, key: Key, kind: int) -> Pipe | None:
+    def _take_up(self, member: Member, key: Key, kind: Kind) -> None:
         """Begin a link when its first bytes are there: not every dialler is still there then."""
-        owner = self._offered.pop(key)
-        if kind == DATA:
+        if kind is Kind.DATA:
+            owner, timer = self._offered.pop(key)
+            timer.cancel()
             self._begin(member, key, owner)
-            return self._pipes[key]
-        owner.closed(Reason.REFUSED, "the dialler went away")
-        return None
+        elif kind is not Kind.OPEN:
+            self._withdraw(key, "the dialler went away")
+
+    def _withdraw(self, key: Key, detail: str) -> None:
+        owner, timer = self._offered.pop(key)
+        timer.cancel()
+        owner.closed(Reason.REFUSED, detail)
+
+    def _give_up_on_silence(self, key: Key) -> None:
+        self._post(Kind.RESET, key)
+        self._withdraw(key, f"the dialler said nothing for {self._limits.greeting:g} s")
 
     def _answer(self, member: Member, key: Key, *, accepted: bool) -> None:
         owner, answer = self._dialling.pop(key, (None, None))
         if answer is None or owner is None or answer.done():
             if accepted:  # nobody waits for it any more
-                self.group.post(member.uuid, head(RESET, key))
+                self._post(Kind.RESET, key)
         elif accepted:  # begun at once, since what follows is for it
             answer.set_result(self._begin(member, key, owner))
         else:
             answer.set_result(None)
 
     def _cut_off(self, detail: str) -> None:
-        self._fail_all(list(self._pipes.values()), ConnectionError(detail))
+        for pipe in list(self._pipes.values()):
+            pipe.reset(ConnectionError(detail))
 
     def _changed(self, change: MemberChange) -> None:
-        if change.kind in _GOING:
-            uuid = change.mapping.uuid
-            gone = [pipe for key, pipe in self._pipes.items() if key[0] == uuid]
-            self._fail_all(gone, ConnectionError(f"{change.mapping.member} is gone"))
-            for key in [key for key in self._offered if key[0] == uuid]:
-                self._offered.pop(key).closed(Reason.REFUSED, "the dialler is gone")
-            for key, (_, answer) in self._dialling.items():
-                if key[0] == uuid and not answer.done():
-                    answer.set_result(None)
-
-    def _fail_all(self, pipes: Iterable[Pipe], error: Exception) -> None:
-        for pipe in pipes:
-            if self.group.is_connected:
-                self.group.post(pipe.key[0], head(RESET, pipe.key))
-            pipe.fail(error)
+        if change.kind not in _GOING:
+            return
+        uuid = change.mapping.uuid
+        for pipe in [pipe for key, pipe in self._pipes.items() if key[0] == uuid]:
+            end = pipe.fail if change.kind is MemberKind.INVALIDATE else pipe.reset
+            end(ConnectionError(f"{change.mapping.member} is gone"))
+        for key in [key for key in self._offered if key[0] == uuid]:
+            self._withdraw(key, "the dialler is gone")
+        for key, (_, answer) in self._dialling.items():
+            if key[0] == uuid and not answer.done():
+                answer.set_result(None)
 
     def _ended(self, pipe: Pipe, error: Exception | None) -> None:
         self._pipes.pop(pipe.key, None)
@@ -185,26 +196,22 @@ class Room:
             self.closing.add_done_callback(lambda _: pipe.tell_lost(error))
 
 
-def _nothing(room: Room) -> None:
-    del room
-
-
 class GossipListener:
     """A member that others can open links to."""
 
-    def __init__(self, room: Room) -> None:
-        self._room: Room | None = room
-        self.place = f"{room.group.group}/{room.name}"
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint: Endpoint | None = endpoint
+        self.place = f"{endpoint.group.group}/{endpoint.name}"
 
     async def close(self) -> None:
         """Accept no more links; those that are open stay."""
-        room, self._room = self._room, None
-        if room is None:
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is None:
             return
-        room.accept = None
-        room.release()
-        if room.closing is not None:
-            await asyncio.wait([room.closing])
+        endpoint.accept = None
+        endpoint.release()
+        if endpoint.closing is not None:
+            await asyncio.wait([endpoint.closing])
 
 
 class Gossip:
@@ -240,17 +247,17 @@ class Gossip:
             "wait": self.limits.dial,
             **options,
         }
-        self._rooms: dict[str, list[Room]] = {}
-        self._entering = asyncio.Lock()
+        self._endpoints: dict[str, list[Endpoint]] = {}
+        self._joining = asyncio.Lock()
 
     async def listen(self, place: str, accept: Accept) -> GossipListener:
         """Join a group under a name, and let others open links; `*` takes a new name."""
         group, name = parse_member(place)
         if name == ANY:
             name = f"member-{secrets.token_hex(6)}"
-        room = await self._enter(group, name)
-        room.accept = accept
-        return GossipListener(room)
+        endpoint = await self._join(group, name)
+        endpoint.accept = accept
+        return GossipListener(endpoint)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a link to the first of these members that answers."""
@@ -263,39 +270,37 @@ class Gossip:
                 errors.append(f"{place}: no answer within {self.limits.dial:g} s")
             except OSError as error:
                 errors.append(str(error))
-        raise ConnectionError("; ".join(errors) or "there is no place to connect to")
+        raise ConnectionError("; ".join(errors) or "no place to connect to")
 
     async def _dial(self, place: str, owner: LinkOwner) -> Link:
         name, member = parse_member(place)
-        room = await self._enter(name, None)
+        endpoint = await self._join(name, None)
         try:
-            found = [each for each in await room.group.members() if each.name == member][::-1]
+            found = [each for each in await endpoint.group.members() if each.name == member][::-1]
             if not found:
-                raise ConnectionRefusedError(f"{place}: there is no such member")
-            return await room.dial(found[0], owner)
+                raise ConnectionRefusedError(f"{place}: no such member")
+            return await endpoint.dial(found[0], owner)
         finally:
-            room.release()
+            endpoint.release()
 
-    async def _enter(self, group: str, name: str | None) -> Room:
-        """The room of a member, to be released; without a name, any that is there does."""
-        async with self._entering:
-            rooms = self._rooms.setdefault(group, [])
-            for room in rooms:
-                if name in (None, room.name):
-                    room.uses += 1
-                    return room
+    async def _join(self, group: str, name: str | None) -> Endpoint:
+        """The endpoint of a member, to be released; without a name, any of the group will do."""
+        async with self._joining:
+            endpoints = self._endpoints.setdefault(group, [])
+            for endpoint in endpoints:
+                if name in (None, endpoint.name):
+                    endpoint.uses += 1
+                    return endpoint
             made = Group(group, via=self._via, name=name or self._name, **self._options)
             try:
                 await made.connect()
             except WaystationError as error:
                 raise ConnectionError(str(error)) from error
-            room = Room(made, made.me.name, self.limits)
-            room.uses = 1
-            room.when_unused(self._leave)
-            rooms.append(room)
-            return room
+            endpoint = Endpoint(made, self.limits, self._leave)
+            endpoints.append(endpoint)
+            return endpoint
 
-    def _leave(self, room: Room) -> None:
-        name = f"waystation leave {room.group.group}/{room.name}"
-        self._rooms[room.group.group].remove(room)
-        room.closing = asyncio.get_running_loop().create_task(room.group.close(), name=name)
+    def _leave(self, endpoint: Endpoint) -> None:
+        name = f"waystation leave {endpoint.group.group}/{endpoint.name}"
+        self._endpoints[endpoint.group.group].remove(endpoint)
+        endpoint.closing = asyncio.get_running_loop().create_task(endpoint.group.close(), name=name)

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from msgspec import Struct
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.connection import ConnectionLimits, Failure
 from waystation.net.dialer import dial
 from waystation.net.server import Server, ServerLimits
 from waystation.net.tls import Tls
+from waystation.transports.link import StreamLink, StreamListener, why_unsendable
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam import (
     FRAME_LIMIT,
-    HEARTBEAT_FRAME,
     PREFACE,
     FrameDecoder,
     encode_control,
@@ -32,9 +32,6 @@ from waystation.wire.ockam import (
 )
 
 _log = logging.getLogger("waystation.transports")
-
-REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
-"""Why a message cannot be written, by the rule that it breaks."""
 
 
 class TcpLimits(Struct, frozen=True, kw_only=True):
@@ -66,40 +63,6 @@ class TcpLimits(Struct, frozen=True, kw_only=True):
         return ServerLimits(handshake=self.greeting, backlog=self.backlog)
 
 
-class StreamLink(Connection):
-    """A link over one connection: passes on to its owner what the connection tells."""
-
-    __slots__ = ("_frame_limit", "_owner")
-
-    def __init__(self, owner: LinkOwner, frame_limit: int, limits: ConnectionLimits) -> None:
-        super().__init__(limits)
-        self._owner = owner
-        self._frame_limit = frame_limit
-
-    def on_crowded(self) -> None:
-        """Let senders wait."""
-        self._owner.pause()
-
-    def on_clear(self) -> None:
-        """Let senders go on."""
-        self._owner.resume()
-
-    def on_sent(self, messages: int | None) -> None:
-        """Pass on which messages left this process."""
-        self._owner.sent(messages)
-
-    def on_closed(self, failure: Failure | None) -> None:
-        """Tell the owner how it ended."""
-        if failure is None:
-            self._owner.closed(None, "closed")
-        else:
-            self._owner.closed(failure.reason, failure.detail)
-
-    def on_handshake_failed(self) -> None:
-        """Tell the owner that nothing came of it."""
-        self._owner.closed(Reason.REFUSED, "there was no TLS handshake")
-
-
 class TcpLink(StreamLink):
     """One connection."""
 
@@ -116,13 +79,13 @@ class TcpLink(StreamLink):
         try:
             frame = encode_departure(message, limit=self._frame_limit)
         except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
+            return why_unsendable(error)
         self.give(frame)
         return None
 
     def send_control(self, payload: bytes) -> None:
         """Put a payload for the peer's session with the messages of this turn."""
-        self.write(encode_control(payload) if payload else HEARTBEAT_FRAME)
+        self.write(encode_control(payload))
 
     # What the connection tells
 
@@ -151,18 +114,6 @@ class TcpLink(StreamLink):
         return super().explain_end(error)
 
 
-class TcpListener:
-    """A listening socket."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self.place = server.place
-
-    async def close(self) -> None:
-        """Accept no more connections; the open ones stay."""
-        self._server.close()
-
-
 class Tcp:
     """TCP in Ockam's format: addresses `tcp#host:port`."""
 
@@ -173,7 +124,7 @@ class Tcp:
         self._connection_limits = self.limits.of_connections()
         self._tls = tls
 
-    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> TcpListener:
+    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> StreamListener:
         """Listen; port 0 takes a free one."""
 
         def make() -> TcpLink | None:
@@ -182,7 +133,7 @@ class Tcp:
 
         server = Server(make, limits=self.limits.of_servers(), tls=self._tls, log=_log)
         await server.start(place)
-        return TcpListener(server)
+        return StreamListener(server)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Connect to the first of these places that answers."""

@@ -1,9 +1,9 @@
-"""The seam between the node and whatever carries its messages: one small protocol.
+"""What the node and its transports expect of each other: a few small protocols.
 
 A transport opens links, by dialling or by listening. A link carries messages to one peer and back.
-Its owner, the node's session, hears from it by plain calls in the event loop: nothing is awaited
-and nothing is created per message. What every link must do is checked by
-`waystation.testing.check_transport`; no word about any format or socket stands here.
+Its owner, the node's session, is told by plain calls in the event loop: nothing is awaited and
+nothing is created per message. `waystation.testing.check_transport` checks what every link must do.
+Formats and sockets have no place in this file.
 
 WK-10 is the link's duty. It writes a message without the first address of its onward route, and
 hands in what came from the peer with `owner.address` in front of the return route. A message
@@ -33,22 +33,19 @@ class LinkOwner(Protocol):
         ...
 
     def answered(self) -> None:
-        """Whoever is at the other end speaks the link's format. Comes once, before any message."""
+        """The peer speaks the link's format. Comes once, before any message."""
         ...
 
     def received(self, messages: Sequence[Message]) -> None:
-        """The peer sent these; none at all is a sign of life, as a part of a large one."""
+        """The peer sent these; an empty batch is a sign of life, as after part of a large one."""
         ...
 
     def sent(self, messages: int | None = None) -> None:
-        """The next so many messages that the link was given are out of this process's hands.
-
-        None stands for all that it was given so far.
-        """
+        """The next `messages` of those given to the link left this process; None: all of them."""
         ...
 
     def pause(self) -> None:
-        """Give the link no more messages for now: the peer, or the way there, is slower."""
+        """Give the link no more messages for now: the peer or the network does not keep up."""
         ...
 
     def resume(self) -> None:
@@ -69,23 +66,23 @@ class Link(Protocol):
         ...
 
     def send(self, message: Message) -> Reason | None:
-        """Take a message to the peer; says why not, if it cannot be (TOO_LARGE).
+        """Take a message to the peer; the reason why not, if it cannot be sent (TOO_LARGE).
 
-        Written with others at the end of the loop's turn. Not called between `pause` and `resume`,
-        but for a few messages that were on their way.
+        It is written with others at the end of the loop's turn. Between `pause` and `resume` only
+        the few messages come that were on their way.
         """
         ...
 
     def send_control(self, payload: bytes) -> None:
-        """Take a payload to the peer's session, in order with the messages; b"" is a heartbeat."""
+        """Send a payload to the peer's session, in order with the messages; b"" is a heartbeat."""
         ...
 
     def pause_reading(self) -> None:
-        """Hand in nothing more for now, and let the peer feel it."""
+        """Hand in nothing more for now, and slow the peer down."""
         ...
 
     def resume_reading(self) -> None:
-        """Hand in what comes again."""
+        """Hand in messages again."""
         ...
 
     def close(self) -> None:
@@ -146,13 +143,13 @@ class Broadcaster(Protocol):
         ...
 
     def publish(self, multicast_id: str, message: Message) -> Reason | None:
-        """Take a broadcast to everybody; says why not, if that cannot be now. Never waits."""
+        """Send a broadcast to all subscribers; the reason why not, if it cannot be. Never waits."""
         ...
 
     def subscribe(self, pattern: str) -> None:
-        """Let what matches arrive."""
+        """Receive what matches a pattern."""
         ...
 
     def unsubscribe(self, pattern: str) -> None:
-        """Let it no longer arrive."""
+        """Receive it no longer."""
         ...

@@ -30,7 +30,8 @@ from waystation.net.dialer import dial, within
 from waystation.net.place import parse_place, place_of
 from waystation.net.server import Server
 from waystation.net.tls import Tls
-from waystation.transports.tcp import REASONS, StreamLink, TcpLimits, TcpListener
+from waystation.transports.link import StreamLink, StreamListener, why_unsendable
+from waystation.transports.tcp import TcpLimits
 from waystation.transports.transport import Link, LinkOwner
 from waystation.wire.ockam_ws import BodyDecoder, encode_control, encode_departure
 
@@ -58,10 +59,10 @@ _EXPECTED_ENDS: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCo
 
 
 class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
-    """Those of TCP, and the most `handshakes` that a listener has under way at once.
+    """Those of TCP, and how many `handshakes` a listener has under way at once.
 
-    A handshake takes about 10 KiB. Further connections are refused meanwhile, so with too low a
-    limit a large fleet that reconnects all at once keeps itself out. A peer has `greeting` seconds
+    A handshake takes about 10 KiB. Further connections are refused meanwhile: with a limit that is
+    too low, a large fleet that reconnects at once locks itself out. A peer has `greeting` seconds
     for TLS, and again for the WebSocket handshake. `frame` is the size of the largest message, in
     any number of fragments.
     """
@@ -70,9 +71,9 @@ class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
 
 
 class WebSocketLink(StreamLink, ABC):
-    """One connection; how it opens is said below, for either end."""
+    """One connection; the subclasses below open it, from either end."""
 
-    __slots__ = ("_bodies", "_partial", "_protocol", "_upgraded")
+    __slots__ = ("_bodies", "_partial", "_protocol")
 
     def __init__(
         self,
@@ -83,9 +84,8 @@ class WebSocketLink(StreamLink, ABC):
     ) -> None:
         super().__init__(owner, frame_limit, limits)
         self._protocol = protocol
-        self._bodies = BodyDecoder(owner.address, limit=frame_limit)
+        self._bodies: BodyDecoder | None = None  # none yet, as long as it is no WebSocket
         self._partial: bytearray | None = None  # of a message that comes in fragments
-        self._upgraded = False
 
     # What the owner asks for
 
@@ -94,7 +94,7 @@ class WebSocketLink(StreamLink, ABC):
         try:
             body = encode_departure(message, limit=self._frame_limit)
         except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
+            return why_unsendable(error)
         self.give(self._framed(body))
         return None
 
@@ -121,18 +121,20 @@ class WebSocketLink(StreamLink, ABC):
         protocol = self._protocol
         protocol.receive_data(data)
         events = protocol.events_received()
-        if not self._upgraded:
+        if self._bodies is None:
             self._shake_hands(events)
             events = events[1:]
-        if self._upgraded:
-            self._hand_in(events)
-            if protocol.parser_exc is not None and self.failure is None:
-                self._fail_as_told(protocol.parser_exc)
+        if self._bodies is not None:
+            self._hand_in(events, self._bodies)
+            error = protocol.parser_exc
+            if error is not None and self.failure is None:  # and a goodbye is there to be written
+                too_large = isinstance(error, PayloadTooBig)
+                self._refuse(Reason.TOO_LARGE if too_large else Reason.MALFORMED, str(error))
         self._write_out()
 
     def explain_end(self, error: Exception | None) -> Failure | None:
         """Say why it ended: by what the peer said, else by what the system said."""
-        if not self._upgraded:
+        if self._bodies is None:
             return None if error is None else Failure(Reason.TRANSPORT_DOWN, str(error))
         said, in_order = self._protocol.close_rcvd, self.state is ConnectionState.CLOSING
         if said is not None and not in_order and said.code not in _EXPECTED_ENDS:
@@ -145,7 +147,7 @@ class WebSocketLink(StreamLink, ABC):
 
     def on_closed(self, failure: Failure | None) -> None:
         """Tell how it ended: the owner, or whoever waits for the link to open."""
-        if self._upgraded:
+        if self._bodies is not None:
             super().on_closed(failure)
         else:
             self._never_opened(failure)
@@ -154,37 +156,36 @@ class WebSocketLink(StreamLink, ABC):
 
     @abstractmethod
     def _shake_hands(self, events: list[Event]) -> None:
-        """Look at what should be the first thing that the peer says."""
+        """Check the peer's half of the handshake."""
 
     @abstractmethod
     def _never_opened(self, failure: Failure | None) -> None:
-        """Tell whoever waits for the link that there was none."""
+        """Report that the handshake failed."""
 
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner
         self._bodies = BodyDecoder(owner.address, limit=self._frame_limit)
-        self._upgraded = True
         self.peer_spoke()
         owner.opened(self)
         if self.is_open:  # the owner may have refused it
             owner.answered()
 
     def on_silence(self) -> None:
-        """End what is still no WebSocket."""
+        """End a connection whose handshake takes too long."""
         seconds = self.limits.first_byte
         self.fail(Reason.REFUSED, f"there was no WebSocket handshake within {seconds:g} s")
 
     # Reading
 
-    def _hand_in(self, events: list[Event]) -> None:
+    def _hand_in(self, events: list[Event], bodies: BodyDecoder) -> None:
         messages: list[Message] = []
         for event in events:
             if isinstance(event, Frame) and self.failure is None:
-                self._take(event, messages)
+                self._take(event, bodies, messages)
         if self.state is not ConnectionState.CLOSING:
             self._owner.received(messages)
 
-    def _take(self, frame: Frame, messages: list[Message]) -> None:
+    def _take(self, frame: Frame, bodies: BodyDecoder, messages: list[Message]) -> None:
         """Read one frame; what is wrong with it never costs the messages before it."""
         opcode = frame.opcode
         if opcode is _BINARY and frame.fin:
@@ -201,18 +202,18 @@ class WebSocketLink(StreamLink, ABC):
             self._let_go()
             return
         elif opcode is Opcode.TEXT:
-            code = CloseCode.UNSUPPORTED_DATA
-            self._refuse(code, Reason.MALFORMED, "a text message came, and only binary is valid")
+            detail = "a text message came, and only binary is valid"
+            self._refuse(Reason.MALFORMED, detail, CloseCode.UNSUPPORTED_DATA)
             return
         else:  # ping, pong
             return
         if self.state is ConnectionState.CLOSING:
             return
         try:
-            messages.append(self._bodies.decode(body))
+            messages.append(bodies.decode(body))
         except DecodeError as error:
             reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
-            self._refuse(CloseCode.INVALID_DATA, reason, str(error))
+            self._refuse(reason, str(error), CloseCode.INVALID_DATA)
 
     def _let_go(self) -> None:
         """Wait for the end of the connection: the peer said goodbye, and that was answered."""
@@ -256,19 +257,11 @@ class WebSocketLink(StreamLink, ABC):
         if not transport.is_reading():
             transport.resume_reading()
 
-    def _refuse(self, code: CloseCode, reason: Reason, detail: str) -> None:
-        """End the link, and say to the peer what was wrong."""
+    def _refuse(self, reason: Reason, detail: str, code: CloseCode | None = None) -> None:
+        """End the link, and tell the peer what was wrong, unless the protocol did already."""
         self.failure = Failure(reason, detail)
-        if self._protocol.state is _OPEN:
+        if code is not None and self._protocol.state is _OPEN:
             self._protocol.fail(code, detail.encode("ascii", "replace")[:100].decode())
-        self._write_out()
-        if self.transport is not None:
-            self._end_soon(self.transport)
-
-    def _fail_as_told(self, error: Exception) -> None:
-        """End the link: the protocol found something wrong, and has a goodbye to write."""
-        too_large = isinstance(error, PayloadTooBig)
-        self.failure = Failure(Reason.TOO_LARGE if too_large else Reason.MALFORMED, str(error))
         self._write_out()
         if self.transport is not None:
             self._end_soon(self.transport)
@@ -320,12 +313,12 @@ class _Upgrades:
     def make(self) -> _AcceptedLink | None:
         """A link for a connection that comes in; None when there are too many handshakes."""
         if self.pending >= self.limits.handshakes:
-            self.tell(Reason.REFUSED, "there are as many handshakes as the limit allows")
+            self.record(Reason.REFUSED, "the limit of handshakes is reached")
             return None
         return _AcceptedLink(self)
 
-    def tell(self, reason: Reason | None, detail: str) -> None:
-        """Have it recorded that a connection came to nothing."""
+    def record(self, reason: Reason | None, detail: str) -> None:
+        """Have a connection that did not become a link recorded, by an owner of its own."""
         owner = self.accept()
         if owner is not None:
             owner.closed(reason, detail)
@@ -334,20 +327,18 @@ class _Upgrades:
 class _AcceptedLink(WebSocketLink):
     """A connection that a peer opened. It has an owner as soon as it is a WebSocket."""
 
-    __slots__ = ("_is_pending", "_upgrades")
+    __slots__ = ("_upgrades",)
 
     def __init__(self, upgrades: _Upgrades) -> None:
         frame = upgrades.limits.frame
         protocol = ServerProtocol(origins=upgrades.origins, max_size=frame, logger=_log)
         super().__init__(_NOBODY, frame, upgrades.connection_limits, protocol)
-        self._upgrades = upgrades
-        self._is_pending = True
+        self._upgrades: _Upgrades | None = upgrades  # none when the outcome is on record
         upgrades.pending += 1
 
     def on_handshake_failed(self) -> None:
-        """Record that nothing came of it."""
-        self._end_upgrade()
-        self._upgrades.tell(Reason.REFUSED, "there was no TLS handshake")
+        """Record that there is no link."""
+        self._never_opened(Failure(Reason.REFUSED, "there was no TLS handshake"))
 
     def _shake_hands(self, events: list[Event]) -> None:
         protocol = cast("ServerProtocol", self._protocol)
@@ -359,16 +350,17 @@ class _AcceptedLink(WebSocketLink):
             self._answer(protocol, cast("Request", events[0]))
 
     def _answer(self, protocol: ServerProtocol, request: Request) -> None:
-        owner = None
+        owner, upgrades = None, self._upgrades
+        assert upgrades is not None
         response = protocol.accept(request)
-        path = self._upgrades.path
+        path = upgrades.path
         if response.status_code == 101 and path and request.path.partition("?")[0] != path:
             response = protocol.reject(404, f"There is nothing here; try {path}\n")
         if response.status_code == 101:
-            self._end_upgrade()
-            owner = self._upgrades.accept()
+            self._leave()
+            owner = upgrades.accept()
             if owner is None:  # and the reason is on record
-                response = protocol.reject(503, "There are as many sessions as the limit allows.\n")
+                response = protocol.reject(503, "The limit of sessions is reached.\n")
         protocol.send_response(response)
         self._write_out()
         if owner is not None:
@@ -378,22 +370,17 @@ class _AcceptedLink(WebSocketLink):
             detail = f"{self.place}: {response.status_code}, {text}"
             self.failure = Failure(Reason.REFUSED, detail)
 
-    def _end_upgrade(self) -> None:
-        self._is_pending = False
-        self._upgrades.pending -= 1
+    def _leave(self) -> _Upgrades | None:
+        """Be none of the handshakes under way any more."""
+        upgrades, self._upgrades = self._upgrades, None
+        if upgrades is not None:
+            upgrades.pending -= 1
+        return upgrades
 
     def _never_opened(self, failure: Failure | None) -> None:
-        if self._is_pending:
-            self._end_upgrade()
-            self._upgrades.tell(*(failure or (None, _NO_HANDSHAKE)))
-
-
-class WebSocketListener(TcpListener):
-    """A listening socket."""
-
-    def __init__(self, server: Server, path: str) -> None:
-        super().__init__(server)
-        self.place += path
+        upgrades = self._leave()
+        if upgrades is not None:
+            upgrades.record(*(failure or (None, _NO_HANDSHAKE)))
 
 
 # --- Dialling -------------------------------------------------------------------------------------
@@ -459,27 +446,26 @@ class WebSocket:
         self._tls = tls
         self._origins = origins
 
-    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> WebSocketListener:
+    async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> StreamListener:
         """Listen; port 0 takes a free one."""
         host, port, path = parse_websocket_place(place)
         upgrades = _Upgrades(accept, self.limits, path, self._origins)
         server = Server(upgrades.make, limits=self.limits.of_servers(), tls=self._tls, log=_log)
         await server.start(place_of((host, port)))
-        return WebSocketListener(server, path)
+        return StreamListener(server, path)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Connect to the first of these places that answers."""
         limits, scheme = self.limits, "wss" if self._tls else "ws"
-        paths: dict[str, tuple[str, str]] = {}
+        paths: dict[str, str] = {}
         for place in places:
             host, port, path = parse_websocket_place(place)
-            paths.setdefault(place_of((host, port)), (place, path))
+            paths.setdefault(place_of((host, port)), path)
 
         def make(where: str) -> _DialledLink:
-            place, path = paths[where]
-            return _DialledLink(
-                owner, limits.frame, self._connection_limits, f"{scheme}://{place}", path
-            )
+            path = paths[where]
+            url = f"{scheme}://{where}{path}"
+            return _DialledLink(owner, limits.frame, self._connection_limits, url, path)
 
         async with within(limits.dial, places):
             link = await dial(

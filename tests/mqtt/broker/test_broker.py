@@ -204,7 +204,7 @@ def test_a_password_file_of_mosquitto_is_read(tmp_path: Path) -> None:
     for bad in ("a:plain", "nothing", "a:$6$salt$hash", "a:$7$x$y$z", "a:$7$0$YQ==$YQ=="):
         with pytest.raises(LocalError, match="line 1"):
             Passwords.parse(bad)
-    with pytest.raises(LocalError, match="cannot be read"):
+    with pytest.raises(LocalError, match="cannot read"):
         Passwords.load(tmp_path / "none")
 
 
@@ -489,8 +489,32 @@ async def test_draining_tells_everybody_and_does_no_wills() -> None:
 
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"queue": 0}, "queue is 0"), ({"receive_maximum": 70_000}, "receive_maximum is 70000")],
+    [({"queue": 0}, "queue=0"), ({"receive_maximum": 70_000}, "receive_maximum=70000")],
 )
 def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, int], words: str) -> None:
     with pytest.raises(LocalError, match=words):
         Settings(**options)
+
+
+@runs
+async def test_a_client_s_life_can_be_followed_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "waystation")
+    async with serving() as broker, client(broker) as sender:
+        async with client(broker, "followed", max_packet_size=100) as peer:
+            await peer.subscribe("a")
+            await sender.publish("a", bytes(1000))
+            peer.say(DisconnectPacket())
+            await peer.ended()
+        await until(lambda: broker.connected() == 1)
+    steps = (
+        ": connected",
+        "client 'followed' is connected",
+        "client 'followed' subscribes to 'a'",
+        "a message for client 'followed' was dropped: TOO_LARGE",
+        "goodbye",
+        "closed",
+    )
+    at = 0
+    for step in steps:
+        at = caplog.text.find(step, at)
+        assert at >= 0, step

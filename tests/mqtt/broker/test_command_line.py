@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_a_broker_serves_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -
     passwords = tmp_path / "passwords"
     passwords.write_text(password_line("garage", "secret", iterations=10) + "\n")
     with subprocess.Popen(
-        [*WAYSTATION, "broker", "--passwords", str(passwords)],
+        [*WAYSTATION, "broker", "--passwords", str(passwords), "--metrics", "127.0.0.1:0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -34,6 +35,7 @@ def test_a_broker_serves_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -
     ) as process:
         try:
             assert process.stdout
+            metrics = process.stdout.readline().split()[-1]
             place = process.stdout.readline().split()[-1]
             client = Client(place)
             assert client.connect()[1] == 0x86
@@ -45,6 +47,9 @@ def test_a_broker_serves_and_ends_cleanly(tmp_path: Path, how: signal.Signals) -
             client.subscribe("a")
             client.publish("a", b"x", 1)
             assert client.next().payload == b"x"
+            with urllib.request.urlopen(metrics, timeout=PATIENCE) as response:  # noqa: S310 - http
+                text = response.read().decode()
+            assert "waystation_broker_messages_received_total 1" in text.splitlines()
             process.send_signal(how)
             assert client.ended.get(timeout=PATIENCE).value in (0x8B, 0x80)
             words, _, counts = process.stdout.readline().partition(" ")

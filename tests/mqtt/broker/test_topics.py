@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.mqtt.broker.topics import MAX_LEVELS, Filters, TopicTree, is_filter, is_topic
+from waystation.mqtt.broker.topics import MAX_LEVELS, TopicTrie, is_filter, is_topic
 
 LEVEL = st.sampled_from(["", "a", "b", "$x", "c"])
 TOPIC = st.lists(LEVEL, min_size=1, max_size=4).map("/".join).filter(bool)
@@ -34,30 +34,30 @@ def matches(filter: str, topic: str) -> bool:
 
 @given(st.lists(FILTER, max_size=12), st.lists(FILTER, max_size=6), TOPIC)
 def test_filters_match_as_the_standard_says(put: list[str], removed: list[str], topic: str) -> None:
-    filters: Filters[str] = Filters()
+    filters: TopicTrie[str] = TopicTrie()
     kept = set(put)
     for filter in put:
         filters.put(filter, "somebody", filter)
     for filter in set(removed) & kept:
         filters.remove(filter, "somebody")
         kept.discard(filter)
-    assert sorted(filters.match(topic)) == sorted(f for f in kept if matches(f, topic))
+    assert sorted(filters.match_topic(topic)) == sorted(f for f in kept if matches(f, topic))
     for filter in kept:
         filters.remove(filter, "somebody")
-    assert filters._root.unused()
+    assert not filters
 
 
 @given(st.lists(TOPIC, max_size=12), FILTER)
 def test_topics_are_found_by_a_filter(put: list[str], filter: str) -> None:
-    tree: TopicTree[str] = TopicTree()
+    tree: TopicTrie[str] = TopicTrie()
     for topic in put:
-        tree.put(topic, topic)
-    assert sorted(tree.match(filter)) == sorted(t for t in set(put) if matches(filter, t))
+        tree.put(topic, "", topic)
+    assert sorted(tree.match_filter(filter)) == sorted(t for t in set(put) if matches(filter, t))
     for topic in set(put):
-        assert tree.get(topic) == topic
-        tree.remove(topic)
-        assert tree.get(topic) is None
-    assert tree._root.children == {}
+        assert tree.get(topic, "") == topic
+        tree.remove(topic, "")
+        assert tree.get(topic, "") is None
+    assert not tree
 
 
 @pytest.mark.parametrize("text", ["", "a/+", "#", "a\0b", "/" * MAX_LEVELS])

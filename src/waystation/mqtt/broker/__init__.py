@@ -4,7 +4,8 @@ In production the broker is Mosquitto, EMQX, HiveMQ or another of that weight.
 """
 
 from waystation.mqtt.broker.access import Passwords, password_line
+from waystation.mqtt.broker.metrics import BrokerMetrics
 from waystation.mqtt.broker.server import Broker
 from waystation.mqtt.broker.settings import Settings
 
-__all__ = ["Broker", "Passwords", "Settings", "password_line"]
+__all__ = ["Broker", "BrokerMetrics", "Passwords", "Settings", "password_line"]

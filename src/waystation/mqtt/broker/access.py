@@ -20,7 +20,7 @@ from msgspec import Struct
 from waystation.errors import LocalError
 
 Authenticate: TypeAlias = Callable[[str, str | None, bytes | None], bool]
-"""Says whether a client may connect, by its id, user name and password."""
+"""Says whether a client may connect, by its id, user name and password; called in a thread."""
 
 ITERATIONS: Final = 20_000
 MAX_ITERATIONS: Final = 1_000_000
@@ -40,14 +40,14 @@ class _Secret(Struct, frozen=True):
 
 
 def password_line(user: str, password: str, *, iterations: int = ITERATIONS) -> str:
-    """The line of a user for the file.
+    """The line of the file for a user.
 
     >>> password_line("garage", "secret").startswith("garage:$7$20000$")
     True
     """
     if not user or ":" in user or not user.isprintable():
         raise LocalError(
-            f"{user!r} is no user name", rule="MC-12", hint="use printable characters without ':'"
+            f"invalid user name {user!r}", rule="MC-12", hint="use printable characters without ':'"
         )
     salt = os.urandom(12)
     hash = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, iterations)
@@ -65,7 +65,7 @@ class Passwords:
 
     def __init__(self, secrets: Mapping[str, _Secret]) -> None:
         self._secrets = dict(secrets)
-        # Whoever is unknown costs as much time as whoever gives a wrong password.
+        # An unknown user takes as much time as a wrong password, so that neither can be told.
         most = max((secret.iterations for secret in self._secrets.values()), default=ITERATIONS)
         self._nobody = _Secret(most, b"", bytes(64))
 
@@ -76,7 +76,7 @@ class Passwords:
             text = path.read_text("utf-8")
         except (OSError, UnicodeError) as error:
             raise LocalError(
-                f"the password file {path} cannot be read ({error})",
+                f"cannot read the password file {path}: {error}",
                 rule="MC-12",
                 hint="give a text file with a line for each user",
             ) from error
@@ -89,10 +89,10 @@ class Passwords:
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip() and not line.startswith("#"):
                 user, mark, secret = line.strip().partition(":")
-                parsed = _parsed(secret) if mark and user else None
+                parsed = _parse_secret(secret) if mark and user else None
                 if parsed is None:
                     raise LocalError(
-                        f"line {number} of {where} is no user with a hashed password",
+                        f"invalid line {number} in {where}: no user with a hashed password",
                         rule="MC-12",
                         hint="write it with mosquitto_passwd, or with "
                         "waystation.mqtt.broker.password_line",
@@ -108,7 +108,7 @@ class Passwords:
         return fits and secret is not None
 
 
-def _parsed(secret: str) -> _Secret | None:
+def _parse_secret(secret: str) -> _Secret | None:
     parts = secret.split("$")
     if len(parts) != 5 or parts[:2] != ["", _SCHEME] or not parts[2].isdecimal():
         return None

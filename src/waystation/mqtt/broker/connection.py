@@ -1,286 +1,385 @@
-"""One client's connection: bytes to packets, packets to the server, and what is written back.
+"""One client's connection: bytes to packets, and packets to what the client asks for.
 
-What a packet means for others (who gets it, what is kept) is decided in server.py.
+Who gets a message is decided in dispatch.py, who is let in in server.py. When bytes are read and
+written, and how a connection ends, is the business of net/connection.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
 from mqtt5 import (
-    ConnAckPacket,
-    ConnAckReasonCode,
+    ConnectPacket,
     DisconnectPacket,
     DisconnectReasonCode,
+    Packet,
     PingReqPacket,
     PubAckPacket,
     PubAckReasonCode,
     PublishPacket,
+    RetainHandling,
+    SubAckPacket,
+    SubAckReasonCode,
     SubscribePacket,
+    TopicFilter,
+    UnsubAckPacket,
+    UnsubAckReasonCode,
     UnsubscribePacket,
 )
 
 from waystation.mqtt.broker.publication import Delivery, Publication
-from waystation.mqtt.broker.session import Session
-from waystation.mqtt.broker.topics import is_topic
-from waystation.mqtt.packets import PONG, PacketReader, acknowledgement
-from waystation.net.place import place_of
-from waystation.net.sockets import prepare
+from waystation.mqtt.broker.session import Session, Subscription
+from waystation.mqtt.broker.topics import is_filter, is_topic
+from waystation.mqtt.packets import PONG, PacketReader, acknowledgement, words_of
+from waystation.net.connection import BATCH, Connection, Failure
 
 if TYPE_CHECKING:
     from waystation.mqtt.broker.server import Broker
 
-DEAD: Final = 60.0
-"""Seconds after which the system takes a silent machine for gone."""
-
 _CONNECT: Final = 0x10
 _OLD_PROTOCOLS: Final = (b"\x00\x04MQTT\x03", b"\x00\x04MQTT\x04", b"\x00\x06MQIsdp\x03")
 _OLD_REFUSAL: Final = b"\x20\x02\x00\x01"
-"""What clients of MQTT 3 understand: this version is not spoken here."""
+"""What clients of MQTT 3 understand: this version is not supported."""
+
+_GRANTED: Final = (
+    SubAckReasonCode.GRANTED_QOS_AT_MOST_ONCE,
+    SubAckReasonCode.GRANTED_QOS_AT_LEAST_ONCE,
+)
+_Code = DisconnectReasonCode
 
 
-class Connection(asyncio.Protocol):
-    """A connection that was accepted."""
+class Admission(Enum):
+    """How far a client has come; only an admitted one has a session."""
+
+    AWAITING_CONNECT = "it has not said who it is"
+    AUTHENTICATING = "its password is being checked; nothing more is read from it"
+    ADMITTED = "it has a session"
+    DISMISSED = "it has been told to go, or has said goodbye"
+
+
+_ADMITTED: Final = Admission.ADMITTED  # looking up a member of an enum costs more than the rest
+
+
+class ClientConnection(Connection):
+    """A connection that the broker accepted."""
 
     __slots__ = (
-        "_alarm", "_aliases", "_broker", "_ended", "_reader", "crowded", "heard", "keep_alive",
-        "largest", "pieces", "place", "receive_maximum", "session", "transport",
+        "_aliases", "_broker", "_check", "_dispatcher", "_early", "_heard", "_keep_alive",
+        "_largest", "_reader", "admission", "receive_maximum", "session",
     )  # fmt: skip
 
-    transport: asyncio.Transport
+    session: Session  # once it is admitted
 
     def __init__(self, broker: Broker) -> None:
-        self.place = "?"
-        self.session: Session | None = None  # there is one once the client said who it is
-        self.pieces: list[bytes] = []  # to be written at the end of the turn
-        self.crowded = False  # the client does not read as fast as others publish
+        super().__init__(broker.connection_limits)
+        self.admission = Admission.AWAITING_CONNECT
         self.receive_maximum = 65_535
-        self.largest: int | None = None  # packet that the client takes
-        self.keep_alive = 0.0  # seconds without a word, and the client is gone; 0: never
-        self.heard = 0.0
+        self._largest: int | None = None  # packet that the client takes
+        self._keep_alive = 0.0  # seconds of silence after which the client is gone; 0: no limit
+        self._heard = 0.0
         self._aliases: dict[int, str] = {}
         self._broker = broker
-        self._reader = PacketReader(broker.settings.packet, wary=True)
-        self._alarm: asyncio.TimerHandle | None = None
-        self._ended = False
+        self._dispatcher = broker.dispatcher
+        self._reader = PacketReader(broker.settings.packet, check_text=True)
+        self._check: asyncio.Future[bool] | None = None  # of its password
+        self._early: Iterable[Packet] = ()  # sent behind CONNECT, without waiting for the answer
 
-    # What the event loop tells
+    # What the connection tells
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Get to know the client, or turn it away when there are too many."""
-        self.transport = cast("asyncio.Transport", transport)
-        self.place = place_of(transport.get_extra_info("peername") or ("?", 0))
-        broker = self._broker
-        if not broker.accept(self):
-            self._ended = True
-            self.transport.abort()
-            return
-        prepare(transport.get_extra_info("socket"), DEAD)
-        half = max(65_536, min(broker.settings.queue_bytes // 2, 1 << 20))
-        self.transport.set_write_buffer_limits(high=half, low=half // 4)
-        self._alarm = broker.loop.call_later(broker.settings.greeting, self._give_up_on_silence)
+    def on_open(self) -> None:
+        """Count it."""
+        self._broker.counts.opened += 1
 
-    def data_received(self, data: bytes) -> None:
+    def on_data(self, data: bytes) -> None:
         """Do what the packets ask for."""
-        if self._ended:
-            return
-        broker = self._broker
-        broker.counts.bytes_received += len(data)
-        self.heard = broker.now = broker.loop.time()
-        if self.session is None and not self._reader.unfinished and data[0] != _CONNECT:
-            self._fail(DisconnectReasonCode.PROTOCOL_ERROR, "it did not begin with CONNECT")
+        self._broker.counts.bytes_received += len(data)
+        self._heard = self._dispatcher.now = self._loop.time()
+        if self.is_greeting and not self._reader.unfinished and data[0] != _CONNECT:
+            self.expel(_Code.PROTOCOL_ERROR, "the first packet is not CONNECT")
             return
         packets = self._reader.feed(data)
-        if all(map(self._serve, packets)) and self._reader.error is not None:
-            self._refuse_bytes(data)
-        broker.flush()
+        if self.is_greeting and self._reader.error and any(o in data[:16] for o in _OLD_PROTOCOLS):
+            self._broker.counts.refused["version"] += 1
+            self.dismiss(_OLD_REFUSAL)
+            return
+        broker = self._broker
+        broker.is_reading = True
+        try:
+            self._serve(packets)
+        finally:
+            broker.is_reading = False
+            broker.flush()
 
-    def pause_writing(self) -> None:
-        """Note that the client does not keep up."""
-        self.crowded = True
+    def on_clear(self) -> None:
+        """Send what has waited, and read again."""
+        if self.admission is _ADMITTED:
+            self.resume_reading()
+            self._dispatcher.send_waiting(self.session)
 
-    def resume_writing(self) -> None:
-        """Give it what has waited."""
-        self.crowded = False
-        if self.session is not None:
-            self._broker.pump(self.session)
-            self._broker.flush()
+    def on_silence(self) -> None:
+        """Give up on a client that was not admitted in time."""
+        self._leave("silent", f"{self.admission.value} after {self.limits.first_byte:g} s")
+        self.abort()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        """Tell the server, unless it knows."""
-        self._stop_alarm()
-        if not self._ended:
-            self._ended = True
-            detail = "" if error is None else f"{type(error).__name__}: {error}"
-            self._broker.lost(self, "lost", detail)
-        self._broker.gone(self)
+    def on_closed(self, failure: Failure | None) -> None:
+        """Tell the broker, unless it knows."""
+        if self._check is not None:
+            self._check.cancel()
+        self._leave("lost", "" if failure is None else failure.detail)
 
-    # What the server asks for
+    # What the broker asks for
 
-    def tell(self, data: bytes) -> None:
-        """Write an answer at the end of this turn."""
-        if not self._ended:
-            if not self.pieces:
-                self._broker.touched.append(self)
-            self.pieces.append(data)
+    def authenticate(self, packet: ConnectPacket, check: asyncio.Future[bool]) -> None:
+        """Wait for a password to be checked; nothing more is read until then."""
+
+        def go_on(done: asyncio.Future[bool]) -> None:
+            self._check = None
+            if self.is_greeting and not done.cancelled():
+                self._broker.authenticated(self, packet, done)
+                self.resume_reading()
+                early, self._early = self._early, ()
+                if self.admission is _ADMITTED:
+                    self._serve(early)
+
+        self.admission = Admission.AUTHENTICATING
+        self.pause_reading()
+        self._check = check
+        check.add_done_callback(go_on)
+
+    def admit(
+        self, session: Session, keep_alive: float, receive_maximum: int, largest: int | None
+    ) -> None:
+        """Serve a client that is who it says."""
+        self.session = session
+        self.admission = _ADMITTED
+        self.receive_maximum = receive_maximum
+        self._largest = largest
+        self.peer_spoke()
+        if keep_alive:
+            self._keep_alive = keep_alive
+            self.start_timer(keep_alive, self._check_keep_alive)
+
+    def expel(self, code: DisconnectReasonCode, detail: str) -> None:
+        """End the connection of a client that did something wrong; others see only its will."""
+        was_admitted = self.admission is _ADMITTED
+        self._leave(code.name.lower(), detail)
+        if was_admitted:
+            self.dismiss(DisconnectPacket(reason_code=code, reason_str=detail).write())
+        else:
+            self.abort()
+
+    def disconnect(self, code: DisconnectReasonCode, detail: str) -> None:
+        """Say why, write what is left, and end; the session is left as it is."""
+        packet = DisconnectPacket(reason_code=code, reason_str=detail)
+        self.dismiss(packet.write() if self.admission is _ADMITTED else b"")
+
+    def dismiss(self, last: bytes = b"") -> None:
+        """Write what is left, with a last packet, and end."""
+        self.admission = Admission.DISMISSED
+        if last:
+            self.queue(last)
+        self.close()
+
+    def say(self, data: bytes) -> None:
+        """Write an answer at the end of this turn.
+
+        Messages wait elsewhere for a client that does not read, but answers only wait here.
+        """
+        if not self._size:
+            self._broker.flush_later(self)
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._paused and self.unsent > 2 * self.limits.high_water:
+            self.pause_reading()
 
     def deliver(self, delivery: Delivery, packet_id: int, *, again: bool = False) -> bool:
         """Write a message at the end of this turn; False if it is too large for the client."""
         publication, qos, retain, ids = delivery
-        broker = self._broker
-        head, tail, size = publication.written(qos, broker.now, retain=retain, ids=ids)
-        if self.largest is not None and size > self.largest:
+        head, tail, size = publication.written(qos, self._dispatcher.now, retain=retain, ids=ids)
+        if self._largest is not None and size > self._largest:
             return False
         if again:
             head = bytes((head[0] | 0x08,)) + head[1:]
-        if not self.pieces:
-            broker.touched.append(self)
-        if qos:
-            self.pieces += (head, packet_id.to_bytes(2, "big"), tail)
+        if not self._size:
+            self._broker.flush_later(self)
+        if qos:  # in pieces, or each receiver would have its own copy of the payload
+            self._pieces += (head, packet_id.to_bytes(2, "big"), tail)
         else:
-            self.pieces.append(head)
-        broker.counts.delivered += 1
+            self._pieces.append(head)
+        self._size += size
+        if self._size >= BATCH:
+            self.flush()
+        self._broker.counts.delivered += 1
         return True
 
     def flush(self) -> None:
-        """Write what this turn brought."""
-        pieces, self.pieces = self.pieces, []
-        if pieces and not self.transport.is_closing():
-            data = b"".join(pieces)
-            self._broker.counts.bytes_sent += len(data)
-            self.transport.write(data)
-
-    def end(self, code: DisconnectReasonCode | None = None, detail: str = "") -> None:
-        """Say why, write what is left, and end."""
-        if self._ended:
-            return
-        if code is not None and self.session is not None:
-            self.tell(DisconnectPacket(reason_code=code, reason_str=detail[:200] or None).write())
-        self._ended = True
-        self.flush()
-        self._stop_alarm()
-        self.transport.close()
-        self._alarm = self._broker.loop.call_later(
-            self._broker.settings.linger, self.transport.abort
-        )
-
-    def refuse(self, code: ConnAckReasonCode, detail: str) -> None:
-        """Do not let the client in, say why, and end."""
-        self.tell(ConnAckPacket(reason_code=code, reason_str=detail[:200] or None).write())
-        self.end()
-
-    def greeted(self) -> None:
-        """The client has said who it is."""
-        self._stop_alarm()
+        """Write what this turn brought, and count it."""
+        before = self._written
+        super().flush()
+        self._broker.counts.bytes_sent += self._written - before
 
     # Packets
 
-    def _serve(self, packet: Any) -> bool:
-        """Do what a packet asks for; False when the connection ends with it."""
-        if self.session is None:  # and the packet is a CONNECT
-            self._broker.connect(self, packet)
-        else:
-            handler = _HANDLERS.get(type(packet))
-            if handler is None:
-                name = type(packet).__name__
-                self._fail(DisconnectReasonCode.PROTOCOL_ERROR, f"it sent a {name}")
-            else:
-                handler(self, packet)
-        return not self._ended
+    def _serve(self, packets: Iterable[Packet]) -> None:
+        rest = iter(packets)
+        for packet in rest:
+            if self.admission is _ADMITTED:
+                handle = _HANDLERS.get(type(packet))
+                if handle is None:
+                    self.expel(_Code.PROTOCOL_ERROR, f"unexpected {type(packet).__name__}")
+                else:
+                    handle(self, packet)
+            else:  # and the packet is CONNECT, because of its first byte
+                self._broker.connect(self, packet)
+            if self.admission is not _ADMITTED:
+                self._early = list(rest)
+                break
+        error = self._reader.error
+        if error is not None and self.is_open and self.admission is not Admission.AUTHENTICATING:
+            code = _Code.PACKET_TOO_LARGE if error.too_large else _Code.MALFORMED_PACKET
+            self.expel(code, error.problem)
 
-    def _publish(self, packet: PublishPacket) -> None:
-        broker = self._broker
-        session = self.session
-        assert session is not None
-        broker.counts.received += 1
+    def on_publish(self, packet: PublishPacket) -> None:
+        """Give a message to its subscribers, and acknowledge it."""
+        self._broker.counts.received += 1
         topic = packet.topic
         if packet.topic_alias is not None:
-            topic = self._resolved(packet.topic_alias, topic)
+            topic = self._resolve(packet.topic_alias, topic)
             if not topic:
-                self._fail(DisconnectReasonCode.TOPIC_ALIAS_INVALID, "a topic alias is unknown")
+                self.expel(_Code.TOPIC_ALIAS_INVALID, "unknown topic alias")
                 return
-        if topic not in broker.known_topics and not is_topic(topic):
-            self._fail(DisconnectReasonCode.TOPIC_NAME_INVALID, "a topic has a wildcard")
+        dispatcher = self._dispatcher
+        if topic not in dispatcher.known_topics and not is_topic(topic):
+            self.expel(_Code.TOPIC_NAME_INVALID, "wildcard in a topic")
             return
         if int(packet.qos) > 1:
-            self._fail(DisconnectReasonCode.QOS_NOT_SUPPORTED, "QoS 2 is not spoken here")
+            self.expel(_Code.QOS_NOT_SUPPORTED, "QoS 2 is not supported")
             return
         if packet.response_topic is not None and not is_topic(packet.response_topic):
-            self._fail(DisconnectReasonCode.PROTOCOL_ERROR, "a response topic has a wildcard")
+            self.expel(_Code.PROTOCOL_ERROR, "wildcard in a response topic")
             return
-        found = broker.publish(Publication.received(packet, topic, broker.now), session)
+        found = dispatcher.publish(Publication(packet, topic, dispatcher.now), self.session)
         packet_id = packet.packet_id
         if packet_id is not None:
             if found is PubAckReasonCode.SUCCESS:
-                self.tell(acknowledgement(packet_id))
+                self.say(acknowledgement(packet_id))
             else:
-                self.tell(PubAckPacket(packet_id, reason_code=found).write())
+                self.say(PubAckPacket(packet_id, reason_code=found).write())
 
-    def _resolved(self, alias: int, topic: str) -> str:
+    def on_acknowledgement(self, packet: PubAckPacket) -> None:
+        """Send what has waited for this one."""
+        session = self.session
+        session.release(packet.packet_id)
+        if session.queue:
+            self._dispatcher.send_waiting(session)
+
+    def on_subscribe(self, packet: SubscribePacket) -> None:
+        """Add subscriptions, each with its own answer, and send what is retained."""
+        codes: list[SubAckReasonCode] = []
+        retained: list[Subscription] = []
+        for asked in packet.topic_filters:
+            code = self._refusal(asked.pattern)
+            if code is not None:
+                self._broker.refused(self, code, f"the filter {asked.pattern[:80]!r}")
+                codes.append(code)
+                continue
+            is_new = asked.pattern not in self.session.subscriptions
+            subscription = Subscription(
+                asked.pattern,
+                self.session,
+                min(int(asked.max_qos), 1),
+                asked.no_local,
+                asked.retain_as_published,
+                packet.subscription_id,
+            )
+            self._dispatcher.subscribe(subscription)
+            codes.append(_GRANTED[subscription.qos])
+            if _wants_retained(asked, is_new=is_new):
+                retained.append(subscription)
+        self.say(SubAckPacket(packet.packet_id, codes).write())
+        for subscription in retained:
+            self._dispatcher.send_retained(subscription)
+
+    def on_unsubscribe(self, packet: UnsubscribePacket) -> None:
+        """Remove subscriptions."""
+        codes = [
+            UnsubAckReasonCode.SUCCESS
+            if self._dispatcher.unsubscribe(self.session, filter)
+            else UnsubAckReasonCode.NO_SUBSCRIPTION_EXISTED
+            for filter in packet.patterns
+        ]
+        self.say(UnsubAckPacket(packet.packet_id, codes).write())
+
+    def on_ping(self, packet: PingReqPacket) -> None:
+        """Answer."""
+        del packet
+        self.say(PONG)
+
+    def on_disconnect(self, packet: DisconnectPacket) -> None:
+        """End the connection, with the client's will or without."""
+        session, expiry = self.session, packet.session_expiry_interval
+        if expiry is not None:
+            if expiry and not session.expiry:
+                self.expel(_Code.PROTOCOL_ERROR, "the session has no expiry")
+                return
+            session.expiry = self._broker.bounded_expiry(expiry)
+        if packet.reason_code is _Code.NORMAL_DISCONNECTION:
+            session.will = None
+        self._leave("goodbye", words_of(packet.reason_code))
+        self.dismiss()
+
+    def _resolve(self, alias: int, topic: str) -> str:
+        """The topic that an alias stands for, which a topic beside it changes; "" for none."""
         if not 0 < alias <= self._broker.settings.aliases:
             return ""
         if topic:
             self._aliases[alias] = topic
-            return topic
         return self._aliases.get(alias, "")
 
-    def _acknowledged(self, packet: PubAckPacket) -> None:
-        session = self.session
-        assert session is not None
-        session.release(packet.packet_id)
-        if session.queue:
-            self._broker.pump(session)
+    def _refusal(self, filter: str) -> SubAckReasonCode | None:
+        """Why a filter cannot be subscribed to."""
+        if filter.startswith("$share/"):
+            return SubAckReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
+        if not is_filter(filter):
+            return SubAckReasonCode.TOPIC_FILTER_INVALID
+        own = self.session.subscriptions
+        if len(own) >= self._broker.settings.subscriptions and filter not in own:
+            return SubAckReasonCode.QUOTA_EXCEEDED
+        return None
 
-    def _subscribe(self, packet: SubscribePacket) -> None:
-        self._broker.subscribe(self, packet)
+    # The end
 
-    def _unsubscribe(self, packet: UnsubscribePacket) -> None:
-        self._broker.unsubscribe(self, packet)
+    def _leave(self, cause: str, detail: str) -> None:
+        """Tell the broker that the client is gone, once."""
+        if self.admission is not Admission.DISMISSED:
+            was_admitted = self.admission is _ADMITTED
+            self.admission = Admission.DISMISSED
+            self._broker.left(self, cause, detail, self.session if was_admitted else None)
 
-    def _ping(self, packet: PingReqPacket) -> None:
-        del packet
-        self.tell(PONG)
-
-    def _disconnect(self, packet: DisconnectPacket) -> None:
-        self._broker.goodbye(self, packet)
-
-    # Ending
-
-    def _refuse_bytes(self, data: bytes) -> None:
-        error = self._reader.error
-        assert error is not None
-        if self.session is None and any(old in data[:16] for old in _OLD_PROTOCOLS):
-            self._broker.counts.refused["version"] += 1
-            self.tell(_OLD_REFUSAL)
-            self.end()
-        elif error.too_large:
-            self._fail(DisconnectReasonCode.PACKET_TOO_LARGE, error.problem)
+    def _check_keep_alive(self) -> None:
+        """End a connection that has been silent for longer than the client promised."""
+        silence = self._loop.time() - self._heard
+        if silence < self._keep_alive:
+            self.start_timer(self._keep_alive - silence, self._check_keep_alive)
         else:
-            self._fail(DisconnectReasonCode.MALFORMED_PACKET, error.problem)
-
-    def _fail(self, code: DisconnectReasonCode, detail: str) -> None:
-        """The client did something wrong: it goes, and nobody else notices (but by its will)."""
-        self.end(code, detail)
-        self._broker.lost(self, code.name.lower(), detail)
-
-    def _give_up_on_silence(self) -> None:
-        self._alarm = None
-        self.end()
-        self._broker.lost(self, "silent", "it never said who it is")
-
-    def _stop_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+            self.expel(_Code.KEEP_ALIVE_TIMEOUT, f"silent for {silence:.1f} s")
 
 
-_HANDLERS: Final[dict[type, Callable[[Connection, Any], None]]] = {
-    PublishPacket: Connection._publish,  # noqa: SLF001
-    PubAckPacket: Connection._acknowledged,  # noqa: SLF001
-    SubscribePacket: Connection._subscribe,  # noqa: SLF001
-    UnsubscribePacket: Connection._unsubscribe,  # noqa: SLF001
-    PingReqPacket: Connection._ping,  # noqa: SLF001
-    DisconnectPacket: Connection._disconnect,  # noqa: SLF001
+def _wants_retained(asked: TopicFilter, *, is_new: bool) -> bool:
+    handling = asked.retain_handling
+    return handling is RetainHandling.SEND_ALWAYS or (
+        handling is RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS and is_new
+    )
+
+
+_HANDLERS: Final[dict[type, Callable[[ClientConnection, Any], None]]] = {
+    PublishPacket: ClientConnection.on_publish,
+    PubAckPacket: ClientConnection.on_acknowledgement,
+    SubscribePacket: ClientConnection.on_subscribe,
+    UnsubscribePacket: ClientConnection.on_unsubscribe,
+    PingReqPacket: ClientConnection.on_ping,
+    DisconnectPacket: ClientConnection.on_disconnect,
 }

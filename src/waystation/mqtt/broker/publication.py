@@ -7,41 +7,28 @@ from typing import Final, NamedTuple
 from mqtt5 import PublishPacket, QoS, Will
 
 _QOS: Final = (QoS.AT_MOST_ONCE, QoS.AT_LEAST_ONCE)
-_FORMS: Final = 4  # so many ways of writing one message are kept
+_FORMS: Final = 4  # ways of writing one message that are kept
 _NO_IDS: Final[tuple[int, ...]] = ()
 
 
 class Publication:
-    """Something that was published, by a client or as a last will.
+    """Something that was published, by a client or as its will.
 
     `expires` is an instant of the event loop's clock; None is never.
     """
 
     __slots__ = ("_packet", "_written", "expires", "payload", "qos", "retain", "size", "topic")
 
-    def __init__(
-        self, packet: PublishPacket | Will, topic: str, payload: bytes, expires: float | None
-    ) -> None:
+    def __init__(self, packet: PublishPacket | Will, topic: str, now: float) -> None:
+        seconds = packet.message_expiry_interval
         self.topic = topic
-        self.payload = payload
+        self.payload = packet.payload or b""
         self.qos: int = int(packet.qos)
         self.retain: bool = packet.retain
-        self.expires = expires
-        self.size = len(payload) + len(topic) + 64  # of memory, about
+        self.expires = None if seconds is None else now + seconds
+        self.size = len(self.payload) + len(topic) + 64  # of memory, about
         self._packet = packet
         self._written: dict[tuple[int, bool, int | None, tuple[int, ...]], _Written] = {}
-
-    @classmethod
-    def received(cls, packet: PublishPacket, topic: str, now: float) -> Publication:
-        """What a client published."""
-        return cls(packet, topic, packet.payload, _expiry(packet.message_expiry_interval, now))
-
-    @classmethod
-    def will(cls, will: Will, now: float) -> Publication:
-        """The last will of a client that is gone."""
-        return cls(
-            will, will.topic, will.payload or b"", _expiry(will.message_expiry_interval, now)
-        )
 
     def expired(self, now: float) -> bool:
         """Whether its time is over."""
@@ -96,7 +83,3 @@ class Delivery(NamedTuple):
     qos: int
     retain: bool
     ids: tuple[int, ...] = _NO_IDS
-
-
-def _expiry(seconds: int | None, now: float) -> float | None:
-    return None if seconds is None else now + seconds

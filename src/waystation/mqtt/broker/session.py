@@ -1,21 +1,49 @@
-"""What the broker remembers of one client, whether it is connected or away. No sockets here."""
+"""What the broker knows of one client, connected or away. No sockets here.
+
+The life of a session:
+
+    AWAY --its client connects--> CONNECTED --the connection ends--> AWAY
+    AWAY --it expires, or its client starts clean--> ENDED
+
+While it is away, its will may be due after a delay, once.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from enum import Enum
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqtt5 import Will
 from msgspec import Struct
 
 from waystation.mqtt.broker.publication import Delivery
+from waystation.mqtt.packets import next_free_id
 
 if TYPE_CHECKING:
-    from waystation.mqtt.broker.connection import Connection
+    from waystation.mqtt.broker.connection import ClientConnection
 
-FOREVER: Final = 0xFFFFFFFF
-_LAST_ID: Final = 65_535
+NEVER: Final = 0xFFFFFFFF
+"""The expiry of a session that does not expire."""
+
+
+class SessionState(Enum):
+    """Where a session is in its life."""
+
+    AWAY = "its client is not connected"
+    CONNECTED = "its client is connected"
+    ENDED = "it is over"
+
+
+class SessionKey(NamedTuple):
+    """What a session belongs to: the same client id of another user is another session.
+
+    The user is None where clients need not prove who they are.
+    """
+
+    user: str | None
+    client_id: str
 
 
 class Subscription(Struct, frozen=True):
@@ -30,16 +58,18 @@ class Subscription(Struct, frozen=True):
 
 
 class Session:
-    """A client's subscriptions, and what is on its way to it or waits."""
+    """A client's subscriptions, and the messages that are on their way to it or wait for it."""
 
     __slots__ = (
-        "_last_id", "client_id", "connection", "end_timer", "expiry", "held_bytes", "inflight",
-        "queue", "subscriptions", "will", "will_timer",
+        "_last_id", "connection", "expiry", "expiry_timer", "held_bytes", "inflight", "key",
+        "name", "queue", "state", "subscriptions", "will", "will_timer",
     )  # fmt: skip
 
-    def __init__(self, client_id: str) -> None:
-        self.client_id = client_id
-        self.connection: Connection | None = None
+    def __init__(self, key: SessionKey) -> None:
+        self.key = key
+        self.name = repr(tuple(key))  # among the keys of tries
+        self.state = SessionState.AWAY
+        self.connection: ClientConnection | None = None  # while it is connected
         self.subscriptions: dict[str, Subscription] = {}
         self.queue: deque[Delivery] = deque()
         self.inflight: dict[int, Delivery] = {}  # sent, and not acknowledged
@@ -47,7 +77,7 @@ class Session:
         self.expiry = 0  # seconds that it outlives its connection
         self.will: Will | None = None
         self.will_timer: asyncio.TimerHandle | None = None
-        self.end_timer: asyncio.TimerHandle | None = None
+        self.expiry_timer: asyncio.TimerHandle | None = None
         self._last_id = 0
 
     def enqueue(self, delivery: Delivery) -> None:
@@ -56,19 +86,14 @@ class Session:
         self.held_bytes += delivery.publication.size
 
     def dequeue(self) -> Delivery:
-        """The message that has waited longest."""
+        """Remove the message that has waited longest."""
         delivery = self.queue.popleft()
         self.held_bytes -= delivery.publication.size
         return delivery
 
     def hold(self, delivery: Delivery) -> int:
-        """Remember a message until it is acknowledged; gives its packet id."""
-        number = self._last_id
-        while True:
-            number = number + 1 if number < _LAST_ID else 1
-            if number not in self.inflight:
-                break
-        self._last_id = number
+        """Keep a message until it is acknowledged; returns its packet id."""
+        self._last_id = number = next_free_id(self._last_id, self.inflight)
         self.inflight[number] = delivery
         self.held_bytes += delivery.publication.size
         return number
@@ -80,8 +105,8 @@ class Session:
             self.held_bytes -= delivery.publication.size
 
     def stop_timers(self) -> None:
-        """The client is back, or nothing is left to wait for."""
-        for timer in (self.will_timer, self.end_timer):
+        """Let neither the will nor the expiry happen later."""
+        for timer in (self.will_timer, self.expiry_timer):
             if timer is not None:
                 timer.cancel()
-        self.will_timer = self.end_timer = None
+        self.will_timer = self.expiry_timer = None

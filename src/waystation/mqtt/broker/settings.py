@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import Struct, structs
 
 from waystation.errors import LocalError, quote
 from waystation.mqtt.packets import PACKET_LIMIT
+from waystation.net.connection import ConnectionLimits
+from waystation.net.server import ServerLimits
+
+DEAD: Final = 60.0
+"""Seconds after which the system takes a silent machine for gone."""
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """The limits of a broker.
+    """The limits of a broker; times are in seconds.
 
-    There are at most `connections`, and at most `sessions`, those of clients that are away
-    included; one has at most `subscriptions`. A packet has at most `packet` bytes. For one client
-    at most `queue` messages wait, and `queue_bytes` bytes with those that it has not acknowledged;
-    more than that is dropped, and counted.
-    At most `retained` messages and `retained_bytes` bytes are retained. A client may have
-    `receive_maximum` messages on their way that are not acknowledged, and `aliases` for topics.
-    No session outlives its client by more than `session_expiry` seconds, whatever it asks for. A
-    client has `greeting` seconds to say who it is; `linger` seconds are there to write what is left
-    at the end.
+    `connections` limits the clients that are connected, and `sessions` includes those that are
+    away. A client has at most `subscriptions`, and `packet` is the largest packet in bytes. At most
+    `queue` messages wait for a client, and `queue_bytes` bytes with those that it has not
+    acknowledged; more is dropped, and counted. At most `retained` messages and `retained_bytes`
+    bytes are retained. A client may send `receive_maximum` messages before the first is
+    acknowledged, and have `aliases` for topics. A session ends `session_expiry` seconds after its
+    client has left, or earlier if the client asks for it. A client has `greeting` seconds to
+    connect and prove who it is; `linger` is the time to write what is left at the end.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
-    waystation.errors.LocalError: the setting queue is 0; give more than 0
+    waystation.errors.LocalError: invalid setting queue=0; give more than 0
     """
 
     connections: int = 10_000
@@ -44,13 +50,25 @@ class Settings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, value in structs.asdict(self).items():
             if not value > 0:
-                raise LocalError(
-                    f"the setting {name} is {quote(value)}",
-                    rule="MC-12",
-                    hint="give more than 0",
-                )
-        for name in ("receive_maximum", "aliases"):
-            if (value := getattr(self, name)) > 65_535:
-                raise LocalError(
-                    f"the setting {name} is {value}", rule="MC-12", hint="give at most 65535"
-                )
+                raise _invalid(name, value, "give more than 0")
+            if name in ("receive_maximum", "aliases") and value > 65_535:
+                raise _invalid(name, value, "give at most 65535")
+
+    def of_connections(self) -> ConnectionLimits:
+        """The part that a connection needs."""
+        return ConnectionLimits(
+            high_water=max(65_536, min(self.queue_bytes // 2, 1 << 20)),
+            first_byte=self.greeting,
+            linger=self.linger,
+            dead=DEAD,
+        )
+
+    def of_server(self) -> ServerLimits:
+        """The part that the listener needs."""
+        return ServerLimits(
+            connections=self.connections, handshake=self.greeting, backlog=self.backlog
+        )
+
+
+def _invalid(name: str, value: object, hint: str) -> LocalError:
+    return LocalError(f"invalid setting {name}={quote(value)}", rule="MC-12", hint=hint)

@@ -1,13 +1,14 @@
 """Topics, filters, and which of them match: MQTT's own rules, no messages and no clients.
 
-A filter is found by walking its levels, as core/multicast.py does for patterns; the cost of a match
-does not grow with the filters that do not match. The rules differ from those of multicast ids in
-small things: a level may be empty or hold any character, and a wildcard in front never matches a
-topic that starts with `$`.
+Both are kept in the same kind of trie, by their levels: filters, to find those that match a topic,
+and topics, to find those that match a filter. What does not match costs nothing. The rules differ
+from those of core/multicast.py in small things: a level may be empty or hold any character, and a
+wildcard in front never matches a topic that starts with `$`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Generic, TypeVar
 
 ONE: Final = "+"
@@ -47,169 +48,117 @@ def is_filter(text: str) -> bool:
     return all(level in (ONE, REST) or not {ONE, REST} & set(level) for level in levels)
 
 
-class _Level(Generic[T]):
-    """A place in the trie of filters."""
+class _Node(Generic[T]):
+    """A level; the wildcards are children like any other."""
 
-    __slots__ = ("children", "here", "one", "rest")
+    __slots__ = ("children", "values")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Level[T]] = {}
-        self.one: _Level[T] | None = None
-        self.here: dict[str, T] = {}  # of the filter that ends here, by whose it is
-        self.rest: dict[str, T] = {}  # of the filter that ends here with a `#`
+        self.children: dict[str, _Node[T]] = {}
+        self.values: dict[str, T] = {}  # by key
 
-    def unused(self) -> bool:
-        return not (self.children or self.one or self.here or self.rest)
+    def named_children(self, *, hidden: bool) -> Iterable[_Node[T]]:
+        """The children, without those that start with `$` if they are hidden."""
+        if not hidden:
+            return self.children.values()
+        return [node for name, node in self.children.items() if not name.startswith("$")]
 
 
-class Filters(Generic[T]):
-    """What was subscribed to, by whom.
+class TopicTrie(Generic[T]):
+    """Values by a topic or a filter, and by a key where one has several.
 
-    >>> filters = Filters()
+    >>> filters = TopicTrie()
     >>> filters.put("fleet/+/speed", "dashboard", 1)
-    >>> filters.match("fleet/7/speed"), filters.match("fleet/7")
+    >>> filters.match_topic("fleet/7/speed"), filters.match_topic("fleet/7")
     ([1], [])
+    >>> topics = TopicTrie()
+    >>> topics.put("fleet/7/speed", "", 90)
+    >>> topics.match_filter("fleet/#"), topics.match_filter("fleet/+")
+    ([90], [])
     """
 
     def __init__(self) -> None:
-        self._root: _Level[T] = _Level()
+        self._root: _Node[T] = _Node()
 
-    def put(self, filter: str, whose: str, value: T) -> None:
-        """Add a filter of somebody, or change its value."""
-        level = self._root
-        levels = filter.split("/")
-        for name in levels:
-            if name == REST:
-                level.rest[whose] = value
+    def __bool__(self) -> bool:
+        """Whether anything is in it."""
+        return bool(self._root.children)
+
+    def put(self, path: str, key: str, value: T) -> None:
+        """Set a value."""
+        node = self._root
+        for name in path.split("/"):
+            node = node.children.setdefault(name, _Node())
+        node.values[key] = value
+
+    def get(self, path: str, key: str) -> T | None:
+        """The value that was put."""
+        node: _Node[T] | None = self._root
+        for name in path.split("/"):
+            node = node.children.get(name) if node is not None else None
+        return None if node is None else node.values.get(key)
+
+    def remove(self, path: str, key: str) -> None:
+        """Remove a value that was put, and the levels that are no longer needed."""
+        names = path.split("/")
+        nodes = [self._root]
+        for name in names:
+            nodes.append(nodes[-1].children[name])
+        del nodes[-1].values[key]
+        for name in reversed(names):
+            node = nodes.pop()
+            if node.children or node.values:
                 return
-            if name == ONE:
-                level.one = level = level.one or _Level()
-            else:
-                level = level.children.setdefault(name, _Level())
-        level.here[whose] = value
+            del nodes[-1].children[name]
 
-    def remove(self, filter: str, whose: str) -> None:
-        """Take a filter away that was put, and the places that nobody needs any more."""
-        levels = filter.split("/")
-        rest = levels[-1] == REST
-        if rest:
-            del levels[-1]
-        path = [self._root]
-        for name in levels:
-            child = path[-1].one if name == ONE else path[-1].children[name]
-            assert child is not None
-            path.append(child)
-        del (path[-1].rest if rest else path[-1].here)[whose]
-        for name in reversed(levels):
-            if not path.pop().unused():
-                return
-            if name == ONE:
-                path[-1].one = None
-            else:
-                del path[-1].children[name]
-
-    def match(self, topic: str) -> list[T]:
+    def match_topic(self, topic: str) -> list[T]:
         """The values of all filters that match a topic."""
         found: list[T] = []
-        levels = [self._root]
+        nodes = [self._root]
         hidden = topic.startswith("$")  # from wildcards in front
         for name in topic.split("/"):
-            following: list[_Level[T]] = []
-            for level in levels:
-                if level.rest and not hidden:
-                    found += level.rest.values()
-                child = level.children.get(name)
-                if child is not None:
+            following: list[_Node[T]] = []
+            for node in nodes:
+                children = node.children
+                if not hidden:
+                    found += _values(children.get(REST))
+                    if (one := children.get(ONE)) is not None:
+                        following.append(one)
+                if (child := children.get(name)) is not None:
                     following.append(child)
-                if level.one is not None and not hidden:
-                    following.append(level.one)
             if not following:
                 return found
-            levels = following
-            hidden = False
-        for level in levels:
-            found += level.here.values()
-            found += level.rest.values()
+            nodes, hidden = following, False
+        for node in nodes:
+            found += node.values.values()
+            found += _values(node.children.get(REST))
         return found
 
-
-class _Branch(Generic[T]):
-    __slots__ = ("children", "value")
-
-    def __init__(self) -> None:
-        self.children: dict[str, _Branch[T]] = {}
-        self.value: T | None = None
-
-
-class TopicTree(Generic[T]):
-    """Values by topic, to be found by a filter.
-
-    >>> tree = TopicTree()
-    >>> tree.put("fleet/7/speed", 90)
-    >>> tree.match("fleet/#"), tree.match("fleet/+"), tree.match("fleet/7/speed")
-    ([90], [], [90])
-    """
-
-    def __init__(self) -> None:
-        self._root: _Branch[T] = _Branch()
-
-    def get(self, topic: str) -> T | None:
-        """The value at a topic."""
-        branch: _Branch[T] | None = self._root
-        for name in topic.split("/"):
-            branch = branch.children.get(name) if branch is not None else None
-        return None if branch is None else branch.value
-
-    def put(self, topic: str, value: T) -> None:
-        """Set the value at a topic."""
-        branch = self._root
-        for name in topic.split("/"):
-            branch = branch.children.setdefault(name, _Branch())
-        branch.value = value
-
-    def remove(self, topic: str) -> None:
-        """Forget the value at a topic, which has one."""
-        path = [self._root]
-        names = topic.split("/")
-        for name in names:
-            path.append(path[-1].children[name])
-        path[-1].value = None
-        for name in reversed(names):
-            branch = path.pop()
-            if branch.children or branch.value is not None:
-                return
-            del path[-1].children[name]
-
-    def match(self, filter: str) -> list[T]:
-        """The values at all topics that a filter matches."""
-        branches = [self._root]
+    def match_filter(self, filter: str) -> list[T]:
+        """The values of all topics that a filter matches."""
+        nodes = [self._root]
         hidden = True  # what starts with `$`, from wildcards in front
         for name in filter.split("/"):
             if name == REST:
-                return [v for branch in branches for v in _below(branch, hidden=hidden)]
-            following: list[_Branch[T]] = []
-            for branch in branches:
-                if name == ONE:
-                    following += _children(branch, hidden=hidden)
-                elif name in branch.children:
-                    following.append(branch.children[name])
-            branches = following
+                return [v for node in nodes for v in _all_below(node, hidden=hidden)]
+            if name == ONE:
+                nodes = [n for node in nodes for n in node.named_children(hidden=hidden)]
+            else:
+                nodes = [node.children[name] for node in nodes if name in node.children]
             hidden = False
-        return [branch.value for branch in branches if branch.value is not None]
+        return [value for node in nodes for value in node.values.values()]
 
 
-def _children(branch: _Branch[T], *, hidden: bool) -> list[_Branch[T]]:
-    children = branch.children
-    return [child for name, child in children.items() if not (hidden and name.startswith("$"))]
+def _values(node: _Node[T] | None) -> Iterable[T]:
+    return () if node is None else node.values.values()
 
 
-def _below(branch: _Branch[T], *, hidden: bool) -> list[T]:
-    """The values at a branch and at everything behind it."""
-    found: list[T] = []
-    waiting = [branch] if not hidden else _children(branch, hidden=True)
+def _all_below(top: _Node[T], *, hidden: bool) -> list[T]:
+    """The values of a level and of all levels below it."""
+    found = list(top.values.values())
+    waiting = list(top.named_children(hidden=hidden))
     while waiting:
-        branch = waiting.pop()
-        if branch.value is not None:
-            found.append(branch.value)
-        waiting += branch.children.values()
+        node = waiting.pop()
+        found += node.values.values()
+        waiting += node.children.values()
     return found

@@ -1,8 +1,8 @@
-"""One channel of an HTTP listener: the link of a client that comes and goes with its requests.
+"""Channels: frames that wait for the other end, and the link of a listener's client.
 
-What is kept here for a client is bounded, and numbered, so that a client can say up to where it has
-everything and ask for the rest again. No requests and no bytes of HTTP here: those are the business
-of http/server.py.
+A client comes and goes with its requests. What is kept for it is bounded, and numbered, so that it
+can say up to where it has everything and ask for the rest again. No requests and no bytes of HTTP
+here: those are the business of http/server.py and http/client.py.
 """
 
 from __future__ import annotations
@@ -17,37 +17,29 @@ from msgspec import Struct
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.errors import DecodeError, LocalError
+from waystation.errors import DecodeError
 from waystation.transports.http.transport import HttpLimits
+from waystation.transports.link import LinkState, QueuedLink
 from waystation.transports.transport import LinkOwner
-from waystation.wire.ockam import (
-    HEARTBEAT_FRAME,
-    PREFACE,
-    FrameDecoder,
-    encode_control,
-    encode_departure,
-)
-
-REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
-"""Why a message cannot be written, by the rule that it breaks."""
+from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
 
 PART: Final = 64 * 1024
 PART_MESSAGES: Final = 1_000
-"""So many bytes are read, and so many messages handed in, in one turn of the event loop."""
+"""Bytes that are read, and messages that are handed in, in one turn of the event loop."""
 
-SOON: Final = 1.0
-"""Seconds in which a client that has fetched everything should have said so."""
+ACKNOWLEDGE: Final = 1.0
+"""Seconds in which a client that has fetched everything acknowledges it, when a channel closes."""
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """Some bytes for the client."""
+    """Some bytes for the other end."""
 
     data: bytes
-    is_message: bool  # or else for the client's session
+    is_message: bool  # or else for the other session
 
 
 class Outgoing:
-    """The frames for a client, numbered from 1: those that wait, and the last that were given out.
+    """Frames, numbered from 1: those that wait, and the last that were given out.
 
     >>> out = Outgoing(keep=1000)
     >>> for data in (b"a", b"b", b"c"):
@@ -64,7 +56,7 @@ class Outgoing:
     )  # fmt: skip
 
     def __init__(self, keep: int) -> None:
-        self._keep = keep  # so many bytes of what is settled can be asked for again
+        self._keep = keep  # bytes of what is settled that can be asked for again
         self._waiting: deque[Frame] = deque()
         self._kept: deque[Frame] = deque()  # given out
         self._kept_size = 0
@@ -136,7 +128,37 @@ class Outgoing:
             self._kept_size -= len(self._kept.popleft().data)
 
 
-class Channel:
+class ChannelEnd(QueuedLink):
+    """One end of a channel: frames wait in it for the other end."""
+
+    def __init__(self, owner: LinkOwner, place: str, limits: HttpLimits, *, keep: int) -> None:
+        super().__init__(owner, place, high_water=limits.unsent, linger=limits.linger)
+        self._limits = limits
+        self._frame_limit = limits.frame
+        self._out = Outgoing(keep)
+        self._news = asyncio.Event()  # for whoever takes frames
+
+    def enqueue(self, message: Message) -> int:
+        """Encode a message and let it wait for the other end."""
+        self._put(Frame(encode_departure(message, limit=self._frame_limit), True))
+        return self._out.size
+
+    def send_control(self, payload: bytes) -> None:
+        """Let a payload for the other session wait."""
+        self._put(Frame(encode_control(payload), False))
+
+    def _put(self, frame: Frame) -> None:
+        if self.state is LinkState.OPEN:
+            self._out.put(frame)
+            self._news.set()
+
+    def _fresh_decoder(self) -> FrameDecoder:
+        decoder = FrameDecoder(limit=self._limits.frame, via=self.owner.address)
+        decoder.feed(PREFACE)
+        return decoder
+
+
+class Channel(ChannelEnd):
     """A link to a client of a listener."""
 
     def __init__(
@@ -146,46 +168,21 @@ class Channel:
         place: str,
         forget: Callable[[Channel, Reason | None, str], None],
     ) -> None:
+        super().__init__(owner, place, limits, keep=limits.unsent)
         self.id = secrets.token_urlsafe(24)
-        self.place = place
-        self.owner = owner
-        self.ended = False
         self.expired = False
         self.posting = asyncio.Lock()  # one request at a time hands in messages
         self.room = asyncio.Event()  # there is some, or there will never be any
         self.room.set()
         self.over = asyncio.Event()  # it has ended
-        self._limits = limits
         self._forget = forget
-        self._loop = asyncio.get_running_loop()
-        self._out = Outgoing(keep=limits.unsent)
-        self._news = asyncio.Event()  # for the request that waits for frames
-        self._receiver = 0  # the number of that request; a later one takes its place
-        self._asking = 0  # requests under way
-        self._asked = self._loop.time()  # when the last one ended
-        self._paused = False
-        self._closing = False
-        self._decoder: FrameDecoder | None = self._fresh_decoder()  # a new one after an error
-        self._linger: asyncio.TimerHandle | None = None
+        self._receiver = 0  # number of the request that waits for frames; a later one replaces it
+        self._requests = 0  # under way
+        self._last_request = self._loop.time()  # when it ended
+        self._decoder: FrameDecoder | None = None  # a new one at first, and after an error
         self._idle = self._loop.call_later(limits.idle, self._expire)
 
     # What the owner asks for
-
-    def send(self, message: Message) -> Reason | None:
-        """Encode a message and let it wait for the client."""
-        try:
-            frame = encode_departure(message, limit=self._limits.frame)
-        except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
-        self._put(Frame(frame, True))
-        if self._out.size > self._limits.unsent and not self._paused:
-            self._paused = True
-            self.owner.pause()
-        return None
-
-    def send_control(self, payload: bytes) -> None:
-        """Let a payload for the client's session wait."""
-        self._put(Frame(encode_control(payload) if payload else HEARTBEAT_FRAME, False))
 
     def pause_reading(self) -> None:
         """Take in nothing more; what the client posts has to wait."""
@@ -196,21 +193,12 @@ class Channel:
         """Take in what is posted again."""
         self.room.set()
 
-    def close(self) -> None:
-        """Let the client fetch what is left, within the time for it, and end."""
-        if self._closing or self.ended:
-            return
-        self._closing = True
-        # A client that is there asks again at once, and thereby says that it has what it was given.
-        time = self._limits.linger if self._out.messages else min(self._limits.linger, SOON)
-        self._linger = self._loop.call_later(time, self._end_lingering)
+    def say_goodbye(self) -> None:
+        """Let the client fetch what is left, and acknowledge it."""
+        if not self._out.messages:  # a client that is there asks again at once, and so says it
+            self._linger = min(self._linger, ACKNOWLEDGE)
         self._loop.call_soon(self._end_if_done)
         self.room.set()
-
-    def abort(self) -> None:
-        """End at once."""
-        self._closing = True
-        self._loop.call_soon(self.end, Reason.TRANSPORT_DOWN, "aborted")
 
     # What requests ask for
 
@@ -220,27 +208,31 @@ class Channel:
         return self._out.given
 
     @property
-    def closing(self) -> bool:
-        """Whether nothing that comes is wanted any more."""
-        return self._closing or self.ended
+    def is_open(self) -> bool:
+        """Whether the node takes what comes."""
+        return self.state is LinkState.OPEN
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing can be fetched any more, either."""
+        return self.state is LinkState.CLOSED
 
     def begin(self) -> None:
         """Note that the client is there."""
-        self._asking += 1
+        self._requests += 1
 
     def done(self) -> None:
         """Note that a request has been answered."""
-        self._asking -= 1
-        self._asked = self._loop.time()
+        self._requests -= 1
+        self._last_request = self._loop.time()
 
     async def decode(self, body: bytes) -> list[Message]:
         """The messages in the body of a request, all of them or a DecodeError.
 
         A long body is read in parts, so that others have their turn meanwhile.
         """
-        decoder, self._decoder = self._decoder, None
+        decoder, self._decoder = self._decoder or self._fresh_decoder(), None
         messages: list[Message] = []
-        decoder = decoder or self._fresh_decoder()
         for start in range(0, len(body), PART):
             if start:
                 await asyncio.sleep(0)
@@ -257,7 +249,7 @@ class Channel:
         for start in range(0, len(messages), PART_MESSAGES):
             if start:
                 await asyncio.sleep(0)
-            if not self.closing:
+            if self.is_open:
                 self.owner.received(messages[start : start + PART_MESSAGES])
 
     async def wait_for_frames(self, seconds: float, *, only_messages: bool = False) -> bool:
@@ -277,9 +269,7 @@ class Channel:
     def take(self, limit: int) -> list[Frame]:
         """Give out the next frames, or none if there are none."""
         frames = self._out.take(limit)
-        if self._paused and self._out.size <= self._limits.unsent // 4:
-            self._paused = False
-            self.owner.resume()
+        self.note_room(self._out.size)
         return frames
 
     def settle(self, number: int) -> None:
@@ -287,7 +277,7 @@ class Channel:
         messages = self._out.settle(number)
         if messages and not self.ended:
             self.owner.sent(messages)
-        if self._closing:
+        if self.state is LinkState.CLOSING:
             self._loop.call_soon(self._end_if_done)
 
     def go_back_to(self, number: int) -> bool:
@@ -299,49 +289,35 @@ class Channel:
         return True
 
     def end(self, reason: Reason | None, detail: str) -> None:
-        """Tell everybody that it is over, once."""
-        if self.ended:
-            return
-        self.ended = True
+        """Tell the owner and the listener, once."""
+        if not self.ended:
+            super().end(reason, detail)
+            self._forget(self, reason, detail)
+
+    def on_end(self) -> None:
+        """Tell the requests that wait."""
         self._idle.cancel()
-        if self._linger is not None:
-            self._linger.cancel()
         self.room.set()
         self.over.set()
         self._news.set()
-        self._forget(self, reason, detail)
-        self.owner.closed(reason, detail)
 
     # Inside
 
-    def _put(self, frame: Frame) -> None:
-        if not self._closing:
-            self._out.put(frame)
-            self._news.set()
-
     def _has(self, only_messages: bool) -> bool:
         return bool(self._out.messages if only_messages else self._out.size)
-
-    def _fresh_decoder(self) -> FrameDecoder:
-        decoder = FrameDecoder(limit=self._limits.frame, via=self.owner.address)
-        decoder.feed(PREFACE)
-        return decoder
 
     def _end_if_done(self) -> None:
         if self._out.done and not self.ended:
             self.owner.sent()
             self.end(None, "closed")
 
-    def _end_lingering(self) -> None:
-        self.end(Reason.TRANSPORT_DOWN, "the client did not fetch what was left")
-
     def _expire(self) -> None:
         """End what nobody asks for; look again later if somebody did."""
-        asked = self._loop.time() if self._asking else self._asked
-        left = asked + self._limits.idle - self._loop.time()
+        latest = self._loop.time() if self._requests else self._last_request
+        left = latest + self._limits.idle - self._loop.time()
         if left > 0:
             self._idle = self._loop.call_later(left, self._expire)
         else:
-            seconds = self._limits.idle
             self.expired = True
+            seconds = self._limits.idle
             self.end(Reason.TRANSPORT_DOWN, f"the client asked for nothing for {seconds:g} s")

@@ -8,32 +8,23 @@ link, since nobody can say whether the other end took what was posted; the sessi
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, NoReturn
 
 import h11
 import msgspec
 
-from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.errors import LocalError
+from waystation.net.backoff import Backoff
+from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.dialer import dial as dial_place
+from waystation.net.dialer import within
 from waystation.net.place import parse_place
-from waystation.net.sockets import prepare
 from waystation.net.tls import Tls
-from waystation.transports.http.channel import REASONS
-from waystation.transports.http.transport import HttpLimits
+from waystation.transports.http.channel import ChannelEnd
+from waystation.transports.http.transport import HttpLimits, OpenedChannel
+from waystation.transports.link import LinkState
 from waystation.transports.transport import LinkOwner
-from waystation.wire.ockam import (
-    HEARTBEAT_FRAME,
-    PREFACE,
-    FrameDecoder,
-    encode_control,
-    encode_departure,
-)
-
-LATER: Final = 1.0
-"""Seconds after which to come again, if the other end does not say."""
 
 OCTETS: Final = (("content-type", "application/octet-stream"),)
 ACCEPT: Final = (("accept", "application/octet-stream"),)
@@ -43,57 +34,33 @@ async def dial(
     places: Sequence[str], owner: LinkOwner, tls: Tls | None, limits: HttpLimits
 ) -> HttpLink:
     """A link to the first place that opens a channel; an OSError says why there is none."""
-    parsed = [parse_place(place) for place in places]
-    context = tls.for_dialler() if tls else None
+    for place in places:
+        parse_place(place)
     errors: list[str] = []
-    for place, (host, port) in zip(places, parsed, strict=True):
-        site = Site(place, host, port, context, (tls.name if tls else None) or host, limits)
+    for place in places:
+        requests = Requests(place, tls, limits)
         try:
-            async with asyncio.timeout(limits.dial / len(places)):
-                connection = Connection(site)
-                try:
-                    channel = await _open_channel(connection)
-                except BaseException:
-                    connection.drop()
-                    raise
-        except TimeoutError:
-            errors.append(f"{place}: no answer within {limits.dial / len(places):g} s")
+            async with within(limits.dial / len(places), [place]):
+                return HttpLink(owner, requests, await _open_channel(requests))
+        except TimeoutError as error:
+            errors.append(str(error))
         except (OSError, ValueError) as error:
             errors.append(f"{place}: {error}")
-        else:
-            return HttpLink(owner, site, connection, channel)
+        except BaseException:
+            requests.drop()
+            raise
+        requests.drop()
     raise ConnectionError("; ".join(errors) or "there is no place to connect to")
 
 
-class Opened(msgspec.Struct):
-    """What a listener says of the channel that it opened."""
-
-    id: str
-    frame: int
-    post: int
-    wait: float
-    idle: float
-
-
-async def _open_channel(connection: Connection) -> Opened:
-    answer = await connection.request("POST", "/channels")
+async def _open_channel(requests: Requests) -> OpenedChannel:
+    answer = await requests.request("POST", "/channels")
     if answer.status != 201:
         raise ConnectionError(f"no channel: {answer.problem}")
     try:
-        return msgspec.json.decode(answer.body, type=Opened)
+        return msgspec.json.decode(answer.body, type=OpenedChannel)
     except msgspec.DecodeError as error:
         raise ConnectionError(f"this is no Waystation node ({error})") from None
-
-
-class Site(msgspec.Struct, frozen=True):
-    """Where to connect to, and how."""
-
-    place: str
-    host: str
-    port: int
-    tls: ssl.SSLContext | None
-    name: str  # that the certificate must have
-    limits: HttpLimits
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -113,14 +80,98 @@ class Answer(msgspec.Struct, frozen=True):
         return f"{said} ({self.status})" if said else f"the answer is {self.status}"
 
 
-class Connection:
-    """One connection, which is opened again when it was closed between two requests."""
+class _RequestConnection(Connection):
+    """A connection to a listener, for one request after the other."""
 
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
+    __slots__ = ("_answer", "_body", "_head", "_http", "_limit", "_size")
+
+    def __init__(self, limits: ConnectionLimits, limit: int) -> None:
+        super().__init__(limits)
+        self._limit = limit  # bytes of the body of an answer
         self._http = h11.Connection(h11.CLIENT)
+        self._answer: asyncio.Future[Answer] | None = None  # that the request waits for
+        self._head: h11.Response | None = None
+        self._body: list[bytes] = []
+        self._size = 0
+
+    async def request(
+        self, method: str, target: str, headers: list[tuple[str, str]], body: bytes
+    ) -> Answer:
+        """Ask, and wait for the answer; an OSError says why there is none."""
+        send = self._http.send
+        head = send(h11.Request(method=method, target=target, headers=headers)) or b""
+        self.write(head + (send(h11.Data(data=body)) or b""))
+        send(h11.EndOfMessage())
+        self.flush()
+        self._answer = self._loop.create_future()
+        try:
+            return await self._answer
+        finally:
+            self._answer = None
+
+    # What the connection tells
+
+    def on_data(self, data: bytes) -> None:
+        """Read the answer; what comes without a request can belong to none."""
+        if self._answer is None or self._answer.done():
+            self.abort()
+            return
+        try:
+            self._http.receive_data(data)
+            self._read()
+        except h11.ProtocolError as error:
+            self.fail(Reason.MALFORMED, f"this is no HTTP: {error}")
+
+    def on_eof(self) -> None:
+        """Complete an answer whose end is that of the connection."""
+        if self.is_open and self._http.their_state is not h11.SEND_RESPONSE:
+            self.on_data(b"")
+
+    def on_closed(self, failure: Failure | None) -> None:
+        """Tell whoever waits for an answer."""
+        if self._answer is not None and not self._answer.done():
+            detail = "the connection ended before the answer" if failure is None else failure.detail
+            self._answer.set_exception(ConnectionError(detail))
+
+    def _read(self) -> None:
+        while (event := self._http.next_event()) is not h11.NEED_DATA:
+            if isinstance(event, h11.Response):
+                self._head = event
+            elif isinstance(event, h11.Data):
+                self._size += len(event.data)
+                if self._size > self._limit:
+                    self.fail(Reason.TOO_LARGE, "the answer is too large")
+                    return
+                self._body.append(bytes(event.data))
+            elif isinstance(event, h11.EndOfMessage):
+                self._complete()
+                return
+
+    def _complete(self) -> None:
+        head, http = self._head, self._http
+        assert head is not None
+        assert self._answer is not None
+        answer = Answer(head.status_code, dict(head.headers), b"".join(self._body))
+        self._answer.set_result(answer)
+        self._body, self._size = [], 0
+        if http.our_state is http.their_state is h11.DONE and not http.trailing_data[0]:
+            http.start_next_cycle()
+        else:
+            self.abort()
+
+
+class Requests:
+    """Requests to one place, in order; connects again when the connection ended between two."""
+
+    def __init__(self, place: str, tls: Tls | None, limits: HttpLimits) -> None:
+        self.place = place
+        self.limits = limits
+        self._tls = tls
+        self._connection: _RequestConnection | None = None
+
+    def sibling(self) -> Requests:
+        """Requests to the same place, over a connection of their own."""
+        return Requests(self.place, self._tls, self.limits)
 
     async def request(
         self,
@@ -130,138 +181,61 @@ class Connection:
         body: bytes = b"",
     ) -> Answer:
         """Ask, and wait for the answer. What breaks or makes no sense is an OSError."""
-        try:
-            reader, writer = await self._stream()
-            length = ("content-length", str(len(body)))
-            fields = [("host", self._site.place), ("user-agent", "waystation"), length, *headers]
-            send = self._http.send
-            head = send(h11.Request(method=method, target=target, headers=fields)) or b""
-            writer.write(head + (send(h11.Data(data=body)) or b""))
-            send(h11.EndOfMessage())
-            await writer.drain()
-            return await self._answer(reader)
-        except h11.ProtocolError as error:
-            self.drop()
-            raise ConnectionError(f"this is no HTTP: {error}") from error
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            connection = self._connection = await self._connect()
+        length = ("content-length", str(len(body)))
+        fields = [("host", self.place), ("user-agent", "waystation"), length, *headers]
+        return await connection.request(method, target, fields, body)
 
     def drop(self) -> None:
-        """Close it at once."""
-        if self._writer is not None:
-            self._writer.transport.abort()
-        self._reader = self._writer = None
+        """Close the connection at once."""
+        if self._connection is not None:
+            self._connection.abort()
 
-    async def _stream(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        reader, writer = self._reader, self._writer
-        if reader is not None and writer is not None:
-            if not reader.at_eof() and not writer.is_closing():
-                return reader, writer
-            self.drop()
-        site = self._site
-        self._http = h11.Connection(h11.CLIENT)
-        if site.tls is None:
-            reader, writer = await asyncio.open_connection(site.host, site.port)
-        else:
-            reader, writer = await asyncio.open_connection(
-                site.host,
-                site.port,
-                ssl=site.tls,
-                server_hostname=site.name,
-                ssl_handshake_timeout=site.limits.greeting,
-            )
-        prepare(writer.get_extra_info("socket"), site.limits.dead)
-        self._reader, self._writer = reader, writer
-        return reader, writer
-
-    async def _answer(self, reader: asyncio.StreamReader) -> Answer:
-        status, headers = 0, dict[bytes, bytes]()
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            event = self._http.next_event()
-            if event is h11.NEED_DATA:
-                data = await reader.read(65536)
-                if not data and self._http.their_state is h11.SEND_RESPONSE:
-                    raise ConnectionError("the connection ended before the answer")
-                self._http.receive_data(data)
-            elif isinstance(event, h11.Response):
-                status, headers = event.status_code, dict(event.headers)
-            elif isinstance(event, h11.Data):
-                size += len(event.data)
-                if size > self._site.limits.post:
-                    raise ConnectionError("the answer is too large")
-                parts.append(bytes(event.data))
-            elif isinstance(event, h11.EndOfMessage):
-                break
-        if self._http.our_state is h11.DONE and self._http.their_state is h11.DONE:
-            self._http.start_next_cycle()
-        else:
-            self.drop()
-        return Answer(status, headers, b"".join(parts))
+    async def _connect(self) -> _RequestConnection:
+        limits = self.limits
+        silent = msgspec.structs.replace(limits.of_connections(), first_byte=None)  # until it asks
+        return await dial_place(
+            lambda _: _RequestConnection(silent, limits.post),
+            [self.place],
+            timeout=limits.dial,
+            tls=self._tls,
+            handshake=limits.greeting,
+        )
 
 
-class _OverError(Exception):
-    """The link ends, for this reason."""
+class _EndError(Exception):
+    """The link ends, for this reason; None for an orderly end."""
 
     def __init__(self, reason: Reason | None, detail: str) -> None:
         super().__init__(detail)
         self.reason = reason
 
 
-class HttpLink:
+class HttpLink(ChannelEnd):
     """A channel at a listener, as the side that opened it sees it."""
 
-    def __init__(
-        self, owner: LinkOwner, site: Site, connection: Connection, channel: Opened
-    ) -> None:
-        self.place = site.place
-        self._owner = owner
-        self._limits = site.limits
+    def __init__(self, owner: LinkOwner, requests: Requests, channel: OpenedChannel) -> None:
+        limits = requests.limits
+        super().__init__(owner, requests.place, limits, keep=0)
+        self._frame_limit = min(limits.frame, channel.frame)
         self._theirs = channel
-        self._frame = min(site.limits.frame, channel.frame)
         self._path = f"/channels/{channel.id}"
-        self._posts = connection
-        self._polls = Connection(site)
-        self._decoder = FrameDecoder(limit=site.limits.frame, via=owner.address)
-        self._decoder.feed(PREFACE)
+        self._posts = requests
+        self._polls = requests.sibling()
+        self._decoder = self._fresh_decoder()
         self._last = 0  # the number of the last frame that came
-        self._frames: list[tuple[bytes, bool]] = []  # with whether each is a message
-        self._size = 0
-        self._due = asyncio.Event()  # there is something to post
         self._reads = asyncio.Event()  # the owner takes messages
         self._reads.set()
-        self._paused = False
-        self._closing = False
-        self._ended = False
-        self._loop = loop = asyncio.get_running_loop()
-        self._alarm: asyncio.TimerHandle | None = None
-        owner.opened(self)
+        self._tasks: list[asyncio.Task[None]] = []
+        self.hand_over()
         owner.answered()
-        self._tasks = (
-            loop.create_task(
-                self._run(self._post_all()), name=f"waystation http post {self.place}"
-            ),
-            loop.create_task(
-                self._run(self._poll_all()), name=f"waystation http poll {self.place}"
-            ),
-        )
+        if self.state is not LinkState.CLOSED:
+            self._start("post", self._post_all)
+            self._start("poll", self._poll_all)
 
     # What the owner asks for
-
-    def send(self, message: Message) -> Reason | None:
-        """Encode a message and put it with the others of the next request."""
-        try:
-            frame = encode_departure(message, limit=self._frame)
-        except LocalError as error:
-            return REASONS.get(error.rule, Reason.MALFORMED)
-        self._put(frame, is_message=True)
-        if self._size > self._limits.unsent and not self._paused:
-            self._paused = True
-            self._owner.pause()
-        return None
-
-    def send_control(self, payload: bytes) -> None:
-        """Put a payload for the other session with the messages of the next request."""
-        self._put(encode_control(payload) if payload else HEARTBEAT_FRAME, is_message=False)
 
     def pause_reading(self) -> None:
         """Ask for nothing more; the other end then holds its senders back."""
@@ -271,67 +245,38 @@ class HttpLink:
         """Ask again."""
         self._reads.set()
 
-    def close(self) -> None:
-        """Post what is left, within the time for it, and end the channel."""
-        if self._closing or self._ended:
-            return
-        self._closing = True
-        self._due.set()
-        self._alarm = self._loop.call_later(self._limits.linger, self._end_lingering)
-
-    def abort(self) -> None:
-        """End at once."""
-        self._closing = True
-        self._loop.call_soon(self._end, Reason.TRANSPORT_DOWN, "aborted")
+    def say_goodbye(self) -> None:
+        """Post what is left, and then end the channel."""
+        self._news.set()
 
     # Posting
 
-    def _put(self, frame: bytes, *, is_message: bool) -> None:
-        if not self._closing:
-            self._frames.append((frame, is_message))
-            self._size += len(frame)
-            self._due.set()
-
     async def _post_all(self) -> NoReturn:
+        limit = max(1, self._theirs.post - self._theirs.frame)  # one frame may go beyond it
         while True:
-            await self._due.wait()
-            self._due.clear()
-            while self._frames:
-                await self._post(self._next_batch())
-                if self._paused and self._size <= self._limits.unsent // 4:
-                    self._paused = False
-                    self._owner.resume()
-            if self._closing:
+            await self._news.wait()
+            self._news.clear()
+            while frames := self._out.take(limit):
+                await self._post(b"".join([frame.data for frame in frames]))
+                messages = self._out.settle(self._out.given)
+                if messages:
+                    self.owner.sent(messages)
+                self.note_room(self._out.size)
+            if self.state is LinkState.CLOSING:
                 await self._posts.request("DELETE", f"{self._path}?after={self._last}")
-                self._owner.sent()
-                raise _OverError(None, "closed")
+                self.owner.sent()
+                raise _EndError(None, "closed")
 
-    def _next_batch(self) -> list[tuple[bytes, bool]]:
-        """As many frames as the other end takes in one request."""
-        size = count = 0
-        for count, (frame, _) in enumerate(self._frames):
-            size += len(frame)
-            if size > self._theirs.post and count:
-                break
-        else:
-            count += 1
-        batch, self._frames = self._frames[:count], self._frames[count:]
-        self._size -= sum(len(frame) for frame, _ in batch)
-        return batch
-
-    async def _post(self, batch: list[tuple[bytes, bool]]) -> None:
-        body = b"".join([frame for frame, _ in batch])
+    async def _post(self, body: bytes) -> None:
+        backoff = Backoff()
         while True:
             async with asyncio.timeout(self._limits.body + self._limits.dead):
                 answer = await self._posts.request("POST", self._path, OCTETS, body)
             if answer.status == 202:
-                break
+                return
             if answer.status not in (429, 503):
-                raise _over(answer)
-            await asyncio.sleep(_later(answer))
-        messages = sum(is_message for _, is_message in batch)
-        if messages:
-            self._owner.sent(messages)
+                raise _refused(answer)
+            await asyncio.sleep(_retry_after(answer) or backoff.next())
 
     # Asking
 
@@ -341,17 +286,17 @@ class HttpLink:
             async with asyncio.timeout(wait + self._limits.dead):
                 answer = await self._ask(f"wait={wait:g}")
             if answer.status not in (200, 204):
-                raise _over(answer)
+                raise _refused(answer)
             self._last = _last(answer)
             messages = self._decoder.feed(answer.body)
             error = self._decoder.error
             await self._until_read()
-            if self._closing:
+            if self.state is not LinkState.OPEN:
                 return
-            self._owner.received(messages)
+            self.owner.received(messages)
             if error is not None or self._decoder.unfinished:
                 reason = Reason.TOO_LARGE if error and error.too_large else Reason.MALFORMED
-                raise _OverError(reason, str(error or "an answer ends in the middle of a frame"))
+                raise _EndError(reason, str(error or "an answer ends in the middle of a frame"))
 
     async def _ask(self, query: str) -> Answer:
         target = f"{self._path}?after={self._last}&{query}"
@@ -361,59 +306,53 @@ class HttpLink:
         """Wait until the owner takes messages, and let the channel live meanwhile."""
         while not self._reads.is_set():
             try:
-                async with asyncio.timeout(self._theirs.idle / 3):
+                async with asyncio.timeout(max(1.0, self._theirs.idle) / 3):
                     await self._reads.wait()
             except TimeoutError:
                 await self._ask("limit=0")
 
     # Ending
 
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        task = self._loop.create_task(self._run(work), name=f"waystation http {name} {self.place}")
+        self._tasks.append(task)
+
+    async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            await work
-        except _OverError as over:
-            self._end(over.reason, str(over))
-        except (OSError, EOFError) as error:
-            self._end(Reason.TRANSPORT_DOWN, f"{type(error).__name__}: {error}")
+            await work()
+        except _EndError as end:
+            self.end(end.reason, str(end))
+        except OSError as error:
+            self.end(Reason.TRANSPORT_DOWN, f"{type(error).__name__}: {error}")
 
-    def _end_lingering(self) -> None:
-        self._end(Reason.TRANSPORT_DOWN, "the peer did not take what was left")
-
-    def _end(self, reason: Reason | None, detail: str) -> None:
-        """Tell the owner that it is over, once."""
-        if self._ended:
-            return
-        self._ended = self._closing = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+    def on_end(self) -> None:
+        """Ask for nothing more."""
         for task in self._tasks:
-            if task is not asyncio.current_task():
-                task.cancel()
+            task.cancel()
         self._posts.drop()
         self._polls.drop()
-        self._frames.clear()
-        self._owner.closed(reason, detail)
 
 
-def _over(answer: Answer) -> _OverError:
-    """How a link ends with an answer that is none."""
+def _refused(answer: Answer) -> _EndError:
+    """How a link ends when its listener refuses a request."""
     if answer.status == 410 and b'"reason":null' in answer.body:
-        return _OverError(None, "closed")
+        return _EndError(None, "closed")
     reason = {400: Reason.MALFORMED, 413: Reason.TOO_LARGE}.get(
         answer.status, Reason.TRANSPORT_DOWN
     )
-    return _OverError(reason, answer.problem)
+    return _EndError(reason, answer.problem)
 
 
 def _last(answer: Answer) -> int:
     try:
         return int(answer.headers[b"waystation-last"])
     except (KeyError, ValueError):
-        raise _OverError(Reason.MALFORMED, "the answer does not say its last number") from None
+        raise _EndError(Reason.MALFORMED, "the answer does not say its last number") from None
 
 
-def _later(answer: Answer) -> float:
+def _retry_after(answer: Answer) -> float | None:
+    """How many seconds to wait, if the other end says so."""
     try:
-        return min(max(float(answer.headers.get(b"retry-after", b"")), 0.05), 30.0)
-    except ValueError:
-        return LATER
+        return min(30.0, max(0.05, float(answer.headers[b"retry-after"])))
+    except (KeyError, ValueError):
+        return None

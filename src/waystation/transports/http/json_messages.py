@@ -28,7 +28,7 @@ SENDER: Final = "http"
 """Where answers go when a message does not say where it is from."""
 
 LONGEST: Final = 10**9
-"""No time to live has more seconds."""
+"""Maximum time to live, in seconds."""
 
 
 class Posted(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,7 +102,7 @@ def write_frames(frames: Sequence[Frame], last: int) -> bytes:
     b'{"last":1,"messages":[{"to":"0#me","from":"0#echo","payload":"'
     """
     decoded = [(frame, decode_body(frame.data[4:])) for frame in frames]
-    messages = [_shown(message) for frame, message in decoded if frame.is_message]
+    messages = [_as_json(message) for frame, message in decoded if frame.is_message]
     said = [
         msgspec.Raw(message.payload)
         for frame, message in decoded
@@ -112,13 +112,13 @@ def write_frames(frames: Sequence[Frame], last: int) -> bytes:
     return _encode(answer | {"session": said} if said else answer)
 
 
-def _shown(message: Message) -> dict[str, Any]:
-    shown: dict[str, Any] = {"to": str(message.onward_route), "from": str(message.return_route)}
+def _as_json(message: Message) -> dict[str, Any]:
+    found: dict[str, Any] = {"to": str(message.onward_route), "from": str(message.return_route)}
     try:
-        shown["payload"] = message.payload.decode()
+        found["payload"] = message.payload.decode()
     except UnicodeDecodeError:
-        shown["payload_base64"] = b64encode(message.payload).decode()
-    shown["id"] = message.id
+        found["payload_base64"] = b64encode(message.payload).decode()
+    found["id"] = message.id
     if message.expiry != NEVER:
-        shown["expiry"] = message.expiry
-    return shown
+        found["expiry"] = message.expiry
+    return found

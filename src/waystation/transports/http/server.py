@@ -6,38 +6,35 @@
     DELETE /channels/<id>   ends it: 204
 
 Here is what HTTP asks for and nothing else: what is kept for a client is the channel's business,
-and the bytes on the wire are those of uvicorn. Every request is bounded in size and in time.
+and the bytes on the wire, the sockets and their limits are that of net/asgi.py. Every request is
+bounded in size and in time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable
-from email.utils import formatdate
-from typing import Any, Final, TypeAlias, cast
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
 
-import h11
 import msgspec
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
+from waystation.net.asgi import HttpConnection, HttpServer, Receive, Scope, Send
+from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import listening_at, prepare
 from waystation.net.tls import Tls
 from waystation.transports.http.channel import Channel, Frame
 from waystation.transports.http.json_messages import read_messages, write_frames
-from waystation.transports.http.transport import HttpCounts, HttpLimits
+from waystation.transports.http.transport import HttpCounts, HttpLimits, OpenedChannel
 from waystation.transports.transport import LinkOwner
 
 OCTETS: Final = "application/octet-stream"
@@ -47,10 +44,10 @@ LAST: Final = "waystation-last"
 """The header that says the number of the last frame in an answer, for `after` in the next."""
 
 GONE: Final = 1_000
-"""So many channels that ended are remembered, to tell who still asks for them."""
+"""Number of channels that ended and are remembered, to tell clients that still ask for them."""
 
-SIGN_OF_LIFE: Final = 15.0
-"""Seconds after which a stream of events with nothing to tell says so."""
+KEEP_ALIVE: Final = 15.0
+"""Seconds after which a stream of events without news sends a comment, so that proxies keep it."""
 
 HELP: Final = """This is a Waystation node. It speaks:
 
@@ -59,9 +56,6 @@ POST   /channels/<id>   send: {"to": "echo", "payload": "hello"}
 GET    /channels/<id>   receive, waiting up to ?wait=seconds; or as a stream of events
 DELETE /channels/<id>   end it
 """
-
-Read: TypeAlias = Callable[[Channel, bytes], Awaitable[list[Message]]]
-"""Makes messages of the body of a request."""
 
 _log = logging.getLogger("waystation.http")
 
@@ -72,153 +66,64 @@ async def listen(
     tls: Tls | None,
     limits: HttpLimits,
     counts: HttpCounts,
+    hosts: Sequence[str],
 ) -> HttpListener:
     """Open a listener."""
-    host, port = parse_place(place)
-    state = ServerState()
-    channels = Channels(accept, limits, counts)
-    config = Config(
-        channels.app,
-        lifespan="off",
-        http="h11",
-        ws="none",
-        log_config=None,
-        proxy_headers=False,
-        timeout_keep_alive=cast("int", limits.keep),
+    names = HostNames(parse_place(place)[0], [host_name(), *hosts])
+    channels = Channels(accept, limits, counts, names)
+    server = HttpServer(
+        channels,
+        limits=limits.of_servers(),
+        connection_limits=limits.of_connections(),
+        keep=limits.keep,
+        tls=tls,
+        log=_log,
+        refused=counts.refused_connections,
     )
-    context = tls.for_listener() if tls else None
-    with listening_at(place):
-        server = await asyncio.get_running_loop().create_server(
-            lambda: _Connection(config, state, limits, counts),
-            host,
-            port,
-            backlog=limits.backlog,
-            ssl=context,
-            ssl_handshake_timeout=limits.greeting if tls else None,
-        )
-    return HttpListener(server, state, channels, limits)
+    await server.start(place)
+    return HttpListener(server, channels)
 
 
 class HttpListener:
-    """A listening socket, and the channels of those who came."""
+    """A listening socket, and the channels of those who connected."""
 
-    def __init__(
-        self,
-        server: asyncio.Server,
-        state: ServerState,
-        channels: Channels,
-        limits: HttpLimits,
-    ) -> None:
-        self.place = place_of(server.sockets[0].getsockname())
-        self._server = server
-        self._state = state
+    def __init__(self, server: HttpServer, channels: Channels) -> None:
+        self.place = server.place
+        self.server = server
         self._channels = channels
-        self._limits = limits
 
     async def close(self) -> None:
         """Open no more channels; the socket stays for those that are open, until the last ends."""
-        self._channels.close(self._stop)
-
-    def _stop(self) -> None:
-        self._server.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        asyncio.get_running_loop().call_later(self._limits.linger, self._cut)
-
-    def _cut(self) -> None:
-        for connection in list(self._state.connections):
-            connection.transport.abort()
-
-
-class _Connection(H11Protocol):
-    """A connection whose client has to say what it wants, and within a time."""
-
-    def __init__(
-        self, config: Config, state: ServerState, limits: HttpLimits, counts: HttpCounts
-    ) -> None:
-        super().__init__(config, state, {"connection": self}, asyncio.get_running_loop())
-        self.logger = _log
-        self.access_log = False  # the path of a request has a secret in it
-        self._limits = limits
-        self._counts = counts
-        self._alarm: asyncio.TimerHandle | None = None
-        self._dated = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) >= self._limits.connections:
-            self._counts.turned_away += 1
-            self.transport = transport
-            transport.abort()
-            return
-        prepare(transport.get_extra_info("socket"), self._limits.dead)
-        super().connection_made(transport)
-        self._set_alarm()
-
-    def data_received(self, data: bytes) -> None:
-        self._say_date()
-        super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:
-            self._set_alarm()  # for the rest of the head
-        else:
-            self._stop_alarm()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.conn.their_state is h11.SEND_BODY:  # of a request that was answered before its end
-            self._set_alarm()
-
-    def timeout_keep_alive_handler(self) -> None:
-        if self.transport.get_write_buffer_size():  # of an answer that nobody reads
-            self.transport.abort()
-        else:
-            super().timeout_keep_alive_handler()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_alarm()
-        super().connection_lost(exc)
-
-    def _say_date(self) -> None:
-        now = int(time.time())
-        if now != self._dated:
-            self._dated = now
-            self.server_state.default_headers = [(b"date", formatdate(now, usegmt=True).encode())]
-
-    def _set_alarm(self) -> None:
-        if self._alarm is None:
-            self._alarm = self.loop.call_later(self._limits.greeting, self._give_up)
-
-    def _stop_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-
-    def _give_up(self) -> None:
-        self._alarm = None
-        self.transport.abort()
+        self._channels.close(self.server.stop)
 
 
 class _Problem(Exception):  # noqa: N818 - an answer that is told by raising it
-    """Why a request is not done."""
+    """Why a request is refused."""
 
-    def __init__(self, status: int, error: str, *, later: float | None = None) -> None:
+    def __init__(self, status: int, error: str, **headers: str) -> None:
         super().__init__(error)
         self.status = status
-        self.later = later
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
 class Channels:
-    """The channels of one listener, and the requests to them."""
+    """The channels of one listener, and the requests to them: an ASGI application."""
 
     def __init__(
-        self, accept: Callable[[], LinkOwner | None], limits: HttpLimits, counts: HttpCounts
+        self,
+        accept: Callable[[], LinkOwner | None],
+        limits: HttpLimits,
+        counts: HttpCounts,
+        names: HostNames,
     ) -> None:
         self.counts = counts
         self._accept = accept
         self._limits = limits
+        self._names = names
         self._open: dict[str, Channel] = {}
         self._gone: dict[str, tuple[Reason | None, str]] = {}
         self._when_empty: Callable[[], None] | None = None
-        self.app = Starlette(
+        self._app = Starlette(
             routes=[
                 Route("/", _help),
                 Route("/channels", self._opened, methods=["POST"]),
@@ -227,51 +132,64 @@ class Channels:
             exception_handlers={_Problem: _tell_problem},
         )
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, unless it comes from a page of another site."""
+        refusal = self._refusal(Headers(scope=scope))
+        await (refusal or self._app)(scope, receive, send)
+
     def close(self, when_empty: Callable[[], None]) -> None:
         """Open no more; `when_empty` is called when the last one has ended."""
         self._when_empty = when_empty
         if not self._open:
             when_empty()
 
+    def _refusal(self, headers: Headers) -> Response | None:
+        """Refuse pages of other sites: a browser would let them use a node on its machine.
+
+        Such a page says where it comes from (Origin), or pretends to be ours by a name that points
+        here (Host). A program may know this node by any name, unless it runs on this machine.
+        """
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if origin is not None and origin.partition("://")[2] != host:
+            return _json({"error": "pages of other sites cannot use this node"}, 403)
+        from_browser = origin is not None or "sec-fetch-site" in headers
+        if (self._names.is_local or from_browser) and host not in self._names:
+            return _json({"error": "this node is not known by that name"}, 421)
+        return None
+
     # Requests
 
     async def _opened(self, request: Request) -> Response:
-        _check_origin(request)
         owner = None
         if self._when_empty is None and len(self._open) < self._limits.channels:
             owner = self._accept()
         if owner is None:
             self.counts.refused += 1
-            raise _Problem(503, "this node takes no more channels", later=1)
+            raise _Problem(503, "this node opens no more channels", retry_after="1")
         place = place_of(tuple(request.client) if request.client else ("?", 0))
         channel = Channel(owner, self._limits, place, self._ended)
         self._open[channel.id] = channel
         self.counts.opened += 1
-        owner.opened(channel)
+        channel.hand_over()
         owner.answered()
-        told = {
-            "id": channel.id,
-            "frame": self._limits.frame,
-            "post": self._limits.post,
-            "wait": self._limits.wait,
-            "idle": self._limits.idle,
-        }
-        return _json(told, 201, {"location": f"/channels/{channel.id}"})
+        limits = self._limits
+        opened = OpenedChannel(channel.id, limits.frame, limits.post, limits.wait, limits.idle)
+        return _json(opened, 201, {"location": f"/channels/{channel.id}"})
 
     async def _asked(self, request: Request) -> Response:
-        _check_origin(request)
         id = request.path_params["id"]
         channel = self._open.get(id)
         if channel is None:
             if id not in self._gone:
                 raise _Problem(404, "there is no such channel")
             return self._gone_answer(id)
-        ask = _METHODS.get(request.method)
-        if ask is None:  # HEAD, which Starlette takes for a GET
+        methods = {"GET": self._get, "POST": self._post, "DELETE": self._delete}
+        answer = methods.get(request.method)
+        if answer is None:  # HEAD, which Starlette takes for a GET
             raise _Problem(405, "use GET, POST or DELETE")
         channel.begin()
         try:
-            return await ask(self, channel, request)
+            return await answer(channel, request)
         except _Ended:
             return self._gone_answer(id)
         finally:
@@ -279,19 +197,19 @@ class Channels:
 
     async def _post(self, channel: Channel, request: Request) -> Response:
         """Take in messages: all of them, or none."""
-        read = self._reader(request)
+        is_json = _is_json(request)
         self._check_length(request.headers.get("content-length", "0"))
         await self._wait_for_room(channel)
         try:
             body = await self._body(request)
-            if channel.closing:  # the client may fetch what is left, but nothing is taken any more
+            if not channel.is_open:  # the client may still fetch, but nothing is taken any more
                 await channel.over.wait()
                 raise _Ended
-            messages = await self._decoded(read, channel, body)
+            messages = await self._decoded(channel, body, is_json=is_json)
             await channel.hand_in(messages)
         finally:
             channel.posting.release()
-        if read is _read_frames:
+        if not is_json:
             return Response(status_code=202)
         ids = [message.id for message in messages if message.onward_route.addresses]
         return _json({"ids": ids}, 202)
@@ -345,10 +263,10 @@ class Channels:
             if not isinstance(error, TimeoutError):
                 raise
             self.counts.held_back += 1
-            raise _Problem(429, "the node has no room for this; come again", later=1) from None
+            raise _Problem(429, "the node has no room for this; retry", retry_after="1") from None
 
     async def _events(
-        self, channel: Channel, connection: _Connection, *, as_json: bool
+        self, channel: Channel, connection: HttpConnection, *, as_json: bool
     ) -> AsyncIterator[bytes]:
         """What there is for the client, as it comes, until the channel ends or somebody else asks.
 
@@ -359,11 +277,11 @@ class Channels:
         alarm: asyncio.TimerHandle | None = None
         channel.begin()
         try:
-            while await channel.wait_for_frames(SIGN_OF_LIFE):
+            while await channel.wait_for_frames(KEEP_ALIVE):
                 frames = channel.take(self._limits.batch)
                 last = channel.given
                 ended = channel.ended and not frames
-                alarm = loop.call_later(self._limits.body, connection.transport.abort)
+                alarm = loop.call_later(self._limits.body, connection.abort)
                 yield _event(frames, last, as_json=as_json, ended=ended)
                 alarm.cancel()
                 channel.settle(last)
@@ -373,14 +291,6 @@ class Channels:
             if alarm is not None:
                 alarm.cancel()
             channel.done()
-
-    def _reader(self, request: Request) -> Read:
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind == OCTETS:
-            return _read_frames
-        if kind == JSON:
-            return _read_json
-        raise _Problem(415, f"send {JSON}, or Ockam's frames as {OCTETS}")
 
     async def _body(self, request: Request) -> bytes:
         parts: list[bytes] = []
@@ -402,16 +312,15 @@ class Channels:
             self.counts.too_large += 1
             raise _Problem(413, f"a request has at most {self._limits.post} bytes")
 
-    async def _decoded(self, read: Read, channel: Channel, body: bytes) -> list[Message]:
+    async def _decoded(self, channel: Channel, body: bytes, *, is_json: bool) -> list[Message]:
         try:
-            return await read(channel, body)
-        except DecodeError as error:
-            if error.too_large:
+            if is_json:
+                return read_messages(body, channel.owner.address)
+            return await channel.decode(body)
+        except (DecodeError, ValueError, msgspec.DecodeError) as error:
+            if isinstance(error, DecodeError) and error.too_large:
                 self.counts.too_large += 1
                 raise _Problem(413, str(error)) from None
-            self.counts.malformed += 1
-            raise _Problem(400, str(error)) from None
-        except (ValueError, msgspec.DecodeError) as error:
             self.counts.malformed += 1
             raise _Problem(400, str(error)) from None
 
@@ -431,13 +340,6 @@ class Channels:
 
 class _Ended(Exception):  # noqa: N818 - told by raising it
     """The channel, or whoever asked, is gone."""
-
-
-_METHODS: Final = {
-    "GET": Channels._get,  # noqa: SLF001
-    "POST": Channels._post,  # noqa: SLF001
-    "DELETE": Channels._delete,  # noqa: SLF001
-}
 
 
 class _Batch(Response):
@@ -471,19 +373,11 @@ def _event(frames: list[Frame], last: int, *, as_json: bool, ended: bool) -> byt
     return b"id: %d\ndata: %b\n\n" % (last, data)
 
 
-def _check_origin(request: Request) -> None:
-    """Refuse pages of other sites: a browser would let them use a node on somebody's machine."""
-    origin = request.headers.get("origin")
-    if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-        raise _Problem(403, "pages of other sites cannot use this node")
-
-
-async def _read_frames(channel: Channel, body: bytes) -> list[Message]:
-    return await channel.decode(body)
-
-
-async def _read_json(channel: Channel, body: bytes) -> list[Message]:
-    return read_messages(body, channel.owner.address)
+def _is_json(request: Request) -> bool:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in (JSON, OCTETS):
+        raise _Problem(415, f"send {JSON}, or Ockam's frames as {OCTETS}")
+    return kind == JSON
 
 
 def _number(text: str, name: str) -> int:
@@ -508,11 +402,10 @@ async def _help(request: Request) -> Response:  # noqa: ARG001
 
 async def _tell_problem(request: Request, problem: Exception) -> Response:  # noqa: ARG001
     assert isinstance(problem, _Problem)
-    headers = {} if problem.later is None else {"retry-after": f"{problem.later:.0f}"}
-    return _json({"error": str(problem)}, problem.status, headers)
+    return _json({"error": str(problem)}, problem.status, problem.headers)
 
 
 def _json(
-    value: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None
+    value: OpenedChannel | dict[str, Any], status: int, headers: dict[str, str] | None = None
 ) -> Response:
     return Response(msgspec.json.encode(value) + b"\n", status, headers, JSON)

@@ -9,63 +9,78 @@ transport is made, never before.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from waystation.errors import LocalError
+from waystation.net.server import ServerLimits
 from waystation.net.tls import Tls
+from waystation.transports.tcp import TcpLimits
 from waystation.transports.transport import Link, LinkOwner, Listener
-from waystation.wire.ockam import FRAME_LIMIT
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 
-class HttpLimits(Struct, frozen=True, kw_only=True):
-    """How much a listener takes, how much a link holds, and how long both wait.
+class HttpLimits(TcpLimits, frozen=True, kw_only=True):
+    """Those of TCP, and those of requests; times are in seconds.
 
-    `frame` bytes is the largest message, in either direction; one POST may have as many and `batch`
-    more. `unsent` bytes may wait in a link before its senders have to. A listener has at most
-    `channels` and `connections`. A client has `greeting` seconds for the head of a request and for
-    the TLS handshake, and `body` seconds for the rest. A channel that nobody asked anything for
-    `idle` seconds ends. A GET waits no longer than `wait` seconds; a POST waits `hold` seconds for
-    room before the client is told to come again. An unused connection stays open for `keep`
-    seconds. `dial`, `linger`, `dead` and `backlog` are those of TCP.
+    `frame` is the largest message in bytes; one POST may have as many and `batch` more. A listener
+    has at most `channels` and `connections`. A client has `greeting` seconds for the TLS handshake
+    and for the head of a request, and `body` seconds for the rest. A channel without a request for
+    `idle` seconds ends. A GET waits no longer than `wait`; a POST waits for room for `hold` seconds
+    before the client is told to retry. An unused connection stays open for `keep` seconds.
     """
 
-    frame: int = FRAME_LIMIT
     batch: int = 256 * 1024
-    unsent: int = 256 * 1024
     channels: int = 10_000
     connections: int = 30_000
-    greeting: float = 10.0
     body: float = 30.0
     idle: float = 60.0
     wait: float = 25.0
     hold: float = 10.0
     keep: float = 75.0
-    dial: float = 5.0
-    linger: float = 5.0
-    dead: float = 30.0
-    backlog: int = 1024
 
     @property
     def post(self) -> int:
         """The most bytes in the body of one request or answer."""
         return self.frame + self.batch
 
+    def of_servers(self) -> ServerLimits:
+        """The part that a listener needs."""
+        return ServerLimits(
+            connections=self.connections,
+            handshake=self.greeting,
+            frame=self.greeting,
+            backlog=self.backlog,
+        )
+
+
+class OpenedChannel(Struct, frozen=True):
+    """What a listener says of a channel that it opened, and of its limits."""
+
+    id: str
+    frame: int
+    post: int
+    wait: float
+    idle: float
+
 
 class HttpCounts(Struct):
-    """What the listeners of a transport have seen since it was made."""
+    """What the listeners of a transport have seen since it was made.
+
+    The causes of `refused_connections` are `connections`, for those over the limit, and `tls`.
+    """
 
     opened: int = 0  # channels
     refused: int = 0  # channels that nobody wanted, or one too many
-    expired: int = 0  # channels that nobody asked for
-    turned_away: int = 0  # connections over the limit
-    held_back: int = 0  # requests that were told to come again
+    expired: int = 0  # channels without a request for too long
+    refused_connections: Counter[str] = field(default_factory=Counter)  # by cause
+    held_back: int = 0  # requests that were told to retry
     too_large: int = 0  # requests
     malformed: int = 0  # requests
 
@@ -73,12 +88,15 @@ class HttpCounts(Struct):
 class Http:
     """Messages over HTTP/1.1: addresses `http#host:port`, with or without TLS.
 
+    `hosts` are further names under which browsers, and programs on this machine, may ask for a
+    listener, as behind a proxy. IP addresses and the host that it listens at are always good.
+
     >>> from waystation.node import Node
     >>> async def main():
     ...     async with Node("hub", transports=[Http()]) as hub, Node("a", transports=[Http()]) as a:
     ...         hub.start_worker(("echo",), lambda message, context: context.reply(b"hello"))
-    ...         door = await hub.listen("http://127.0.0.1:0")
-    ...         return (await a.request(f"http#{door.place} => echo", b"")).payload
+    ...         listener = await hub.listen("http://127.0.0.1:0")
+    ...         return (await a.request(f"http#{listener.place} => echo", b"")).payload
     >>> import asyncio
     >>> asyncio.run(main())
     b'hello'
@@ -86,9 +104,16 @@ class Http:
 
     type_name: ClassVar[str] = "http"
 
-    def __init__(self, *, tls: Tls | None = None, limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tls: Tls | None = None,
+        limits: HttpLimits | None = None,
+        hosts: Sequence[str] = (),
+    ) -> None:
         self.limits = limits or HttpLimits()
         self.counts = HttpCounts()
+        self._hosts = hosts
         self._tls = tls
         self._server: Any = _load("server")
         self._client: Any = _load("client")
@@ -96,7 +121,7 @@ class Http:
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Listen; port 0 takes a free one."""
         listener: Listener = await self._server.listen(
-            place, accept, self._tls, self.limits, self.counts
+            place, accept, self._tls, self.limits, self.counts, self._hosts
         )
         return listener
 

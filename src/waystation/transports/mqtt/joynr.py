@@ -2,9 +2,9 @@
 
 joynr has no routes: a frame names a recipient and a sender, and a request says on which topic its
 sender is reached. So `mqtt#channel-1 => radio` becomes a frame for the participant `radio`, on the
-topic of channel-1; a way back of several hops becomes a sender's name that is that very route, and
-comes back as the recipient of the answer. What a payload is (a request, a reply, a publication) is
-read from its `_typeName`; the bytes themselves are never changed (AD-4).
+topic of channel-1; a return route of several hops becomes the sender's name, and comes back as the
+recipient of the answer. What a payload is (a request, a reply, a publication) is read from its
+`_typeName`; the bytes themselves are never changed (AD-4).
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from mqtt5 import PublishPacket, Will
 
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.message import Message, check_message_id
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
-from waystation.transports.mqtt.link import Hub, MqttLink, expiry_seconds
+from waystation.transports.mqtt.link import ForeignLink, LinkState, MqttLink, expiry_seconds
 from waystation.transports.transport import LinkOwner
 from waystation.wire import smrf
 from waystation.wire.joynr import (
@@ -28,14 +30,18 @@ from waystation.wire.joynr import (
     JoynrHeaders,
     MessageType,
     MqttAddress,
+    unicast_filter,
     unicast_topic,
 )
 
-BACKEND: Final = "joynrdefaultgbid"
-"""joynr's name for the one broker of those who have one."""
+if TYPE_CHECKING:
+    from waystation.transports.mqtt.transport import Mqtt
 
-PARKED: Final = 10_000
-"""So many messages wait for a slow receiver: joynr knows no way to hold its senders back."""
+BACKEND: Final = "joynrdefaultgbid"
+"""joynr's name for the broker of nodes that have only one."""
+
+PARTICIPANTS: Final = 10_000
+"""Participants whose link is remembered."""
 
 _ASKING: Final = frozenset(
     {
@@ -48,16 +54,17 @@ _TYPE_NAME: Final = re.compile(rb'"_typeName"\s*:\s*"([A-Za-z.]+)"')
 _CORRELATION: Final = re.compile(rb'"(?:requestReplyId|subscriptionId)"\s*:\s*"([^"\\]+)"')
 _TYPES: Final = {payload.__struct_config__.tag: kind for kind, payload in PAYLOADS.items()}
 _ARROW: Final = " => "
-_LOOKED_AT: Final = 4096  # bytes of a payload in which its type and correlation are looked for
+_SEARCHED: Final = 4096  # bytes of a payload, for its type and correlation
+_LOW: Final = "/low"  # behind a node's topic: where joynr publishes what is for it
 
 
 def message_type(payload: bytes) -> MessageType | None:
-    """What kind of message a payload makes, by the first type that it names.
+    """The kind of message of a payload, by the first type that it names.
 
     >>> message_type(b'{"_typeName":"joynr.Reply","requestReplyId":"1","response":[]}')
     <MessageType.REPLY: 'rp'>
     """
-    found = _TYPE_NAME.search(payload, 0, _LOOKED_AT)
+    found = _TYPE_NAME.search(payload, 0, _SEARCHED)
     return None if found is None else _TYPES.get(found[1].decode())
 
 
@@ -83,12 +90,12 @@ def route_of(participant: str) -> Route:
         try:
             return Route.parse(participant)
         except LocalError:
-            pass  # somebody's odd name, and not a route of ours
+            pass  # a participant with an odd name, not a route of ours
     return Route((Address(LOCAL, participant.encode()),))
 
 
 def id_of(text: str) -> str:
-    """The id of a message: its own if it is one of ours, else one that is made from it."""
+    """The id of a message: joynr's if it has our form, otherwise one made from it."""
     try:
         return check_message_id(text)
     except LocalError:
@@ -104,18 +111,18 @@ def encode_unicast(
     """
     onward = message.onward_route.rest()
     kind = message_type(message.payload)
-    found = _CORRELATION.search(message.payload, 0, _LOOKED_AT)
+    found = _CORRELATION.search(message.payload, 0, _SEARCHED)
     try:
         custom = {} if found is None else {CORRELATION: found[1].decode()}
     except UnicodeDecodeError:
         kind = None
     if kind is None:
         raise LocalError(
-            "the payload is none of joynr's", rule="WK-10", hint="write it with wire/joynr.py"
+            "the payload is not joynr's", rule="WK-10", hint="write it with wire/joynr.py"
         )
     if not onward.addresses or not message.return_route.addresses:
         raise LocalError(
-            "joynr's messages have a recipient and a sender", rule="AD-6", hint="give both routes"
+            "joynr's messages need a recipient and a sender", rule="AD-6", hint="give both routes"
         )
     headers = JoynrHeaders(
         kind,
@@ -159,12 +166,12 @@ def message_of(frame: smrf.SmrfMessage, headers: JoynrHeaders, onward: Route) ->
     return Message(onward, route_of(frame.sender), frame.body, id_of(headers.id), frame.ttl)
 
 
-class JoynrLink(MqttLink):
+class JoynrLink(ForeignLink):
     """A link to a joynr node: known by its topic, and by the participants that speak from there."""
 
     def __init__(
         self,
-        hub: Hub,
+        hub: Mqtt,
         owner: LinkOwner,
         inbox: str,
         peer: str,
@@ -172,11 +179,14 @@ class JoynrLink(MqttLink):
     ) -> None:
         super().__init__(hub, owner, inbox, peer)
         self._topic = unicast_topic(peer)
-        self._learn = learn  # who is to be found behind this link
-        self._parked: list[Message] = []
+        self._learn = learn  # which participants are behind this link
 
-    def send(self, message: Message) -> Reason | None:
-        """Publish a message as a frame for its recipient."""
+    def heard(self, message: Message, size: int) -> None:
+        """Take a message that came from there."""
+        if self.state is LinkState.OPEN:
+            self._take((message.arrived(self._owner.address),), size)
+
+    def _send(self, message: Message) -> Reason | None:
         try:
             frame, headers, recipient = encode_unicast(
                 message, self.inbox, best_effort=not self._qos
@@ -187,33 +197,103 @@ class JoynrLink(MqttLink):
             return Reason.TOO_LARGE
         self._learn(recipient, self)
         properties = [(CUSTOM_PREFIX + name, value) for name, value in headers.custom.items()]
-        reason = self._publish(
-            self._topic,
-            frame,
-            expiry_seconds(message.expiry),
-            properties=properties,
-            is_message=True,
-        )
-        self._hold_owner()
-        return reason
+        expiry = expiry_seconds(message.expiry)
+        return self._publish(self._topic, frame, expiry=expiry, properties=properties)
 
-    def send_control(self, payload: bytes) -> None:
-        """Say nothing: joynr has no sessions."""
 
-    def heard(self, message: Message) -> None:
-        """A frame came from there."""
-        if self._over or self._closing:
+class JoynrFormat:
+    """What a node does that speaks joynr's frames over a broker."""
+
+    def __init__(self, hub: Mqtt) -> None:
+        self._hub = hub
+        self._participants: dict[str, JoynrLink] = {}  # who speaks from where
+
+    def inbox_filter(self, topic: str) -> str:
+        """What to subscribe to, to receive what is published for a topic of ours."""
+        return unicast_filter(topic)
+
+    def make_will(self) -> Will | None:
+        """Announce nothing: joynr's nodes do not listen for it."""
+        return None
+
+    async def open(self, topic: str, qos: int | None, owner: LinkOwner) -> MqttLink:
+        """Open a link to a joynr node, which is not asked."""
+        if qos is not None:
+            raise OSError(f"{topic}: with joynr's format the QoS is that of the transport")
+        link = JoynrLink(self._hub, owner, self._hub.topic, topic, self._learn)
+        self._hub.add(link)
+        link.open()
+        return link
+
+    def forgot(self, link: MqttLink) -> None:
+        """Forget the participants behind a link."""
+        for name in [name for name, known in self._participants.items() if known is link]:
+            del self._participants[name]
+
+    # What was published
+
+    def take(self, packet: PublishPacket, topic: str) -> None:
+        """Take a frame for one of our participants."""
+        try:
+            frame, headers = decode_frame(packet.payload, limit=self._hub.limits.frame)
+        except DecodeError:
+            self._hub.counts["malformed"] += 1
             return
-        self._used = True
-        message = message.arrived(self.owner.address)
-        if self._reading:
-            self._batch.append(message)
-            self._hub.touch(self)
+        if headers.type is MessageType.MULTICAST:
+            self._hub.counts["malformed"] += 1
             return
-        self._parked.append(message)
-        if len(self._parked) > PARKED:
-            self.end(Reason.QUEUE_FULL, "more came than anybody here had room for")
+        if headers.reply_to is None:
+            link = self._participants.get(frame.sender)
+        else:
+            link = self._link(topic, headers.reply_to.topic)
+        if link is None:
+            self._hub.counts["unknown"] += 1
+            return
+        self._learn(frame.sender, link)
+        message = message_of(frame, headers, route_of(frame.recipient))
+        link.heard(message, len(packet.payload))
 
-    def _take_held(self) -> None:
-        self._batch += self._parked
-        self._parked = []
+    def take_other(self, packet: PublishPacket, topic: str) -> bool:
+        """Take a frame on the topic below one of ours, where joynr publishes."""
+        own = topic.removesuffix(_LOW)
+        if own == topic or not self._hub.is_inbox(own):
+            return False
+        self.take(packet, own)
+        return True
+
+    def _link(self, topic: str, peer: str) -> JoynrLink | None:
+        link = self._hub.links.get((peer, b""))
+        if link is None:
+            owner = self._hub.accept(topic)
+            if owner is None:
+                return None
+            link = JoynrLink(self._hub, owner, topic, peer, self._learn)
+            self._hub.add(link)
+            link.end_when_idle()
+            link.open()
+        return link if isinstance(link, JoynrLink) else None
+
+    def _learn(self, participant: str, link: JoynrLink) -> None:
+        if self._participants.get(participant) is not link:
+            if len(self._participants) >= PARTICIPANTS:
+                self._participants.clear()
+            self._participants[participant] = link
+
+    # Broadcasts
+
+    def encode_broadcast(self, multicast_id: str, message: Message) -> bytes:
+        """The frame of a broadcast."""
+        frame = encode_multicast(multicast_id, message)
+        if len(frame) > self._hub.limits.frame:
+            raise LocalError(f"{len(frame)} bytes in a frame", rule="OB-2", hint="send less")
+        return frame
+
+    def decode_broadcast(self, multicast_id: str, payload: bytes) -> Message | None:
+        """The message of a broadcast, if the frame says that it was published under this id."""
+        try:
+            frame, headers = decode_frame(payload, limit=self._hub.limits.frame)
+        except DecodeError:
+            return None
+        if headers.type is not MessageType.MULTICAST or frame.recipient != multicast_id:
+            return None
+        return message_of(frame, headers, Route())

@@ -1,12 +1,14 @@
 """Links over a broker: what makes a way to one peer out of publications on topics.
 
-All links of a node share one connection, and a broker neither tells a sender that its receiver is
-slow nor keeps more than a little for it. So two of our nodes keep a window: a link has so many
-messages on their way, and takes more when the peer says that it has taken them. Each publication
-says in its correlation data to which link it belongs, its number, and what was taken last. A peer
-of another make sends none of that: its messages are simply taken.
+All links of a node share one connection to the broker. A link counts what the broker has not
+acknowledged, and hands in what came at the end of each turn. How a message looks, and what the two
+peers tell each other besides, is said by the kinds of links: ockam.py and joynr.py.
 
-Nothing here knows the broker's protocol; that is mqtt/client.py.
+The life of a link:
+
+    OPENING --the peer answers--> OPEN --close()--> CLOSING --all is acknowledged--> ENDED
+    OPEN --the peer ends it--> ENDING --all is handed in--> ENDED
+    any state --abort() or end()--> ENDED
 """
 
 from __future__ import annotations
@@ -15,70 +17,23 @@ import asyncio
 import math
 import time
 from abc import ABC, abstractmethod
-from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from enum import IntEnum
-from struct import Struct as Layout
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from mqtt5 import PubAckReasonCode
 
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
-from waystation.errors import DecodeError, LocalError
-from waystation.mqtt.client import REFUSED, MqttClient, MqttLimits
+from waystation.mqtt.packets import REFUSED, words_of
 from waystation.transports.transport import LinkOwner
-from waystation.wire.ockam import (
-    HEARTBEAT_FRAME,
-    PREFACE,
-    FrameDecoder,
-    encode_control,
-    encode_departure,
-)
 
-MAGIC: Final = b"way1"
-_HEAD: Final = Layout(">4sB8sQQ")
-_REASONS: Final = {"OB-2": Reason.TOO_LARGE, "AD-6": Reason.NO_ROUTE}
-"""Why a message cannot be written, by the rule that it breaks."""
+if TYPE_CHECKING:
+    from waystation.transports.mqtt.transport import Mqtt
 
-_OVERHEAD: Final = 256  # bytes of memory that any message takes, however short
 _LONGEST_EXPIRY: Final = 0xFFFFFFFF
-
-
-class Kind(IntEnum):
-    """What a publication is to its link."""
-
-    MESSAGE = 0
-    ASKING = 1  # a message whose sender wants to know when it is taken
-    OPEN = 2
-    OPENED = 3
-    REFUSED = 4
-    CLOSE = 5  # the last one, numbered like a message
-    TAKEN = 6  # the answer to ASKING
-    UNKNOWN = 7  # there is no such link here (any more)
-
-
-_NUMBERED: Final = frozenset({Kind.MESSAGE, Kind.ASKING, Kind.CLOSE})
-
-
-def write_label(kind: Kind, tag: bytes, number: int = 0, taken: int = 0) -> bytes:
-    """The correlation data of a publication.
-
-    >>> read_label(write_label(Kind.CLOSE, b"12345678", 3, 2))
-    (5, b'12345678', 3, 2)
-    """
-    return _HEAD.pack(MAGIC, kind, tag, number, taken)
-
-
-def read_label(data: bytes | None) -> tuple[int, bytes, int, int] | None:
-    """What correlation data say; None when they are not ours.
-
-    >>> read_label(b"something else")
-    """
-    if data is None or len(data) != _HEAD.size or not data.startswith(MAGIC):
-        return None
-    _, kind, tag, number, taken = _HEAD.unpack(data)
-    return kind, tag, number, taken
+_OVERHEAD: Final = 256  # bytes of memory that any message takes, however short
 
 
 def expiry_seconds(expiry: Expiry) -> int | None:
@@ -89,59 +44,56 @@ def expiry_seconds(expiry: Expiry) -> int | None:
     return max(1, min(left, _LONGEST_EXPIRY))
 
 
-def _problem(error: DecodeError | None) -> tuple[Reason, str]:
-    """What is wrong with a publication that is not one whole frame."""
-    if error is None:
-        return Reason.MALFORMED, "a publication holds half a frame"
-    return Reason.TOO_LARGE if error.too_large else Reason.MALFORMED, str(error)
+class LinkState(IntEnum):
+    """Where a link is in its life."""
+
+    OPENING = 0
+    OPEN = 1
+    CLOSING = 2
+    ENDING = 3
+    ENDED = 4
 
 
-class Hub(Protocol):
-    """What links share: the transport that they belong to."""
-
-    client: MqttClient
-    limits: MqttLimits
-    qos: int
-    counts: Counter[str]
-
-    def touch(self, link: MqttLink) -> None:
-        """Let a link settle and hand in at the end of the turn."""
-        ...
-
-    def forget(self, link: MqttLink) -> None:
-        """A link is over."""
-        ...
+_OPEN: Final = LinkState.OPEN
+_CLOSING: Final = LinkState.CLOSING
+_ENDING: Final = LinkState.ENDING
+_ENDED: Final = LinkState.ENDED
 
 
 class MqttLink(ABC):
-    """What all links do; how a message looks on its way is said by the kinds below."""
+    """What all links do."""
 
     def __init__(
-        self, hub: Hub, owner: LinkOwner, inbox: str, peer: str, qos: int | None = None
+        self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str, *, qos: int | None = None
     ) -> None:
         self.place = peer
-        self._qos = hub.qos if qos is None else qos  # of messages
-        self.owner = owner
-        self.inbox = inbox
+        self.key = (peer, b"")  # among all links
+        self.state = _OPEN
+        self.inbox = inbox  # our topic that the peer answers to
+        self._owner = owner
         self._hub = hub
-        self._client = hub.client
+        assert hub.client.connection is not None  # links are made while it is open
+        self._connection = hub.client.connection
+        self._qos = hub.qos if qos is None else qos
         self._loop = asyncio.get_running_loop()
-        self._unsettled: deque[bool] = deque()  # published: is it a message of the owner's?
-        self._acknowledged = 0  # messages of the owner's, since it was told
-        self._batch: list[Message] = []  # received in this turn
+        self._timer: asyncio.TimerHandle | None = None
+        self._unacknowledged = 0  # publications
+        self._sent = 0  # messages that are out of our hands, and the owner does not know yet
+        self._arrived: list[Message] = []  # and not handed in
+        self._arrived_bytes = 0
+        self._ending: tuple[Reason | None, str] = (None, "")  # why, once all is handed in
         self._reading = True
         self._owner_waits = False
-        self._closing = False
-        self._over = False
-        self._alarm: asyncio.TimerHandle | None = None
-        self._used = False  # since somebody looked
-        self._idle: asyncio.TimerHandle | None = None
 
     # What the owner asks for
 
-    @abstractmethod
     def send(self, message: Message) -> Reason | None:
-        """Take a message to the peer."""
+        """Publish a message, and let the owner wait if there is no room for more."""
+        reason = self._send(message)
+        if not self._owner_waits and (self._connection.is_crowded or not self._has_room()):
+            self._owner_waits = True
+            self._owner.pause()
+        return reason
 
     @abstractmethod
     def send_control(self, payload: bytes) -> None:
@@ -153,132 +105,91 @@ class MqttLink(ABC):
 
     def resume_reading(self) -> None:
         """Hand in what came meanwhile, and what comes."""
-        if self._reading:
-            return
         self._reading = True
-        self._take_held()
-        self._hub.touch(self)
-        self._client.schedule()
+        self._hub.settle_later(self)
 
     def close(self) -> None:
         """Write what was taken, within the time for it, and end."""
-        if self._closing or self._over:
-            return
-        self._closing = True
-        self._say_goodbye()
-        self._alarm = self._loop.call_later(self._hub.limits.linger, self._end_lingering)
-        self._hub.touch(self)
-        self._client.schedule()
+        if self.state is _ENDING:
+            self.end(*self._ending)
+        elif self.state is _OPEN:
+            self.state = _CLOSING
+            self._start_timer(self._hub.limits.linger, self._end_lingering)
+            self._hub.settle_later(self)
 
     def abort(self) -> None:
         """End at once."""
-        if not self._over:
-            self._over = True
-            self._break_off()
+        if self.state is not _ENDED:
+            self.state = _ENDED
             self._loop.call_soon(self._finish, Reason.TRANSPORT_DOWN, "aborted")
 
     # What the transport tells
 
-    def open_up(self) -> None:
-        """The link can be used."""
-        self.owner.opened(self)
-        self.owner.answered()
-
-    def acknowledged(self, code: PubAckReasonCode) -> None:
-        """The broker has a publication of ours."""
-        if self._unsettled and self._unsettled.popleft():
-            self._acknowledged += 1
-        if int(code) >= REFUSED:
-            self.end(Reason.REFUSED, f"the broker refused a message: {code.name.lower()}")
-        elif code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and not self._closing:
-            self.end(Reason.TRANSPORT_DOWN, "nobody has subscribed to the peer's topic any more")
-        self._hub.touch(self)
+    def open(self) -> None:
+        """Tell the owner that the link can be used."""
+        self.state = _OPEN
+        self._owner.opened(self)
+        self._owner.answered()
 
     def settle(self) -> None:
         """The end of a turn: tell what is out of our hands, and hand in what came."""
-        if self._acknowledged:
-            messages, self._acknowledged = self._acknowledged, 0
-            if not self._over:
-                self.owner.sent(messages)
-        self._hand_in()
-        if self._closing and not self._over and self._is_empty():
-            self.owner.sent()
+        if self.state is _ENDED:
+            return
+        if self._sent:
+            messages, self._sent = self._sent, 0
+            self._owner.sent(messages)
+        if self._reading:
+            self._hand_in()
+            if self.state is _ENDING:
+                self.end(*self._ending)
+        if self.state is _CLOSING and not self._has_unsent():
+            self._owner.sent()
             self.end(None, "closed")
 
-    def written(self) -> None:
-        """The system has taken everything: without QoS 1 that is all there is to know."""
-        self._acknowledged += sum(self._unsettled)
-        self._unsettled.clear()
-        self.settle()
-
-    @property
-    def awaits_writing(self) -> bool:
-        """Whether something was published that nobody will confirm."""
-        return bool(self._unsettled) and not self._is_confirmed
-
-    @property
-    def _is_confirmed(self) -> bool:
-        return self._qos > 0 and self._client.acknowledges
-
     def relax(self) -> None:
-        """There is room again, here or at the peer."""
+        """Let the owner go on if there is room, here and at the peer."""
         if (
             self._owner_waits
-            and not self._over
-            and not self._client.is_crowded
+            and self.state is not _ENDED
+            and not self._connection.is_crowded
             and self._has_room()
         ):
             self._owner_waits = False
-            self.owner.resume()
+            self._owner.resume()
 
     def end(self, reason: Reason | None, detail: str) -> None:
-        """The link is over."""
-        if not self._over:
-            self._over = True
+        """End the link, and tell the owner why."""
+        if self.state is not _ENDED:
+            self.state = _ENDED
             self._finish(reason, detail)
 
-    def end_when_idle(self) -> None:
-        """Let silence end the link: its peer is of a make that never says goodbye."""
-        self._idle = self._loop.call_later(self._hub.limits.idle, self._look)
-
-    def _look(self) -> None:
-        if self._used:
-            self._used = False
-            self.end_when_idle()
-        else:
-            self.end(None, "silent for too long")
-
-    # What the kinds of links differ in
+    # What kinds of links say
 
     @abstractmethod
-    def _take_held(self) -> None:
-        """Take what came while nothing was to be handed in."""
+    def _send(self, message: Message) -> Reason | None:
+        """Publish a message, now or when there is room."""
 
     def _has_room(self) -> bool:
+        """Whether the peer takes more."""
         return True
 
-    def _is_empty(self) -> bool:
-        return not self._unsettled
+    def _has_unsent(self) -> bool:
+        """Whether something is not out of our hands."""
+        return self._unacknowledged > 0
 
-    def _say_goodbye(self) -> None:  # noqa: B027 - only our own peers would listen
-        """Tell the peer of an orderly end."""
-
-    def _break_off(self) -> None:  # noqa: B027 - the same
-        """Tell the peer of a disorderly end."""
-
-    # Inside
+    # What kinds of links call
 
     def _publish(
         self,
         topic: str,
         payload: bytes,
-        expiry: int | None,
         *,
+        expiry: int | None = None,
         correlation: bytes | None = None,
         properties: list[tuple[str, str]] | None = None,
-        is_message: bool,
+        is_message: bool = True,
     ) -> Reason | None:
-        reason = self._client.publish(
+        reason = self._connection.publish(
             topic,
             payload,
             self._qos,
@@ -286,291 +197,92 @@ class MqttLink(ABC):
             response_topic=self.inbox,
             correlation=correlation,
             properties=properties,
-            whose=self,
+            on_ack=self._message_acknowledged if is_message else self._acknowledged,
         )
         if reason is None:
-            self._used = True
-            self._unsettled.append(is_message)
-            if not self._is_confirmed:
-                self._hub.touch(self)
+            self._unacknowledged += 1
         return reason
 
-    def _hold_owner(self) -> None:
-        """Let the owner wait if there is no room for more."""
-        if not self._owner_waits and (self._client.is_crowded or not self._has_room()):
-            self._owner_waits = True
-            self.owner.pause()
+    def _message_acknowledged(self, code: PubAckReasonCode) -> None:
+        self._sent += 1
+        self._acknowledged(code)
+
+    def _acknowledged(self, code: PubAckReasonCode) -> None:
+        self._unacknowledged -= 1
+        if int(code) >= REFUSED:
+            self.end(Reason.REFUSED, f"the broker refused a message: {words_of(code)}")
+        elif code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and self.state is not _CLOSING:
+            self.end(Reason.TRANSPORT_DOWN, "the peer's topic has no subscriber any more")
+        self._hub.mark_unsettled(self)
+
+    def _take(self, messages: Iterable[Message], size: int) -> None:
+        """Keep what came until the end of the turn, or until the owner reads again."""
+        self._arrived += messages
+        self._arrived_bytes += size + _OVERHEAD
+        limits = self._hub.limits
+        if not self._reading and self._arrived_bytes > 4 * (limits.unsent + limits.frame):
+            self.end(Reason.QUEUE_FULL, "the peer sent more than there is room for")
+        self._hub.mark_unsettled(self)
+
+    def _end_when_handed_in(self, reason: Reason | None, detail: str) -> None:
+        """End the link once the owner has what came before."""
+        if self.state is _OPEN:
+            self.state = _ENDING
+            self._ending = (reason, detail)
+            self._hub.mark_unsettled(self)
 
     def _hand_in(self) -> None:
-        messages, self._batch = self._batch, []
-        if messages and not self._over:
-            self.owner.received(messages)
+        messages, self._arrived = self._arrived, []
+        self._arrived_bytes = 0
+        if messages:
+            self._owner.received(messages)
+
+    def _start_timer(self, seconds: float, act: Callable[[], None]) -> None:
+        self._stop_timer()
+        self._timer = self._loop.call_later(seconds, act)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
 
     def _end_lingering(self) -> None:
-        self._alarm = None
         self.end(Reason.TRANSPORT_DOWN, "the peer did not take what was left")
 
     def _finish(self, reason: Reason | None, detail: str) -> None:
-        for alarm in (self._alarm, self._idle):
-            if alarm is not None:
-                alarm.cancel()
+        self._stop_timer()
         self._hub.forget(self)
-        self.owner.closed(reason, detail)
+        self._owner.closed(reason, detail)
 
 
-class FramedLink(MqttLink):
-    """What links of Ockam's frames share: encoding, decoding, and holding what may not be taken."""
+class ForeignLink(MqttLink):
+    """A link to a peer that is not one of our nodes.
 
-    def __init__(
-        self, hub: Hub, owner: LinkOwner, inbox: str, peer: str, qos: int | None = None
-    ) -> None:
-        super().__init__(hub, owner, inbox, peer, qos)
-        self._decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
-        self._decoder.feed(PREFACE)
-        self._held: deque[tuple[int, int, bytes]] = deque()  # received, and not to be taken yet
-        self._held_bytes = 0
-
-    def send(self, message: Message) -> Reason | None:
-        """Encode a message and publish it, now or when there is room."""
-        try:
-            frame = encode_departure(message, limit=self._hub.limits.frame)
-        except LocalError as error:
-            return _REASONS.get(error.rule, Reason.MALFORMED)
-        reason = self._send_frame(frame, expiry_seconds(message.expiry))
-        self._hold_owner()
-        return reason
-
-    @abstractmethod
-    def _send_frame(self, frame: bytes, expiry: int | None) -> Reason | None:
-        """Take the frame of a message to the peer."""
-
-    @abstractmethod
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
-        """Take what the peer sent, in its turn."""
-
-    def _receive(self, kind: int, number: int, payload: bytes) -> None:
-        if self._over or self._closing:
-            return
-        if self._reading:
-            self._take(kind, number, payload)
-            self._hub.touch(self)
-            return
-        self._held.append((kind, number, payload))
-        self._held_bytes += len(payload) + _OVERHEAD
-        if self._held_bytes > 4 * (self._hub.limits.unsent + self._hub.limits.frame):
-            self.end(Reason.QUEUE_FULL, "the peer sent more than anybody here had room for")
-
-    def _take_held(self) -> None:
-        held, self._held = self._held, deque()
-        self._held_bytes = 0
-        for kind, number, payload in held:
-            self._take(kind, number, payload)
-
-    def _decode(self, payload: bytes) -> bool:
-        """Decode a publication, which must be whole frames; whether it was."""
-        if self._decoder.error is None:
-            self._batch += self._decoder.feed(payload)
-        return self._decoder.error is None and not self._decoder.unfinished
-
-    def _end_undecoded(self) -> None:
-        self._hand_in()
-        self._break_off()
-        self.end(*_problem(self._decoder.error))
-
-
-class OckamLink(FramedLink):
-    """A link to another node of ours: Ockam's frames, one to a publication, within a window."""
-
-    def __init__(
-        self,
-        hub: Hub,
-        owner: LinkOwner,
-        inbox: str,
-        peer: str,
-        tag: bytes,
-        incarnation: bytes,
-        qos: int | None = None,
-    ) -> None:
-        super().__init__(hub, owner, inbox, peer, qos)
-        self.tag = tag
-        self.incarnation = incarnation  # of the peer's connection to the broker
-        self.opening: asyncio.Future[None] | None = None  # until the peer has answered
-        self._number = 0  # of the last publication
-        self._waiting: deque[tuple[Kind, bytes, int | None, bool]] = deque()
-        self._ahead: deque[int] = deque()  # sizes of what the peer has not taken yet
-        self._ahead_bytes = 0
-        self._since_asked = self._bytes_since_asked = 0
-        self._received = 0  # the number of the last publication of the peer's
-        self._taken = 0  # the number of the last one that was handed in
-        self._asked = False  # whether the peer wants to know that
-
-    def send_control(self, payload: bytes) -> None:
-        """Publish a payload for the peer's session, in order with the messages."""
-        frame = encode_control(payload) if payload else HEARTBEAT_FRAME
-        self._give(Kind.MESSAGE, frame, None, is_message=False)
-
-    def say(self, kind: Kind, payload: bytes = b"") -> None:
-        """Publish something about the link itself, beside the window."""
-        label = write_label(kind, self.tag, 0, self._taken)
-        self._client.publish(
-            self.place,
-            payload,
-            self._hub.qos,
-            response_topic=self.inbox,
-            correlation=label,
-            whose=_Refusal(self) if kind is Kind.OPEN else None,
-        )
-
-    def heard(self, kind: int, number: int, taken: int, payload: bytes) -> None:
-        """The peer published something for this link."""
-        self._note_taken(taken)
-        if kind == Kind.OPENED:
-            if self.opening is not None and not self.opening.done():
-                self.incarnation = payload
-                self.opening.set_result(None)
-                self.open_up()
-        elif kind == Kind.REFUSED:
-            self.refuse("it takes no links")
-        elif kind == Kind.UNKNOWN:
-            if self.opening is None or self.opening.done():
-                self.end(Reason.TRANSPORT_DOWN, "the peer does not know this link any more")
-        elif kind in _NUMBERED:
-            if number <= self._received:  # the broker may deliver twice
-                self._hub.counts["duplicates"] += 1
-                return
-            if number > self._received + 1:
-                self._hub.counts["lost"] += number - self._received - 1
-            self._received = number
-            self._receive(kind, number, payload)
-
-    def refuse(self, detail: str) -> None:
-        """Nothing comes of the link that we asked for."""
-        if self.opening is not None and not self.opening.done():
-            self._over = True
-            self.opening.set_exception(ConnectionRefusedError(f"{self.place}: {detail}"))
-
-    def end(self, reason: Reason | None, detail: str) -> None:
-        """The link is over, or nothing comes of it."""
-        if self.opening is not None and not self.opening.done():
-            self.refuse(detail)
-        else:
-            super().end(reason, detail)
-
-    def _send_frame(self, frame: bytes, expiry: int | None) -> Reason | None:
-        if not self._client.fits(len(frame) + len(self.place)):
-            return Reason.TOO_LARGE
-        self._give(Kind.MESSAGE, frame, expiry, is_message=True)
-        return None
-
-    def _has_room(self) -> bool:
-        limits = self._hub.limits
-        ahead = len(self._ahead)
-        return not ahead or (ahead < limits.window and self._ahead_bytes < limits.unsent)
-
-    def _is_empty(self) -> bool:
-        return not self._waiting and not self._unsettled
-
-    def _say_goodbye(self) -> None:
-        self._give(Kind.CLOSE, b"", None, is_message=False)
-
-    def _break_off(self) -> None:
-        self.say(Kind.UNKNOWN)
-
-    def _give(self, kind: Kind, payload: bytes, expiry: int | None, *, is_message: bool) -> None:
-        if self._waiting or not self._has_room():
-            self._waiting.append((kind, payload, expiry, is_message))
-        else:
-            self._number_and_publish(kind, payload, expiry, is_message=is_message)
-
-    def _number_and_publish(
-        self, kind: Kind, payload: bytes, expiry: int | None, *, is_message: bool
-    ) -> None:
-        size = len(payload)
-        self._number += 1
-        self._ahead.append(size)
-        self._ahead_bytes += size
-        self._since_asked += 1
-        self._bytes_since_asked += size
-        limits = self._hub.limits
-        if kind is Kind.MESSAGE and (
-            4 * self._since_asked >= limits.window or 4 * self._bytes_since_asked >= limits.unsent
-        ):
-            kind = Kind.ASKING
-            self._since_asked = self._bytes_since_asked = 0
-        label = write_label(kind, self.tag, self._number, self._taken)
-        reason = self._publish(
-            self.place, payload, expiry, correlation=label, is_message=is_message
-        )
-        if reason is not None and reason is not Reason.TRANSPORT_DOWN:  # of that it is told anyway
-            self.abort()
-
-    def _note_taken(self, taken: int) -> None:
-        """The peer has taken everything up to this number."""
-        ahead = self._ahead
-        news = taken - (self._number - len(ahead))
-        if not 0 < news <= len(ahead):
-            return
-        for _ in range(news):
-            self._ahead_bytes -= ahead.popleft()
-        while self._waiting and self._has_room():
-            kind, payload, expiry, is_message = self._waiting.popleft()
-            self._number_and_publish(kind, payload, expiry, is_message=is_message)
-        self.relax()
-
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
-        self._taken = number
-        if kind == Kind.CLOSE:
-            self._hand_in()
-            self.end(None, "closed by the peer")
-        elif not self._decode(payload):
-            self._end_undecoded()
-        elif kind == Kind.ASKING:
-            self._asked = True
-
-    def _hand_in(self) -> None:
-        super()._hand_in()
-        if self._asked and self._reading and not self._over:
-            self._asked = False
-            self.say(Kind.TAKEN)
-
-
-class _Refusal:
-    """Hears whether anybody has subscribed to the topic of a peer."""
-
-    __slots__ = ("_link",)
-
-    def __init__(self, link: OckamLink) -> None:
-        self._link = link
-
-    def acknowledged(self, code: PubAckReasonCode) -> None:
-        if code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS:
-            self._link.refuse("nobody has subscribed to this topic")
-        elif int(code) >= REFUSED:
-            self._link.refuse(f"the broker refused: {code.name.lower()}")
-
-
-class PlainLink(FramedLink):
-    """A link to a peer of another make that publishes Ockam's frames and has a response topic.
-
-    It has no window, and never says goodbye: silence ends it.
+    It has no window and no session, and never says goodbye: silence ends it.
     """
 
-    def __init__(self, hub: Hub, owner: LinkOwner, inbox: str, peer: str) -> None:
+    def __init__(self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str) -> None:
         super().__init__(hub, owner, inbox, peer)
-        self.end_when_idle()
+        self._used = False  # since the last look
+
+    def send(self, message: Message) -> Reason | None:
+        """Publish a message."""
+        self._used = True
+        return super().send(message)
 
     def send_control(self, payload: bytes) -> None:
-        """Say nothing: a peer of another make has no session."""
+        """Say nothing: the peer has no session."""
 
-    def heard(self, payload: bytes) -> None:
-        """The peer published a frame."""
+    def end_when_idle(self) -> None:
+        """Let silence end the link."""
+        self._used = False
+        self._start_timer(self._hub.limits.idle, self._look_for_use)
+
+    def _look_for_use(self) -> None:
+        if self._used:
+            self.end_when_idle()
+        else:
+            self.end(None, "silent for too long")
+
+    def _take(self, messages: Iterable[Message], size: int) -> None:
         self._used = True
-        self._receive(Kind.MESSAGE, 0, payload)
-
-    def _send_frame(self, frame: bytes, expiry: int | None) -> Reason | None:
-        return self._publish(self.place, frame, expiry, is_message=True)
-
-    def _take(self, kind: int, number: int, payload: bytes) -> None:
-        del kind, number
-        if not self._decode(payload):
-            self._end_undecoded()
+        super()._take(messages, size)

@@ -1,0 +1,43 @@
+"""Under which names Prometheus reads what a broker counts. No sockets here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from waystation.mqtt.broker.server import Broker
+from waystation.net.metrics import Family, counter, exposition, gauge
+from waystation.net.monitor import Health
+
+
+class BrokerMetrics:
+    """What is monitored of a broker: `Monitor(BrokerMetrics(broker))`."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def metrics(self) -> str:
+        """The text for Prometheus."""
+        return exposition("waystation_broker", _families(self._broker))
+
+    def health(self) -> Health:
+        """Whether it serves clients."""
+        return Health(draining=self._broker.draining, listening=self._broker.place)
+
+
+def _families(broker: Broker) -> Iterator[Family]:
+    counts = broker.counts
+    yield counter("connections_opened", "Connections accepted so far.", counts.opened)
+    yield counter("messages_received", "Messages that clients published.", counts.received)
+    yield counter("messages_delivered", "Copies written to subscribers.", counts.delivered)
+    yield counter("messages_unmatched", "Messages without a subscriber.", counts.unmatched)
+    yield counter("messages_dropped", "Copies dropped, by reason.", counts.dropped, "reason")
+    yield counter("wills", "Last wills published.", counts.wills)
+    yield counter("received_bytes", "Bytes read from clients.", counts.bytes_received)
+    yield counter("sent_bytes", "Bytes written to clients.", counts.bytes_sent)
+    yield counter("refusals", "What was refused, by cause.", counts.refused, "cause")
+    ended = "Connections that ended, by cause."
+    yield counter("disconnections", ended, counts.disconnected, "cause")
+    yield gauge("clients", "Clients that are connected.", broker.connected())
+    yield gauge("sessions", "Sessions, also of clients that are away.", broker.sessions())
+    yield gauge("retained_messages", "Messages that are retained.", broker.retained())
+    yield gauge("draining", "Whether the broker is ending.", int(broker.draining))

@@ -1,0 +1,56 @@
+"""Under which names Prometheus reads what a node counts. No sockets here.
+
+Messages and sessions are counted by node/status.py; everything else is looked up when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from waystation.core.outcome import Reason
+from waystation.net.metrics import Family, counter, exposition, gauge
+from waystation.net.monitor import Health
+from waystation.node.node import Node
+from waystation.node.status import Question, Status
+
+_TOTALS: Final = Question(routes=0, sessions=0)
+
+
+class NodeMetrics:
+    """What is monitored of a node, from now on: `Monitor(NodeMetrics(node))`."""
+
+    def __init__(self, node: Node, status: Status | None = None) -> None:
+        self._node = node
+        self._status = Status(node) if status is None else status
+
+    def metrics(self) -> str:
+        """The text for Prometheus."""
+        return exposition("waystation_node", self._families())
+
+    def health(self) -> Health:
+        """Whether it takes messages."""
+        urls = [listening.url for listening in self._node.listening]
+        return Health(draining=self._node.draining, listening=urls)
+
+    def _families(self) -> Iterator[Family]:
+        totals = self._status.snapshot(_TOTALS)
+        drops = {name: totals.counts[name] for name in totals.counts.keys() & set(Reason)}
+        outcomes = {name: totals.counts[name] for name in totals.counts.keys() - drops.keys()}
+        yield counter("messages", "Messages that were not dropped.", outcomes, "outcome")
+        yield counter("messages_dropped", "Messages that were dropped.", drops, "reason")
+        yield counter("payload_bytes", "Bytes of payload in all messages.", totals.bytes)
+        events = self._status.session_events
+        happened = "Sessions that opened, closed or were refused."
+        yield counter("session_events", happened, events, "event", "transport")
+        if totals.journal_lost is not None:
+            lost = "Records that the journal could not keep."
+            yield counter("journal_lost_records", lost, totals.journal_lost)
+        by_transport = self._status.sessions_by_transport()
+        yield gauge("sessions", "Sessions that have a link.", by_transport, "transport")
+        waiting = sum(session.waiting() for session in self._node.sessions)
+        yield gauge("waiting_messages", "Messages that wait for a session.", waiting)
+        yield gauge("routes", "Entries of the routing table.", totals.routes_total)
+        yield gauge("subscriptions", "Subscriptions to broadcasts.", totals.subscriptions_total)
+        yield gauge("uptime_seconds", "Seconds for which the node was counted.", totals.uptime)
+        yield gauge("draining", "Whether the node is closing.", int(self._node.draining))

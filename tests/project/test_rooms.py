@@ -1,0 +1,128 @@
+"""Who may touch what: only `net` knows sockets, TLS and the event loop's protocols."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[2] / "src/waystation"
+
+MODULES = frozenset({"socket", "ssl"})
+PROTOCOLS = frozenset({"BufferedProtocol", "DatagramProtocol", "Protocol", "SubprocessProtocol"})
+CALLS = frozenset(
+    {
+        "connect_accepted_socket",
+        "create_connection",
+        "create_datagram_endpoint",
+        "create_server",
+        "create_unix_connection",
+        "create_unix_server",
+        "open_connection",
+        "open_unix_connection",
+        "sendfile",
+        "sock_accept",
+        "sock_connect",
+        "sock_recv",
+        "sock_recv_into",
+        "sock_recvfrom",
+        "sock_recvfrom_into",
+        "sock_sendall",
+        "sock_sendfile",
+        "sock_sendto",
+        "start_server",
+        "start_tls",
+        "start_unix_server",
+    }
+)
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name.partition(".")[0] for alias in node.names)
+    elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module is not None:
+        yield node.module.partition(".")[0]
+
+
+def _asyncio_names(tree: ast.AST) -> set[str]:
+    """What a module calls those names of asyncio that it imports one by one."""
+    return {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "asyncio"
+        for alias in node.names
+    }
+
+
+def _is_of_asyncio(base: ast.expr, names: set[str]) -> bool:
+    if isinstance(base, ast.Attribute):
+        return ast.unparse(base.value).startswith("asyncio") and base.attr in PROTOCOLS
+    return isinstance(base, ast.Name) and base.id in names & PROTOCOLS
+
+
+def knows_sockets(source: str) -> list[str]:
+    """What a module does that only `net` may do."""
+    tree = ast.parse(source)
+    names = _asyncio_names(tree)
+    found = []
+    for node in ast.walk(tree):
+        line = getattr(node, "lineno", 0)
+        found += [f"{line}: imports {name}" for name in _imported(node) if name in MODULES]
+        if isinstance(node, ast.ClassDef):
+            bases = [base for base in node.bases if _is_of_asyncio(base, names)]
+            found += [f"{line}: {node.name} is an {ast.unparse(base)}" for base in bases]
+        elif isinstance(node, ast.Attribute) and node.attr in CALLS:
+            found.append(f"{line}: uses {ast.unparse(node)}")
+        elif isinstance(node, ast.Name) and node.id in names & CALLS:
+            found.append(f"{line}: uses {node.id}")
+    return found
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        if not name.startswith("net/"):
+            yield name, path
+
+
+def test_only_net_knows_sockets() -> None:
+    found = {name: knows_sockets(path.read_text("utf-8")) for name, path in _files()}
+    guilty = {name: what for name, what in found.items() if what}
+    assert guilty == {}, "these belong into waystation.net"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import socket",
+        "import ssl as tls",
+        "from socket import AF_INET",
+        "def f():\n    from ssl import SSLContext",
+        "import asyncio\nclass A(asyncio.Protocol): ...",
+        "import asyncio\nclass A(Base, asyncio.BufferedProtocol): ...",
+        "from asyncio import DatagramProtocol\nclass A(DatagramProtocol): ...",
+        "from asyncio.protocols import Protocol\nclass A(Protocol): ...",
+        "import asyncio\nawait asyncio.open_connection('a', 1)",
+        "from asyncio import start_server\nawait start_server(f)",
+        "make = loop.create_server",
+        "await loop.start_tls(a, b, c)",
+        "await loop.sock_connect(a, b)",
+    ],
+)
+def test_what_only_net_may_do_is_found(source: str) -> None:
+    assert knows_sockets(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio\nasyncio.run(main())",
+        "from typing import Protocol\nclass A(Protocol): ...",
+        "from waystation.net.datagrams import bound_socket",
+        "from .socket import something",
+    ],
+)
+def test_what_everybody_may_do_is_not(source: str) -> None:
+    assert not knows_sockets(source)
