@@ -183,7 +183,7 @@ class LabNode:
         """Where each participant leads from here."""
         assert self.node is not None
         router, entries = self.node.router, {}
-        for entry in router.table.snapshot(self.node.tick() // 1000).values():
+        for entry in router.table.snapshot(self.node.now()).values():
             if entry.participant.startswith("work-"):
                 entries[entry.participant] = self._leads_to(entry.address)
         return Table(self.name, entries)
