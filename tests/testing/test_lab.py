@@ -9,8 +9,9 @@ from msgspec import structs
 
 from waystation.testing.lab import __main__ as program
 from waystation.testing.lab.checks import CHECKS
-from waystation.testing.lab.fleet import Plan, uid_of
+from waystation.testing.lab.fleet import Plan
 from waystation.testing.lab.history import Change, Fault, Got, History, Row, Sent, Table
+from waystation.testing.lab.life import uid_of
 from waystation.testing.lab.nemesis import KINDS, deeds_of
 from waystation.testing.lab.running import judge, run_seed, try_seed
 from waystation.testing.lab.topology import TOPOLOGIES, Topology
@@ -146,7 +147,8 @@ def test_what_a_fault_cost_is_excused() -> None:
 def test_every_kind_of_fault_and_of_fleet_is_drawn() -> None:
     drawn = {deed.kind for seed in range(200) for deed in deeds_of(seed, 5, 60)}
     assert drawn == set(KINDS)
-    shapes = {run_seed(seed, plan=Plan(messages=1), faults=[]).topology.name for seed in range(6)}
+    seeds = range(len(TOPOLOGIES))
+    shapes = {run_seed(seed, plan=Plan(messages=1), faults=[]).topology.name for seed in seeds}
     assert shapes == set(TOPOLOGIES)
 
 

@@ -40,11 +40,16 @@ def each_has_one_outcome(history: History) -> Iterator[str]:
 
 
 def _calm_and_lost(history: History) -> Iterator[str]:
-    got = {message.uid for message in history.got}
+    got = Counter(message.uid for message in history.got)
     for sent in history.sent:
-        if sent.at < history.calm_from or sent.kind == "publish" or sent.uid in got:
+        if sent.at < history.calm_from or sent.kind == "publish":
             continue
-        yield f"{sent.uid}: sent in calm at {sent.at:.1f}, never received: {sent.outcome}"
+        wanted = len(history.topology.members) - 1 if sent.kind == "to-all" else 1
+        if got[sent.uid] < wanted:
+            yield (
+                f"{sent.uid}: sent in calm at {sent.at:.1f}, received {got[sent.uid]} times of "
+                f"{wanted}: {sent.outcome}"
+            )
 
 
 def no_subscriber_is_the_end(history: History) -> Iterator[str]:
@@ -102,7 +107,7 @@ def order_holds(history: History) -> Iterator[str]:
         sent = by_uid[got.uid]
         if sent.kind == "publish":
             continue
-        key = sent.node, sent.life, got.receiver, got.life, ways.get(got.uid)
+        key = sent.node, sent.life, sent.to, got.receiver, got.life, ways.get(got.uid)
         before = last.get(key)
         if before is not None and before.seq > sent.seq:
             yield f"{got.uid}: received at {got.at:.3f}, after {before.uid}"
@@ -166,6 +171,10 @@ def tables_are_right(history: History) -> Iterator[str]:
             problem = _follow(tables, parents, node, participant, owner)
             if problem:
                 yield f"{participant} from {node}: {problem}"
+    everybody = sorted(history.topology.members)
+    for member, view in history.views.items():
+        if view != everybody:
+            yield f"{member} sees {', '.join(view)}"
     restless = Counter(
         change.node for change in history.changes if history.ended - 15 <= change.at < history.ended
     )

@@ -22,7 +22,7 @@ class Sent(Struct):
     at: float
     node: str
     life: int
-    kind: str  # send, request or publish
+    kind: str  # send, request or publish; in a group to-one or to-all
     to: str  # a participant, or a multicast id
     seq: int  # among what this life of the node sent there
     ended: float | None = None
@@ -104,6 +104,7 @@ class History(Struct):
     sessions: list[SessionEvent] = []
     faults: list[Fault] = []
     tables: list[Table] = []
+    views: dict[str, list[str]] = {}  # whom each member of a group sees at the end
     lives: dict[str, int] = {}
     calm_from: float = 0.0  # after the last fault, once everything has had time to recover
     quiet_from: float = 0.0  # from here on nobody sends anything

@@ -51,7 +51,7 @@ def run_seed(
         await Nemesis(fleet, faults).run()
         simulation.network.heal()
         await asyncio.sleep(history.quiet_from + fleet.plan.quiet - fleet.now())
-        history.tables = [node.table() for node in fleet.nodes.values()]
+        await fleet.look()
 
     try:
         simulation.run(main)
@@ -67,7 +67,7 @@ def run_seed(
 def judge(history: History, journal: Path | None = None) -> Violations:
     """What a history violates, and with its journals what the pipeline finds wrong in those."""
     found = {promise: list(check(history)) for promise, check in CHECKS.items()}
-    if journal is not None and not history.problem:
+    if journal is not None and journal.exists() and not history.problem:
         found[AUDIT] = list(audit(journal))
     return {promise: sentences for promise, sentences in found.items() if sentences}
 

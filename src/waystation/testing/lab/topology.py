@@ -17,11 +17,19 @@ class Topology(Struct, frozen=True):
     leaves: dict[str, list[str]]
     over_udp: list[str] = []
     """Leaves that connect over UDP; all others do over TCP."""
+    routers: list[str] = []
+    members: list[str] = []
+    """Members of a group, over all of the routers."""
 
     @property
     def parents(self) -> dict[str, list[str]]:
         """The parents of every node."""
         return {**self.hubs, **self.leaves}
+
+    @property
+    def names(self) -> list[str]:
+        """Everybody who has a machine."""
+        return [*self.hubs, *self.leaves, *self.routers, *self.members]
 
 
 def star(chance: random.Random) -> Topology:
@@ -67,6 +75,18 @@ def mesh(chance: random.Random) -> Topology:
     return Topology("mesh", hubs, {leaf: [chance.choice(names)] for leaf in _leaves(4)})
 
 
+def group(chance: random.Random) -> Topology:
+    """A group over two gossip routers."""
+    members = [f"member-{n}" for n in range(1, chance.randint(4, 6) + 1)]
+    return Topology("group", {}, {}, routers=["router-a", "router-b"], members=members)
+
+
+def mixed(chance: random.Random) -> Topology:
+    """A star, and a group beside it."""
+    found = group(chance)
+    return structs.replace(star(chance), name="mixed", routers=found.routers, members=found.members)
+
+
 TOPOLOGIES: Final[Mapping[str, Callable[[random.Random], Topology]]] = {
     "star": star,
     "two-levels": two_levels,
@@ -74,6 +94,8 @@ TOPOLOGIES: Final[Mapping[str, Callable[[random.Random], Topology]]] = {
     "lossy": lossy,
     "ring": ring,
     "mesh": mesh,
+    "group": group,
+    "mixed": mixed,
 }
 
 
