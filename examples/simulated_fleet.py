@@ -11,7 +11,6 @@ import asyncio
 import sys
 
 from waystation import Node, WaystationError
-from waystation.core.clock import current_clock
 from waystation.core.message import Message
 from waystation.node import Context
 from waystation.testing.simulation import Simulation
@@ -28,7 +27,7 @@ class Bank:
 
     async def run(self) -> None:
         """Be a node that takes bookings."""
-        node = Node("bank", clock=current_clock())
+        node = Node("bank")
         node.start_worker(("bookings",), self.book)
         await node.listen("tcp://bank:4000")
         await asyncio.Event().wait()
@@ -42,7 +41,7 @@ class Bank:
 
 async def till() -> None:
     """Have everything booked, however often one has to ask."""
-    node = Node("till", clock=current_clock())
+    node = Node("till")
     for number in range(BOOKINGS):
         while True:
             try:

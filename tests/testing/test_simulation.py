@@ -297,7 +297,7 @@ def test_real_nodes_talk() -> None:
         garage, truck = (simulation.network.machine(name) for name in ("garage", "truck"))
 
         async def serve() -> None:
-            node = Node("garage", clock=current_clock())
+            node = Node("garage")
 
             @node.worker("echo")
             async def echo(message: Message, context: Context) -> None:
@@ -307,7 +307,7 @@ def test_real_nodes_talk() -> None:
             await asyncio.Event().wait()
 
         async def ask() -> bytes:
-            async with Node("truck", clock=current_clock()) as node:
+            async with Node("truck") as node:
                 answer = await node.request("tcp#garage:4000 => echo", b"hello")
                 return answer.payload
 

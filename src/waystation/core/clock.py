@@ -1,8 +1,8 @@
 """The clock: the only place that reads the wall clock (TM-2).
 
-Whoever needs the time asks for `current_clock()` when it is made, and calls that from then on. It
-is the system's clock, unless the context says otherwise: so every part of a program that is
-simulated has the clock of its own machine, and nobody has to pass it on.
+It is the system's clock, unless the context says otherwise: so every part of a simulated program
+has the clock of its own machine, and nobody has to pass it on. Who asks for every message keeps
+`current_clock()` when it is made; everybody else calls `now_ns`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,11 @@ def current_clock() -> Clock:
     True
     """
     return _clock.get()
+
+
+def now_ns() -> int:
+    """The instant, in nanoseconds since the epoch."""
+    return _clock.get()()
 
 
 def use_clock(clock: Clock) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Final
 
 from waystation.core.address import LOCAL, Address
-from waystation.core.clock import current_clock
 from waystation.core.message import Message
 from waystation.core.multicast import ADDRESS_TYPE
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
@@ -33,7 +32,7 @@ class NodeLife(Life):
         """Listen, connect and subscribe as the topology says, and send."""
         topology = self.fleet.history.topology
         is_hub = self.name in topology.hubs
-        node = self.node = Node(self.name, hub=is_hub, limits=LIMITS, clock=current_clock())
+        node = self.node = Node(self.name, hub=is_hub, limits=LIMITS)
         if topology.over_udp:
             node.use(Udp())
         node.observe(self._note)
