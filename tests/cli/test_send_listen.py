@@ -6,14 +6,14 @@ import io
 import json
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
 from tests.cli.live_commands import PATIENCE, Commands, Served, served, started
+from waystation.testing import wait_until
 
 HUB = """\
 [node]
@@ -142,13 +142,6 @@ def test_a_listener_prints_what_comes_and_answers(call: Commands) -> None:
         assert " desk from tcp-" in first
         assert first.rpartition(": ")[2].endswith("b'ring\\x1b[31m'")
         assert second.endswith("x… (1000 bytes)")
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_leaf_is_reached_through_its_hub_and_hears_broadcasts(

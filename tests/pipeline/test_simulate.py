@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline import oracle
 from tests.pipeline.journals import read
 from waystation import pipeline
 from waystation.errors import LocalError
@@ -22,6 +21,7 @@ from waystation.pipeline import fleet_journal
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter
 from waystation.pipeline.simulate import Simulated, score, simulate
+from waystation.testing import oracle
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline import oracle
 from tests.pipeline.frames import assert_same
 from tests.pipeline.journals import busy, journal_of, many, write
 from tests.pipeline.small import BEGIN, SECOND, put_rows, row
@@ -36,6 +35,7 @@ from waystation.pipeline.watching import buckets, node_step, segments, traces
 from waystation.pipeline.watching import engine as engines
 from waystation.pipeline.watching.buckets import bucket_of
 from waystation.pipeline.watching.store import Ledger, Store
+from waystation.testing import oracle
 
 pytestmark = pytest.mark.timeout(600)
 

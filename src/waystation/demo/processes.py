@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from waystation.demo.directory import DemoDirectory
 from waystation.errors import LocalError
-from waystation.testing.minded import minded
+from waystation.testing.end_with_parent import end_with_parent
 
 WAYSTATION: Final = (sys.executable, "-c", "from waystation.cli import main; main()")
 """The command line of this installation."""
@@ -54,7 +54,7 @@ class Child:
         with log.open("ab") as written:
             self._said = written.tell()  # what is before is from an earlier process
             self._process = subprocess.Popen(  # noqa: S603 - a program of our own
-                minded(self.command),
+                end_with_parent(self.command),
                 stdin=subprocess.PIPE if takes_orders else subprocess.DEVNULL,
                 stdout=written,
                 stderr=subprocess.STDOUT,

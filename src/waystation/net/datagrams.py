@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import listening_at, reason_of
+from waystation.net.sockets import listening_at, new_socket, reason_of
 
 READS: Final = 128
 """This many datagrams are read in one turn of the event loop, before others have theirs."""
@@ -174,9 +174,8 @@ def multicast_receiver(interface: str, group: tuple[str, int], buffer: int) -> O
 @contextmanager
 def _datagram_socket(family: int, buffer: int) -> Iterator[OpenSocket]:
     """A new socket, which is closed if it cannot be set up."""
-    made = socket.socket(family, socket.SOCK_DGRAM)
+    made = new_socket(family, socket.SOCK_DGRAM)
     try:
-        made.setblocking(False)
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             made.setsockopt(socket.SOL_SOCKET, option, buffer)
         yield made
