@@ -47,7 +47,7 @@ from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
 from waystation.node import FAIL, Node, Wait
 from waystation.testing import check_transport, conformance
-from waystation.transports.http import Http, HttpCounts, HttpLimits
+from waystation.transports.http import Http, HttpLimits
 from waystation.transports.http.channel import Channel, Frame, Outgoing
 from waystation.transports.http.server import HttpListener
 from waystation.transports.transport import Transport
@@ -850,7 +850,7 @@ async def test_where_others_can_connect_pages_under_foreign_names_are_refused(
         return {"type": "http.request"}
 
     names = HostNames("0.0.0.0")  # noqa: S104 - nothing listens there
-    channels = HttpListener(lambda: None, None, HttpLimits(), HttpCounts(), names)
+    channels = HttpListener(Http(), names, lambda: None)
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": pairs, "query_string": b""}
     await channels(scope, receive, send)

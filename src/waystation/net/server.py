@@ -14,6 +14,7 @@ import os
 import ssl
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from msgspec import Struct
@@ -83,7 +84,7 @@ class Server:
         context = None
         if self._tls is not None:
             context = self._tls.for_listener()
-            _watch_handshakes(context, self._handshake_failed)
+            _watch_handshakes(context, partial(self.refuse, "tls", "a client"))
         self.loop = asyncio.get_running_loop()
         host, port = parse_place(place)
         with listening_at(place):
@@ -203,9 +204,6 @@ class Server:
                     self.place,
                     "no connection can be accepted; raise the limit (ulimit -n)",
                 )
-
-    def _handshake_failed(self, detail: str) -> None:
-        self.refuse("tls", "a client", detail)
 
 
 class _Refused(asyncio.Protocol):

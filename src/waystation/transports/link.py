@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from enum import IntEnum
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.net.connection import Connection, ConnectionLimits, Failure, OneTimer
+from waystation.net.connection import (
+    Connection,
+    ConnectionLimits,
+    ConnectionState,
+    Failure,
+    OneTimer,
+)
 from waystation.net.server import Server
 from waystation.transports.transport import Link, LinkOwner
 
@@ -71,22 +76,11 @@ class StreamListener:
         self._server.close()
 
 
-class LinkState(IntEnum):
-    """Where a queued link is in its life; the order is that of time.
-
-    In OPENING the peer has not answered yet; some links never are. In CLOSING nothing more is
-    taken in either direction, and what was taken is still sent.
-    """
-
-    OPENING = 0
-    OPEN = 1
-    CLOSING = 2
-    CLOSED = 3
-
-
 class QueuedLink(OneTimer, Link):
     """A link in which messages wait until they can go.
 
+    Its states are those of a connection, as far as it has them: in GREETING the peer has not
+    answered yet, in CLOSING nothing more is taken in either direction, and what was taken is sent.
     More than `high_water` bytes make senders wait until a quarter of that is left. `linger` is the
     time in seconds to send what is left when the link closes.
     """
@@ -99,7 +93,7 @@ class QueuedLink(OneTimer, Link):
         super().__init__()
         self.owner = owner
         self.place = place
-        self.state = LinkState.OPEN
+        self.state = ConnectionState.OPEN
         self._high_water = high_water
         self._linger = linger
         self._crowded = False
@@ -133,9 +127,9 @@ class QueuedLink(OneTimer, Link):
 
     def close(self) -> None:
         """Send what is left, within the time for it, and end."""
-        if self.state <= LinkState.OPEN:
+        if self.state <= ConnectionState.OPEN:
             self.say_goodbye()
-            self.state = LinkState.CLOSING
+            self.state = ConnectionState.CLOSING
             self.start_timer(self._linger, self._end_lingering)
 
     def abort(self) -> None:
@@ -157,9 +151,9 @@ class QueuedLink(OneTimer, Link):
 
     def end(self, reason: Reason | None, detail: str) -> None:
         """Tell the owner, once, at the end of this turn; nothing happens after that."""
-        if self.state is LinkState.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
-        self.state = LinkState.CLOSED
+        self.state = ConnectionState.CLOSED
         self.stop_timer()
         _log.debug("%s: %s (%s)", self.place, detail, reason)
         self.on_end()

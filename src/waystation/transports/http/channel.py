@@ -19,8 +19,9 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
+from waystation.net.connection import ConnectionState
 from waystation.transports.http.transport import HttpLimits
-from waystation.transports.link import LinkState, QueuedLink
+from waystation.transports.link import QueuedLink
 from waystation.transports.transport import LinkOwner
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
 
@@ -64,7 +65,7 @@ class Outgoing:
     @property
     def size(self) -> int:
         """How many bytes wait."""
-        return self._totals[-1][0] - self._total(self.given)[0]
+        return self._totals[-1][0] - self._totals[self.given - self._dropped][0]
 
     @property
     def messages(self) -> int:
@@ -144,7 +145,7 @@ class ChannelEnd(QueuedLink):
 
     def pause_reading(self) -> None:
         """Take in nothing more; the other end has to wait."""
-        if self.state is LinkState.OPEN:
+        if self.state is ConnectionState.OPEN:
             self.room.clear()
 
     def resume_reading(self) -> None:
@@ -152,7 +153,7 @@ class ChannelEnd(QueuedLink):
         self.room.set()
 
     def _put(self, frame: Frame) -> None:
-        if self.state is LinkState.OPEN:
+        if self.state is ConnectionState.OPEN:
             self._out.put(frame)
             self._news.set()
 
@@ -201,12 +202,12 @@ class Channel(ChannelEnd):
     @property
     def is_open(self) -> bool:
         """Whether the node takes what comes."""
-        return self.state is LinkState.OPEN
+        return self.state is ConnectionState.OPEN
 
     @property
     def ended(self) -> bool:
         """Whether nothing can be fetched any more, either."""
-        return self.state is LinkState.CLOSED
+        return self.state is ConnectionState.CLOSED
 
     def begin(self) -> None:
         """Note that the client is there."""
@@ -271,7 +272,7 @@ class Channel(ChannelEnd):
         messages = self._out.settle(number)
         if messages and not self.ended:
             self.owner.sent(messages)
-        if self.state is LinkState.CLOSING:
+        if self.state is ConnectionState.CLOSING:
             self._loop.call_soon(self._end_if_done)
 
     def go_back_to(self, number: int) -> bool:

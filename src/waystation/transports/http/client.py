@@ -16,31 +16,27 @@ import msgspec
 
 from waystation.core.outcome import Reason
 from waystation.net.backoff import Backoff
-from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
 from waystation.net.dialer import dial as dial_place
 from waystation.net.dialer import within
 from waystation.net.place import parse_place
-from waystation.net.tls import Tls
 from waystation.transports.http.channel import ChannelEnd
-from waystation.transports.http.transport import HttpLimits, OpenedChannel
-from waystation.transports.link import LinkState
+from waystation.transports.http.transport import Http, OpenedChannel
 from waystation.transports.transport import LinkOwner
 
 OCTETS: Final = (("content-type", "application/octet-stream"),)
 ACCEPT: Final = (("accept", "application/octet-stream"),)
 
 
-async def dial(
-    places: Sequence[str], owner: LinkOwner, tls: Tls | None, limits: HttpLimits
-) -> HttpLink:
+async def dial(transport: Http, places: Sequence[str], owner: LinkOwner) -> HttpLink:
     """A link to the first place that opens a channel; an OSError says why there is none."""
     for place in places:
         parse_place(place)
     errors: list[str] = []
     for place in places:
-        requests = Requests(place, tls, limits)
+        requests = Requests(transport, place)
         try:
-            async with within(limits.dial / len(places), [place]):
+            async with within(transport.limits.dial / len(places), [place]):
                 return HttpLink(owner, requests, await _open_channel(requests))
         except BaseException as error:
             requests.drop()
@@ -158,10 +154,9 @@ class _RequestConnection(Connection):
 class Requests:
     """Requests to one place, in order; connects again when the connection ended between two."""
 
-    def __init__(self, place: str, tls: Tls | None, limits: HttpLimits) -> None:
+    def __init__(self, transport: Http, place: str) -> None:
         self.place = place
-        self.limits = limits
-        self.tls = tls
+        self.transport = transport
         self._connection: _RequestConnection | None = None
 
     async def request(
@@ -185,13 +180,13 @@ class Requests:
             self._connection.abort()
 
     async def _connect(self) -> _RequestConnection:
-        limits = self.limits
+        limits = self.transport.limits
         silent = msgspec.structs.replace(limits.of_connections(), first_byte=None)  # until it asks
         return await dial_place(
             lambda _: _RequestConnection(silent, limits.post),
             [self.place],
             timeout=limits.dial,
-            tls=self.tls,
+            tls=self.transport.tls,
             handshake=limits.greeting,
         )
 
@@ -208,19 +203,19 @@ class HttpLink(ChannelEnd):
     """A channel at a listener, as the side that opened it sees it."""
 
     def __init__(self, owner: LinkOwner, requests: Requests, channel: OpenedChannel) -> None:
-        limits = requests.limits
+        limits = requests.transport.limits
         super().__init__(owner, requests.place, limits, keep=0)
         self._frame_limit = min(limits.frame, channel.frame)
         self._theirs = channel
         self._path = f"/channels/{channel.id}"
         self._posts = requests
-        self._polls = Requests(requests.place, requests.tls, limits)
+        self._polls = Requests(requests.transport, requests.place)
         self._decoder = self._fresh_decoder()
         self._last = 0  # the number of the last frame that came
         self._tasks: list[asyncio.Task[None]] = []
         self.hand_over()
         owner.answered()
-        if self.state is not LinkState.CLOSED:
+        if self.state is not ConnectionState.CLOSED:
             for work in (self._post_all, self._poll_all):
                 name = f"waystation http {self.place}"
                 self._tasks.append(self._loop.create_task(self._run(work), name=name))
@@ -242,7 +237,7 @@ class HttpLink(ChannelEnd):
                 if messages:
                     self.owner.sent(messages)
                 self.note_room(self._out.size)
-            if self.state is LinkState.CLOSING:
+            if self.state is ConnectionState.CLOSING:
                 await self._posts.request("DELETE", f"{self._path}?after={self._last}")
                 self.owner.sent()
                 raise _EndError(None, "closed")
@@ -271,7 +266,7 @@ class HttpLink(ChannelEnd):
             messages = self._decoder.feed(answer.body)
             error = self._decoder.error
             await self._until_read()
-            if self.state is not LinkState.OPEN:
+            if self.state is not ConnectionState.OPEN:
                 return
             self.owner.received(messages)
             if error is not None or self._decoder.unfinished:

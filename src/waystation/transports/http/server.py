@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
@@ -31,10 +31,9 @@ from waystation.errors import DecodeError
 from waystation.net.asgi import HttpConnection, HttpServer, Receive, Scope, Send
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place, place_of
-from waystation.net.tls import Tls
 from waystation.transports.http.channel import Channel, Frame
 from waystation.transports.http.json_messages import read_messages, write_frames
-from waystation.transports.http.transport import HttpCounts, HttpLimits, OpenedChannel
+from waystation.transports.http.transport import Http, OpenedChannel
 from waystation.transports.transport import LinkOwner
 
 OCTETS: Final = "application/octet-stream"
@@ -61,16 +60,11 @@ _log = logging.getLogger("waystation.http")
 
 
 async def listen(
-    place: str,
-    accept: Callable[[], LinkOwner | None],
-    tls: Tls | None,
-    limits: HttpLimits,
-    counts: HttpCounts,
-    hosts: Sequence[str],
+    transport: Http, place: str, accept: Callable[[], LinkOwner | None]
 ) -> HttpListener:
     """Open a listener."""
-    names = HostNames(parse_place(place)[0], [host_name(), *hosts])
-    listener = HttpListener(accept, tls, limits, counts, names)
+    names = HostNames(parse_place(place)[0], [host_name(), *transport.hosts])
+    listener = HttpListener(transport, names, accept)
     await listener.server.start(place)
     return listener
 
@@ -88,25 +82,20 @@ class HttpListener:
     """A listening socket, its channels, and the requests to them: an ASGI application."""
 
     def __init__(
-        self,
-        accept: Callable[[], LinkOwner | None],
-        tls: Tls | None,
-        limits: HttpLimits,
-        counts: HttpCounts,
-        names: HostNames,
+        self, transport: Http, names: HostNames, accept: Callable[[], LinkOwner | None]
     ) -> None:
+        limits = self._limits = transport.limits
+        self.counts = transport.counts
         self.server = HttpServer(
             self,
             limits=limits.of_servers(),
             connection_limits=limits.of_connections(),
             keep=limits.keep,
-            tls=tls,
+            tls=transport.tls,
             log=_log,
-            refused=counts.refused_connections,
+            refused=self.counts.refused_connections,
         )
-        self.counts = counts
         self._accept = accept
-        self._limits = limits
         self._names = names
         self._open: dict[str, Channel] = {}
         self._gone: dict[str, tuple[Reason | None, str]] = {}
