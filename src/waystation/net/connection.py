@@ -396,8 +396,7 @@ class BaseConnection(OneTimer):
             # has of ours. So end our direction, and discard what arrives until the peer does too.
             with contextlib.suppress(OSError):  # the peer has reset it, and we shall hear of that
                 transport.write_eof()
-            if not transport.is_reading():
-                transport.resume_reading()
+            self.resume_reading()
         else:
             transport.close()
 

@@ -13,7 +13,6 @@ UdpLimits.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,7 +24,7 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
-from waystation.net.connection import ConnectionState
+from waystation.net.connection import ConnectionState, OneTimer
 from waystation.net.datagrams import (
     Datagram,
     DatagramSocket,
@@ -300,18 +299,18 @@ _Batches = dict[UdpLink, list[Message]]
 """The messages that one turn brings, by link."""
 
 
-class _Port:
+class _Port(OneTimer):
     """A socket and the links that share it: a listener, or what a dialled link goes through."""
 
     def __init__(
         self,
+        transport: Udp,
         opened: OpenSocket,
-        limits: UdpLimits,
-        counts: UdpCounts,
-        accept: Callable[[], LinkOwner | None] | None,
+        accept: Callable[[], LinkOwner | None] | None = None,
     ) -> None:
-        self.limits = limits
-        self.counts = counts
+        super().__init__()
+        limits = self.limits = transport.limits
+        self.counts = transport.counts
         self.socket = DatagramSocket(
             opened, LONGEST, self._received, self._flush_all, self._refused
         )
@@ -322,9 +321,8 @@ class _Port:
         self._strangers: dict[SocketAddress, PeerReassembly] = {}
         self._recent: dict[SocketAddress, float] = {}  # that ended, and until when to remember it
         self._held = 0  # bytes of unfinished messages
-        self._loop = asyncio.get_running_loop()
         self._sweep_interval = min(limits.age, limits.idle) / 2
-        self._sweeper = self._loop.call_later(self._sweep_interval, self._sweep)
+        self.start_timer(self._sweep_interval, self._sweep)
 
     # Links
 
@@ -351,7 +349,7 @@ class _Port:
 
     def _close_if_unused(self) -> None:
         if self._accept is None and not self._links:
-            self._sweeper.cancel()
+            self.stop_timer()
             self.socket.close()
 
     def note_held(self, link: UdpLink, before: int) -> None:
@@ -371,7 +369,7 @@ class _Port:
     def _sweep(self) -> None:
         """Drop messages that are too old, and links that are silent."""
         now, idle = self._loop.time(), self.limits.idle
-        self._sweeper = self._loop.call_later(self._sweep_interval, self._sweep)
+        self.start_timer(self._sweep_interval, self._sweep)
         for link in list(self._links.values()):
             if link.reassembly.held and now - link.began > self.limits.age:
                 self._drop_unfinished(link)
@@ -471,7 +469,7 @@ class Udp:
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Listen; port 0 takes a free one."""
         opened = await bound_socket(place, self.limits.buffer)
-        return _Port(opened, self.limits, self.counts, accept)
+        return _Port(self, opened, accept)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a link to the first of these places that there is a way to.
@@ -482,7 +480,7 @@ class Udp:
             parse_place(place)
         async with within(self.limits.answer, places):
             opened = await dialled_socket(places, self.limits.buffer)
-        port = _Port(opened, self.limits, self.counts, None)
+        port = _Port(self, opened)
         link = port.add(port.socket.peer, owner)
         link.open(waits=self._expect_answer)
         return link

@@ -239,12 +239,11 @@ class WebSocketLink(StreamLink, ABC):
 
     # Ending
 
-    def say_goodbye(self, transport: asyncio.Transport) -> None:
+    def say_goodbye(self, transport: asyncio.Transport) -> None:  # noqa: ARG002
         """Send the close frame; what arrives before the peer's is discarded."""
         self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         self._write_out()
-        if not transport.is_reading():
-            transport.resume_reading()
+        self.resume_reading()
 
     def _refuse(self, reason: Reason, detail: str, code: CloseCode | None = None) -> None:
         """End the link, and tell the peer what was wrong, unless the protocol did already."""
@@ -286,22 +285,16 @@ class _Upgrades(_Nobody):
     """The owner of all connections of one listener that are no links yet."""
 
     def __init__(
-        self,
-        accept: Callable[[], LinkOwner | None],
-        limits: WebSocketLimits,
-        path: str,
-        origins: Sequence[str],
+        self, transport: WebSocket, path: str, accept: Callable[[], LinkOwner | None]
     ) -> None:
-        self._accept = accept
-        self.limits = limits
-        self.connection_limits = limits.of_connections()
+        self.transport = transport
         self.path = path
-        self.origins: list[Origin | re.Pattern[str] | None] = [None, *map(Origin, origins)]
+        self._accept = accept
         self.pending = 0  # connections that are no links yet
 
     def make(self) -> _AcceptedLink | None:
         """A link for a connection that comes in; None when there are too many handshakes."""
-        if self.pending >= self.limits.handshakes:
+        if self.pending >= self.transport.limits.handshakes:
             self._record(Reason.REFUSED, "the limit of handshakes is reached")
             return None
         self.pending += 1
@@ -329,9 +322,10 @@ class _AcceptedLink(WebSocketLink):
     __slots__ = ("_upgrades",)
 
     def __init__(self, upgrades: _Upgrades) -> None:
-        frame = upgrades.limits.frame
-        protocol = ServerProtocol(origins=upgrades.origins, max_size=frame, logger=_log)
-        super().__init__(upgrades, frame, upgrades.connection_limits, protocol)
+        transport = upgrades.transport
+        frame = transport.limits.frame
+        protocol = ServerProtocol(origins=transport.origins, max_size=frame, logger=_log)
+        super().__init__(upgrades, frame, transport.connection_limits, protocol)
         self._upgrades = upgrades
 
     def _shake_hands(self, events: list[Event]) -> None:
@@ -371,11 +365,10 @@ class _DialledLink(WebSocketLink):
 
     __slots__ = ("_path", "opening")
 
-    def __init__(
-        self, owner: LinkOwner, frame_limit: int, limits: ConnectionLimits, url: str, path: str
-    ) -> None:
-        protocol = ClientProtocol(parse_uri(url), max_size=frame_limit, logger=_log)
-        super().__init__(owner, frame_limit, limits, protocol)
+    def __init__(self, transport: WebSocket, owner: LinkOwner, url: str, path: str) -> None:
+        frame = transport.limits.frame
+        protocol = ClientProtocol(parse_uri(url), max_size=frame, logger=_log)
+        super().__init__(owner, frame, transport.connection_limits, protocol)
         self._path = path
         self.opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -425,14 +418,14 @@ class WebSocket:
         origins: Sequence[str] = (),
     ) -> None:
         self.limits = limits or WebSocketLimits()
-        self._connection_limits = self.limits.of_connections()
+        self.connection_limits = self.limits.of_connections()
+        self.origins: list[Origin | re.Pattern[str] | None] = [None, *map(Origin, origins)]
         self._tls = tls
-        self._origins = origins
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> StreamListener:
         """Listen; port 0 takes a free one."""
         host, port, path = parse_websocket_place(place)
-        upgrades = _Upgrades(accept, self.limits, path, self._origins)
+        upgrades = _Upgrades(self, path, accept)
         server = Server(upgrades.make, limits=self.limits.of_servers(), tls=self._tls, log=_log)
         await server.start(place_of((host, port)))
         return StreamListener(server, path)
@@ -447,8 +440,7 @@ class WebSocket:
 
         def make(where: str) -> _DialledLink:
             path = paths[where]
-            url = f"{scheme}://{where}{path}"
-            return _DialledLink(owner, limits.frame, self._connection_limits, url, path)
+            return _DialledLink(self, owner, f"{scheme}://{where}{path}", path)
 
         async with within(limits.dial, places):
             link = await dial(

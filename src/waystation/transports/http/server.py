@@ -234,16 +234,15 @@ class HttpListener:
 
     async def _wait_for_room(self, channel: Channel) -> None:
         """Until it is this request's turn and the node has room; then `posting` is held."""
-        held = False
         try:
             async with asyncio.timeout(self._limits.hold):
-                held = await channel.posting.acquire()
-                await channel.room.wait()
-        except BaseException as error:
-            if held:
-                channel.posting.release()
-            if not isinstance(error, TimeoutError):
-                raise
+                await channel.posting.acquire()
+                try:
+                    await channel.room.wait()
+                except BaseException:
+                    channel.posting.release()
+                    raise
+        except TimeoutError:
             self.counts.held_back += 1
             raise _Problem(429, "the node has no room for this; retry", retry_after="1") from None
 
