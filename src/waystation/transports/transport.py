@@ -52,6 +52,8 @@ class LinkOwner(Protocol):
 class Link(Protocol):
     """A way to one peer."""
 
+    __slots__ = ()
+
     @property
     def place(self) -> str:
         """Where the peer is: the data of an address of the transport's type."""
