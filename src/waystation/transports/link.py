@@ -1,8 +1,8 @@
 """What links have in common, whatever carries them: how they tell their owner, and how they end.
 
-`StreamLink` is a link over one connection, whose life is that of net/connection.py. `QueuedLink` is
-a link over something else (datagrams, requests), in which messages wait until they can go. No word
-about any format here.
+`StreamLink` is a link over one connection, whose life is that of net/connection.py. `BaseLink` is a
+link over something else (a broker, datagrams, requests), and in a `QueuedLink` messages wait until
+they can go. No word about any format here.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StreamListener:
 
 
 class LinkState(IntEnum):
-    """Where a queued link is in its life; the order is that of time.
+    """Where a link is in its life that is no connection; the order is that of time.
 
     In OPENING the peer has not answered yet; some links never are. In CLOSING nothing more is
     taken in either direction, and what was taken is still sent.
@@ -86,30 +86,21 @@ class LinkState(IntEnum):
     CLOSED = 3
 
 
-class QueuedLink(ABC):
-    """A link in which messages wait until they can go.
+class BaseLink(ABC):
+    """A link that is no connection; it has `linger` seconds to send what is left when it closes."""
 
-    More than `high_water` bytes make senders wait until a quarter of that is left. `linger` is the
-    time in seconds to send what is left when the link closes.
-    """
+    __slots__ = ("_crowded", "_linger", "_loop", "_timer", "owner", "place", "state")
 
-    __slots__ = ("_crowded", "_high_water", "_linger", "_loop", "_timer", "owner", "place", "state")
-
-    def __init__(self, owner: LinkOwner, place: str, *, high_water: int, linger: float) -> None:
+    def __init__(self, owner: LinkOwner, place: str, *, linger: float) -> None:
         self.owner = owner
         self.place = place
         self.state = LinkState.OPEN
-        self._high_water = high_water
         self._linger = linger
-        self._crowded = False
+        self._crowded = False  # senders wait
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
 
     # What subclasses implement
-
-    @abstractmethod
-    def enqueue(self, message: Message) -> int:
-        """Encode a message and let it wait; how many bytes wait now. LocalError if it cannot be."""
 
     @abstractmethod
     def say_goodbye(self) -> None:
@@ -118,6 +109,10 @@ class QueuedLink(ABC):
     @abstractmethod
     def on_end(self) -> None:
         """Let go of everything."""
+
+    @abstractmethod
+    def send(self, message: Message) -> Reason | None:
+        """Take a message to the peer; the reason why not, if it cannot be written."""
 
     @abstractmethod
     def send_control(self, payload: bytes) -> None:
@@ -132,17 +127,6 @@ class QueuedLink(ABC):
         """Hand in what comes again."""
 
     # What the owner asks for
-
-    def send(self, message: Message) -> Reason | None:
-        """Let a message wait with the others; the reason why not, if it cannot be written."""
-        try:
-            waiting = self.enqueue(message)
-        except LocalError as error:
-            return why_unsendable(error)
-        if waiting > self._high_water and not self._crowded:
-            self._crowded = True
-            self.owner.pause()
-        return None
 
     def close(self) -> None:
         """Send what is left, within the time for it, and end."""
@@ -161,12 +145,6 @@ class QueuedLink(ABC):
         """Tell the owner that the link can be used."""
         _log.debug("%s: opened", self.place)
         self.owner.opened(self)
-
-    def note_room(self, waiting: int) -> None:
-        """Let senders go on, if few enough bytes wait now."""
-        if self._crowded and waiting <= self._high_water // 4:
-            self._crowded = False
-            self.owner.resume()
 
     def end(self, reason: Reason | None, detail: str) -> None:
         """Tell the owner, once, at the end of this turn; nothing happens after that."""
@@ -191,3 +169,37 @@ class QueuedLink(ABC):
 
     def _end_lingering(self) -> None:
         self.end(Reason.TRANSPORT_DOWN, "the peer did not take what was left")
+
+
+class QueuedLink(BaseLink):
+    """A link in which messages wait until they can go.
+
+    More than `high_water` bytes make senders wait until a quarter of that is left.
+    """
+
+    __slots__ = ("_high_water",)
+
+    def __init__(self, owner: LinkOwner, place: str, *, high_water: int, linger: float) -> None:
+        super().__init__(owner, place, linger=linger)
+        self._high_water = high_water
+
+    @abstractmethod
+    def enqueue(self, message: Message) -> int:
+        """Encode a message and let it wait; how many bytes wait now. LocalError if it cannot be."""
+
+    def send(self, message: Message) -> Reason | None:
+        """Let a message wait with the others; the reason why not, if it cannot be written."""
+        try:
+            waiting = self.enqueue(message)
+        except LocalError as error:
+            return why_unsendable(error)
+        if waiting > self._high_water and not self._crowded:
+            self._crowded = True
+            self.owner.pause()
+        return None
+
+    def note_room(self, waiting: int) -> None:
+        """Let senders go on, if few enough bytes wait now."""
+        if self._crowded and waiting <= self._high_water // 4:
+            self._crowded = False
+            self.owner.resume()
