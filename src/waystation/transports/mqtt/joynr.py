@@ -215,10 +215,7 @@ class JoynrFormat:
         """Open a link to a joynr node, which is not asked."""
         if qos is not None:
             raise OSError(f"{topic}: with joynr's format the QoS is that of the transport")
-        link = JoynrLink(self._hub, owner, self._hub.topic, topic, self._learn)
-        self._hub.add(link)
-        link.open()
-        return link
+        return self._add(owner, self._hub.topic, topic)
 
     def forgot(self, link: MqttLink) -> None:
         """Forget the participants behind a link."""
@@ -262,11 +259,15 @@ class JoynrFormat:
             owner = self._hub.accept(topic)
             if owner is None:
                 return None
-            link = JoynrLink(self._hub, owner, topic, peer, self._learn)
-            self._hub.add(link)
+            link = self._add(owner, topic, peer)
             link.end_when_idle()
-            link.open()
         return link if isinstance(link, JoynrLink) else None
+
+    def _add(self, owner: LinkOwner, inbox: str, peer: str) -> JoynrLink:
+        link = JoynrLink(self._hub, owner, inbox, peer, self._learn)
+        self._hub.add(link)
+        link.open()
+        return link
 
     def _learn(self, participant: str, link: JoynrLink) -> None:
         if self._participants.get(participant) is not link:
