@@ -11,13 +11,13 @@ once its owner has taken what came before.
 from __future__ import annotations
 
 import math
-import time
 from abc import abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from mqtt5 import PubAckReasonCode
 
+from waystation.core.clock import now_ns
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
@@ -38,7 +38,7 @@ def expiry_seconds(expiry: Expiry) -> int | None:
     """The time that a message has left, as MQTT counts it: whole seconds, rounded up."""
     if expiry == NEVER:
         return None
-    left = math.ceil(expiry / 1000 - time.time())
+    left = math.ceil(expiry / 1000 - now_ns() / 1e9)
     return max(1, min(left, _LONGEST_EXPIRY))
 
 
