@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from waystation.errors import LocalError, quote
 from waystation.mqtt.connection import BrokerConnection, MqttLimits, OnAck
-from waystation.mqtt.subscriptions import Answer, Subscriptions
+from waystation.mqtt.subscriptions import Subscriptions
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import dial, keep, within
 from waystation.net.place import parse_place, place_of
@@ -191,11 +191,9 @@ class MqttClient:
 
     # Subscribing
 
-    def subscribe(
-        self, filter: str, qos: int, *, no_local: bool = False, answer: Answer | None = None
-    ) -> None:
-        """Want what matches a filter, now and after every connect; `answer` is called once."""
-        self.subscriptions.want(filter, qos, no_local=no_local, answer=answer)
+    def subscribe(self, filter: str, qos: int, *, no_local: bool = False) -> None:
+        """Want what matches a filter, now and after every connect."""
+        self.subscriptions.want(filter, qos, no_local=no_local)
         if self.connection is not None:
             self.connection.tell_changes()
 

@@ -6,10 +6,11 @@ the event loop, at its end the broker is told of the difference (MC-12).
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from mqtt5 import QoS, RetainHandling, SubAckReasonCode, TopicFilter
 
@@ -20,7 +21,6 @@ FILTERS: Final = 200
 
 _log: Final = logging.getLogger("waystation.mqtt")
 
-Answer: TypeAlias = Callable[[SubAckReasonCode], None]
 T = TypeVar("T")
 
 
@@ -41,7 +41,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._wanted: dict[str, TopicFilter] = {}
-        self._answers: dict[str, list[Answer]] = {}  # who wants to know what the broker says
+        self._answers: dict[str, asyncio.Future[SubAckReasonCode]] = {}  # for who waits for them
         self._told: dict[str, SubAckReasonCode | None] = {}  # what the broker says, once it does
         self._changed: dict[str, None] = {}  # in this turn
 
@@ -50,10 +50,8 @@ class Subscriptions:
         """Whether the broker has answered for all that is wanted, and knows of nothing else."""
         return self._wanted.keys() == self._told.keys() and None not in self._told.values()
 
-    def want(
-        self, filter: str, qos: int, *, no_local: bool = False, answer: Answer | None = None
-    ) -> None:
-        """Want what matches a filter; `answer` is called once with what the broker says."""
+    def want(self, filter: str, qos: int, *, no_local: bool = False) -> None:
+        """Want what matches a filter."""
         self._wanted[filter] = TopicFilter(
             filter,
             max_qos=QoS(qos),
@@ -61,11 +59,13 @@ class Subscriptions:
             retain_handling=RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS,
         )
         self._changed[filter] = None
-        if answer is not None:
-            if (code := self._told.get(filter)) is not None:
-                answer(code)
-            else:
-                self._answers.setdefault(filter, []).append(answer)
+
+    async def answer(self, filter: str) -> SubAckReasonCode:
+        """Wait for what the broker says to a filter."""
+        if (code := self._told.get(filter)) is not None:
+            return code
+        waiting = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._answers.setdefault(filter, waiting))
 
     def unwant(self, filter: str) -> None:
         """Want what matches a filter no longer."""
@@ -95,8 +95,8 @@ class Subscriptions:
                 _log.warning("the broker refused the filter %r: %s", filter, words_of(code))
             if filter in self._told:
                 self._told[filter] = code
-                for answer in self._answers.pop(filter, ()):
-                    answer(code)
+                if (answer := self._answers.pop(filter, None)) is not None:
+                    answer.set_result(code)
 
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import ClassVar, Final, Literal
 
-from mqtt5 import PublishPacket, SubAckReasonCode, Will
+from mqtt5 import PublishPacket, Will
 
 from waystation.core.message import NO_ID, Message
 from waystation.core.multicast import MulticastId, is_multicast_id
@@ -186,14 +186,9 @@ class Mqtt:
         """Wait until messages for a topic of ours arrive."""
         await self.client.ready()
         self.inboxes.add(topic)
-        answer: asyncio.Future[SubAckReasonCode] = asyncio.get_running_loop().create_future()
-
-        def hear(code: SubAckReasonCode) -> None:
-            if not answer.done():
-                answer.set_result(code)
-
-        self.client.subscribe(self._format.inbox_filter(topic), self.qos, answer=hear)
-        code = await answer
+        filter = self._format.inbox_filter(topic)
+        self.client.subscribe(filter, self.qos)
+        code = await self.client.subscriptions.answer(filter)
         if int(code) >= REFUSED:
             raise ConnectionRefusedError(f"the broker refused the topic {topic}: {words_of(code)}")
 
