@@ -145,22 +145,11 @@ class WebSocketLink(StreamLink, ABC):
             return Failure(Reason.TRANSPORT_DOWN, "the connection ended without a goodbye")
         return None
 
-    def on_closed(self, failure: Failure | None) -> None:
-        """Tell how it ended: the owner, or whoever waits for the link to open."""
-        if self._bodies is not None:
-            super().on_closed(failure)
-        else:
-            self._never_opened(failure)
-
     # Opening
 
     @abstractmethod
     def _shake_hands(self, events: list[Event]) -> None:
         """Check the peer's half of the handshake."""
-
-    @abstractmethod
-    def _never_opened(self, failure: Failure | None) -> None:
-        """Report that the handshake failed."""
 
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner
@@ -276,7 +265,7 @@ class WebSocketLink(StreamLink, ABC):
 
 
 class _Nobody:
-    """The owner of a link that is not open yet."""
+    """The owner of a link that was refused: everything is told already."""
 
     address: Final = Address(0, b"")
 
@@ -293,8 +282,8 @@ _NOBODY: Final = _Nobody()
 _NO_HANDSHAKE: Final = "the connection ended before the WebSocket handshake"
 
 
-class _Upgrades:
-    """What the connections of one listener share until they are links."""
+class _Upgrades(_Nobody):
+    """The owner of all connections of one listener that are no links yet."""
 
     def __init__(
         self,
@@ -303,7 +292,7 @@ class _Upgrades:
         path: str,
         origins: Sequence[str],
     ) -> None:
-        self.accept = accept
+        self._accept = accept
         self.limits = limits
         self.connection_limits = limits.of_connections()
         self.path = path
@@ -313,13 +302,23 @@ class _Upgrades:
     def make(self) -> _AcceptedLink | None:
         """A link for a connection that comes in; None when there are too many handshakes."""
         if self.pending >= self.limits.handshakes:
-            self.record(Reason.REFUSED, "the limit of handshakes is reached")
+            self._record(Reason.REFUSED, "the limit of handshakes is reached")
             return None
+        self.pending += 1
         return _AcceptedLink(self)
 
-    def record(self, reason: Reason | None, detail: str) -> None:
+    def accept(self) -> LinkOwner | None:
+        """The owner of a connection whose handshake is complete; None to refuse it."""
+        self.pending -= 1
+        return self._accept()
+
+    def closed(self, reason: Reason | None, detail: str) -> None:
         """Have a connection that did not become a link recorded, by an owner of its own."""
-        owner = self.accept()
+        self.pending -= 1
+        self._record(reason, _NO_HANDSHAKE if reason is None else detail)
+
+    def _record(self, reason: Reason | None, detail: str) -> None:
+        owner = self._accept()
         if owner is not None:
             owner.closed(reason, detail)
 
@@ -332,13 +331,8 @@ class _AcceptedLink(WebSocketLink):
     def __init__(self, upgrades: _Upgrades) -> None:
         frame = upgrades.limits.frame
         protocol = ServerProtocol(origins=upgrades.origins, max_size=frame, logger=_log)
-        super().__init__(_NOBODY, frame, upgrades.connection_limits, protocol)
-        self._upgrades: _Upgrades | None = upgrades  # none when the outcome is on record
-        upgrades.pending += 1
-
-    def on_handshake_failed(self) -> None:
-        """Record that there is no link."""
-        self._never_opened(Failure(Reason.REFUSED, "there was no TLS handshake"))
+        super().__init__(upgrades, frame, upgrades.connection_limits, protocol)
+        self._upgrades = upgrades
 
     def _shake_hands(self, events: list[Event]) -> None:
         protocol = cast("ServerProtocol", self._protocol)
@@ -350,16 +344,14 @@ class _AcceptedLink(WebSocketLink):
             self._answer(protocol, cast("Request", events[0]))
 
     def _answer(self, protocol: ServerProtocol, request: Request) -> None:
-        owner, upgrades = None, self._upgrades
-        assert upgrades is not None
+        owner, path = None, self._upgrades.path
         response = protocol.accept(request)
-        path = upgrades.path
         if response.status_code == 101 and path and request.path.partition("?")[0] != path:
             response = protocol.reject(404, f"There is nothing here; try {path}\n")
         if response.status_code == 101:
-            self._leave()
-            owner = upgrades.accept()
+            owner = self._upgrades.accept()
             if owner is None:  # and the reason is on record
+                self._owner = _NOBODY
                 response = protocol.reject(503, "The limit of sessions is reached.\n")
         protocol.send_response(response)
         self._write_out()
@@ -369,18 +361,6 @@ class _AcceptedLink(WebSocketLink):
             text = (response.body or b"").decode().partition("\n")[0]
             detail = f"{self.place}: {response.status_code}, {text}"
             self.failure = Failure(Reason.REFUSED, detail)
-
-    def _leave(self) -> _Upgrades | None:
-        """Be none of the handshakes under way any more."""
-        upgrades, self._upgrades = self._upgrades, None
-        if upgrades is not None:
-            upgrades.pending -= 1
-        return upgrades
-
-    def _never_opened(self, failure: Failure | None) -> None:
-        upgrades = self._leave()
-        if upgrades is not None:
-            upgrades.record(*(failure or (None, _NO_HANDSHAKE)))
 
 
 # --- Dialling -------------------------------------------------------------------------------------
@@ -415,8 +395,11 @@ class _DialledLink(WebSocketLink):
         elif self._protocol.handshake_exc is not None:
             self.failure = Failure(Reason.REFUSED, str(self._protocol.handshake_exc))
 
-    def _never_opened(self, failure: Failure | None) -> None:
-        if not self.opening.done():
+    def on_closed(self, failure: Failure | None) -> None:
+        """Tell how it ended: the owner, or whoever waits for the link to open."""
+        if self._bodies is not None:
+            super().on_closed(failure)
+        elif not self.opening.done():
             detail = _NO_HANDSHAKE if failure is None else failure.detail
             self.opening.set_exception(ConnectionError(f"{self.place}: {detail}"))
 

@@ -185,7 +185,7 @@ class ClientConnection(Connection):
             self._broker.flush_later(self)
         self._pieces.append(data)
         self._size += len(data)
-        if self._paused and self.unsent > 2 * self.limits.high_water:
+        if self.peer_is_slow and self.unsent > 2 * self.limits.high_water:
             self.pause_reading()
 
     def deliver(self, delivery: Delivery, packet_id: int, *, again: bool = False) -> bool:
@@ -210,9 +210,9 @@ class ClientConnection(Connection):
 
     def flush(self) -> None:
         """Write what this turn brought, and count it."""
-        before = self._written
+        before = self.written
         super().flush()
-        self._broker.counts.bytes_sent += self._written - before
+        self._broker.counts.bytes_sent += self.written - before
 
     # Packets
 

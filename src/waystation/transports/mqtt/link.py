@@ -24,7 +24,8 @@ from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 from waystation.mqtt.client import OnAck
 from waystation.mqtt.packets import REFUSED, words_of
-from waystation.transports.link import BaseLink, LinkState, why_unsendable
+from waystation.net.connection import ConnectionState
+from waystation.transports.link import BaseLink, why_unsendable
 from waystation.transports.transport import LinkOwner
 
 if TYPE_CHECKING:
@@ -100,17 +101,17 @@ class MqttLink(BaseLink):
     @property
     def is_receiving(self) -> bool:
         """Whether it takes what the peer sends: neither side has ended it."""
-        return self.state is LinkState.OPEN and self._ending is None
+        return self.state is ConnectionState.OPEN and self._ending is None
 
     def open(self) -> None:
         """Tell the owner that the link can be used."""
-        self.state = LinkState.OPEN
+        self.state = ConnectionState.OPEN
         self.hand_over()
         self.owner.answered()
 
     def settle(self) -> None:
         """The end of a turn: tell what is out of our hands, and hand in what came."""
-        if self.state is LinkState.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
         self._used = True
         if self._sent:
@@ -120,7 +121,7 @@ class MqttLink(BaseLink):
             self._hand_in()
             if self._ending is not None:
                 self.end(*self._ending)
-        if self.state is LinkState.CLOSING and not self._has_unsent():
+        if self.state is ConnectionState.CLOSING and not self._has_unsent():
             self.owner.sent()
             self.end(None, "closed")
 
@@ -175,7 +176,9 @@ class MqttLink(BaseLink):
         self._unacknowledged -= 1
         if int(code) >= REFUSED:
             self.end(Reason.REFUSED, f"the broker refused a message: {words_of(code)}")
-        elif code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and self.state is LinkState.OPEN:
+        elif (
+            code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS and self.state is ConnectionState.OPEN
+        ):
             self.end(Reason.TRANSPORT_DOWN, "the peer's topic has no subscriber any more")
         self._hub.mark_unsettled(self)
 

@@ -24,7 +24,7 @@ from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
 from waystation.mqtt.client import OnAck
 from waystation.mqtt.packets import REFUSED, words_of
-from waystation.transports.link import LinkState
+from waystation.net.connection import ConnectionState
 from waystation.transports.mqtt.link import MqttLink, expiry_seconds
 from waystation.transports.transport import LinkOwner
 from waystation.wire.joynr import unicast_topic
@@ -140,19 +140,19 @@ class OckamLink(PlainLink):
 
     async def ask(self, incarnation: bytes) -> None:
         """Ask the peer for the link and wait for its answer."""
-        self.state = LinkState.OPENING
+        self.state = ConnectionState.GREETING
         self.say(Kind.OPEN, incarnation)
         await self._answer
 
     def end(self, reason: Reason | None, detail: str) -> None:
         """End the link; if the peer has not answered, only who asked is told."""
-        if self.state is not LinkState.OPENING:
+        if self.state is not ConnectionState.GREETING:
             super().end(reason, detail)
         elif not self._answer.done():
             self._answer.set_exception(ConnectionRefusedError(f"{self.place}: {detail}"))
 
     def _open_acknowledged(self, code: PubAckReasonCode) -> None:
-        if self.state is LinkState.OPENING:
+        if self.state is ConnectionState.GREETING:
             if code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS:
                 self.end(Reason.TRANSPORT_DOWN, "this topic has no subscriber")
             elif int(code) >= REFUSED:
@@ -172,7 +172,7 @@ class OckamLink(PlainLink):
 
     def abort(self) -> None:
         """End at once, and tell the peer."""
-        if self.state is not LinkState.CLOSED:
+        if self.state is not ConnectionState.CLOSED:
             self.say(Kind.UNKNOWN)
         super().abort()
 
@@ -205,9 +205,9 @@ class OckamLink(PlainLink):
             if self._is_new(number) and self.is_receiving:
                 self._take_numbered(kind, payload)
         elif kind == Kind.UNKNOWN:
-            if self.state is not LinkState.OPENING:
+            if self.state is not ConnectionState.GREETING:
                 self.end(Reason.TRANSPORT_DOWN, "the peer does not know this link any more")
-        elif self.state is LinkState.OPENING and not self._answer.done():
+        elif self.state is ConnectionState.GREETING and not self._answer.done():
             if kind == Kind.REFUSED:
                 self.end(Reason.REFUSED, "the peer takes no links")
             elif kind == Kind.OPENED:
@@ -316,7 +316,7 @@ class OckamFormat:
         try:
             await link.ask(self._incarnation)
         except BaseException:
-            link.state = LinkState.CLOSED
+            link.state = ConnectionState.CLOSED
             hub.forget(link)
             raise
         return link
