@@ -1,8 +1,8 @@
 """What links have in common, whatever carries them: how they tell their owner, and how they end.
 
-`StreamLink` is a link over one connection, whose life is that of net/connection.py. `QueuedLink` is
-a link over something else (datagrams, requests), in which messages wait until they can go. No word
-about any format here.
+`StreamLink` is a link over one connection, whose life is that of net/connection.py. `BaseLink` is a
+link over something else (a broker, datagrams, requests), and in a `QueuedLink` messages wait until
+they can go. No word about any format here.
 """
 
 from __future__ import annotations
@@ -76,33 +76,27 @@ class StreamListener:
         self._server.close()
 
 
-class QueuedLink(OneTimer, Link):
-    """A link in which messages wait until they can go.
+class BaseLink(OneTimer, Link):
+    """A link that is no connection.
 
     Its states are those of a connection, as far as it has them: in GREETING the peer has not
     answered yet, in CLOSING nothing more is taken in either direction, and what was taken is sent.
-    More than `high_water` bytes make senders wait until a quarter of that is left. `linger` is the
-    time in seconds to send what is left when the link closes.
+    `linger` is the time in seconds to send what is left when the link closes.
     """
 
-    __slots__ = ("_crowded", "_high_water", "_linger", "owner", "place", "state")
+    __slots__ = ("_crowded", "_linger", "owner", "place", "state")
 
     place: str
 
-    def __init__(self, owner: LinkOwner, place: str, *, high_water: int, linger: float) -> None:
+    def __init__(self, owner: LinkOwner, place: str, *, linger: float) -> None:
         super().__init__()
         self.owner = owner
         self.place = place
         self.state = ConnectionState.OPEN
-        self._high_water = high_water
         self._linger = linger
-        self._crowded = False
+        self._crowded = False  # senders wait
 
-    # What subclasses implement, beside `send_control` and when to read
-
-    @abstractmethod
-    def enqueue(self, message: Message) -> int:
-        """Encode a message and let it wait; how many bytes wait now. LocalError if it cannot be."""
+    # What subclasses implement, beside sending and when to read
 
     @abstractmethod
     def say_goodbye(self) -> None:
@@ -113,17 +107,6 @@ class QueuedLink(OneTimer, Link):
         """Let go of everything."""
 
     # What the owner asks for
-
-    def send(self, message: Message) -> Reason | None:
-        """Let a message wait with the others; the reason why not, if it cannot be written."""
-        try:
-            waiting = self.enqueue(message)
-        except LocalError as error:
-            return why_unsendable(error)
-        if waiting > self._high_water and not self._crowded:
-            self._crowded = True
-            self.owner.pause()
-        return None
 
     def close(self) -> None:
         """Send what is left, within the time for it, and end."""
@@ -143,12 +126,6 @@ class QueuedLink(OneTimer, Link):
         _log.debug("%s: opened", self.place)
         self.owner.opened(self)
 
-    def note_room(self, waiting: int) -> None:
-        """Let senders go on, if few enough bytes wait now."""
-        if self._crowded and waiting <= self._high_water // 4:
-            self._crowded = False
-            self.owner.resume()
-
     def end(self, reason: Reason | None, detail: str) -> None:
         """Tell the owner, once, at the end of this turn; nothing happens after that."""
         if self.state is ConnectionState.CLOSED:
@@ -161,3 +138,37 @@ class QueuedLink(OneTimer, Link):
 
     def _end_lingering(self) -> None:
         self.end(Reason.TRANSPORT_DOWN, "the peer did not take what was left")
+
+
+class QueuedLink(BaseLink):
+    """A link in which messages wait until they can go.
+
+    More than `high_water` bytes make senders wait until a quarter of that is left.
+    """
+
+    __slots__ = ("_high_water",)
+
+    def __init__(self, owner: LinkOwner, place: str, *, high_water: int, linger: float) -> None:
+        super().__init__(owner, place, linger=linger)
+        self._high_water = high_water
+
+    @abstractmethod
+    def enqueue(self, message: Message) -> int:
+        """Encode a message and let it wait; how many bytes wait now. LocalError if it cannot be."""
+
+    def send(self, message: Message) -> Reason | None:
+        """Let a message wait with the others; the reason why not, if it cannot be written."""
+        try:
+            waiting = self.enqueue(message)
+        except LocalError as error:
+            return why_unsendable(error)
+        if waiting > self._high_water and not self._crowded:
+            self._crowded = True
+            self.owner.pause()
+        return None
+
+    def note_room(self, waiting: int) -> None:
+        """Let senders go on, if few enough bytes wait now."""
+        if self._crowded and waiting <= self._high_water // 4:
+            self._crowded = False
+            self.owner.resume()
