@@ -32,7 +32,7 @@ from waystation.groups.records import EVERYONE, Entry, Observer, Records, messag
 from waystation.groups.router_protocol import check_dialect
 from waystation.groups.routers import Routers
 from waystation.groups.settings import CarrierSettings, GroupLimits, Via, parse_via
-from waystation.groups.streams import QueuedMessage, Streams
+from waystation.groups.streams import Streams, Waiting
 from waystation.net.hosts import host_name
 from waystation.net.tls import Tls
 
@@ -182,7 +182,7 @@ class Group:
             capacity=limits.cache_size,
         )
         hosts = self._via.places if self._via.way is Way.HOSTS else ()
-        discovery: Discovery[QueuedMessage] = Discovery(
+        discovery: Discovery[Waiting] = Discovery(
             cache, self._via.way, jitter=random.random, hosts=hosts, max_waiting=limits.waiting
         )
         streams = Streams(discovery, limits, self._carrier, self)
@@ -305,7 +305,7 @@ class Group:
         if streams.discovery.reachable(uuid):
             streams.send(uuid, payload, NEVER, on_end)
         else:
-            streams.queue(uuid, QueuedMessage(payload, NEVER, on_end))
+            streams.queue(uuid, payload, NEVER, on_end)
 
     def is_full(self, uuid: Uuid) -> bool:
         """Whether so much is on its way to a member that senders have to wait."""
@@ -504,7 +504,7 @@ class Group:
             arrival = self._records.arrival(sender, queued.recipient, payload, expiry)
             self._records.add_outcome(arrival, queued)
             on_end = self._records.on_end(arrival, self._forwarded(streams, uuid))
-        streams.queue(uuid, QueuedMessage(payload, expiry, on_end))
+        streams.queue(uuid, payload, expiry, on_end)
         return queued
 
     async def _send_all(

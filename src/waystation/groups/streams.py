@@ -16,9 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Mapping as ReadOnlyDict
 from functools import partial
-from typing import TYPE_CHECKING, Final
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.discovery import (
     ALL_ANSWER,
@@ -32,7 +30,6 @@ from waystation.core.discovery import (
     Tell,
     ToEveryone,
     ToMember,
-    ToPhysical,
     Transmit,
     Way,
     WhoHas,
@@ -107,13 +104,8 @@ _WATCHED: Final = frozenset({Way.HOSTS, Way.MULTICAST})
 
 _log = logging.getLogger("waystation.group")
 
-
-class QueuedMessage(Struct, frozen=True, gc=False):
-    """A message that waits for the address of its receiver."""
-
-    payload: bytes
-    expiry: Expiry
-    on_end: OnEnd | None
+Waiting: TypeAlias = tuple[bytes, Expiry, OnEnd | None]
+"""A message that waits for the address of its receiver: payload, expiry, whom to tell its end."""
 
 
 class Streams:
@@ -121,7 +113,7 @@ class Streams:
 
     def __init__(
         self,
-        discovery: Discovery[QueuedMessage],
+        discovery: Discovery[Waiting],
         limits: GroupLimits,
         make_carrier: Callable[[Streams], Carrier],
         owner: Group,
@@ -280,10 +272,10 @@ class Streams:
             self._all_unsent = True
             self._soon()
 
-    def queue(self, uuid: Uuid, message: QueuedMessage) -> None:
+    def queue(self, uuid: Uuid, payload: bytes, expiry: Expiry, on_end: OnEnd | None) -> None:
         """Have a message wait until the address of its receiver is known (LA-6)."""
-        now = self.now_ms()
-        self._run(self.discovery.send(uuid, message, expiry=message.expiry, now=now))
+        message = payload, expiry, on_end
+        self._run(self.discovery.send(uuid, message, expiry=expiry, now=self.now_ms()))
 
     def leave_behind(self) -> None:
         """Wait no longer for members that do not keep up: they lose what they have not got.
@@ -575,31 +567,28 @@ class Streams:
 
     # Effects of discovery, and packets out
 
-    def _run(self, effects: Iterable[DiscoveryEffect[QueuedMessage]]) -> None:
+    def _run(self, effects: Iterable[DiscoveryEffect[Waiting]]) -> None:
         for effect in effects:
             if isinstance(effect, Tell):
                 self._tell(effect)
             elif isinstance(effect, Transmit):
                 assert isinstance(effect.to, ToMember)  # nobody else is waited for
-                message = effect.body
-                self.send(effect.to.uuid, message.payload, message.expiry, message.on_end)
+                self.send(effect.to.uuid, *effect.body)
             elif isinstance(effect, Drop):
-                message = effect.body
-                self._drop([(message.payload, message.expiry, message.on_end)], effect.reason)
+                self._drop([effect.body], effect.reason)
             else:
                 assert isinstance(effect, AskRouter)
                 self.carrier.ask()
         self._soon()
 
     def _tell(self, effect: Tell) -> None:
-        to, own = effect.to, self._own_uuid
+        to = effect.to
+        receiver = to.uuid if isinstance(to, ToMember) else EVERYBODY
+        packet = encode_notice(self._own_uuid, receiver, effect.notice)
         if isinstance(to, ToEveryone):
-            self.carrier.to_all(encode_notice(own, EVERYBODY, effect.notice), notice=True)
-        elif isinstance(to, ToPhysical):
-            self.carrier.to_place(to.physical, encode_notice(own, EVERYBODY, effect.notice))
+            self.carrier.to_all(packet, notice=True)
         else:
-            packet = encode_notice(own, to.uuid, effect.notice)
-            self.carrier.to_one(to.uuid, to.physical, packet)
+            self.carrier.to_one(receiver, to.physical, packet)
 
     def _tell_one(self, uuid: Uuid, notice: Notice) -> None:
         self._tell(Tell(notice, ToMember(uuid, self.cache.select(uuid))))

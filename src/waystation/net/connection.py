@@ -93,9 +93,9 @@ class BaseConnection:
     """What both kinds of connection share; `Connection` and `BufferedConnection` are below."""
 
     __slots__ = (
-        "_batches", "_flush_due", "_given", "_held", "_immediate", "_loop", "_paused", "_pieces",
-        "_server", "_settle_due", "_settled", "_size", "_timer", "_turn", "_written", "failure",
-        "limits", "place", "state", "transport", "unfinished_since",
+        "_batches", "_flush_due", "_given", "_held", "_immediate", "_loop", "_paused", "_server",
+        "_settle_due", "_settled", "_size", "_timer", "_turn", "_written", "failure", "limits",
+        "pieces", "place", "state", "transport", "unfinished_since",
     )  # fmt: skip
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -105,10 +105,10 @@ class BaseConnection:
         self.failure: Failure | None = None
         self.unfinished_since: float | None = None  # since when the peer owes the rest of a frame
         self.transport: asyncio.Transport | None = None
+        self.pieces: list[bytes] = []  # to be written at the end of this turn
         self._server: Keeper | None = None  # that accepted it
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._pieces: list[bytes] = []  # to be written at the end of this turn
         self._size = 0  # bytes in those
         self._turn = 0  # bytes of messages that were given to it in this turn
         self._given = self._settled = 0  # messages given to it, and told to be out of our hands
@@ -192,7 +192,7 @@ class BaseConnection:
 
         With 0 `messages` it does not: somebody else tells what became of it.
         """
-        self._pieces.append(data)
+        self.pieces.append(data)
         size = len(data)
         self._size += size
         self._given += messages
@@ -210,7 +210,7 @@ class BaseConnection:
 
     def write(self, data: bytes) -> None:
         """Write bytes at the end of this turn, behind what was given before."""
-        self._pieces.append(data)
+        self.pieces.append(data)
         self._size += len(data)
         if not self._flush_due:
             self._flush_due = True
@@ -218,15 +218,15 @@ class BaseConnection:
 
     def queue(self, data: bytes) -> None:
         """Put bytes behind the others; whoever queues calls `flush` at the end of its turn."""
-        self._pieces.append(data)
+        self.pieces.append(data)
         self._size += len(data)
 
     def flush(self) -> None:
         """Write what this turn brought so far, in one piece."""
-        pieces = self._pieces
+        pieces = self.pieces
         if not pieces:
             return
-        self._pieces = []
+        self.pieces = []
         self._size = 0
         transport = self.transport
         if transport is None or not _GREETING <= self.state <= _OPEN or transport.is_closing():
@@ -242,7 +242,7 @@ class BaseConnection:
 
     def discard(self) -> None:
         """Forget what this turn brought so far."""
-        self._pieces = []
+        self.pieces = []
         self._size = 0
 
     def settle_if_written(self) -> None:
@@ -371,7 +371,7 @@ class BaseConnection:
         """Write the messages of this turn; when they are few, the next may go without waiting."""
         self._flush_due = False
         self._turn = 0
-        pieces = len(self._pieces)
+        pieces = len(self.pieces)
         self._immediate = pieces == 0 or (pieces == 1 and not self._immediate)
         if pieces:
             self.flush()
