@@ -1,9 +1,9 @@
 """Draw the tables of states and events into the pages of docs/explanation.
 
     python scripts/draw_states.py            after a table has changed
-    python scripts/draw_states.py --check    say whether a page is out of date, and end with 1
+    python scripts/draw_states.py --check    report outdated pages, and exit with 1
 
-A page has a pair of marks for each table, and what stands between them comes from the code:
+A page has a pair of marks for each table; what is between them is generated from the code:
 
     <!-- states: waystation.core.session.TRANSITIONS -->
     <!-- end of states -->
@@ -120,7 +120,7 @@ def main(arguments: list[str]) -> int:
     old = {page: written(text) for page, text in pages.items() if written(text) != text}
     if arguments == ["--check"]:
         for page in old:
-            problem = f"the states in {page.name} are not those of the code: `make docs`"
+            problem = f"the states in {page.name} are out of date; run `make docs`"
             print(problem, file=sys.stderr)
         return int(bool(old))
     for page, text in old.items():

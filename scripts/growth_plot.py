@@ -128,7 +128,7 @@ def line(x1: float, y1: float, x2: float, y2: float, colour: str) -> str:
 
 
 def legend(y: float) -> Iterator[str]:
-    """Which colour is whose."""
+    """The legend of the colours."""
     x = float(LEFT)
     for name, colour in COLOURS.items():
         yield f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{colour}"/>'
@@ -149,7 +149,7 @@ def main() -> int:
     """Write the picture."""
     found = picture()
     if found is None:
-        print("there are no results yet: `make bench ONLY=pipeline`", file=sys.stderr)
+        print("no results yet; run `make bench ONLY=pipeline`", file=sys.stderr)
         return 1
     PICTURE.write_text(found, "utf-8")
     return 0

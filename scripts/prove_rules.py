@@ -1,7 +1,7 @@
 """Write which tests prove which rule, and which code cites it.
 
     python scripts/prove_rules.py            write proofs.json, places.json, docs/reference/rules.md
-    python scripts/prove_rules.py --check    say what is out of date, and end with 1
+    python scripts/prove_rules.py --check    report outdated files, and exit with 1
 
 Nothing is run, only read. A rule's proof is a test function under `@pytest.mark.rule("ID")`. Its
 places are the modules, classes and functions whose docstring or comments name it, alone or in a

@@ -1,9 +1,9 @@
 """Write the figures of the benchmarks into the pages of docs/explanation.
 
     python scripts/write_figures.py            after `make bench`
-    python scripts/write_figures.py --check    say whether a page is out of date, and end with 1
+    python scripts/write_figures.py --check    report outdated pages, and exit with 1
 
-A page has a pair of marks for each benchmark, and what stands between them comes from
+A page has a pair of marks for each benchmark; what is between them is generated from
 benchmarks/results/<name>.json:
 
     <!-- figures: routing -->
@@ -38,7 +38,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def readable(value: float) -> str:
-    """Three digits are all that a measurement deserves."""
+    """A measured value, rounded to three digits."""
     if value >= 1_000_000:
         return f"{value / 1_000_000:.3g} M"
     if value >= 1_000:
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
     }
     if arguments == ["--check"]:
         for page in old:
-            problem = f"the figures in {page.name} are not those of the results: `make docs`"
+            problem = f"the figures in {page.name} are out of date; run `make docs`"
             print(problem, file=sys.stderr)
         return int(bool(old))
     for page, text in old.items():

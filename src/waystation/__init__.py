@@ -1,4 +1,4 @@
-"""Waystation: messages that find their way, and a record of every step.
+"""Waystation routes messages between nodes and records every hop.
 
 >>> from waystation import Route
 >>> str(Route.parse("tcp#10.0.0.2:4000 => hop => echo"))
@@ -40,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs an event loop only when somebody asks for it."""
+    """Import the parts that need an event loop on first use."""
     if name in ("Node", "run"):
         from waystation import node  # noqa: PLC0415
 

@@ -1,16 +1,16 @@
-"""Every exception of Waystation, and nothing else.
+"""All exceptions of Waystation, and nothing else.
 
     WaystationError
-    ├── LocalError          the caller of this library did something wrong (also a ValueError)
+    ├── LocalError          the caller made a mistake (also a ValueError)
     ├── UndeliverableError  a request was dropped on its way
     ├── NoAnswerError       a request got no answer in time (also a TimeoutError)
     ├── UnreachableError    a peer could not be connected to (also a ConnectionError)
     └── RemoteError         a peer did something wrong
-        └── DecodeError         its bytes are not what the format says
+        └── DecodeError         its bytes are not valid in their format
 
-A LocalError is raised at once, where the mistake is made, and names the value, the rule and the way
-out. What a peer does never raises in the core: there it becomes an outcome with a reason (OB-2).
-Only decoders raise a RemoteError, and whoever feeds them turns it into such an outcome.
+A LocalError is raised at once, where the mistake is made, and names the value, the rule and what to
+do. What a peer does never raises in the core: there it becomes an outcome with a reason (OB-2).
+Only decoders raise a RemoteError, and their callers turn it into such an outcome.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHOWN_CHARACTERS = 60
 
 
 class WaystationError(Exception):
-    """The root of all exceptions that Waystation raises on purpose."""
+    """Base class of all exceptions that Waystation raises."""
 
 
 class LocalError(WaystationError, ValueError):
@@ -38,7 +38,7 @@ class LocalError(WaystationError, ValueError):
 
 
 class UndeliverableError(WaystationError):
-    """A request was dropped on its way, so there will be no answer; `reason` says why (OB-2).
+    """A request was dropped, so there will be no answer; `reason` says why (OB-2).
 
     `node` is the name of the node that dropped it, None for this one.
     """
@@ -61,10 +61,10 @@ class NoAnswerError(WaystationError, TimeoutError):
 
 
 class UnreachableError(WaystationError, ConnectionError):
-    """No session with a peer came about in time; `detail` is how the last attempt failed."""
+    """No session with a peer opened in time; `detail` says why the last attempt failed."""
 
     def __init__(self, place: str, detail: str) -> None:
-        where = place.rpartition("#")[2]  # of an address, what a person would call it
+        where = place.rpartition("#")[2]  # without the address type
         text = detail if detail.startswith(f"{where}:") else f"{where}: {detail}"
         super().__init__(f"cannot connect to {text}")
         self.place = place
@@ -72,14 +72,14 @@ class UnreachableError(WaystationError, ConnectionError):
 
 
 class RemoteError(WaystationError):
-    """A peer broke the rules of its protocol."""
+    """A peer violated its protocol."""
 
 
 class DecodeError(RemoteError):
-    """Bytes from a peer are not what their format says.
+    """Bytes from a peer are not valid in their format.
 
-    `format` names the format, `offset` is where in the given bytes the problem stands (or -1), and
-    `too_large` tells a length over the limit (TOO_LARGE) from everything else (MALFORMED).
+    `format` names the format, `offset` is the position of the problem in the given bytes (or -1),
+    and `too_large` tells a length above a limit (TOO_LARGE) from all other problems (MALFORMED).
 
     >>> raise DecodeError("the length is 17 MiB", format="ockam", offset=0, too_large=True)
     Traceback (most recent call last):
@@ -98,15 +98,15 @@ class DecodeError(RemoteError):
 
 
 def quote(value: object) -> str:
-    """A value for an error message: its repr, never longer than a line.
+    """A value for an error message: its repr, shortened to less than a line.
 
     >>> quote("x" * 1000)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…"
     """
-    if isinstance(value, str | bytes):  # never spell out a megabyte to show sixty characters of it
+    if isinstance(value, str | bytes):  # never format a megabyte to show sixty characters of it
         value = value[: _SHOWN_CHARACTERS + 1]
     try:
         text = repr(value)
-    except ValueError:  # an integer of more digits than Python is willing to write
+    except ValueError:  # an integer with more digits than Python converts
         text = f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…"

@@ -1,7 +1,7 @@
-"""Signals that ask a command to end: when they count, and when they have to wait.
+"""Signals that ask a command to stop: when they take effect, and when they are deferred.
 
-All of them end it as Ctrl-C does, by a KeyboardInterrupt in the main thread, so that whatever was
-begun is put away on the way out.
+All of them work like Ctrl-C: they raise a KeyboardInterrupt in the main thread, so that everything
+is cleaned up on the way out.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end this process as Ctrl-C does."""
+    """Let SIGTERM and SIGHUP stop this process as Ctrl-C does."""
     with _handled_by(_interrupt):
         yield
 
 
 @contextmanager
 def deferred() -> Iterator[None]:
-    """Let an interruption wait for something that should not be left half done.
+    """Defer an interruption until a block that must not be left half done has finished.
 
-    Who interrupts a second time has waited long enough.
+    A second interruption takes effect at once.
     """
     noted: list[int] = []
 
@@ -45,7 +45,7 @@ def deferred() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let nobody interrupt what takes a few seconds at the most, and ends everything anyway."""
+    """Ignore interruptions during a cleanup that takes a few seconds at most."""
     with _handled_by(signal.SIG_IGN):
         yield
 
@@ -54,7 +54,7 @@ def undisturbed() -> Iterator[None]:
 def _handled_by(
     handler: Callable[[int, FrameType | None], Any] | signal.Handlers,
 ) -> Iterator[None]:
-    before = {number: signal.signal(number, handler) for number in _SIGNALS if _counts(number)}
+    before = {number: signal.signal(number, handler) for number in _SIGNALS if _is_handled(number)}
     try:
         yield
     finally:
@@ -62,8 +62,8 @@ def _handled_by(
             signal.signal(number, former)
 
 
-def _counts(number: signal.Signals) -> bool:
-    """Whether a signal is heard: not the end of the terminal, if it was started by nohup."""
+def _is_handled(number: signal.Signals) -> bool:
+    """Whether a signal is handled: SIGHUP is not if the process was started by nohup."""
     return number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
 
 

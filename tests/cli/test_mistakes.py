@@ -45,7 +45,7 @@ def test_a_directory_that_is_no_journal_is_told_before_anything_is_done(
     (places["X"] / "notes.txt").write_text("no journal")
     code, out, err = call(*(str(places.get(word, word)) for word in arguments))
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "is no journal: it has none of members, messages" in err
+    assert "is not a journal: it has none of members, messages" in err
     assert not places["T"].exists()
 
 
@@ -58,13 +58,13 @@ def test_a_directory_that_is_no_journal_is_told_before_anything_is_done(
         (("pipeline", "build", "--journal", "J", "--out", "T", "--node", "nobody"), "'nobody'"),
         (
             ("pipeline", "build", "--journal", "J", "--out", "T", "--since", "1h", "--until", "2h"),
-            "--since is not before --until",
+            "--since must be before --until",
         ),
         (("send", "echo", "hello"), "give --via URL"),
-        (("send", "a => => b", "hello", "--via", "tcp://127.0.0.1:1"), "address '' is no text"),
+        (("send", "a => => b", "hello", "--via", "tcp://127.0.0.1:1"), "invalid address ''"),
         (("send", "a/b/+", "x", "--publish", "--via", "tcp://127.0.0.1:1"), "a/b/+"),
-        (("send", "echo", "x", "--via", "tcp://127.0.0.1:1", "--ttl", "nan"), "no number"),
-        (("demo", "--seconds", "nan"), "no number"),
+        (("send", "echo", "x", "--via", "tcp://127.0.0.1:1", "--ttl", "nan"), "is not a number"),
+        (("demo", "--seconds", "nan"), "is not a number"),
         (("simulate", "--nodes", "2", "--participants", "1", "--messages", "9" * 20), "range"),
     ],
 )

@@ -79,7 +79,7 @@ def test_programs_learn_where_it_listens(good: Path) -> None:
 
 
 def test_check_only_checks(good: Path, call: Commands) -> None:
-    assert call("node", "--config", str(good), "--check") == (0, f"{good}: no mistakes\n", "")
+    assert call("node", "--config", str(good), "--check") == (0, f"{good}: no problems\n", "")
     assert call("node", "--config", str(good), "--check", "--json") == (0, "[]\n", "")
     assert not (good.parent / "J").exists()
 
@@ -88,7 +88,7 @@ def test_one_mistake_is_one_line(tmp_path: Path, call: Commands) -> None:
     file = bad(tmp_path, '[node]\nnam = "hub"\nname = "hub"\n')
     code, out, err = call("node", "--config", str(file))
     assert (code, out) == (1, "")
-    assert err == f"waystation: {file}:2: node.nam: there is no such key; did you mean `name`\n"
+    assert err == f"waystation: {file}:2: node.nam: unknown key; did you mean `name`\n"
 
 
 def test_several_mistakes_are_a_line_each_and_a_sum(tmp_path: Path, call: Commands) -> None:
@@ -99,7 +99,7 @@ def test_several_mistakes_are_a_line_each_and_a_sum(tmp_path: Path, call: Comman
     assert first.startswith(f"{file}:1: node.name: ")
     assert second.startswith(f"{file}:2: node.hub: ")
     assert third.startswith(f"{file}:4: status.enabled: ")
-    assert last == f"waystation: {file} has 3 mistakes"
+    assert last == f"waystation: {file} has 3 problems"
 
 
 def test_mistakes_can_be_read_by_programs(tmp_path: Path, call: Commands) -> None:

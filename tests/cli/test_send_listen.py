@@ -6,14 +6,14 @@ import io
 import json
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
 from tests.cli.live_commands import PATIENCE, Commands, Served, served, started
+from waystation.testing import wait_until
 
 HUB = """\
 [node]
@@ -100,20 +100,24 @@ def test_a_drop_is_exit_1_with_its_reason(hub: Served, call: Commands) -> None:
     ("arguments", "code", "words"),
     [
         (("send",), 2, "ROUTE"),
-        (("send", "echo", "x", "--via", "nowhere"), 2, "begin with tcp://"),
+        (("send", "echo", "x", "--via", "nowhere"), 2, "start with tcp://"),
         (("send", "echo", "x", "--via", "tcp://127.0.0.1"), 2, "host:port"),
         (("send", "echo", "x", "--count", "0"), 2, "--count"),
-        (("send", "a/b", "x", "--publish", "--request"), 2, "nobody answers"),
+        (("send", "a/b", "x", "--publish", "--request"), 2, "exclude each other"),
         (("send", "a/b", "x", "--publish"), 2, "--via"),
         (("send", "tcp#a:1", "--token", "a", "--token-file", __file__), 2, "--token-file"),
         (("send", "tcp#a:1", "--token-file", "/dev/null"), 2, "--token-file"),
         (("send", "e cho", "x"), 2, "white space"),
         (("send", "echo", "--tls-certificate", __file__, "--via", "tcp://127.0.0.1:1"), 1, "TLS"),
-        (("send", "echo", "--tls", "--via", "udp://127.0.0.1:1"), 2, "udp cannot be encrypted"),
+        (("send", "echo", "--tls", "--via", "udp://127.0.0.1:1"), 2, "udp does not support TLS"),
         (("send", "echo", "--via", "tcp://127.0.0.1:1", "--wait", "0.2"), 1, "cannot connect"),
         (("listen", "me"), 2, "--parent"),
         (("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "a"), 2, "--subscribe"),
-        (("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "*"), 2, "no broadcast"),
+        (
+            ("listen", "me", "--at", "tcp://127.0.0.1:0", "--subscribe", "*"),
+            2,
+            "does not name a broadcast",
+        ),
         (("listen", "waystation.me", "--at", "tcp://127.0.0.1:0"), 1, "cannot be the name"),
     ],
 )
@@ -138,13 +142,6 @@ def test_a_listener_prints_what_comes_and_answers(call: Commands) -> None:
         assert " desk from tcp-" in first
         assert first.rpartition(": ")[2].endswith("b'ring\\x1b[31m'")
         assert second.endswith("x… (1000 bytes)")
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_leaf_is_reached_through_its_hub_and_hears_broadcasts(

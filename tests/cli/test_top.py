@@ -151,7 +151,7 @@ def test_a_node_that_comes_back_is_watched_on(tmp_path: Path) -> None:
         with started(*arguments, ready='"node"') as (process, _):
             assert process.stdout
             first.stop()
-            assert any("does not tell its status" in told for told in process.stdout)
+            assert any("cannot get the status of" in told for told in process.stdout)
             with served(tmp_path, HUB.replace("tcp://127.0.0.1:0", url)):
                 lines = (told for told in process.stdout if told.startswith("{"))
                 uptimes = [json.loads(next(lines))["uptime"] for _ in range(2)]
@@ -172,6 +172,6 @@ def test_a_node_that_does_not_tell_is_one_line(
         with served(tmp_path_factory.mktemp("silent"), silent) as node:
             code, out, err = call("top", node.url, "--once", "--timeout", "20")
     assert (code, out) == (1, "")
-    assert "does not tell its status" in err
+    assert "cannot get the status of" in err
     assert ("REFUSED" if name == "spy" else "NO_ROUTE") in err
     assert len(err.splitlines()) == 1

@@ -33,24 +33,24 @@ TLS = '[tls]\ncertificate = "hub.pem"\nkey = "hub.key"\nauthorities = "authority
 @pytest.mark.parametrize(
     ("text", "line", "key", "said"),
     [
-        ("[[listen]]\nurl = 'x'", 4, "listen[0].url", "begin with tcp://, ws://"),
-        ("[[listen]]\nurl = 'wss://a:1'", 4, "listen[0].url", "write ws:// and set up TLS"),
+        ("[[listen]]\nurl = 'x'", 4, "listen[0].url", "start with tcp://, ws://"),
+        ("[[listen]]\nurl = 'wss://a:1'", 4, "listen[0].url", "write ws:// and configure TLS"),
         ("[[listen]]\nurl = 'tcp://a'", 4, "listen[0].url", "write host:port"),
-        ("[[connect]]\nurl = ['tcp://a:1', 'udp://a:1']", 4, "connect[0].url", "several kinds"),
+        ("[[connect]]\nurl = ['tcp://a:1', 'udp://a:1']", 4, "connect[0].url", "different schemes"),
         ("[[listen]]\nurl = 'tcp://a:1'\ntls = true", 4, "listen[0].url", "there is no [tls]"),
-        ("token = 'a'\ntoken_env = 'B'", 1, "node", "it has token and token_env; write one"),
+        ("token = 'a'\ntoken_env = 'B'", 1, "node", "has both token and token_env; give only one"),
         ("token_env = 'WAYSTATION_NO'", 3, "node.token_env", "variable WAYSTATION_NO is empty"),
         ("token_file = 'none'", 3, "node.token_file", "none: No such file or directory; give"),
         ("token_file = 'latin'", 3, "node.token_file", "'latin' cannot be read"),
         ("token_file = 'empty'", 3, "node.token_file", "the first line of empty is empty"),
         ("metrics = 'here'", 3, "node.metrics", "'here' is no place on the network; write host"),
-        ("[[access]]\nto = 'a'", 3, "access[0]", "it must either allow or deny"),
-        ("[[access]]\nallow='a'\ndeny='b'\nto='a'", 3, "access[0]", "it must either allow or de"),
-        ("[directory]\nhost = true\nask = 'a'", 5, "directory.ask", "keeps the directory itself"),
+        ("[[access]]\nto = 'a'", 3, "access[0]", "needs either allow or deny"),
+        ("[[access]]\nallow='a'\ndeny='b'\nto='a'", 3, "access[0]", "needs either allow or de"),
+        ("[directory]\nhost = true\nask = 'a'", 5, "directory.ask", "hosts the directory itself"),
         ("[limits.tcp]\nfram = 1", 4, "limits.tcp.fram", "did you mean `frame`?"),
         ("[limits.tcp]\nframe = 'x'", 4, "limits.tcp.frame", "expected a whole number, found 'x'"),
         ("[limits.ws]\nfram = 1", 4, "limits.ws.fram", "did you mean `frame`?"),
-        ("[journal]\ndirectory='J'\n[[parent]]\nurl='x'", 6, "parent[0].url", "is no URL"),
+        ("[journal]\ndirectory='J'\n[[parent]]\nurl='x'", 6, "parent[0].url", "unsupported URL"),
     ],
 )
 def test_what_cannot_work_is_told_before_the_node_runs(
@@ -74,7 +74,7 @@ def test_what_cannot_work_is_told_before_the_node_runs(
         (
             "handler = 'waystation.config.workers:echo'\noptions = {speed = 3}",
             "options",
-            "echo cannot be called so (got an unexpected keyword argument 'speed')",
+            "echo cannot be called with these options (got an unexpected keyword argument 'speed')",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_two_of_one_name_are_a_mistake(tmp_path: Path) -> None:
         "connect[0].name",
         "connect[1].name",
     ]
-    assert "'echo' is there already; choose another name" in str(found[0])
+    assert "'echo' is already in use; choose another name" in str(found[0])
 
 
 def test_a_node_that_cannot_have_a_journal_is_told_of(tmp_path: Path) -> None:
@@ -146,7 +146,7 @@ def test_every_listener_and_peer_may_have_its_own_tls(certificates: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "key", "said"),
     [
-        ('[[listen]]\nurl = "udp://127.0.0.1:0"', "listen[0].url", "udp cannot be encrypted"),
+        ('[[listen]]\nurl = "udp://127.0.0.1:0"', "listen[0].url", "udp does not support TLS"),
         (
             '[[listen]]\nurl = "tcp://127.0.0.1:0"\ntls = {certificate = "none.pem"}',
             "listen[0].tls",
@@ -165,7 +165,7 @@ def test_every_listener_and_peer_may_have_its_own_tls(certificates: Path) -> Non
         (
             '[[listen]]\nurl = "tcp://a:1"\ntls = false\n[[listen]]\nurl = "tcp://a:1"\ntls = true',
             "listen[1].url",
-            "two TLS settings for a:1",
+            "conflicting TLS settings for a:1",
         ),
     ],
 )
@@ -207,5 +207,5 @@ def test_options_reach_the_worker() -> None:
     assert make_handler(echo, {}) is echo
     assert make_handler(Counter, {"start": 3}).value == 3  # type: ignore[attr-defined]
     assert make_handler(echo, {"speed": 3}).keywords == {"speed": 3}  # type: ignore[attr-defined]
-    with pytest.raises(LocalError, match="Counter cannot be made"):
+    with pytest.raises(LocalError, match="Counter cannot be created"):
         make_handler(Counter, {"start": -1})

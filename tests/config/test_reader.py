@@ -28,18 +28,23 @@ def test_a_small_file_is_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "key", "said"),
     [
-        ("", 0, "node", "it is missing; write [node]"),
-        ("[node]", 1, "node.name", 'it is missing; write name = "…"'),
-        ('[node]\nnam = "a"\nname = "b"', 2, "node.nam", "no such key; did you mean `name`?"),
-        (f"{NODE}zebra = 1", 3, "node.zebra", "no such key; known are token, token_file"),
-        (f"{NODE}[stattus]", 3, "stattus", "no such key; did you mean `status`?"),
-        (f"{NODE}hub = 'yes'", 3, "node.hub", "expected true or false, found 'yes'; it is: peers"),
+        ("", 0, "node", "missing; add [node]"),
+        ("[node]", 1, "node.name", 'missing; add name = "…"'),
+        ('[node]\nnam = "a"\nname = "b"', 2, "node.nam", "unknown key; did you mean `name`?"),
+        (f"{NODE}zebra = 1", 3, "node.zebra", "unknown key; known keys: token, token_file"),
+        (f"{NODE}[stattus]", 3, "stattus", "unknown key; did you mean `status`?"),
+        (
+            f"{NODE}hub = 'yes'",
+            3,
+            "node.hub",
+            "expected true or false, found 'yes'; meaning: accept participants",
+        ),
         (f"{NODE}hop_limit = 0", 3, "node.hop_limit", "a whole number from 1 on, found 0"),
         (f"{NODE}hop_limit = true", 3, "node.hop_limit", "whole number from 1 on, found true"),
         (f"{NODE}drain = -1", 3, "node.drain", "expected a number from 0 on, found -1"),
         (f"{NODE}drain = nan", 3, "node.drain", "expected a number from 0 on, found nan"),
         (f"{NODE}[listen]\nurl='a'", 3, "listen", "a list of tables, found a table; write [[li"),
-        (f"{NODE}listen = 3", 3, "node.listen", "there is no such key"),
+        (f"{NODE}listen = 3", 3, "node.listen", "unknown key"),
         (f"listen = [3]\n{NODE}", 1, "listen[0]", "expected a table, found 3"),
         (f"{NODE}[[limits]]", 3, "limits", "expected a table, found a list; write [limits]"),
         (f"{NODE}[[parent]]\nurl = [\n'tcp://a:1',\n3]", 6, "parent[0].url[1]", "expected text or"),
@@ -47,10 +52,10 @@ def test_a_small_file_is_enough(tmp_path: Path) -> None:
         (f"{NODE}[[parent]]\nurl='tcp://a:1'\ntls=3", 5, "parent[0].tls", "a table or true or fal"),
         (f"{NODE}[journal]\ndirectory='J'\nfsync='x'", 5, "journal.fsync", '"never" or "seal"'),
         (f"{NODE}[journal]\ndirectory='J'\nsample=2", 5, "journal.sample", "a number from 0 to 1"),
-        (f"{NODE}x = = 1", 3, "", "no TOML: Invalid value"),
-        (f"{NODE}x = '", 3, "", "no TOML:"),
-        (f"{NODE}[node]", 3, "", "no TOML: Cannot declare"),
-        (f"{NODE}token = 12", 3, "node.token", "expected text, found something else"),
+        (f"{NODE}x = = 1", 3, "", "invalid TOML: Invalid value"),
+        (f"{NODE}x = '", 3, "", "invalid TOML:"),
+        (f"{NODE}[node]", 3, "", "invalid TOML: Cannot declare"),
+        (f"{NODE}token = 12", 3, "node.token", "expected text, found another type"),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_its_key(
@@ -96,7 +101,7 @@ def test_a_file_that_cannot_be_read_is_told_of_too(tmp_path: Path) -> None:
     assert "No such file" in str(missing)
     (tmp_path / "latin.toml").write_bytes(b'[node]\nname = "\xe9"')
     [foreign] = check_file(tmp_path / "latin.toml")[1]
-    assert "not written in UTF-8" in str(foreign)
+    assert "not valid UTF-8" in str(foreign)
 
 
 def test_a_caller_gets_one_error_with_all_mistakes(tmp_path: Path) -> None:

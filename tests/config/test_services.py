@@ -78,7 +78,7 @@ async def test_peers_and_broadcasts_are_reached_through_a_broker(tmp_path: Path)
         (
             '[groups]\nvia = "gossip://a:1"\n[[listen]]\nurl = "gossip://a/b"\ntls = false',
             "listen[0].url",
-            "is that of [groups]",
+            "belong in [groups]",
         ),
         ('[groups]\nvia = "nowhere"', "groups", "nowhere"),
         ('[mqtt]\nurl = "nowhere"\ntopic = "a"', "mqtt", "nowhere"),

@@ -58,7 +58,7 @@ async def telling_nonsense(payload: bytes) -> AsyncIterator[Told]:
 @runs
 async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "MOST_BYTES", 50_000)
+        patch.setattr(module, "MAX_STATUS_BYTES", 50_000)
         async with (
             hub() as good,
             telling_nonsense(b"{") as one,
@@ -66,8 +66,8 @@ async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None
             shown(good.url, one.url, other.url) as browser,
         ):
             text = await browser.until("/routes", lambda text: text.count("card silent") == 2)
-            assert "what it tells is no status" in text
-            assert "its status has 60,000 bytes" in text
+            assert "invalid status" in text
+            assert "the status is too large: 60,000 bytes" in text
             await browser.until("/routes", lambda text: "card here" in text)
 
 

@@ -34,7 +34,7 @@ async def test_a_fleet_is_shown_with_its_connections() -> None:
         assert rows.text.count("<tr>") == 3  # the head, the hub, and the console
         assert "parent" in rows.text
         found = await browser.get(f"/connections?node={top.url}&find=tru", X_Fragment="rows")
-        assert "1 of 1 that fit; 2 in all" in " ".join(found.text.split())
+        assert "1 of 1 matching; 2 in total" in " ".join(found.text.split())
         first = await browser.get("/")
         assert (first.status, first.headers["location"]) == (303, "/connections")
 
@@ -55,9 +55,9 @@ async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
         assert "data-live" not in page.text  # so large a table is not asked for again and again
         found = await browser.get("/routes?find=-4242", X_Fragment="rows")
         assert re.findall(r"<td>(truck-\d+)</td>", found.text)[:2] == ["truck-4242", "truck-42420"]
-        assert "11 of 11 that fit" in " ".join(found.text.split())
+        assert "11 of 11 matching" in " ".join(found.text.split())
         exact = await browser.get(f"/routes?node={top.url}&find=truck-99*", X_Fragment="rows")
-        assert "50 of 1,111 that fit" in " ".join(exact.text.split())
+        assert "50 of 1,111 matching" in " ".join(exact.text.split())
         beyond = await browser.get(f"/routes?node={top.url}&page=999999999999", X_Fragment="rows")
         assert beyond.status == 200
 
@@ -91,7 +91,7 @@ async def test_routes_over_a_session_and_subscriptions_are_found() -> None:
         assert "<td>truck-echo</td>" in routes.text
         assert "<td>echo</td>" not in routes.text
         subscriptions = await browser.get("/subscriptions?find=temp*eu", X_Fragment="rows")
-        assert "Nothing fits" in subscriptions.text
+        assert "No matches" in subscriptions.text
         subscriptions = await browser.get("/subscriptions?find=temp", X_Fragment="rows")
         assert subscriptions.text.count("garage/temperature/eu/+") == 2  # at the leaf and the hub
 
@@ -127,10 +127,10 @@ async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself()
 @runs
 async def test_a_place_where_nobody_is_and_a_node_that_tells_nothing_are_told_apart() -> None:
     async with Node("mute") as mute:
-        door = await mute.listen("tcp://127.0.0.1:0")
+        listener = await mute.listen("tcp://127.0.0.1:0")
         async with Node("gone") as gone:
             nobody = (await gone.listen("tcp://127.0.0.1:0")).url
-        async with shown(door.url, nobody) as browser:
+        async with shown(listener.url, nobody) as browser:
             text = await browser.until(
                 "/connections", lambda text: card_states(text) == ["silent", "away"]
             )
@@ -156,7 +156,7 @@ async def test_events_tell_of_the_fleet_as_it_changes() -> None:
 @runs
 async def test_too_many_pages_at_once_are_turned_away() -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "_MOST_STREAMS", 1)
+        patch.setattr(module, "_MAX_STREAMS", 1)
         async with hub() as top, shown(top.url) as browser:
             async with browser.events() as events:
                 await anext(events)
@@ -185,7 +185,7 @@ async def test_a_locked_console_opens_with_its_token_alone() -> None:
         assert "token" in (await browser.get("/login")).text
         wrong = await browser.post("/login", {"token": "another"})
         assert wrong.status == 403
-        assert "not the token" in wrong.text
+        assert "Wrong token" in wrong.text
         assert (await browser.get("/login?token=another")).status == 403
         assert (await browser.post("/login", "%ff&&&=&")).status == 403
         for admitted in (

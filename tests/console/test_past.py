@@ -56,9 +56,9 @@ async def test_built_tables_explain_what_the_journal_does_not_have(tmp_path: Pat
         async with shown(top.url, tables=tables) as browser:
             text = (await browser.get(f"/why?id={ID.upper()}")).text
             assert "truck-7 had expired 1.2 s before" in text
-            assert "hold no message" in (await browser.get(f"/why?id={'ab' * 16}")).text
+            assert "have no message" in (await browser.get(f"/why?id={'ab' * 16}")).text
         async with shown(top.url, tables=tables, journal=journal) as browser:
             text = (await browser.get(f"/why?id={ID}")).text
             assert "truck-7 had expired 1.2 s before" in text
         async with shown(top.url, tables=journal) as browser:
-            assert "there is no table traces" in (await browser.get(f"/why?id={ID}")).text
+            assert "has no table traces" in (await browser.get(f"/why?id={ID}")).text

@@ -10,7 +10,7 @@ import pytest
 
 from tests.console.live import Browser, hub, leaf, shown
 from tests.node.live import PATIENCE, runs, until
-from waystation.console import post as module
+from waystation.console import sending as module
 from waystation.node import Node
 
 
@@ -37,7 +37,7 @@ async def test_an_answer_is_shown() -> None:
         assert "FORWARDED" in text
         path = await send(browser, top.url, "echo", payload="ff00", coding="hex")
         await browser.until(path, lambda text: ">0xff00</pre>" in text, X_Fragment="rows")
-        await browser.until("/send", lambda text: "Sent before" in text)
+        await browser.until("/send", lambda text: "Sent messages" in text)
 
 
 @pytest.mark.rule("OB-2")
@@ -76,7 +76,9 @@ async def test_nobody_answers_in_time() -> None:
 def test_with_a_journal_every_hop_is_watched_there_and_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "GRACE", 0.5)  # the events below have told everything by then
+    monkeypatch.setattr(
+        module, "JOURNAL_GRACE", 0.5
+    )  # the events below have told everything by then
     _send_over_two_hops(tmp_path)
 
 
@@ -116,20 +118,20 @@ async def _send_over_two_hops(tmp_path: Path) -> None:
 @runs
 async def test_why_says_what_is_wrong_with_the_question(tmp_path: Path) -> None:
     async with hub() as top, shown(top.url, journal=tmp_path) as browser:
-        assert "no message id" in (await browser.get("/why?id=xyz")).text
-        assert "no node of this journal" in (await browser.get(f"/why?id={'ab' * 16}")).text
-        assert "tells of no loss" in (await browser.get("/why")).text
+        assert "invalid message id" in (await browser.get("/why?id=xyz")).text
+        assert "the journal has no message" in (await browser.get(f"/why?id={'ab' * 16}")).text
+        assert "has no drops" in (await browser.get("/why")).text
     async with hub() as top, shown(top.url) as browser:
         assert "--journal DIR" in (await browser.get("/why")).text
-        assert "there is no journal" in (await browser.get(f"/why?id={'ab' * 16}")).text
+        assert "the console has no journal" in (await browser.get(f"/why?id={'ab' * 16}")).text
 
 
 MISTAKES = [
-    ({"via": "tcp://nobody:1"}, "no node is chosen"),
+    ({"via": "tcp://nobody:1"}, "no node is selected"),
     ({"route": ""}, "the route is empty"),
     ({"route": "no such#type"}, "white space"),
-    ({"route": "a =>"}, "is empty"),
-    ({"payload": "0g", "coding": "hex"}, "payload cannot be read"),
+    ({"route": "a =>"}, "invalid address "),
+    ({"payload": "0g", "coding": "hex"}, "invalid hexadecimal payload"),
     ({"payload": "x" * 70_000}, "70,000 bytes"),
     ({"ttl": "soon"}, "time to live"),
     ({"ttl": "nan"}, "time to live"),
@@ -170,7 +172,7 @@ async def test_no_more_messages_are_on_their_way_than_can_be_remembered() -> Non
             await browser.until("/send", lambda text: "here" in text)
             paths = [await send(browser, top.url, "silent", ttl="60") for _ in range(2)]
             page = await browser.post("/send", {"via": top.url, "route": "echo", "ttl": "1"})
-            assert "on their way already" in page.text
+            assert "in flight already" in page.text
             assert len(set(paths)) == 2
         async with hub() as top, shown(top.url) as browser:
             await browser.until("/send", lambda text: "here" in text)

@@ -74,9 +74,9 @@ async def test_routes_over_one_address_are_found_without_going_through_all() -> 
 async def test_sessions_and_subscriptions_are_found_by_what_they_are_about() -> None:
     async with Node("hub", hub=True, limits=QUICK) as hub, Node("truck", limits=QUICK) as truck:
         status = Status(hub)
-        door = await hub.listen("tcp://127.0.0.1:0")
+        listener = await hub.listen("tcp://127.0.0.1:0")
         echo(truck)
-        await truck.connect(door.url, parent=True)
+        await truck.connect(listener.url, parent=True)
         await until(lambda: hub.sessions and hub.sessions[0].peer == "truck")
         truck.subscribe("garage", "temperature", "eu/+")
         hub.subscribe("garage", "pressure", "*")

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from waystation.console.fleet import State
-from waystation.console.topology import MOST_COLUMNS, MOST_PEERS, Picture, picture
+from waystation.console.topology import MAX_COLUMNS, MAX_PEERS, Picture, picture
 from waystation.node.status import SessionStatus, Snapshot
 
 
-def session(peer: str | None, *, dialled: bool = False, **more: Any) -> SessionStatus:
+def session(peer: str | None, *, dialed: bool = False, **more: Any) -> SessionStatus:
     options = {"open": True, **more}
-    return SessionStatus("tcp-1", "1#10.0.0.9:1", peer, opened_here=dialled, **options)
+    return SessionStatus("tcp-1", "1#10.0.0.9:1", peer, opened_here=dialed, **options)
 
 
 def watched(name: str, *sessions: SessionStatus, state: State = State.HERE, **more: Any) -> Any:
@@ -28,18 +28,18 @@ def watched(name: str, *sessions: SessionStatus, state: State = State.HERE, **mo
 
 def columns(drawn: Picture) -> list[list[str]]:
     by_x: dict[float, list[str]] = {}
-    for spot in sorted(drawn.spots, key=lambda spot: (spot.x, spot.y)):
-        by_x.setdefault(spot.x, []).append(spot.key)
+    for box in sorted(drawn.boxes, key=lambda box: (box.x, box.y)):
+        by_x.setdefault(box.x, []).append(box.key)
     return list(by_x.values())
 
 
-def test_who_dials_stands_to_the_right_of_whom_it_dialled() -> None:
+def test_who_dials_stands_to_the_right_of_whom_it_dialed() -> None:
     drawn = picture([
         watched("hub", session("truck"), session("gate"), hub=True),
-        watched("gate", session("hub", dialled=True, parent=True), session("sensor")),
+        watched("gate", session("hub", dialed=True, parent=True), session("sensor")),
     ])  # fmt: skip
     assert columns(drawn) == [["hub"], ["gate", "truck"], ["sensor"]]
-    kinds = {spot.key: spot.kind for spot in drawn.spots}
+    kinds = {box.key: box.kind for box in drawn.boxes}
     assert kinds == {"hub": "hub", "gate": "node", "truck": "peer", "sensor": "peer"}
     assert {(line.left, line.right) for line in drawn.lines} == {
         ("hub", "gate"), ("hub", "truck"), ("gate", "sensor"),
@@ -51,21 +51,21 @@ def test_no_two_spots_overlap_and_all_are_inside() -> None:
         watched(f"hub-{n}", *(session(f"leaf-{n}-{m}") for m in range(5)), session("hub-0"))
         for n in range(4)
     ])  # fmt: skip
-    assert len({(spot.x, spot.y) for spot in drawn.spots}) == len(drawn.spots)
-    assert all(0 < spot.x < drawn.width and 0 < spot.y < drawn.height for spot in drawn.spots)
+    assert len({(box.x, box.y) for box in drawn.boxes}) == len(drawn.boxes)
+    assert all(0 < box.x < drawn.width and 0 < box.y < drawn.height for box in drawn.boxes)
 
 
 def test_many_peers_are_a_number() -> None:
-    sessions = [session(f"leaf-{number}") for number in range(MOST_PEERS + 3)]
+    sessions = [session(f"leaf-{number}") for number in range(MAX_PEERS + 3)]
     drawn = picture([watched("hub", *sessions, total=len(sessions) + 100)])
-    [more] = [spot for spot in drawn.spots if spot.kind == "more"]
+    [more] = [box for box in drawn.boxes if box.kind == "more"]
     assert more.hidden == 103
-    assert len(drawn.spots) == 1 + MOST_PEERS + 1
+    assert len(drawn.boxes) == 1 + MAX_PEERS + 1
 
 
 def test_the_console_itself_is_not_drawn() -> None:
     drawn = picture([watched("hub", session("console"), session(None))], "console")
-    assert [spot.key for spot in drawn.spots] == ["hub", "1#10.0.0.9:1"]
+    assert [box.key for box in drawn.boxes] == ["hub", "1#10.0.0.9:1"]
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_a_line_says_how_the_connection_is(state: State, more: dict[str, Any], l
 def test_nodes_that_dial_each_other_in_a_circle_are_drawn_all_the_same() -> None:
     names = ["a", "b", "c"]
     drawn = picture([
-        watched(name, session(names[number - 1], dialled=True)) for number, name in enumerate(names)
+        watched(name, session(names[number - 1], dialed=True)) for number, name in enumerate(names)
     ])  # fmt: skip
-    assert len(drawn.spots) == len(drawn.lines) == 3
-    assert len(columns(drawn)) <= MOST_COLUMNS
+    assert len(drawn.boxes) == len(drawn.lines) == 3
+    assert len(columns(drawn)) <= MAX_COLUMNS
 
 
 def test_a_node_that_never_told_anything_is_drawn_by_its_url() -> None:
     away = SimpleNamespace(name="tcp://gone:1", url="tcp://gone:1", state=State.AWAY, seen=None)
     drawn = picture([away])  # type: ignore[list-item]
-    assert [(spot.key, spot.state) for spot in drawn.spots] == [("tcp://gone:1", "away")]
-    assert picture([]).spots == []
+    assert [(box.key, box.state) for box in drawn.boxes] == [("tcp://gone:1", "away")]
+    assert picture([]).boxes == []

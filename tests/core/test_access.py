@@ -113,7 +113,7 @@ def test_a_rule_about_nobody_is_a_mistake(rule: AccessRule) -> None:
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_REMEMBERED", 4)
+    monkeypatch.setattr(module, "_MAX_CACHED", 4)
     access = Access([allow("truck-*", "*")])
     for number in range(20):
         route = Route.parse(f"a{number} => b{number}")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.core.address import STANDARD_TYPES, Address, Route
-from waystation.core.address_types import MAX_LEARNT, AddressTypes, PeerTypes
+from waystation.core.address_types import MAX_LEARNED, AddressTypes, PeerTypes
 from waystation.errors import LocalError
 
 RESERVED = {1, 2, 3, 4, 5}  # the standard numbers and Bluetooth of Ockam: given away to nobody else
@@ -91,7 +91,7 @@ def test_a_registered_type_has_a_name_and_a_number_and_is_routed() -> None:
 @pytest.mark.parametrize("number", [None, 7, 8])
 def test_registering_a_type_twice_is_an_error(number: int | None) -> None:
     types = types_with(mqtt=7)
-    with pytest.raises(LocalError, match="'mqtt' is registered already") as caught:
+    with pytest.raises(LocalError, match="'mqtt' is already registered") as caught:
         types.register("mqtt", number)
     assert caught.value.rule == "AD-2"
     assert dict(types.numbers) == {"local": 0, "mqtt": 7}
@@ -99,7 +99,7 @@ def test_registering_a_type_twice_is_an_error(number: int | None) -> None:
 
 @pytest.mark.rule("AD-2")
 def test_local_is_registered_already() -> None:
-    with pytest.raises(LocalError, match="'local' is registered already"):
+    with pytest.raises(LocalError, match="'local' is already registered"):
         AddressTypes().register("local")
 
 
@@ -108,7 +108,7 @@ def test_local_is_registered_already() -> None:
 def test_a_number_that_is_taken_is_an_error(number: int, owner: str) -> None:
     types = types_with(mqtt=7)
     types.learn("gossip")
-    taken = f"address type {number} of 'kafka' is that of '{owner}'"
+    taken = f"address type number {number} is already used by '{owner}'"
     with pytest.raises(LocalError, match=taken) as caught:
         types.register("kafka", number)
     assert caught.value.rule == "AD-2"
@@ -130,7 +130,7 @@ def test_a_number_out_of_range_is_an_error(number: int) -> None:
 @pytest.mark.parametrize("name", ["", "7up", "two words", "mqtt5!", "größe", "a" * 33, "a\n"])
 def test_what_is_no_name_is_an_error(name: str) -> None:
     types = AddressTypes()
-    with pytest.raises(LocalError, match="is no name for an address type") as caught:
+    with pytest.raises(LocalError, match="invalid address type name") as caught:
         types.register(name)
     assert caught.value.rule == "AD-3"
     assert repr(name) in str(caught.value)
@@ -172,7 +172,7 @@ def test_an_unregistered_type_is_not_routed_and_keeps_its_number() -> None:
     assert not types.routes(7)
     assert types.name(7) == "mqtt"
     assert types.numbers["mqtt"] == 7
-    with pytest.raises(LocalError, match="'mqtt' has the number 7 already, not 8") as caught:
+    with pytest.raises(LocalError, match="'mqtt' already has the number 7, not 8") as caught:
         types.register("mqtt", 8)
     assert caught.value.rule == "AD-2"
     assert types.register("mqtt") == 7
@@ -218,7 +218,7 @@ def test_a_type_that_a_peer_spoke_of_can_be_registered(number: int | None) -> No
 @pytest.mark.rule("AD-2")
 def test_when_the_numbers_are_used_up_that_is_an_error() -> None:
     types = full()
-    with pytest.raises(LocalError, match="'onemore' finds no free number") as caught:
+    with pytest.raises(LocalError, match="no free number for address type 'onemore'") as caught:
         types.register("onemore")
     assert caught.value.rule == "AD-2"
     assert types.learn("onemore") is None
@@ -232,10 +232,10 @@ def test_when_the_numbers_are_used_up_that_is_an_error() -> None:
 def test_what_peers_speak_of_never_keeps_a_node_from_registering_its_own() -> None:
     types = AddressTypes()
     learnt = [types.learn(name) for name in FLOOD]
-    assert learnt == [*range(255, 255 - MAX_LEARNT, -1), *[None] * (len(FLOOD) - MAX_LEARNT)]
+    assert learnt == [*range(255, 255 - MAX_LEARNED, -1), *[None] * (len(FLOOD) - MAX_LEARNED)]
     assert types.learn("x0") == 255  # what is known stays known
-    own = [types.register(f"own{number}") for number in range(len(FREE) - MAX_LEARNT)]
-    assert own == FREE[:-MAX_LEARNT]
+    own = [types.register(f"own{number}") for number in range(len(FREE) - MAX_LEARNED)]
+    assert own == FREE[:-MAX_LEARNED]
     assert [types.register(name) for name in ("tcp", "udp", "ws", "uds")] == [1, 2, 3, 5]
     assert types.register("x0") == 255
 
@@ -626,7 +626,7 @@ def test_a_node_that_both_called_passes_on_by_name_what_it_does_not_know_itself(
 def test_usual_types_are_known_by_their_numbers_where_those_are_free() -> None:
     types = AddressTypes()
     types.register("mine", 7)
-    types.know_usual("ws#a:1 => mqtt#topic => gossip#group/member => ws#b:1")
+    types.reserve_usual("ws#a:1 => mqtt#topic => gossip#group/member => ws#b:1")
     assert types.numbers == {"local": 0, "mine": 7, "ws": 3, "gossip": 6}
     assert (types.usual("ws"), types.usual("http"), types.usual("mqtt")) == (None, 8, None)
     assert types.usual("other") is None

@@ -113,7 +113,7 @@ def test_a_name_that_cannot_be_written_in_a_route_is_refused(bad: str, place: in
         bad if number == place else text for number, text in enumerate(("a", "fleet", "position"))
     )
     directory = Directory()
-    with pytest.raises(LocalError, match="names no participant, domain or offer"):
+    with pytest.raises(LocalError, match="invalid participant, domain or name"):
         directory.register(Provider(participant, domain, name))
     assert len(directory) == 0
 

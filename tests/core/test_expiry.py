@@ -28,9 +28,7 @@ def test_instants_and_never_are_expiries(expiry: float) -> None:
 
 @pytest.mark.parametrize("expiry", [-1, -math.inf, LAST_INSTANT + 1, 10**30, 1.5, math.nan, True])
 def test_what_is_no_instant_is_refused_by_name_and_rule(expiry: float) -> None:
-    with pytest.raises(
-        LocalError, match=r"expiry .* is no instant", check=breaks("RE-1")
-    ) as caught:
+    with pytest.raises(LocalError, match=r"invalid expiry ", check=breaks("RE-1")) as caught:
         check_expiry(expiry, rule="RE-1")
     assert caught.value.rule == "RE-1"
     assert str(expiry)[:5] in str(caught.value)

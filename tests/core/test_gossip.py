@@ -24,9 +24,9 @@ from waystation.core.gossip import (
     Disconnect,
     Effect,
     GossipRouter,
-    Limits,
     MemberChange,
     MemberKind,
+    MemberLimits,
     Refused,
     Registered,
     Superseded,
@@ -38,7 +38,7 @@ from waystation.errors import LocalError
 
 J2 = Dialect.JGROUPS2
 J5 = Dialect.JGROUPS5
-SILENCE = Limits().silence_ms
+SILENCE = MemberLimits().silence_ms
 
 
 def member(number: int, name: str | None = None) -> LogicalAddress:
@@ -50,7 +50,7 @@ HERE: tuple[Physical, ...] = ("10.0.0.1:7800",)
 THERE: tuple[Physical, ...] = ("10.0.0.2:7800", "10.1.0.2:7800")
 
 
-def router_with(*dialects: Dialect, limits: Limits | None = None) -> GossipRouter:
+def router_with(*dialects: Dialect, limits: MemberLimits | None = None) -> GossipRouter:
     """A router with connections 1, 2, 3… that speak these dialects, all opened at 0."""
     router = GossipRouter(limits)
     for number, dialect in enumerate(dialects, start=1):
@@ -120,7 +120,7 @@ def test_a_connection_asks_and_sends_without_registering(dialect: Dialect) -> No
 def test_a_connection_that_is_open_cannot_open_again(dialect: Dialect) -> None:
     router = router_with(dialect)
     join(router, 1, "fleet", ONE)
-    with pytest.raises(LocalError, match="connection 1 is open already") as caught:
+    with pytest.raises(LocalError, match="connection 1 is already open") as caught:
         router.connected(1, dialect, now=5)
     assert caught.value.rule == "GR-1"
     assert router.route(1, "fleet", ONE.uuid) == (1,)
@@ -591,13 +591,13 @@ def test_checklist_6_a_dead_peer_is_found_without_traffic_and_without_being_conf
 @pytest.mark.parametrize(
     ("limits", "group", "why"),
     [
-        (Limits(members_per_connection=2), "fleet", "over 2 members on one connection"),
-        (Limits(groups=2), "garage", "over 2 groups"),
-        (Limits(members_per_group=1), "fleet", "over 1 members in one group"),
+        (MemberLimits(members_per_connection=2), "fleet", "over 2 members on one connection"),
+        (MemberLimits(groups=2), "garage", "over 2 groups"),
+        (MemberLimits(members_per_group=1), "fleet", "over 1 members in one group"),
     ],
 )
 def test_checklist_7_what_is_too_much_is_refused_before_anything_is_stored(
-    dialect: Dialect, limits: Limits, group: str, why: str
+    dialect: Dialect, limits: MemberLimits, group: str, why: str
 ) -> None:
     router = router_with(dialect, limits=limits)
     join(router, 1, "fleet", ONE)
@@ -613,7 +613,7 @@ def test_checklist_7_what_is_too_much_is_refused_before_anything_is_stored(
 
 
 def test_who_is_in_already_needs_no_room() -> None:
-    full = Limits(groups=1, members_per_group=1, members_per_connection=1)
+    full = MemberLimits(groups=1, members_per_group=1, members_per_connection=1)
     router = router_with(J5, J5, limits=full)
     join(router, 1, "fleet", ONE)
     join(router, 1, "fleet", ONE)
@@ -622,14 +622,16 @@ def test_who_is_in_already_needs_no_room() -> None:
 
 
 def test_a_router_with_no_room_for_groups_has_room_for_members() -> None:
-    router = router_with(J5, limits=Limits(groups=1))
+    router = router_with(J5, limits=MemberLimits(groups=1))
     join(router, 1, "fleet", ONE)
     join(router, 1, "fleet", TWO)
     assert len(router.members(1, "fleet")) == 2
 
 
 def test_who_leaves_makes_room() -> None:
-    router = router_with(J5, limits=Limits(groups=1, members_per_group=1, members_per_connection=1))
+    router = router_with(
+        J5, limits=MemberLimits(groups=1, members_per_group=1, members_per_connection=1)
+    )
     join(router, 1, "fleet", ONE)
     router.unregister(1, "fleet", ONE.uuid)
     join(router, 1, "depot", TWO)
@@ -637,7 +639,7 @@ def test_who_leaves_makes_room() -> None:
 
 
 def test_taking_over_counts_as_a_member_of_the_connection() -> None:
-    router = router_with(J5, J5, limits=Limits(members_per_connection=1))
+    router = router_with(J5, J5, limits=MemberLimits(members_per_connection=1))
     join(router, 1, "fleet", ONE)
     join(router, 2, "fleet", TWO)
     assert router.register(2, "fleet", ONE, THERE) == [
@@ -648,11 +650,11 @@ def test_taking_over_counts_as_a_member_of_the_connection() -> None:
 
 
 @pytest.mark.rule("GR-2")
-@pytest.mark.parametrize("name", Limits.__struct_fields__)
+@pytest.mark.parametrize("name", MemberLimits.__struct_fields__)
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_limit_that_leaves_room_for_nothing_is_a_mistake(name: str, value: int) -> None:
-    with pytest.raises(LocalError, match=f"the limit {name} is {value}; ") as caught:
-        GossipRouter(replace(Limits(), **{name: value}))
+    with pytest.raises(LocalError, match=f"invalid limit {name} {value}; ") as caught:
+        GossipRouter(replace(MemberLimits(), **{name: value}))
     assert caught.value.rule == "GR-2"
 
 
@@ -660,7 +662,7 @@ def test_a_limit_that_leaves_room_for_nothing_is_a_mistake(name: str, value: int
 
 
 def test_a_number_that_is_given_again_is_another_connection() -> None:
-    router = GossipRouter(Limits(silence_ms=100))
+    router = GossipRouter(MemberLimits(silence_ms=100))
     for now in range(50):
         router.connected(1, Dialect.JGROUPS5, now=now)
         router.closed(1)
@@ -672,16 +674,16 @@ def test_a_number_that_is_given_again_is_another_connection() -> None:
 
 def test_what_is_no_dialect_or_no_list_of_addresses_is_refused_by_name_and_rule() -> None:
     router = GossipRouter()
-    with pytest.raises(LocalError, match=r"'JGroups 5' is no dialect", check=breaks("GR-1")):
+    with pytest.raises(LocalError, match=r"invalid dialect 'JGroups 5'", check=breaks("GR-1")):
         router.connected(1, "JGroups 5", now=0)  # type: ignore[arg-type]
     router.connected(1, Dialect.JGROUPS5, now=0)
     member = LogicalAddress(bytes(16), "m")
     with pytest.raises(
-        LocalError, match=r"'10.0.0.1:1' is one physical address", check=breaks("LA-3")
+        LocalError, match=r"'10.0.0.1:1' is a single physical address", check=breaks("LA-3")
     ):
         router.register(1, "fleet", member, "10.0.0.1:1")  # type: ignore[arg-type]
-    with pytest.raises(LocalError, match=r"the limit groups is '5'", check=breaks("GR-2")):
-        GossipRouter(Limits(groups="5"))  # type: ignore[arg-type]
+    with pytest.raises(LocalError, match=r"invalid limit groups '5'", check=breaks("GR-2")):
+        GossipRouter(MemberLimits(groups="5"))  # type: ignore[arg-type]
 
 
 def test_nothing_to_look_at_without_connections() -> None:
@@ -777,7 +779,7 @@ class Entry(NamedTuple):
 class FlatList:
     """A router that keeps one list of registrations and searches all of it for every question."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: MemberLimits) -> None:
         self.limits = limits
         self.dialects: dict[ConnectionId, Dialect] = {}  # of the open connections
         self.last_word: dict[ConnectionId, int] = {}
@@ -869,9 +871,9 @@ WHICH = st.integers(0, 11)  # one of the open connections, counted round
 SOON = 100
 LIMITS = st.sampled_from(
     [
-        Limits(silence_ms=SOON),
-        Limits(groups=3, members_per_group=3, members_per_connection=4, silence_ms=SOON),
-        Limits(groups=2, members_per_group=2, members_per_connection=2, silence_ms=SOON),
+        MemberLimits(silence_ms=SOON),
+        MemberLimits(groups=3, members_per_group=3, members_per_connection=4, silence_ms=SOON),
+        MemberLimits(groups=2, members_per_group=2, members_per_connection=2, silence_ms=SOON),
     ]
 )
 NEW_MEMBERS = st.tuples(
@@ -895,7 +897,7 @@ class GossipRouterBesideAFlatList(RuleBasedStateMachine):
         dialects=st.lists(st.sampled_from(Dialect), min_size=2, max_size=5),
         new=st.lists(NEW_MEMBERS, min_size=5, max_size=20),
     )
-    def start(self, limits: Limits, dialects: list[Dialect], new: list[NewMember]) -> None:
+    def start(self, limits: MemberLimits, dialects: list[Dialect], new: list[NewMember]) -> None:
         self.router = GossipRouter(limits)
         self.oracle = FlatList(limits)
         self.now = 0

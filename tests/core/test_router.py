@@ -191,7 +191,7 @@ def test_what_is_published_under_no_id_is_malformed_and_goes_nowhere(id: str) ->
 
 
 def test_a_hop_limit_that_stops_everything_is_a_mistake() -> None:
-    with pytest.raises(LocalError, match=r"the hop limit is 0", check=breaks("WK-11")):
+    with pytest.raises(LocalError, match=r"invalid hop limit 0", check=breaks("WK-11")):
         Router(hop_limit=0)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-PATIENCE = 240.0
+EFFECT_TIMEOUT = 240.0
 """Seconds after which whatever a test waits for will not come any more."""
 
 
@@ -43,7 +43,7 @@ def started_by(out: Path) -> list[int]:
 
 def until(condition: Callable[[], object]) -> None:
     """Wait for something to come true."""
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + EFFECT_TIMEOUT
     while not condition():
         assert time.monotonic() < deadline, "it never came to it"
         time.sleep(0.02)

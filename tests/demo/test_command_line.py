@@ -38,7 +38,7 @@ def test_a_directory_of_somebody_else_is_not_touched(
     monkeypatch.setenv("WAYSTATION_OUT", str(tmp_path))
     code, out, err = call("demo")
     assert (code, out) == (1, "")
-    assert "is not empty, and no demonstration made it; give a directory that is not" in err
+    assert "is not empty and not from an earlier demo; give a new directory" in err
     assert err.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from waystation.config import check_file
-from waystation.demo.fleet import BROKER, HUBS, LEAVES, OVER, PROCESSES, ROUTER, Fleet, Pace
-from waystation.demo.place import prepared
+from waystation.demo.directory import prepared
+from waystation.demo.fleet import BROKER, HUBS, LEAVES, PROCESSES, ROUTER, TRANSPORTS, Fleet, Pace
 
 LISTENING = {
     BROKER: ["127.0.0.1:1883"],
@@ -20,8 +20,8 @@ LISTENING = {
 
 @pytest.mark.parametrize("name", [*HUBS, *LEAVES])
 def test_every_file_is_without_mistakes(name: str, tmp_path: Path) -> None:
-    with prepared(tmp_path) as place:
-        fleet = Fleet(place, Pace(24), lambda condition, _: condition())
+    with prepared(tmp_path) as directory:
+        fleet = Fleet(directory, Pace(24), lambda condition, _: condition())
         fleet._urls = dict(LISTENING)
         command = fleet._command(name)
         [file] = [part for part in command if part.endswith(".toml")]
@@ -32,8 +32,8 @@ def test_every_file_is_without_mistakes(name: str, tmp_path: Path) -> None:
 
 
 def test_a_hub_that_starts_again_listens_where_it_did(tmp_path: Path) -> None:
-    with prepared(tmp_path) as place:
-        fleet = Fleet(place, Pace(24), lambda condition, _: condition())
+    with prepared(tmp_path) as directory:
+        fleet = Fleet(directory, Pace(24), lambda condition, _: condition())
         fleet._urls = {name: LISTENING[name] for name in (BROKER, ROUTER)}
         first = [table["url"] for table in fleet._hub("hub-a")["listen"]]
         assert all(url.endswith(":0") for url in first)
@@ -43,7 +43,7 @@ def test_a_hub_that_starts_again_listens_where_it_did(tmp_path: Path) -> None:
 
 
 def test_everybody_has_a_word_for_what_it_speaks() -> None:
-    assert set(OVER) == set(PROCESSES)
+    assert set(TRANSPORTS) == set(PROCESSES)
 
 
 @pytest.mark.parametrize("seconds", [1, 6, 24, 300])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo.alive import PATIENCE, children_of, is_alive, started_by, until, until_gone
+from tests.demo.alive import EFFECT_TIMEOUT, children_of, is_alive, started_by, until, until_gone
 from waystation.demo.fleet import PROCESSES
 from waystation.journal.check import check
 
@@ -24,9 +24,9 @@ DEMO = "from waystation.cli import main; main()"
 WITHOUT_A_FLEET = """
 import waystation.cli.demo as command
 from waystation.cli import main
-from waystation.demo.performance import Performance
+from waystation.demo.run import DemoRun
 
-command._play = lambda place, seconds, console: Performance([], [], {}, 0.0)
+command._run = lambda directory, seconds, console: DemoRun([], [], {}, 0.0)
 main()
 """
 
@@ -74,7 +74,7 @@ class Demo:
         """End it, and see that all it started ends with it."""
         begun = {*started_by(self.out), *children_of(self.process.pid)}
         self.process.send_signal(how)
-        assert self.process.wait(PATIENCE) == 1, self.said()
+        assert self.process.wait(EFFECT_TIMEOUT) == 1, self.said()
         begun.update(started_by(self.out))
         assert not any(map(is_alive, started_by(self.out)))  # at once: it has seen to that
         until_gone(begun)
@@ -123,7 +123,7 @@ def test_while_the_fleet_starts(tmp_path: Path) -> None:
 def test_two_side_by_side_while_they_break_things(tmp_path: Path) -> None:
     with demo(tmp_path / "one") as one, demo(tmp_path / "two") as two:
         for begun in (one, two):
-            begun.until_it_says("on purpose: truck-2 is killed")
+            begun.until_it_says("fault: truck-2 is killed")
         one.interrupt(signal.SIGINT)
         assert two.process.poll() is None
         two.interrupt(signal.SIGTERM)
@@ -146,9 +146,9 @@ def test_without_java_it_says_what_is_missing_and_does_the_rest(tmp_path: Path) 
     (tmp_path / "nothing").mkdir()
     path = str(tmp_path / "nothing")
     with demo(tmp_path / "demo", code=WITHOUT_A_FLEET, PATH=path, JAVA_HOME="") as ended:
-        assert ended.process.wait(PATIENCE) == 1
+        assert ended.process.wait(EFFECT_TIMEOUT) == 1
         lines = ended.said().splitlines()
-        assert f"Everything is in {ended.out}" in lines
-        assert lines[-1].startswith("waystation: there are no tables: Spark needs Java")
+        assert f"Output is in {ended.out}" in lines
+        assert lines[-1].startswith("waystation: the tables were not built: Spark needs Java")
         told = json.loads((ended.out / "demo.json").read_text())
         assert told["state"] == "incomplete"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.demo.alive import PATIENCE, is_alive, until, until_gone
-from waystation.demo.place import Place, prepared
+from tests.demo.alive import EFFECT_TIMEOUT, is_alive, until, until_gone
+from waystation.demo.directory import DemoDirectory, prepared
 from waystation.demo.processes import Processes
 from waystation.errors import LocalError
 
@@ -24,25 +24,25 @@ STUBBORN = (
 ORPHAN = """
 import sys
 from pathlib import Path
-from waystation.demo.place import prepared
+from waystation.demo.directory import prepared
 from waystation.demo.processes import Processes
 
-with prepared(Path(sys.argv[1])) as place:
-    Processes(place).start("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"])
+with prepared(Path(sys.argv[1])) as directory:
+    Processes(directory).start("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"])
     print("started", flush=True)
     sys.stdin.read()
 """
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def directory(tmp_path: Path) -> Iterator[DemoDirectory]:
     with prepared(tmp_path / "demo") as found:
         yield found
 
 
 @pytest.fixture
-def processes(place: Place) -> Iterator[Processes]:
-    made = Processes(place)
+def processes(directory: DemoDirectory) -> Iterator[Processes]:
+    made = Processes(directory)
     yield made
     made.end_all()
 
@@ -67,12 +67,14 @@ def test_what_an_earlier_process_said_is_not_heard_again(processes: Processes) -
         assert child.lines() == ["ready"]
 
 
-def test_all_are_written_down_with_their_pids(processes: Processes, place: Place) -> None:
+def test_all_are_written_down_with_their_pids(
+    processes: Processes, directory: DemoDirectory
+) -> None:
     child = processes.start("one", python(OBEDIENT), takes_orders=True)
-    [told] = json.loads((place.out / "processes.json").read_text())
+    [told] = json.loads((directory.out / "processes.json").read_text())
     assert (told["name"], told["pid"], told["state"]) == ("one", child.pid, "running")
     processes.end(["one"])
-    [told] = json.loads((place.out / "processes.json").read_text())
+    [told] = json.loads((directory.out / "processes.json").read_text())
     assert told["state"] == f"ended with {-signal.SIGTERM}"
 
 
@@ -86,7 +88,7 @@ def test_who_does_not_end_is_killed(processes: Processes) -> None:
 def test_one_that_ended_by_itself_is_an_error_with_its_last_words(processes: Processes) -> None:
     child = processes.start("one", python("print('I am'); print('no more')"))
     until(lambda: not child.is_running)
-    with pytest.raises(LocalError, match=r"one ended by itself: no more; see .*one\.log"):
+    with pytest.raises(LocalError, match=r"one ended unexpectedly: no more; see .*one\.log"):
         processes.check(["one"])
 
 
@@ -109,5 +111,5 @@ def test_none_outlives_a_demonstration_that_is_killed(tmp_path: Path) -> None:
         assert parent.stdout.readline() == "started\n"
         [told] = json.loads((tmp_path / "demo" / "processes.json").read_text())
         parent.kill()
-        parent.wait(PATIENCE)
+        parent.wait(EFFECT_TIMEOUT)
         until_gone([told["pid"]])

@@ -56,10 +56,10 @@ def test_the_picture_shows_rates_drops_and_who_is_away() -> None:
     on = console(terminal=True)
     with LiveView(on) as live:
         live.draw(PICTURE)
-        live.say("on purpose: truck-2 is killed")
+        live.say("fault: truck-2 is killed")
     shown = printed(on)
     rows = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line.split()}
     assert rows["hub-a"] == ["tcp,", "ws", "55", "4", "3", "NO_ROUTE", "7"]
     assert rows["truck-2"] == ["ws", "away"]
     assert rows["broker"] == ["MQTT"]
-    assert "on purpose: truck-2 is killed" in shown
+    assert "fault: truck-2 is killed" in shown

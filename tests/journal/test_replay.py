@@ -76,8 +76,7 @@ class Tables:
             assert change.accepted == row["accepted"]
 
     def state(self, now: int) -> tuple[Any, ...]:
-        subscribed = {p: list(r) for p, r in self.subscriptions._receivers.items() if r}
-        return self.table.snapshot(now), subscribed
+        return self.table.snapshot(now), self.subscriptions.snapshot()
 
 
 def _entry_of(row: dict[str, Any]) -> RoutingEntry:

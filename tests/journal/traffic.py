@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,9 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
 from waystation.journal.read import Entry, JournalReader, RowFilter
+from waystation.testing import wait_until as until
+
+__all__ = ["until"]  # for the tests of the journal
 
 BEGIN = 1_700_000_000_000_000
 DELIVERED = Verdict(Outcome.DELIVERED, None, "echo", Address(0, b"echo"))
@@ -54,11 +55,3 @@ def losses(directory: Path) -> list[tuple[int, str]]:
     """The `lost` rows of a journal: how many records, and why."""
     lost = [row for row in rows(directory, "nodes") if row["kind"] == "lost"]
     return [(row["lost"], row["detail"]) for row in lost]
-
-
-def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never held"
-        time.sleep(0.01)

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.node.live import runs_on_every_loop, settle, until
+from tests.node.live import runs_on_every_loop
 from waystation.core.outcome import Reason
 from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
+from waystation.testing import settle, until
 
 QUICK = ConnectionLimits(first_byte=0.1, linger=0.2, high_water=64 * 1024)
 CALM = ConnectionLimits(linger=5.0, high_water=64 * 1024)

@@ -11,13 +11,14 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 from tests.net.test_connection import CALM, Noted
-from tests.node.live import runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from tests.transports.certificates import authority
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import dial, keep
 from waystation.net.place import parse_place
 from waystation.net.server import Server, ServerLimits
 from waystation.net.tls import Tls
+from waystation.testing import until
 
 LOG = logging.getLogger("waystation.test")
 HOST = "127.0.0.1"

@@ -13,19 +13,17 @@ import pytest
 
 from tests.node.live import (
     QUICK,
-    Journal,
     RawPeer,
-    echo,
     nothing_is_left,
     raw_listener,
     runs_on_every_loop,
     serving,
-    until,
 )
 from tests.transports.certificates import authority, stranger
 from waystation.errors import LocalError, UnreachableError
 from waystation.net.tls import Tls
 from waystation.node import Node
+from waystation.testing import Recorder, echo, until
 from waystation.transports.tcp import Tcp, TcpLimits
 
 HOST = "127.0.0.1"
@@ -34,7 +32,7 @@ HOST = "127.0.0.1"
 @asynccontextmanager
 async def nodes(
     there: Tls | None, here: Tls | None
-) -> AsyncIterator[tuple[Node, Node, Journal, str]]:
+) -> AsyncIterator[tuple[Node, Node, Recorder, str]]:
     """A dialler, a listener with its journal, and its place."""
     limits = TcpLimits(greeting=0.5, dial=1.0)
     async with (
@@ -84,13 +82,13 @@ async def test_a_dialler_refuses_a_certificate_that_it_cannot_believe(
 ) -> None:
     here = (stranger() if believes_stranger else authority()).tls(name=name)
     async with nodes(authority().tls(*names), here) as (client, server, journal, place):
-        told = Journal(client)
+        told = Recorder(client)
         with pytest.raises(UnreachableError, match="certificate verify failed"):
             await client.connect(f"tcp://{place}", keep=False)
         await nothing_is_left(client)
         await nothing_is_left(server)
-        assert told.told() == [("refused", "TRANSPORT_DOWN")]
-        assert "opened" not in [kind for kind, _ in journal.told()]
+        assert told.session_events() == [("refused", "TRANSPORT_DOWN")]
+        assert "opened" not in [kind for kind, _ in journal.session_events()]
 
 
 @pytest.mark.parametrize("brings", [(), ("client.example",)], ids=["none", "a stranger's"])
@@ -106,7 +104,7 @@ async def test_with_mutual_tls_another_certificate_or_none_opens_nothing_at_the_
             await client.connect(f"tcp://{place}", keep=False, wait=1)
         await nothing_is_left(client)
         await nothing_is_left(server)
-        assert "opened" not in [kind for kind, _ in journal.told()]
+        assert "opened" not in [kind for kind, _ in journal.session_events()]
         assert journal.messages == []
 
 
@@ -116,7 +114,7 @@ async def test_a_plain_dialler_opens_nothing_at_a_tls_listener() -> None:
         await client.send(f"tcp#{place} => echo", b"in plain words")
         await nothing_is_left(client)
         await nothing_is_left(server)
-        assert "opened" not in [kind for kind, _ in journal.told()]
+        assert "opened" not in [kind for kind, _ in journal.session_events()]
         assert journal.messages == []
 
 
@@ -126,8 +124,8 @@ async def test_a_listener_tells_of_a_handshake_that_failed() -> None:
         peer = await RawPeer.dial(place, b"no handshake at all")
         await peer.ended()
         await nothing_is_left(server)
-        await until(journal.told)
-        assert journal.told() == [("refused", "REFUSED")]
+        await until(journal.session_events)
+        assert journal.session_events() == [("refused", "REFUSED")]
 
 
 @runs_on_every_loop
@@ -137,7 +135,7 @@ async def test_a_tls_dialler_gets_nowhere_with_a_plain_listener() -> None:
             await client.connect(f"tcp://{place}", keep=False)
         await nothing_is_left(client)
         await nothing_is_left(server)
-        assert journal.told()[-1][1] == "MALFORMED"
+        assert journal.session_events()[-1][1] == "MALFORMED"
 
 
 @runs_on_every_loop

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import gc
 import inspect
 import socket
 import struct
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, Self
@@ -19,54 +17,37 @@ import uvloop
 
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
-from waystation.core.outcome import Outcome, Verdict
-from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
-from waystation.core.routing import RouteChange
 from waystation.net.place import parse_place, place_of
-from waystation.node import Context, Limits, Node
+from waystation.node import Limits, Node
 from waystation.node.worker import Worker
+from waystation.testing import (
+    DEADLINE,
+    Gate,
+    Recorder,
+    async_test,
+    collect,
+    echo,
+    reason_or_outcome,
+    run_checked,
+    settle,
+    until,
+)
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_frame
+
+__all__ = ["Gate", "collect", "echo", "settle", "until"]  # of the kit, for older tests
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
-PATIENCE = 20.0
-"""Seconds after which whatever a test waits for will not come any more."""
+PATIENCE = DEADLINE  # the name that older tests use
 
 Scenario = Callable[..., Awaitable[None]]
 
 
-def watched(
-    scenario: Callable[[], Awaitable[None]],
-    make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
-    seconds: float = 60.0,
-) -> None:
-    """Run a scenario; fails if the event loop had anything to complain about."""
-    complaints: list[dict[str, Any]] = []
-
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: complaints.append(context))
-        await asyncio.wait_for(scenario(), seconds)
-        await asyncio.sleep(0)
-        gc.collect()  # an exception that nobody looked at is told when its task is collected
-        await asyncio.sleep(0)
-
-    with asyncio.Runner(loop_factory=make_loop) as runner:
-        runner.run(run())
-    assert not complaints, f"the event loop complained: {complaints}"
-
-
-def runs(scenario: Scenario) -> Callable[..., None]:
-    """A test written as a coroutine."""
-
-    @functools.wraps(scenario)
-    def test(*args: Any, **options: Any) -> None:
-        watched(lambda: scenario(*args, **options))
-
-    return test
+watched = run_checked
+runs: Callable[[Scenario], Callable[..., None]] = async_test
 
 
 def runs_on_every_loop(scenario: Scenario) -> Any:
@@ -82,63 +63,15 @@ def runs_on_every_loop(scenario: Scenario) -> Any:
     return pytest.mark.parametrize("loop", LOOPS)(test)
 
 
-class Journal:
-    """What an observer of a node heard."""
+class Journal(Recorder):
+    """A recorder, with the names of its methods that older tests use."""
 
-    def __init__(self, node: Node) -> None:
-        self.messages: list[MessageRecord] = []
-        self.sessions: list[SessionRecord] = []
-        self.routes: list[RouteChange] = []
-        self.stop = node.observe(self.hear)
-
-    def hear(self, record: Record) -> None:
-        if isinstance(record, MessageRecord):
-            self.messages.append(record)
-        elif isinstance(record, SessionRecord):
-            self.sessions.append(record)
-        elif isinstance(record.change, RouteChange):
-            assert isinstance(record, ChangeRecord)
-            self.routes.append(record.change)
-
-    def outcomes(self) -> list[tuple[bytes, str]]:
-        """Each message's payload, and its reason or else its outcome."""
-        return [(r.arrival.message.payload, word(r.verdict)) for r in self.messages]
-
-    def words(self) -> Counter[str]:
-        """How often each reason or outcome was told."""
-        return Counter(word(record.verdict) for record in self.messages)
-
-    def told(self) -> list[tuple[str, str | None]]:
-        """What happened to sessions, and for which reason."""
-        return [(r.kind.value, r.reason and r.reason.value) for r in self.sessions]
-
-    def each_ended_once(self) -> None:
-        """Every message had exactly one outcome, beside QUEUED in front of it (OB-1)."""
-        final = [r for r in self.messages if r.verdict.outcome is not Outcome.QUEUED]
-        entries = Counter((r.arrival.message.id, r.arrival.received_at) for r in final)
-        assert [entry for entry, count in entries.items() if count != 1] == []
-        queued = {
-            r.arrival.message.id for r in self.messages if r.verdict.outcome is Outcome.QUEUED
-        }
-        assert queued <= {r.arrival.message.id for r in final}
+    words = Recorder.counts
+    told = Recorder.session_events
+    each_ended_once = Recorder.check_outcomes
 
 
-def word(verdict: Verdict) -> str:
-    """The reason of a verdict, or its outcome if there is none."""
-    return (verdict.reason or verdict.outcome).value
-
-
-async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait for something to come true."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + seconds
-    while not condition():
-        assert loop.time() < deadline, f"it never came to it: {_shown(condition)}"
-        await asyncio.sleep(0.002)
-
-
-def _shown(condition: Callable[[], object]) -> str:
-    return inspect.getsource(condition) if inspect.isfunction(condition) else repr(condition)
+word = reason_or_outcome
 
 
 @contextlib.contextmanager
@@ -153,44 +86,6 @@ def full_listener() -> Iterator[str]:
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
         yield place_of(full.getsockname())
-
-
-async def settle() -> None:
-    """Let everything that is ready happen."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-def echo(node: Node, name: str = "echo") -> None:
-    """A worker that answers with what it got."""
-
-    @node.worker(name)
-    async def answer(message: Message, context: Context) -> None:
-        await context.reply(message.payload)
-
-
-def collect(node: Node, *names: str, **options: Any) -> list[Message]:
-    """A worker that keeps what it gets."""
-    found: list[Message] = []
-
-    @node.worker(*names, **options)
-    def keep(message: Message, context: Context) -> None:  # noqa: ARG001
-        found.append(message)
-
-    return found
-
-
-class Gate:
-    """A worker that keeps what it gets, but only once it is opened."""
-
-    def __init__(self, node: Node, name: str, inbox: int = 1) -> None:
-        self.free = asyncio.Event()
-        self.got: list[bytes] = []
-        node.start_worker((name,), self.handle, inbox=inbox)
-
-    async def handle(self, message: Message, context: Context) -> None:  # noqa: ARG002
-        await self.free.wait()
-        self.got.append(message.payload)
 
 
 QUICK = Limits(heartbeat=0.0, greeting=0.3, stall=30.0)

@@ -155,7 +155,7 @@ async def test_a_node_that_listens_nowhere_must_say_where_it_is_reached() -> Non
 async def test_what_cannot_be_a_name_is_refused_at_once() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         for node, bad in product((center, a), ("", "two words", "0x00")):
-            with pytest.raises(LocalError, match="names no participant, domain or offer"):
+            with pytest.raises(LocalError, match="invalid participant, domain or name"):
                 await node.register(bad, *OFFER)
 
 

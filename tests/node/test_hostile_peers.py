@@ -10,17 +10,12 @@ from typing import Any
 import pytest
 
 from tests.node.live import (
-    Gate,
     RawPeer,
-    collect,
     nothing_is_left,
     raw_listener,
-    runs,
     runs_on_every_loop,
     serves_an_honest_peer,
     serving,
-    settle,
-    until,
     worker,
 )
 from waystation.core.address import Address, Route
@@ -28,6 +23,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import UnreachableError
 from waystation.node import Context, Limits, Node
+from waystation.testing import Gate, async_test, collect, settle, until
 from waystation.transports.tcp import TcpLimits
 from waystation.wire.hello import PAYLOAD_LIMIT, Greeting, Hello
 from waystation.wire.ockam import PREFACE, encode_control, encode_frame
@@ -71,7 +67,7 @@ async def test_bytes_that_are_no_ockam_end_the_session_and_are_told(name: str) -
         peer = await RawPeer.dial(place, said)
         await peer.ended()
         await nothing_is_left(node)
-        assert journal.told()[-1][1] == reason
+        assert journal.session_events()[-1][1] == reason
         assert journal.messages == []
         await serves_an_honest_peer(place)
 
@@ -86,7 +82,7 @@ async def test_what_stands_before_the_bad_bytes_is_delivered() -> None:
         await peer.ended()
         await nothing_is_left(node)
         assert [message.payload for message in got] == [b"good", b"good"]
-        assert journal.told() == [("opened", None), ("closed", "TOO_LARGE")]
+        assert journal.session_events() == [("opened", None), ("closed", "TOO_LARGE")]
 
 
 @runs_on_every_loop
@@ -97,7 +93,7 @@ async def test_a_frame_cut_short_is_told_as_a_lost_connection() -> None:
         await settle()
         peer.close()
         await until(lambda: len(journal.sessions) == 2)
-        assert journal.told() == [("opened", None), ("closed", "TRANSPORT_DOWN")]
+        assert journal.session_events() == [("opened", None), ("closed", "TRANSPORT_DOWN")]
         assert journal.sessions[-1].detail == "the peer closed in the middle of a frame"
         await nothing_is_left(node)
         await serves_an_honest_peer(place)
@@ -110,7 +106,7 @@ async def test_a_reset_is_told_as_a_lost_connection() -> None:
         await until(lambda: node.sessions)
         peer.reset()
         await until(lambda: len(journal.sessions) == 2)
-        assert journal.told()[-1] == ("closed", "TRANSPORT_DOWN")
+        assert journal.session_events()[-1] == ("closed", "TRANSPORT_DOWN")
         await nothing_is_left(node)
 
 
@@ -134,19 +130,19 @@ async def test_messages_that_lead_nowhere_are_dropped_with_a_reason_and_the_sess
             (b"too many hops", "HOP_LIMIT"),
             (b"too late", "EXPIRED"),
         ]
-        journal.each_ended_once()
+        journal.check_outcomes()
         peer.close()
         await nothing_is_left(node)
 
 
-@runs
+@async_test
 async def test_the_way_back_of_a_peer_may_be_as_long_as_a_route_can_be() -> None:
     async with serving(hop_limit=1000) as (node, journal, place):
         peer = await RawPeer.dial(place)
         peer.send("echo", b"long way", back=" => ".join(["hop"] * 255))
         peer.send("echo", b"short way")
         assert (await peer.hear()).payload in (b"long way", b"short way")
-        journal.each_ended_once()
+        journal.check_outcomes()
         peer.close()
         await nothing_is_left(node)
 
@@ -202,7 +198,7 @@ async def test_an_odd_hello_hurts_nobody(name: str) -> None:
         try:
             assert (await peer.hear()).payload == b"still there?"
         except (EOFError, ConnectionError):
-            assert journal.told()[-1] == ("closed", "REFUSED")
+            assert journal.session_events()[-1] == ("closed", "REFUSED")
         peer.close()
         await nothing_is_left(node)
         await serves_an_honest_peer(place)
@@ -213,7 +209,7 @@ async def test_an_odd_hello_hurts_nobody(name: str) -> None:
     [
         (_hello(node="x" * PAYLOAD_LIMIT), "is too long"),
         (bytes(PAYLOAD_LIMIT + 1), "is too long"),
-        (_hello(token=True), "requires a token, and none is set here"),
+        (_hello(token=True), "requires a token, but none is set here"),
     ],
     ids=["a long name", "long nonsense", "a token"],
 )
@@ -224,7 +220,7 @@ async def test_a_hello_that_cannot_be_taken_ends_the_session(said: bytes, why: s
         peer.control(said)
         await peer.ended()
         await nothing_is_left(node)
-        assert journal.told()[-1] == ("closed", "REFUSED")
+        assert journal.session_events()[-1] == ("closed", "REFUSED")
         assert why in journal.sessions[-1].detail
         await serves_an_honest_peer(place)
 
@@ -237,7 +233,7 @@ async def test_a_second_hello_ends_the_session() -> None:
         peer.control(_hello(node="somebody else"))
         await peer.ended()
         await nothing_is_left(node)
-        assert journal.told()[-1] == ("closed", "REFUSED")
+        assert journal.session_events()[-1] == ("closed", "REFUSED")
         assert "second hello" in journal.sessions[-1].detail
         assert journal.sessions[-1].peer == "peer"
 
@@ -254,11 +250,11 @@ async def test_a_peer_that_was_refused_cannot_open_the_session_with_a_proof_behi
         peer.say(b"".join(encode_control(payload) for payload in said))
         await peer.ended()
         await nothing_is_left(node)
-        assert journal.told() == [("refused", "REFUSED")]
+        assert journal.session_events() == [("refused", "REFUSED")]
         assert "second hello" in journal.sessions[-1].detail
 
 
-@runs
+@async_test
 async def test_hellos_of_many_peers_leave_a_bounded_memory() -> None:
     async with serving() as (node, _, place):
         for number in range(260):
@@ -306,7 +302,7 @@ async def test_a_peer_that_sends_and_never_reads_is_not_kept_in_memory() -> None
         peer.reset()
         await nothing_is_left(node)
         await until(lambda: not worker(node, "echo").at_work)
-        journal.each_ended_once()
+        journal.check_outcomes()
         await serves_an_honest_peer(place)
 
 
@@ -330,7 +326,7 @@ async def test_more_connections_than_the_limit_are_refused_and_those_within_it_g
         honest.send("echo", b"first")
         assert (await honest.hear()).payload == b"first"
         many = [await RawPeer.dial(place) for _ in range(300)]
-        await until(lambda: journal.told().count(("refused", "REFUSED")) == 251)
+        await until(lambda: journal.session_events().count(("refused", "REFUSED")) == 251)
         assert len(node.sessions) == 50
         assert all("limit" in r.detail for r in journal.sessions if r.reason is Reason.REFUSED)
         honest.send("echo", b"still")
@@ -380,7 +376,7 @@ async def test_a_listener_of_another_kind_leaves_nothing_behind(
             await nothing_is_left(node)
 
 
-@runs
+@async_test
 async def test_connect_does_not_call_a_listener_of_another_kind_a_peer() -> None:
     async with Node("dialler") as node, raw_listener(_says_garbage) as place:
         with pytest.raises(UnreachableError):
@@ -408,7 +404,7 @@ async def test_a_place_that_is_none_is_unreachable(place: str) -> None:
         await nothing_is_left(node)
 
 
-@runs
+@async_test
 async def test_a_peer_that_is_gone_does_not_make_a_node_dial() -> None:
     reached: list[RawPeer] = []
 
@@ -436,7 +432,7 @@ async def test_a_peer_that_is_gone_does_not_make_a_node_dial() -> None:
 
 
 @pytest.mark.rule("WK-6")
-@runs
+@async_test
 async def test_a_new_link_is_not_read_while_what_came_over_the_old_one_waits() -> None:
     frame = encode_frame(Message(Route.parse("stuck"), Route.parse("app"), bytes(1024)))
     links: list[RawPeer] = []

@@ -20,7 +20,7 @@ from waystation.core.routing import RoutingEntry
 from waystation.journal import Journal
 from waystation.journal.read import Entry
 from waystation.node import FAIL, Context, Node
-from waystation.testing import ManualClock, MemoryNetwork
+from waystation.testing import ManualClock, MemoryNetwork, settle
 
 NAMES = ("a", "b", "c", "ghost")
 
@@ -109,7 +109,7 @@ async def act(node: Node, journal: Journal, clock: ManualClock, step: tuple[str,
     if kind == "start" and not is_here(node, value):
         node.start_worker((value,), lambda *_: None)
     elif kind == "stop" and is_here(node, value):
-        await asyncio.sleep(0.001)  # what it has is handled, so that nothing is dropped
+        await settle()  # what it has is handled, so that nothing is dropped
         await node.stop_worker(value)
     elif kind == "put":
         node.put_route(value)

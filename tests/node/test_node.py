@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import Journal, runs, settle
 from tests.rule_errors import breaks
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
@@ -16,9 +15,10 @@ from waystation.core.outcome import Outcome, Reason
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError
 from waystation.node import FAIL, Context, Node, Queue, Wait
+from waystation.testing import Recorder, async_test, settle, until
 
 
-def outcomes(journal: Journal) -> list[tuple[bytes, str, str | None]]:
+def outcomes(journal: Recorder) -> list[tuple[bytes, str, str | None]]:
     return [(r.arrival.message.payload, *_words(r.verdict)) for r in journal.messages]
 
 
@@ -27,9 +27,9 @@ def _words(verdict: Any) -> tuple[str, str | None]:
 
 
 @asynccontextmanager
-async def a_node(**options: Any) -> AsyncIterator[tuple[Node, Journal]]:
+async def a_node(**options: Any) -> AsyncIterator[tuple[Node, Recorder]]:
     async with Node("garage", **options) as node:
-        yield node, Journal(node)
+        yield node, Recorder(node)
 
 
 def collector(node: Node, *names: str, **options: Any) -> list[tuple[str, bytes]]:
@@ -44,7 +44,7 @@ def collector(node: Node, *names: str, **options: Any) -> list[tuple[str, bytes]
 
 
 @pytest.mark.rule("WK-3")
-@runs
+@async_test
 async def test_a_request_gets_its_answer() -> None:
     async with a_node() as (node, journal):
 
@@ -63,7 +63,7 @@ async def test_a_request_gets_its_answer() -> None:
 
 
 @pytest.mark.rule("WK-1")
-@runs
+@async_test
 async def test_a_worker_is_told_which_of_its_addresses_was_used() -> None:
     async with a_node() as (node, journal):
         got = collector(node, "one", "two")
@@ -76,7 +76,7 @@ async def test_a_worker_is_told_which_of_its_addresses_was_used() -> None:
 
 @pytest.mark.rule("WK-4")
 @pytest.mark.rule("WK-2")
-@runs
+@async_test
 async def test_an_address_in_the_middle_of_a_route_forwards_by_default() -> None:
     async with a_node() as (node, _):
         hop = collector(node, "hop")
@@ -94,7 +94,7 @@ async def test_an_address_in_the_middle_of_a_route_forwards_by_default() -> None
 
 @pytest.mark.rule("WK-4")
 @pytest.mark.rule("WK-7")
-@runs
+@async_test
 async def test_a_worker_may_look_at_what_passes_and_send_it_elsewhere() -> None:
     async with a_node() as (node, _):
         got = collector(node, "end", "detour")
@@ -113,7 +113,7 @@ async def test_a_worker_may_look_at_what_passes_and_send_it_elsewhere() -> None:
 
 
 @pytest.mark.rule("WK-7")
-@runs
+@async_test
 async def test_a_worker_may_start_workers_while_it_handles_a_message() -> None:
     async with a_node() as (node, _):
 
@@ -132,15 +132,16 @@ async def test_a_worker_may_start_workers_while_it_handles_a_message() -> None:
 
 
 @pytest.mark.rule("WK-5")
-@runs
+@async_test
 async def test_one_message_at_a_time_in_order_while_other_workers_go_on() -> None:
     async with a_node() as (node, _):
         log: list[str] = []
+        go_on = asyncio.Event()
 
         @node.worker("slow")
         async def slow(message: Message, _: Context) -> None:
             log.append(f"begin {message.payload.decode()}")
-            await asyncio.sleep(0.01)
+            await go_on.wait()
             log.append(f"end {message.payload.decode()}")
 
         quick = collector(node, "quick")
@@ -150,8 +151,8 @@ async def test_one_message_at_a_time_in_order_while_other_workers_go_on() -> Non
         await settle()
         assert quick == [("quick", b"meanwhile")]
         assert log == ["begin 1"]
-        await asyncio.sleep(0.05)
-        assert log == ["begin 1", "end 1", "begin 2", "end 2"]
+        go_on.set()
+        await until(lambda: log == ["begin 1", "end 1", "begin 2", "end 2"])
 
 
 @pytest.mark.rule("WK-5")
@@ -181,7 +182,7 @@ def test_a_worker_that_raises_loses_that_one_message_and_goes_on(
     assert "worker picky failed on message" in entry.getMessage()
 
 
-@runs
+@async_test
 async def test_a_busy_worker_lets_the_others_have_their_turn() -> None:
     async with a_node() as (node, _):
         busy = collector(node, "busy")
@@ -210,7 +211,7 @@ async def a_stuck_worker(node: Node) -> AsyncIterator[asyncio.Event]:
     go.set()
 
 
-@runs
+@async_test
 async def test_a_full_inbox_fails_a_send_that_does_not_want_to_wait() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
         verdict = await node.send("stuck", b"no", policy=FAIL)
@@ -222,7 +223,7 @@ async def test_a_full_inbox_fails_a_send_that_does_not_want_to_wait() -> None:
         ]
 
 
-@runs
+@async_test
 async def test_a_full_inbox_makes_a_sender_wait_until_there_is_room() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node) as go:
         sending = asyncio.create_task(node.send("stuck", b"patient"))
@@ -238,7 +239,7 @@ async def test_a_full_inbox_makes_a_sender_wait_until_there_is_room() -> None:
         ]
 
 
-@runs
+@async_test
 async def test_a_sender_waits_no_longer_than_its_deadline() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
         verdict = await node.send("stuck", b"late", policy=Wait(0.01))
@@ -247,7 +248,7 @@ async def test_a_sender_waits_no_longer_than_its_deadline() -> None:
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_sender_that_is_cancelled_takes_its_message_along_and_that_is_heard() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node) as go:
         sending = asyncio.create_task(node.send("stuck", b"withdrawn"))
@@ -265,13 +266,13 @@ async def test_a_sender_that_is_cancelled_takes_its_message_along_and_that_is_he
         assert [payload for payload, *_ in outcomes(journal)].count(b"in already") == 1
 
 
-@runs
+@async_test
 async def test_a_queued_message_goes_in_when_there_is_room_or_expires() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node) as go:
         for payload, seconds in ((b"expires", 0.01), (b"waits", 10)):
             verdict = await node.send("stuck", payload, policy=Queue(seconds))
             assert verdict.outcome is Outcome.QUEUED
-        await asyncio.sleep(0.03)
+        await until(lambda: (b"expires", "DROPPED", "EXPIRED") in outcomes(journal))
         go.set()
         await settle()
         assert outcomes(journal) == [
@@ -286,7 +287,7 @@ async def test_a_queued_message_goes_in_when_there_is_room_or_expires() -> None:
 
 @pytest.mark.rule("OB-3")
 @pytest.mark.rule("AD-6")
-@runs
+@async_test
 async def test_send_returns_the_outcome_and_every_drop_is_heard() -> None:
     async with a_node(hop_limit=2) as (node, journal):
         collector(node, "here")
@@ -307,7 +308,7 @@ async def test_send_returns_the_outcome_and_every_drop_is_heard() -> None:
 
 
 @pytest.mark.rule("AD-2")
-@runs
+@async_test
 async def test_address_types_are_registered_at_run_time() -> None:
     async with a_node() as (node, journal):
         carried: list[tuple[str, bytes]] = []
@@ -337,7 +338,7 @@ async def test_address_types_are_registered_at_run_time() -> None:
         assert (await node.send("mars", b"")).reason is Reason.UNKNOWN_TYPE
 
 
-@runs
+@async_test
 async def test_time_never_goes_back_in_a_node() -> None:
     seconds = iter([*range(1_000, 1_010), *[500] * 100])
     async with a_node(clock=lambda: next(seconds) * 1_000_000_000) as (node, journal):
@@ -350,7 +351,7 @@ async def test_time_never_goes_back_in_a_node() -> None:
         assert received[-1] >= 1_008_000_000
 
 
-@runs
+@async_test
 async def test_a_request_that_cannot_be_delivered_says_why_at_once() -> None:
     async with a_node() as (node, _):
         with pytest.raises(UndeliverableError, match="to 0#nobody was dropped: NO_ROUTE") as caught:
@@ -358,7 +359,7 @@ async def test_a_request_that_cannot_be_delivered_says_why_at_once() -> None:
         assert (caught.value.route, caught.value.reason) == ("0#nobody", "NO_ROUTE")
 
 
-@runs
+@async_test
 async def test_a_request_without_an_answer_ends_at_its_deadline_and_leaves_nothing() -> None:
     async with a_node() as (node, journal):
         collector(node, "mute")
@@ -372,7 +373,7 @@ async def test_a_request_without_an_answer_ends_at_its_deadline_and_leaves_nothi
         assert ended[1] == asked[1]
 
 
-@runs
+@async_test
 async def test_a_second_answer_is_taken_and_changes_nothing() -> None:
     async with a_node() as (node, journal):
 
@@ -390,7 +391,7 @@ async def test_a_second_answer_is_taken_and_changes_nothing() -> None:
         ]
 
 
-@runs
+@async_test
 async def test_a_worker_is_a_routing_entry_for_as_long_as_it_runs() -> None:
     async with a_node() as (node, journal):
         got = collector(node, "a", "b")
@@ -408,7 +409,7 @@ async def test_a_worker_is_a_routing_entry_for_as_long_as_it_runs() -> None:
             await node.stop_worker("a")
 
 
-@runs
+@async_test
 async def test_closing_lets_workers_finish_and_refuses_what_is_new() -> None:
     async with a_node() as (node, journal):
         late: list[str | None] = []
@@ -426,7 +427,7 @@ async def test_closing_lets_workers_finish_and_refuses_what_is_new() -> None:
         assert node.router.table.snapshot(now=0) == {}
 
 
-@runs
+@async_test
 async def test_closing_drops_what_was_not_handled_in_time() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
         await node.close(drain=0.01)
@@ -436,7 +437,7 @@ async def test_closing_drops_what_was_not_handled_in_time() -> None:
         ]
 
 
-@runs
+@async_test
 async def test_what_makes_no_worker_is_refused_by_name_and_rule() -> None:
     async with a_node() as (node, _):
         collector(node, "taken")

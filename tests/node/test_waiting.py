@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import PATIENCE, Gate, Journal, RawPeer, collect, echo, runs, settle, until
+from tests.node.live import RawPeer
 from tests.node.test_hubs import QUIET, hub, knows, leaf
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason, Verdict
@@ -17,7 +17,17 @@ from waystation.errors import LocalError, UndeliverableError
 from waystation.net.place import place_of
 from waystation.node import FAIL, Limits, Node, Queue, Wait
 from waystation.node import waiting as waiting_module
-from waystation.testing import ManualClock
+from waystation.testing import (
+    DEADLINE,
+    Gate,
+    ManualClock,
+    Recorder,
+    async_test,
+    collect,
+    echo,
+    settle,
+    until,
+)
 
 PERSIST = Wait(persist=True)
 KEEP = Queue(60, persist=True)
@@ -47,10 +57,10 @@ def waiting_for(node: Node) -> dict[Any, int]:
 
 
 @pytest.mark.rule("WK-5", "OB-1")
-@runs
+@async_test
 async def test_what_waits_for_a_name_comes_in_order_as_soon_as_somebody_has_it() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         waiting = [
             asyncio.ensure_future(node.send("truck", payload, policy=PERSIST))
             for payload in numbered(20)
@@ -64,25 +74,25 @@ async def test_what_waits_for_a_name_comes_in_order_as_soon_as_somebody_has_it()
         assert payloads(got) == numbered(20)
         assert {verdict.outcome for verdict in verdicts} == {Outcome.DELIVERED}
         assert waiting_for(node) == {}
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1", "OB-3")
-@runs
+@async_test
 async def test_a_parked_message_is_told_as_queued_and_then_as_what_became_of_it() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         verdict = await node.send("truck", b"1", policy=KEEP)
         assert (verdict.outcome, verdict.recipient) == (Outcome.QUEUED, "truck")
         got = collect(node, "truck")
         await until(lambda: got)
         await settle()
         assert journal.outcomes() == [(b"1", "QUEUED"), (b"1", "DELIVERED")]
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("WK-5")
-@runs
+@async_test
 async def test_what_is_sent_when_somebody_has_just_appeared_comes_behind_what_waited() -> None:
     async with Node("garage") as node:
         await node.send("truck", b"0", policy=KEEP)
@@ -93,43 +103,43 @@ async def test_what_is_sent_when_somebody_has_just_appeared_comes_behind_what_wa
 
 
 @pytest.mark.parametrize("policy", [FAIL, Wait(), Wait(5), Queue(5)])
-@runs
+@async_test
 async def test_without_persist_nobody_waits_for_a_name_that_nobody_has(policy: Any) -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         verdict = await node.send("truck", b"", policy=policy)
         assert verdict == Verdict.dropped(Reason.NO_ROUTE, "truck")
         assert waiting_for(node) == {}
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_message_whose_life_is_over_while_it_waits_is_expired() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         clock = asyncio.get_running_loop().time
         begin = clock()
         verdict = await node.send("truck", b"1", ttl=0.05, policy=PERSIST)
         assert clock() - begin < 20
         assert verdict == Verdict.dropped(Reason.EXPIRED, "truck")
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-2")
-@runs
+@async_test
 async def test_a_parked_message_whose_life_is_over_is_expired_also_if_it_might_wait_longer() -> (
     None
 ):
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         await node.send("truck", b"1", ttl=0.05, policy=KEEP)
         await until(lambda: len(journal.messages) == 2)
         assert journal.outcomes() == [(b"1", "QUEUED"), (b"1", "EXPIRED")]
 
 
 @pytest.mark.rule("OB-2")
-@runs
+@async_test
 async def test_a_wait_that_ends_with_the_life_of_a_message_is_expired_whatever_the_clock_says() -> (
     None
 ):
@@ -138,17 +148,17 @@ async def test_a_wait_that_ends_with_the_life_of_a_message_is_expired_whatever_t
         assert verdict.reason is Reason.EXPIRED
 
 
-@runs
+@async_test
 async def test_a_queue_that_is_over_before_the_message_is_tells_so() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         await node.send("truck", b"1", ttl=60, policy=Queue(0.05, persist=True))
         await until(lambda: len(journal.messages) == 2)
         assert journal.outcomes() == [(b"1", "QUEUED"), (b"1", "EXPIRED")]
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_a_wait_that_is_over_before_the_message_is_tells_that_nobody_came() -> None:
     async with Node("garage") as node:
         verdict = await node.send("truck", b"1", policy=Wait(0.05, persist=True))
@@ -156,10 +166,10 @@ async def test_a_wait_that_is_over_before_the_message_is_tells_that_nobody_came(
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_sender_that_is_cancelled_takes_its_message_along() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         first, second, third = (
             asyncio.ensure_future(node.send("truck", payload, policy=PERSIST))
             for payload in numbered(3)
@@ -173,14 +183,14 @@ async def test_a_sender_that_is_cancelled_takes_its_message_along() -> None:
         await until(lambda: len(got) == 2)
         assert payloads(got) == [b"0", b"2"]
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_what_waits_when_the_node_closes_is_accounted_for() -> None:
     node = Node("garage")
-    journal = Journal(node)
+    journal = Recorder(node)
     waiting = [asyncio.ensure_future(node.send("truck", b"w", policy=PERSIST)) for _ in range(5)]
     asking = asyncio.ensure_future(node.request("truck", b"r", policy=PERSIST))
     await node.send("truck", b"q", policy=KEEP)
@@ -192,27 +202,27 @@ async def test_what_waits_when_the_node_closes_is_accounted_for() -> None:
         await asking
     await settle()
     assert len(journal.messages) == 8  # one of them was QUEUED first
-    journal.each_ended_once()
+    journal.check_outcomes()
     assert waiting_for(node) == {}
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_what_waits_when_the_node_closes_is_told_before_close_returns() -> None:
     node = Node("garage")
-    journal = Journal(node)
+    journal = Recorder(node)
     await node.send("truck", b"q", policy=KEEP)
     await node.close()
-    journal.each_ended_once()
+    journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_somebody_who_appears_and_is_gone_before_it_was_read_from_is_waited_for_again() -> (
     None
 ):
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         waiting = [
             asyncio.ensure_future(node.send("truck", payload, policy=PERSIST))
             for payload in numbered(4)
@@ -229,14 +239,14 @@ async def test_somebody_who_appears_and_is_gone_before_it_was_read_from_is_waite
         await until(lambda: len(got) == 2)
         assert payloads(got) == [b"2", b"3"]
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("WK-5", "WK-6")
-@runs
+@async_test
 async def test_who_appears_with_a_small_inbox_gets_everything_in_order() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         waiting = [
             asyncio.ensure_future(node.send("truck", payload, policy=PERSIST))
             for payload in numbered(50)
@@ -253,17 +263,17 @@ async def test_who_appears_with_a_small_inbox_gets_everything_in_order() -> None
         await until(lambda: len(gate.got) == 100)
         assert gate.got == numbered(100)
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("WK-6")
-@runs
+@async_test
 async def test_no_more_than_so_many_are_parked_for_one_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 3)
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         verdicts = [await node.send("truck", payload, policy=KEEP) for payload in numbered(5)]
         assert [verdict.outcome for verdict in verdicts] == ["QUEUED"] * 3 + ["DROPPED"] * 2
         assert verdicts[-1].reason is Reason.QUEUE_FULL
@@ -276,29 +286,29 @@ async def test_no_more_than_so_many_are_parked_for_one_name(
         await until(lambda: len(got) == 4)
         await node.close()
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_those_who_gave_up_do_not_count_as_parked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 3)
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         for _ in range(3):
             await node.send("truck", b"old", policy=Queue(0, persist=True))
-        await until(lambda: journal.words()["EXPIRED"] == 3)
+        await until(lambda: journal.counts()["EXPIRED"] == 3)
         assert (await node.send("truck", b"new", policy=KEEP)).outcome is Outcome.QUEUED
 
 
-@runs
+@async_test
 async def test_nothing_is_left_of_those_whom_nobody_waits_for_any_more() -> None:
     async with Node("garage") as node:
         for number in range(20):
             await node.send(f"truck-{number}", b"", policy=Wait(0.001, persist=True))
-        await until(lambda: waiting_for(node) == {}, seconds=PATIENCE)
+        await until(lambda: waiting_for(node) == {}, seconds=DEADLINE)
 
 
-@runs
+@async_test
 async def test_nothing_is_left_of_those_who_gave_up_on_a_link() -> None:
     async with Node("garage", limits=QUIET) as node:
         session = await node.connect(f"tcp://{free_place()}", name="up", wait=None)
@@ -308,10 +318,10 @@ async def test_nothing_is_left_of_those_who_gave_up_on_a_link() -> None:
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_message_that_gets_room_in_the_turn_of_its_deadline_ends_once() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         gate = Gate(node, "truck", inbox=1)
         for payload in numbered(2):  # one is being handled, one fills the inbox
             await node.send("truck", payload)
@@ -323,10 +333,10 @@ async def test_a_message_that_gets_room_in_the_turn_of_its_deadline_ends_once() 
         await late
         await until(lambda: len(gate.got) >= 2)
         await node.close()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_a_time_to_wait_that_is_none_is_an_error_and_leaves_nothing() -> None:
     async with Node("garage") as node:
         with pytest.raises(LocalError, match="invalid timeout"):
@@ -340,11 +350,11 @@ async def test_a_time_to_wait_that_is_none_is_an_error_and_leaves_nothing() -> N
 
 
 @pytest.mark.rule("WK-5", "OB-1")
-@runs
+@async_test
 async def test_what_a_peer_sends_to_nobody_waits_as_long_as_the_limits_say() -> None:
     limits = Limits(heartbeat=0, appear=60)
     async with Node("garage", limits=limits) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         echo(node)
         listening = await node.listen("tcp://127.0.0.1:0")
         peer = await RawPeer.dial(listening.place)
@@ -357,29 +367,29 @@ async def test_what_a_peer_sends_to_nobody_waits_as_long_as_the_limits_say() -> 
         await until(lambda: len(got) == 5)
         assert payloads(got) == numbered(5)
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()
         peer.close()
 
 
 @pytest.mark.rule("OB-1", "OB-2")
-@runs
+@async_test
 async def test_what_a_peer_sent_and_nobody_took_in_time_is_told_to_who_asked() -> None:
     limits = Limits(heartbeat=0, appear=0.05)
     async with Node("garage", limits=limits) as node, Node("asks", limits=QUIET) as asks:
-        journal = Journal(node)
+        journal = Recorder(node)
         listening = await node.listen("tcp://127.0.0.1:0")
         with pytest.raises(UndeliverableError, match="by node 'garage': NO_ROUTE"):
             await asks.request(f"tcp#{listening.place} => truck", b"?")
-        assert journal.words()["NO_ROUTE"] == 1
-        journal.each_ended_once()
+        assert journal.counts()["NO_ROUTE"] == 1
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_what_a_peer_sent_to_nobody_waits_on_when_the_peer_is_gone() -> None:
     limits = Limits(heartbeat=0, appear=60)
     async with Node("garage", limits=limits) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         listening = await node.listen("tcp://127.0.0.1:0")
         peer = await RawPeer.dial(listening.place)
         peer.send("truck", b"1")
@@ -389,16 +399,16 @@ async def test_what_a_peer_sent_to_nobody_waits_on_when_the_peer_is_gone() -> No
         got = collect(node, "truck")
         await until(lambda: got)
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_a_peer_cannot_make_a_node_wait_for_names_without_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 100)
     async with Node("garage", limits=Limits(heartbeat=0, appear=60)) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         echo(node)
         listening = await node.listen("tcp://127.0.0.1:0")
         peer = await RawPeer.dial(listening.place)
@@ -408,17 +418,17 @@ async def test_a_peer_cannot_make_a_node_wait_for_names_without_number(
         await peer.hear()
         peer.close()
         assert sum(waiting_for(node).values()) <= 100
-        assert journal.words()["QUEUE_FULL"] >= 900
+        assert journal.counts()["QUEUE_FULL"] >= 900
 
 
 # A participant behind a hub
 
 
 @pytest.mark.rule("WK-5", "OB-1")
-@runs
+@async_test
 async def test_a_participant_that_lost_its_connection_gets_what_came_meanwhile() -> None:
     async with hub() as (center, url):
-        journal = Journal(center)
+        journal = Recorder(center)
         async with leaf("a", url) as a:
             collect(a, "truck")
             await until(lambda: knows(center, "truck"))
@@ -433,10 +443,10 @@ async def test_a_participant_that_lost_its_connection_gets_what_came_meanwhile()
             await asyncio.gather(*waiting)
             await until(lambda: len(got) == 10)
             assert payloads(got) == numbered(10)
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_a_leaf_asks_again_until_its_hub_knows() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         verdict = await a.send("truck", b"1", policy=KEEP)
@@ -447,7 +457,7 @@ async def test_a_leaf_asks_again_until_its_hub_knows() -> None:
         assert payloads(got) == [b"1"]
 
 
-@runs
+@async_test
 async def test_a_leaf_waits_for_somebody_whom_it_has_sent_to_before_as_for_anybody() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         async with leaf("b", url) as b:
@@ -462,21 +472,21 @@ async def test_a_leaf_waits_for_somebody_whom_it_has_sent_to_before_as_for_anybo
             assert (await asking).payload == b"2"
 
 
-@runs
+@async_test
 async def test_what_waited_before_there_was_a_parent_is_asked_for_when_there_is_one() -> None:
     async with hub() as (center, url), Node("a", limits=QUIET) as a:
         got = collect(center, "truck")
         await a.send("truck", b"1", policy=KEEP)
         await a.connect(url, name="hub", parent=True)
-        await until(lambda: got, seconds=PATIENCE)
+        await until(lambda: got, seconds=DEADLINE)
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_leaf_that_closes_while_its_hub_is_asked_leaves_nothing_behind() -> None:
     async with hub() as (_, url):
         node = Node("a", limits=QUIET)
-        journal = Journal(node)
+        journal = Recorder(node)
         await node.connect(url, name="hub", parent=True)
         await node.send("truck", b"1", policy=KEEP)
         waiting = asyncio.ensure_future(node.send("car", b"2"))
@@ -484,18 +494,18 @@ async def test_a_leaf_that_closes_while_its_hub_is_asked_leaves_nothing_behind()
         await node.close()
         assert (await waiting).outcome is Outcome.DROPPED
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 # A place that cannot be reached
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_place_that_comes_up_later_gets_what_waited_in_order() -> None:
     place = free_place()
     async with Node("garage", limits=QUIET) as node, Node("late", limits=QUIET) as late:
-        journal = Journal(node)
+        journal = Recorder(node)
         got = collect(late, "truck")
         waiting = [
             asyncio.ensure_future(node.send(f"tcp#{place} => truck", payload, policy=PERSIST))
@@ -510,37 +520,37 @@ async def test_a_place_that_comes_up_later_gets_what_waited_in_order() -> None:
         await asyncio.gather(*waiting)
         await until(lambda: len(got) == 6)
         assert payloads(got) == numbered(6)
-        await until(lambda: journal.words()["FORWARDED"] == 6)
-        journal.each_ended_once()
+        await until(lambda: journal.counts()["FORWARDED"] == 6)
+        journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_without_persist_an_unreachable_place_is_told_at_once() -> None:
     place = free_place()
     async with Node("garage", limits=QUIET) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         for _ in range(2):  # the second finds that it was just tried
             verdict = await node.send(f"tcp#{place} => truck", b"")
             assert verdict.reason is Reason.TRANSPORT_DOWN
         assert waiting_for(node) == {}
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1", "OB-2")
-@runs
+@async_test
 async def test_what_waits_for_a_place_that_never_comes_up_is_expired() -> None:
     place = free_place()
     async with Node("garage", limits=QUIET) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         verdict = await node.send(f"tcp#{place} => truck", b"", ttl=0.4, policy=PERSIST)
         assert verdict.outcome is Outcome.DROPPED
-        journal.each_ended_once()
+        journal.check_outcomes()
         await node.close()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("WK-5")
-@runs
+@async_test
 async def test_a_newer_message_to_a_place_does_not_overtake_those_that_wait_for_it() -> None:
     place = free_place()
     async with Node("garage", limits=QUIET) as node, Node("late", limits=QUIET) as late:
@@ -555,11 +565,11 @@ async def test_a_newer_message_to_a_place_does_not_overtake_those_that_wait_for_
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_node_that_closes_while_a_place_is_tried_accounts_for_what_waits() -> None:
     place = free_place()
     node = Node("garage", limits=QUIET)
-    journal = Journal(node)
+    journal = Recorder(node)
     waiting = [
         asyncio.ensure_future(node.send(f"tcp#{place} => truck", b"", policy=PERSIST))
         for _ in range(3)
@@ -570,5 +580,5 @@ async def test_a_node_that_closes_while_a_place_is_tried_accounts_for_what_waits
     verdicts = await asyncio.gather(*waiting)
     assert {verdict.outcome for verdict in verdicts} == {Outcome.DROPPED}
     await settle()
-    journal.each_ended_once()
+    journal.check_outcomes()
     assert len(journal.messages) == 5

@@ -25,7 +25,7 @@ from waystation.node import Node
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 
-PATIENCE = 60_000
+STATUS_TIMEOUT = 60_000
 """Milliseconds after which whatever a test waits for will not be seen any more."""
 
 LOOK = 0.3
@@ -79,7 +79,7 @@ async def browsing(**options: Any) -> AsyncIterator[Any]:
         try:
             context = await browser.new_context(**{"viewport": SCREEN, **options})
             page = await context.new_page()
-            page.set_default_timeout(PATIENCE)
+            page.set_default_timeout(STATUS_TIMEOUT)
             page.on("pageerror", lambda error: complaints.append(str(error)))
             page.on("console", lambda said: _note(complaints, said))
             yield page
@@ -137,16 +137,16 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
     ):
         await page.goto(f"http://{console.place}/")
         await sees(page, "#pulse", "^live$")
-        await page.locator(".spot.hub.here[data-node=hub]").wait_for()
-        await page.locator(".spot.peer[data-node=truck-7]").wait_for()
+        await page.locator(".box.hub.here[data-node=hub]").wait_for()
+        await page.locator(".box.peer[data-node=truck-7]").wait_for()
         await sees(page, "#rows", "gateway")
         await picture(page, "connections")
 
         await page.click("nav >> text=Routes")
         await page.fill("#find", "sensor-11")
-        await sees(page, "#rows", "11 of 11 that fit")
+        await sees(page, "#rows", "11 of 11 matching")
         await page.select_option("#node", gate.url)
-        await sees(page, "#rows", "Nothing fits")
+        await sees(page, "#rows", "No matches")
         assert "find=sensor-11" in page.url
         await page.select_option("#node", top.url)
         await page.fill("#find", "")
@@ -186,7 +186,7 @@ async def test_a_message_is_sent_and_watched_as_it_hops(tmp_path: Path) -> None:
         await sees(page, ".account .summary", "answered after")
         await sees(page, ".journey li.back", "gateway")
         await sees(page, ".account pre", "^hello <there>$")
-        await page.locator(".spot.lit[data-node=gateway]").wait_for()
+        await page.locator(".box.lit[data-node=gateway]").wait_for()
         lit = page.locator(".line.lit[data-left=hub][data-right=gateway]")
         await lit.wait_for(state="attached")  # a straight line has no height to be seen
         await page.locator(".traveller").wait_for(state="detached")
@@ -219,7 +219,7 @@ async def test_a_node_goes_away_and_comes_back_before_the_eyes() -> None:
             await page.goto(f"http://{console.place}/routes")
             await sees(page, "#nodes .card.here:nth-child(2)", "goes")
         await sees(page, "#nodes .card.away", "goes")
-        await page.locator(".spot.away[data-node=goes]").wait_for()
+        await page.locator(".box.away[data-node=goes]").wait_for()
         await picture(page, "away")
         async with hub("goes", url):
             await sees(page, "#nodes .card.here:nth-child(2)", "goes")
@@ -279,7 +279,7 @@ async def test_a_locked_console_is_opened_with_its_token() -> None:
         await page.goto(f"http://{console.place}/routes")
         await page.fill("#token", "a-wrong-guess-of-it")
         await page.keyboard.press("Enter")
-        await sees(page, ".problem", "not the token")
+        await sees(page, ".problem", "Wrong token")
         await picture(page, "login")
         await page.fill("#token", TOKEN)
         await page.keyboard.press("Enter")

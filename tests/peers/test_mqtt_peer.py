@@ -59,7 +59,7 @@ def test_mqtt_passes_the_kit_over_mosquitto(place: str, loop: str, qos: int) -> 
                 return Mqtt(f"mqtt://{proxy.place}", qos=qos, limits=LIMITS, backoff=soon())
 
             result = await check_transport(
-                make, "mqtt://+", path=ways(proxy), too_large=3 * 1024 * 1024, patience=1.8
+                make, "mqtt://+", path=ways(proxy), too_large=3 * 1024 * 1024, time_factor=1.8
             )
             assert result.passed == tuple(conformance.CHECKS)
 

@@ -17,13 +17,13 @@ from typing import ParamSpec
 import pytest
 
 import waystation
-from tests.node.live import Journal
 from tests.peers import ockam_peer
 from tests.peers.ockam_peer import TEST_SECONDS, Peer
 from waystation import NEVER, Message, Node, Outcome, Reason, Route
 from waystation.core.record import SessionKind
 from waystation.errors import NoAnswerError
 from waystation.node import FAIL, Context, Limits, Session
+from waystation.testing import Recorder
 from waystation.wire.bare import _number as bare_number
 from waystation.wire.ockam import FRAME_LIMIT, encode_departure
 
@@ -60,10 +60,10 @@ def rust(program: Path) -> Iterator[Peer]:
 
 
 @contextlib.asynccontextmanager
-async def joined(peer: Peer) -> AsyncIterator[tuple[Node, Session, Journal]]:
+async def joined(peer: Peer) -> AsyncIterator[tuple[Node, Session, Recorder]]:
     """A node of ours with a session to the Rust node, by the name `rust`."""
     async with Node("ours") as node:
-        heard = Journal(node)
+        heard = Recorder(node)
         yield node, await node.connect(f"tcp://127.0.0.1:{peer.port}", name="rust"), heard
 
 
@@ -296,7 +296,7 @@ async def test_a_rust_question_goes_over_our_hop_to_our_worker_and_comes_back(
 ) -> None:
     del program
     async with listening() as (node, port):
-        heard = Journal(node)
+        heard = Recorder(node)
         back = await asyncio.to_thread(ockam_peer.ask, port, "hop => hop2 => echo", 5, 3)
         assert back.endswith("0#hop => 0#hop2 => 0#echo")
         await until(lambda: not node.sessions)
@@ -373,7 +373,7 @@ async def test_a_rust_node_between_two_of_ours_passes_both_ways(program: Path, s
 async def test_id_and_expiry_end_at_a_rust_node_that_traces_nothing(program: Path) -> None:
     del program
     async with between() as (left, right):
-        sent, heard = Journal(left), Journal(right)
+        sent, heard = Recorder(left), Recorder(right)
         await left.request("rust => right => echo", b"hello", timeout=10)
         await until(lambda: len(heard.messages) == 2)
         question = min(sent.messages, key=lambda record: record.arrival.received_at).arrival.message
@@ -401,7 +401,7 @@ async def test_both_nodes_end_a_connection_with_a_wrong_preface_and_keep_the_oth
     rust: Peer,
 ) -> None:
     async with joined(rust) as (left, session, _), listening("right") as (right, port):
-        heard = Journal(right)
+        heard = Recorder(right)
         assert (await asyncio.to_thread(greeted_wrongly, rust.port))[:1] in (b"", b"\x01")
         assert (await asyncio.to_thread(greeted_wrongly, port))[:1] == b"\x01"
         assert (await left.request("rust => raw_echo", b"hello")).payload == b"hello"

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from tests.pipeline.oracle import Row
+from waystation.testing.oracle import Row
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

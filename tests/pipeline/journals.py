@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tests.pipeline import oracle
-from tests.pipeline.oracle import Row, Tables
 from waystation.journal.layout import Stem, table_directory
 from waystation.journal.read import JournalReader, RowFilter
 from waystation.journal.schema import SCHEMAS
+from waystation.testing import oracle
+from waystation.testing.oracle import Row, Tables
 
 BEGIN: Final = 1_700_000_000_000_000
 PARTICIPANTS: Final = ("a", "b", "Ä/7")

@@ -11,7 +11,6 @@ from collections import defaultdict
 from itertools import accumulate
 from typing import NamedTuple
 
-from tests.pipeline.oracle import End, Row, Tables, ends_of_incarnations, entries_of, grouped
 from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
@@ -19,6 +18,7 @@ from waystation.core.multicast import Subscriptions
 from waystation.core.outcome import Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry, RoutingTable
+from waystation.testing.oracle import End, Row, Tables, ends_of_incarnations, entries_of, grouped
 
 ROUTABLE = {"tcp": 1, "ws": 3, "odd": 9}
 

@@ -90,5 +90,5 @@ def test_nobody_at_a_master_is_said_at_once(journal: Path) -> None:
     table = ("pipeline", "table", "--journal", journal, "--at", "1d", "--master", master)
     code, said, complaint = ended(started(*table))
     assert (code, said) == (1, "")
-    assert f"nobody answers at {master}: Connection refused; start Spark there" in complaint
+    assert f"cannot connect to {master}: Connection refused; start Spark there" in complaint
     assert "\n" not in complaint

@@ -85,7 +85,7 @@ def test_simulate_writes_a_journal_and_says_what_is_in_it(
     assert rows == read(fleet)
     assert out.startswith(f"wrote {directory} in ")
     assert f"{len(rows['messages']):,} messages" in out
-    assert f"losses; {directory}/_truth tells why" in out
+    assert f"losses; their causes are in {directory}/_truth" in out
 
 
 def test_simulate_as_json_is_json_and_nothing_else(
@@ -103,7 +103,7 @@ def test_simulate_as_json_is_json_and_nothing_else(
 def test_simulate_does_not_write_into_what_is_there(run: Run, fleet: Path) -> None:
     code, out, err = run("simulate", *SIZE, "--out", fleet)
     assert (code, out) == (1, "")
-    assert "is not empty; give a directory that is not there yet" in err
+    assert "is not empty; give a new directory" in err
     assert err.count("\n") == 1
 
 
@@ -236,5 +236,5 @@ def test_an_error_of_spark_is_one_line(tmp_path: Path) -> None:
     arguments = ("pipeline", "table", "--journal", journal, "--at", "1d", "--master", "nonsense")
     result = run_alone(*arguments)
     assert (result.returncode, result.stdout) == (1, "")
-    assert "no Spark at nonsense: Master must either be" in result.stderr
+    assert "cannot start Spark at nonsense: Master must either be" in result.stderr
     assert result.stderr.count("\n") == 1

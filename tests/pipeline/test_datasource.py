@@ -81,7 +81,7 @@ def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
 
 
 def test_a_wrong_option_fails_where_the_frame_is_made(source: SparkSession, journal: Path) -> None:
-    with pytest.raises(PySparkException, match="there is no table 'route'; give one of nodes"):
+    with pytest.raises(PySparkException, match="unknown table 'route'; give one of nodes"):
         read(source, journal, "route")
 
 

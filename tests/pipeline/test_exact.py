@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline import oracle
 from tests.pipeline.frames import assert_same, collected
 from tests.pipeline.journals import BEGIN, busy, journal_of, many, write
-from tests.pipeline.oracle import Row, Tables
 from tests.pipeline.replay import Replay
 from waystation import pipeline
+from waystation.testing import oracle
+from waystation.testing.oracle import Row, Tables
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 

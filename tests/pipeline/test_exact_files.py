@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline import oracle
 from tests.pipeline.frames import assert_same, collected
 from tests.pipeline.journals import BEGIN, busy, journal_of, write
-from tests.pipeline.oracle import Row, Tables
 from waystation import pipeline
+from waystation.testing import oracle
+from waystation.testing.oracle import Row, Tables
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 

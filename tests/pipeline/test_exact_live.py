@@ -16,11 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.node.live import Gate, Journal, collect, echo, place_address, until, watched
-from tests.pipeline import oracle
+from tests.node.live import place_address
 from tests.pipeline.frames import assert_same, collected
 from tests.pipeline.journals import read
-from tests.pipeline.oracle import Row
 from waystation import pipeline
 from waystation.core.address import Address
 from waystation.core.outcome import Reason
@@ -28,6 +26,8 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import UndeliverableError
 from waystation.node import FAIL, Node, Queue
 from waystation.node.policy import Wait
+from waystation.testing import Gate, Recorder, collect, echo, oracle, run_checked, until
+from waystation.testing.oracle import Row
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
@@ -73,10 +73,10 @@ async def publish(node: Node) -> None:
     await until(lambda: len(heard) == 3)
 
 
-async def lose_the_peer(directory: Path) -> Journal:
+async def lose_the_peer(directory: Path) -> Recorder:
     """The peer's link is cut, and its door is closed."""
     async with Node("caller", journal=directory) as caller:
-        told = Journal(caller)
+        told = Recorder(caller)
         async with Node("victim") as victim:
             echo(victim)
             door = await victim.listen("tcp://127.0.0.1:0")
@@ -88,10 +88,10 @@ async def lose_the_peer(directory: Path) -> Journal:
         return told
 
 
-async def fill_an_inbox(directory: Path) -> Journal:
+async def fill_an_inbox(directory: Path) -> Recorder:
     """A worker does not keep up with senders that do not wait; some messages are queued."""
     async with Node("crowded", journal=directory) as node:
-        told, gate = Journal(node), Gate(node, "slow")
+        told, gate = Recorder(node), Gate(node, "slow")
         for _ in range(5):
             await node.send("slow", b"now", policy=FAIL)
         queued = await node.send("slow", b"later", policy=Queue(30))
@@ -101,10 +101,10 @@ async def fill_an_inbox(directory: Path) -> Journal:
         return told
 
 
-async def stop_a_worker(directory: Path) -> Journal:
+async def stop_a_worker(directory: Path) -> Recorder:
     """What waits for a worker that is stopped has no route, and what comes later neither."""
     async with Node("short", journal=directory) as node:
-        told = Journal(node)
+        told = Recorder(node)
         Gate(node, "worker", inbox=10)
         for _ in range(3):
             await node.send("worker", b"too late", policy=Wait(20))
@@ -140,12 +140,12 @@ def without_worker(rows: pa.Table) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict[str, Journal]:
+def told() -> dict[str, Recorder]:
     return {}
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory, told: dict[str, Journal]) -> Path:
+def directory(tmp_path_factory: pytest.TempPathFactory, told: dict[str, Recorder]) -> Path:
     directory: Path = tmp_path_factory.mktemp("live") / "journal"
 
     async def live() -> None:
@@ -156,7 +156,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory, told: dict[str, Journal]
         await be_tampered_with(directory, "flagged")
         await be_tampered_with(directory, "gappy")
 
-    watched(live)
+    run_checked(live)
     rewrite(directory, "routes", "flagged", claim_acceptance)
     rewrite(directory, "routes", "gappy", without_worker)
     return directory
@@ -202,14 +202,14 @@ def test_a_healthy_run_is_ok_throughout(audit: dict[str, list[Row]]) -> None:
 
 
 def test_a_lost_peer_shows_as_the_messages_that_could_not_go(
-    audit: dict[str, list[Row]], told: dict[str, Journal]
+    audit: dict[str, list[Row]], told: dict[str, Recorder]
 ) -> None:
     assert findings(audit["caller"]) == [("FORWARDED", "DROPPED", "TRANSPORT_DOWN")]
     check_ids(audit["caller"], told["caller"])
 
 
 def test_a_full_inbox_shows_as_the_messages_that_found_no_room(
-    audit: dict[str, list[Row]], told: dict[str, Journal]
+    audit: dict[str, list[Row]], told: dict[str, Recorder]
 ) -> None:
     found = findings(audit["crowded"])
     assert found
@@ -217,7 +217,7 @@ def test_a_full_inbox_shows_as_the_messages_that_found_no_room(
     check_ids(audit["crowded"], told["crowded"])
 
 
-def check_ids(rows: list[Row], told: Journal) -> None:
+def check_ids(rows: list[Row], told: Recorder) -> None:
     """Just the messages that the node itself dropped for a reason that no rule knows."""
     dropped = [r.arrival.message.id for r in told.messages if r.verdict.reason in RUN_TIME_REASONS]
     found = [row["message_id"] for row in rows if row["verdict"] != "ok"]

@@ -15,10 +15,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.pipeline import oracle
 from tests.pipeline.frames import assert_same
 from tests.pipeline.journals import busy, journal_of, many, write
-from tests.pipeline.oracle import Row, Tables
 from waystation.pipeline import deciding, node_data, stretches, tracing
 from waystation.pipeline.columns import coded_name
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
@@ -27,6 +25,8 @@ from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Share
 from waystation.pipeline.schema import BUILT
 from waystation.pipeline.tracing import coded_steps, packed, trace, unpacked
+from waystation.testing import oracle
+from waystation.testing.oracle import Row, Tables
 
 LONG = os.environ.get("WAYSTATION_HYPOTHESIS") == "faults"
 FIRST = secrets.randbelow(10**9) if LONG else 1_000

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipeline import oracle
 from tests.pipeline.journals import BEGIN, Scenario, busy, journal_of, read, scenarios, write
-from tests.pipeline.oracle import Row, Tables
 from tests.pipeline.replay import Replay
 from waystation.core.address import Address
 from waystation.core.expiry import NEVER
 from waystation.core.multicast import Subscriptions, is_multicast_id
 from waystation.core.routing import RoutingEntry
+from waystation.testing import oracle
+from waystation.testing.oracle import Row, Tables
 
 
 def check_against_core(journal: Tables) -> None:

@@ -33,32 +33,36 @@ BAD_ROWS = [
     ("routes", {"seq": None}, "seq is null"),
     ("routes", {"incarnation": None}, "incarnation is null"),
     ("routes", {"at": None}, "at is null"),
-    ("routes", {"at": -5}, "at lies outside the years 1970 to 9999"),
-    ("routes", {"expiry": 10**18}, "expiry lies outside the years 1970 to 9999"),
-    ("routes", {"kind": "puts"}, "kind is none of put, remove"),
-    ("routes", {"kind": None}, "kind is none of put, remove"),
+    ("routes", {"at": -5}, "at is outside the years 1970 to 9999"),
+    ("routes", {"expiry": 10**18}, "expiry is outside the years 1970 to 9999"),
+    ("routes", {"kind": "puts"}, "kind is not one of put, remove"),
+    ("routes", {"kind": None}, "kind is not one of put, remove"),
     ("routes", {"participant": ""}, "participant is empty"),
-    ("routes", {"address": "900#x"}, "address is no address"),
-    ("routes", {"address": None}, "address is no address"),
+    ("routes", {"address": "900#x"}, "address is not a valid address"),
+    ("routes", {"address": None}, "address is not a valid address"),
     ("routes", {"local": None}, "local is null"),
     ("routes", {"sticky": None}, "sticky is null"),
-    ("subscriptions", {"pattern": "p/*/b"}, "pattern is no pattern"),
+    ("subscriptions", {"pattern": "p/*/b"}, "pattern is not a valid pattern"),
     ("subscriptions", {"receiver": None}, "receiver is empty"),
-    ("members", {"kind": "gone"}, "kind is none of join, leave, suspect, invalidate, address"),
+    ("members", {"kind": "gone"}, "kind is not one of join, leave, suspect, invalidate, address"),
     ("members", {"uuid": ""}, "uuid is empty"),
-    ("nodes", {"kind": "pause"}, "kind is none of start, stop, lost"),
+    ("nodes", {"kind": "pause"}, "kind is not one of start, stop, lost"),
     ("messages", {"message_id": "ABC"}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": "g" * 32}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": None}, "message_id is not 32 lower-case hex digits"),
-    ("messages", {"outcome": "LOST"}, "outcome is none of DELIVERED, FORWARDED, QUEUED, DROPPED"),
+    (
+        "messages",
+        {"outcome": "LOST"},
+        "outcome is not one of DELIVERED, FORWARDED, QUEUED, DROPPED",
+    ),
     ("messages", {"onward": None}, "onward is null"),
-    ("messages", {"onward": ["0#a", "what#"]}, "onward holds what is no address"),
-    ("messages", {"return": [None]}, "return holds what is no address"),
+    ("messages", {"onward": ["0#a", "what#"]}, "onward has an invalid address"),
+    ("messages", {"return": [None]}, "return has an invalid address"),
     ("messages", {"kind": "multicast"}, "a multicast has no multicast_id"),
     ("messages", {"bytes": -1}, "bytes is negative"),
     ("messages", {"from_global": None}, "from_global is null"),
     ("messages", {"received_at": None}, "received_at is null"),
-    ("messages", {"received_at": -1}, "received_at lies outside the years 1970 to 9999"),
+    ("messages", {"received_at": -1}, "received_at is outside the years 1970 to 9999"),
 ]
 
 
@@ -266,9 +270,9 @@ def test_other_nodes_are_not_listed(tmp_path: Path) -> None:
 
 
 def test_no_journal_and_no_instant_are_said_plainly(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match="there is no journal"):
+    with pytest.raises(LocalError, match="no such journal"):
         list_journal(str(tmp_path / "nowhere"), Wanted())
-    with pytest.raises(LocalError, match="is no instant"):
+    with pytest.raises(LocalError, match="invalid time"):
         instant("noon")
 
 

@@ -297,10 +297,10 @@ def test_foreign_names_are_text_and_nothing_else(tmp_path: Path, hub: str, leaf:
 def test_the_page_tells_what_the_tables_say(page: str) -> None:
     text = Reader(page).text
     for sentence in (
-        "1 copy left a node and never came out anywhere, most on the way from hub to leaf (1).",
-        "1 message went along a route that led nowhere",
+        "1 copy lost between nodes, most from hub to leaf (1).",
+        "1 message used a stale route",
         "1 row or file of the journal could not be used.",
-        "1 subscription stood at the end, of 1 that there ever were.",
+        "1 subscription existed at the end, of 1 in total.",
         "QUEUE_FULL",
     ):
         assert sentence in text
@@ -337,7 +337,7 @@ def test_drill_down_leads_from_verdict_to_node_to_reason_to_message(tables: Path
         ("different", "hub", "DROPPED QUEUE_FULL instead of DELIVERED", 1, 1),
         ("different", "hub", "refused instead of accepted", 1, 0),
         ("unexpected", "hub", "DELIVERED instead of nothing", 1, 1),
-        ("lost as the rules say", "leaf", "DROPPED NO_ROUTE", 1, 1),
+        ("dropped as the rules require", "leaf", "DROPPED NO_ROUTE", 1, 1),
     ]
 
 
@@ -375,15 +375,15 @@ def test_empty_tables_give_friendly_sentences(tmp_path: Path) -> None:
     text = Reader(page_of(write_all(tmp_path / "tables"), tmp_path / "report.html")).text
     for sentence in (
         "Nothing stands out",
-        "No node did anything in these tables.",
+        "These tables have no activity.",
         "Nothing was dropped.",
         "The table audit has no rows.",
         "The table health has no rows.",
         "The table route_history has no rows.",
-        "No message was timed in these tables.",
-        "No message has a trace, and nobody subscribed to anything.",
+        "These tables have no timed messages.",
+        "There are no traces and no subscriptions.",
         "The table traces has no rows.",
-        "No row of the journal was rejected.",
+        "No journal rows were rejected.",
     ):
         assert sentence in text
 
@@ -392,13 +392,13 @@ def test_empty_tables_give_friendly_sentences(tmp_path: Path) -> None:
 def test_any_table_may_be_the_only_one(tables: Path, tmp_path: Path, present: str) -> None:
     shutil.copytree(tables / present, tmp_path / "part" / present)
     text = Reader(page_of(tmp_path / "part", tmp_path / "report.html")).text
-    assert "6 tables are not there" in text
+    assert "6 tables are missing" in text
 
 
 def test_a_table_that_is_not_there_is_told(tables: Path, tmp_path: Path) -> None:
     shutil.copytree(tables, tmp_path / "part", ignore=shutil.ignore_patterns("expected"))
     text = Reader(page_of(tmp_path / "part", tmp_path / "report.html")).text
-    assert "1 table is not there (expected)" in text
+    assert "1 table is missing (expected)" in text
 
 
 def test_a_directory_without_files_is_an_empty_table(tmp_path: Path) -> None:
@@ -428,7 +428,7 @@ def test_instants_of_older_files_are_read_as_well(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_tables_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(LocalError, match=r"there are no tables in .*; build them with"):
+    with pytest.raises(LocalError, match=r"no tables in .*; build them with"):
         write_report(tmp_path, tmp_path / "report.html")
     assert [*tmp_path.iterdir()] == []
 
@@ -459,7 +459,7 @@ def test_the_page_takes_its_place_whole_or_not_at_all(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(LocalError, match=r"cannot be written to .*: No space left on device"):
+    with pytest.raises(LocalError, match=r"cannot write .* to .*: No space left on device"):
         write_report(tables, out)
     assert out.read_text() == "the former page"
     assert [*out.parent.iterdir()] == [out]
@@ -477,7 +477,7 @@ def _umask() -> int:
 
 def test_a_place_that_cannot_be_written_to_is_an_error(tables: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(LocalError, match="cannot be written to"):
+    with pytest.raises(LocalError, match="cannot write the report to"):
         write_report(tables, tmp_path / "file" / "report.html")
 
 

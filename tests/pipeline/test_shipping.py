@@ -79,11 +79,11 @@ def test_what_executors_need_is_what_the_package_needs() -> None:
     [
         (
             "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in",
-            "the executors run Python 3.9, and this is 3.",
+            "the executors run Python 3.9, but this is Python 3.",
         ),
         (
             'java.io.IOException: Cannot run program "/opt/python": error=2, No such file',
-            "the executors have no program /opt/python; let PYSPARK_PYTHON name",
+            "the executors have no program /opt/python; set PYSPARK_PYTHON to",
         ),
         ("ModuleNotFoundError: No module named 'pyarrow'", "the executors have no pyarrow;"),
     ],
@@ -101,7 +101,7 @@ def test_executors_that_lack_something_are_refused(
 ) -> None:
     monkeypatch.setattr(shipping, "is_local", lambda _: False)
     monkeypatch.setattr(shipping, "NEEDED", {"pyarrow": "999", "msgspec": "0.1"})
-    with pytest.raises(LocalError, match=r"have pyarrow .*, older than 999; install there what"):
+    with pytest.raises(LocalError, match=r"have pyarrow .*, older than 999; install the versions"):
         shipping.check_executors(spark)
     monkeypatch.undo()
     monkeypatch.setattr(shipping, "is_local", lambda _: False)
@@ -115,11 +115,11 @@ def test_directories_must_be_shared(
     monkeypatch.setattr(shipping, "is_local", lambda _: False)
     shipping.check_shared(spark, read=[str(tmp_path), "s3://there/j"], write=[tmp_path])
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(LocalError, match=r"do not see this machine's .*gone"):
+    with pytest.raises(LocalError, match=r"cannot see this machine's .*gone"):
         shipping.check_shared(spark, read=[str(tmp_path / "gone")], write=[])
     look, elsewhere = shipping.look_around, [str(tmp_path / "elsewhere")]
     monkeypatch.setattr(shipping, "look_around", lambda spark, _: look(spark, elsewhere))
-    with pytest.raises(LocalError, match="do not see this machine's"):
+    with pytest.raises(LocalError, match="cannot see this machine's"):
         shipping.check_shared(spark, write=[tmp_path])
 
 
@@ -128,11 +128,11 @@ def test_nobody_at_a_master_is_an_error(spark: SparkSession, scheme: str) -> Non
     del spark  # it is there, but another one is asked for
     with socket.create_server(("127.0.0.1", 0)) as taken:
         master = f"{scheme}://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(LocalError, match=f"nobody answers at {master}: Connection refused"):
+    with pytest.raises(LocalError, match=f"cannot connect to {master}: Connection refused"):
         pipeline.session(master=master, config={"spark.app.name": "none"})
 
 
 def test_a_master_without_a_host_is_refused() -> None:
-    with pytest.raises(LocalError, match="nobody answers at spark://: it names no host"):
+    with pytest.raises(LocalError, match="cannot connect to spark://: it has no host"):
         pipeline.session(master="spark://", config={"spark.app.name": "none"})
     assert places_of("spark://") == []

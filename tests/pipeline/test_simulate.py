@@ -13,7 +13,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.pipeline import oracle
 from tests.pipeline.journals import read
 from waystation import pipeline
 from waystation.errors import LocalError
@@ -22,6 +21,7 @@ from waystation.pipeline import fleet_journal
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter
 from waystation.pipeline.simulate import Simulated, score, simulate
+from waystation.testing import oracle
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
@@ -171,7 +171,7 @@ def test_the_pipeline_finds_every_loss_and_its_cause_and_nothing_else(
 
 
 def test_a_directory_with_something_in_it_is_refused(spark: SparkSession, fleet: Path) -> None:
-    with pytest.raises(LocalError, match="is not empty; give a directory that is not there yet"):
+    with pytest.raises(LocalError, match="is not empty; give a new directory"):
         make(spark, fleet)
 
 

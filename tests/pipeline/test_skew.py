@@ -102,7 +102,7 @@ def test_texts_that_hardly_repeat_are_read_as_they_are_to_the_same_tables(
         ruled = list(decide("garage", data.coded_events("messages"), *histories))
         found.append(sorted_rows([data.route_history, data.subscription_history, *ruled]))
         assert [(reject[0], reject[4]) for reject in data.rejects] == [
-            ("routes", "address is no address"),
+            ("routes", "address is not a valid address"),
             ("subscriptions", "receiver is empty"),
         ]
     assert data.coded_events("routes").schema.field("address").type == pa.string()

@@ -204,7 +204,7 @@ def test_a_trace_goes_over_all_nodes(journal: pipeline.Journal) -> None:
 def test_rejects_name_files_of_nodes_and_files_of_nobody(journal: pipeline.Journal) -> None:
     found = {row["file"]: row for row in pipeline.rejects(journal).toArrow().to_pylist()}
     assert set(found) == {"routes/node=truck/broken.parquet", "routes/stray.txt"}
-    assert found["routes/stray.txt"]["problem"] == "it lies in no directory node=<name>"
+    assert found["routes/stray.txt"]["problem"] == "it is not in a directory node=<name>"
 
 
 def test_a_routing_table_of_one_node_at_an_instant(journal: pipeline.Journal) -> None:
@@ -216,12 +216,12 @@ def test_a_routing_table_of_one_node_at_an_instant(journal: pipeline.Journal) ->
 
 
 def test_a_frame_without_the_columns_is_refused_at_once(spark: SparkSession) -> None:
-    with pytest.raises(LocalError, match="the frame for routes does not fit: it has no column"):
+    with pytest.raises(LocalError, match="invalid frame for routes: it has no column"):
         pipeline.route_history(spark.range(1))
     frame = spark.range(1)
-    with pytest.raises(LocalError, match="the hop limit is 0"):
+    with pytest.raises(LocalError, match="invalid hop limit 0"):
         pipeline.expected(frame, frame, frame, hop_limit=0)
-    with pytest.raises(LocalError, match="the window is"):
+    with pytest.raises(LocalError, match="invalid window"):
         pipeline.health(spark.range(1), window=0)
 
 

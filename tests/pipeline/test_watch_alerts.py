@@ -74,7 +74,7 @@ def test_missing_messages_are_told_and_a_limit_of_zero_tells_nothing() -> None:
     assert not told
     Watchman(Alerts(told.append, drops=None, missing=2)).look_at(batch(hub=report))
     assert [alert.kind for alert in told] == ["missing"]
-    with pytest.raises(LocalError, match="the limit for flaps is -1"):
+    with pytest.raises(LocalError, match="invalid limit for flaps: -1"):
         Alerts(told.append, flaps=-1)
 
 
@@ -132,7 +132,7 @@ def test_the_command_follows_once_and_tells_of_drops(
     assert json.loads(alerts.read_text())["kind"] == "drops"
     code, out, err = run(*command)
     assert (code, err) == (0, "")
-    assert out.startswith("took in 0 rows of 0 files in 0 batches, ")
+    assert out.startswith("processed 0 rows of 0 files in 0 batches, ")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline import oracle
 from tests.pipeline.frames import assert_same
 from tests.pipeline.journals import busy, journal_of, many, write
 from tests.pipeline.small import BEGIN, SECOND, put_rows, row
@@ -36,6 +35,7 @@ from waystation.pipeline.watching import buckets, node_step, segments, traces
 from waystation.pipeline.watching import engine as engines
 from waystation.pipeline.watching.buckets import bucket_of
 from waystation.pipeline.watching.store import Ledger, Store
+from waystation.testing import oracle
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -287,7 +287,7 @@ def test_tables_that_were_taken_away_are_built_anew(tmp_path: Path, journal: Pat
 
 
 def test_who_cannot_watch_is_told_so(tmp_path: Path, journal: Path) -> None:
-    with pytest.raises(LocalError, match="there is no journal"):
+    with pytest.raises(LocalError, match="no such journal"):
         engine(tmp_path / "nowhere", tmp_path)
     watch = engine(journal, tmp_path)
     with pytest.raises(LocalError, match="keeps these tables up to date"):
@@ -297,10 +297,10 @@ def test_who_cannot_watch_is_told_so(tmp_path: Path, journal: Path) -> None:
     watch.close()
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(LocalError, match="the checkpoint is of the journal"):
+    with pytest.raises(LocalError, match="the checkpoint belongs to the journal"):
         engine(other, tmp_path)
     (tmp_path / "checkpoint" / "batches" / "last").write_bytes(b"\x00")
-    with pytest.raises(LocalError, match="is not what a batch leaves"):
+    with pytest.raises(LocalError, match="is damaged"):
         engine(journal, tmp_path)
 
 

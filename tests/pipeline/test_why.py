@@ -31,11 +31,11 @@ def test_built_tables_tell_the_same_story(tmp_path: Path, spark: SparkSession) -
 
     id = asyncio.run(lose_one())
     pipeline.build(tmp_path / "journal", tmp_path / "tables", spark=spark)
-    account = explain_from_tables(tmp_path / "tables", id)
-    assert account.summary.startswith("dropped at hub, NO_ROUTE: truck-3 had expired ")
-    assert account.hops[0].as_expected
-    assert "DROPPED NO_ROUTE (truck-3)" in story(account)
-    with pytest.raises(LocalError, match="hold no message"):
+    explanation = explain_from_tables(tmp_path / "tables", id)
+    assert explanation.summary.startswith("dropped at hub, NO_ROUTE: truck-3 had expired ")
+    assert explanation.hops[0].as_expected
+    assert "DROPPED NO_ROUTE (truck-3)" in story(explanation)
+    with pytest.raises(LocalError, match="have no message"):
         explain_from_tables(tmp_path / "tables", NOWHERE)
     with pytest.raises(LocalError, match="no table traces"):
         explain_from_tables(tmp_path, id)
@@ -59,7 +59,7 @@ def test_who_is_told_late_what_became_of_a_message_still_comes_first(tmp_path: P
         pq.write_table(
             pa.Table.from_pylist(found, BUILT[table]), tmp_path / table / "part-0.parquet"
         )
-    account = explain_from_tables(tmp_path, id)
-    assert [hop.node for hop in account.hops] == ["truck", "hub"]
-    assert account.summary.startswith("dropped at hub, NO_ROUTE")
-    assert account.remarks == ()
+    explanation = explain_from_tables(tmp_path, id)
+    assert [hop.node for hop in explanation.hops] == ["truck", "hub"]
+    assert explanation.summary.startswith("dropped at hub, NO_ROUTE")
+    assert explanation.remarks == ()

@@ -64,7 +64,11 @@ def made_at_once(journal: Path) -> dict[str, pa.Table]:
         found["health"].append(health_of(counted(named)))
         told.append(steps(named))
     strays = [
-        {"table": stray.table, "file": stray.path, "problem": "it lies in no directory node=<name>"}
+        {
+            "table": stray.table,
+            "file": stray.path,
+            "problem": "it is not in a directory node=<name>",
+        }
         for stray in listing.strays
     ]
     found["rejects"].append(pa.Table.from_pylist(strays, BUILT["rejects"]))

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from tests.node.live import QUICK, Gate, Journal, collect, echo, nothing_is_left, runs, until
+from tests.node.live import QUICK, nothing_is_left
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import UnreachableError
 from waystation.node import FAIL, Node
-from waystation.testing import MemoryNetwork, memory
+from waystation.testing import Gate, MemoryNetwork, Recorder, async_test, collect, echo, until
 
 
 def node(name: str, network: MemoryNetwork) -> Node:
     return Node(name, transports=[network.transport()], limits=QUICK)
 
 
-@runs
+@async_test
 async def test_nodes_talk_without_a_socket() -> None:
     network = MemoryNetwork()
     async with node("left", network) as left, node("right", network) as right:
@@ -32,18 +32,18 @@ async def test_nodes_talk_without_a_socket() -> None:
         assert network.listeners == {}
 
 
-@runs
+@async_test
 async def test_a_place_has_one_listener_and_any_is_always_free() -> None:
     network = MemoryNetwork()
     async with node("left", network) as left, node("right", network) as right:
         await left.listen("mem://hub")
-        with pytest.raises(OSError, match="somebody listens there already"):
+        with pytest.raises(OSError, match="already in use"):
             await right.listen("mem://hub")
         places = {(await right.listen("mem://any")).place for _ in range(3)}
         assert len(places) == 3
 
 
-@runs
+@async_test
 async def test_of_several_places_the_first_with_a_listener_is_taken() -> None:
     network = MemoryNetwork()
     async with node("left", network) as left, node("right", network) as right:
@@ -55,7 +55,7 @@ async def test_of_several_places_the_first_with_a_listener_is_taken() -> None:
             await left.connect("mem://nowhere", keep=False)
 
 
-@runs
+@async_test
 async def test_faults_come_and_go() -> None:
     network = MemoryNetwork()
     async with node("left", network) as left, node("right", network) as right:
@@ -75,28 +75,29 @@ async def test_faults_come_and_go() -> None:
             await until(lambda: not session.is_open)
             verdict = await left.send("hub => sink", b"", policy=FAIL)
             assert verdict.reason is Reason.TRANSPORT_DOWN
-        await until(lambda: session.openings == 2)
+            path.refuse(refuse=False)
+            await until(lambda: session.openings == 2)
 
 
-@runs
+@async_test
 async def test_what_waits_in_a_link_is_bounded() -> None:
-    network = MemoryNetwork()
+    network = MemoryNetwork(unsent=100)
     async with node("left", network) as left, node("right", network) as right:
-        journal = Journal(left)
+        journal = Recorder(left)
         gate = Gate(right, "gate")
         await right.listen("mem://hub")
         await left.connect("mem://hub", name="hub")
         taken = 0
         while (await left.send("hub => gate", b"", policy=FAIL)).outcome is Outcome.FORWARDED:
             taken += 1
-            assert taken < 10 * memory.UNSENT
+            assert taken < 10 * network.unsent
         await until(lambda: right.sessions[0].is_stalled)
         gate.free.set()
         await until(lambda: len(gate.got) == taken)
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_what_leads_nowhere_or_is_too_large_is_refused() -> None:
     network = MemoryNetwork(limit=10)
     async with node("left", network) as left, node("right", network) as right:
@@ -105,3 +106,19 @@ async def test_what_leads_nowhere_or_is_too_large_is_refused() -> None:
         assert (await left.send("hub", b"")).reason is Reason.NO_ROUTE
         assert (await left.send("hub => x", bytes(11))).reason is Reason.TOO_LARGE
         assert (await left.send("hub => x", bytes(10))).outcome is Outcome.FORWARDED
+
+
+@async_test
+async def test_the_faults_of_a_path_concern_its_own_links_alone() -> None:
+    network = MemoryNetwork()
+    async with node("left", network) as left, node("right", network) as right:
+        echo(right)
+        await right.listen("mem://hub")
+        async with network.path("hub") as path:
+            faulty = await left.connect(f"mem://{path.place}", name="faulty", keep=False)
+            await left.connect("mem://hub", name="sound")
+            path.cut()
+            await until(lambda: not faulty.is_open)
+            assert (await left.request("sound => echo", b"x")).payload == b"x"
+        with pytest.raises(UnreachableError):
+            await left.connect(f"mem://{path.place}", keep=False)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.node.live import RawPeer, raw_listener, runs_on_every_loop, settle
-from waystation.testing import tcp_path
+from tests.node.live import RawPeer, raw_listener, runs_on_every_loop
+from waystation.testing import settle, tcp_path, until
 
 
 async def _echo(peer: RawPeer) -> None:
@@ -52,7 +52,7 @@ async def test_a_path_can_be_cut_at_once_or_after_so_many_bytes() -> None:
 
     async with raw_listener(listen) as target, tcp_path(target) as path:
         peer = await RawPeer.dial(path.place, b"before")
-        await asyncio.sleep(0.05)
+        await until(lambda: heard == [b"before"])
         path.cut()
         await peer.ended()
         path.cut_after(3)

@@ -727,7 +727,7 @@ async def test_without_the_token_nothing_is_delivered() -> None:
         (b'{"payload": "x"}', "goes nowhere"),
         (b'{"to": "a b"}', "white space"),
         (b'{"to": "echo", "ttl": -1}', "cannot live"),
-        (b'{"to": "echo", "id": "x"}', "no message id"),
+        (b'{"to": "echo", "id": "x"}', "invalid message id"),
         (b'{"to": "echo", "payload_base64": "?"}', "no base64"),
         (b'{"to": "echo", "colour": "red"}', "colour"),
         (b'[{"to": "echo"}, {}]', "goes nowhere"),

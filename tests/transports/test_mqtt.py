@@ -48,7 +48,7 @@ def test_mqtt_passes_the_kit(loop: str, qos: int) -> None:
                 return made[-1]
 
             result = await check_transport(
-                make, "mqtt://+", path=ways(proxy), too_large=TOO_LARGE, patience=1.8
+                make, "mqtt://+", path=ways(proxy), too_large=TOO_LARGE, time_factor=1.8
             )
             assert result.passed == tuple(conformance.CHECKS)
             for mqtt in made:

@@ -8,19 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.node.live import (
-    RawPeer,
-    full_listener,
-    raw_listener,
-    runs,
-    runs_on_every_loop,
-    settle,
-    until,
-)
+from tests.node.live import RawPeer, full_listener, raw_listener, runs_on_every_loop
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
+from waystation.testing import async_test, settle, until
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.transports.transport import Link
 from waystation.wire.ockam import HEARTBEAT_FRAME, PREFACE, encode_control, encode_frame
@@ -203,7 +196,7 @@ async def test_of_several_places_the_first_that_answers_is_taken_and_the_others_
         await until(lambda: owner.end)
 
 
-@runs
+@async_test
 async def test_a_name_that_no_resolver_takes_does_not_spoil_the_other_places() -> None:
     async with raw_listener(_silent) as place:
         owner = Notes()
@@ -224,14 +217,14 @@ async def test_every_attempt_that_failed_is_named() -> None:
         await Tcp().dial([], Notes())
 
 
-@runs
+@async_test
 async def test_a_dial_takes_no_longer_than_its_limit() -> None:
     with full_listener() as stuck, pytest.raises(TimeoutError):
         await Tcp(limits=TcpLimits(dial=0.2)).dial([stuck], Notes())
 
 
 @pytest.mark.parametrize("place", ["nowhere", "127.0.0.1", "127.0.0.1:99999"])
-@runs
+@async_test
 async def test_what_is_no_place_is_refused(place: str) -> None:
     with pytest.raises(LocalError):
         await Tcp().listen(place, lambda: None)

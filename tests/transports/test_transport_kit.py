@@ -6,17 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.node.live import LOOPS, watched
+from tests.node.live import LOOPS
 from tests.transports.certificates import authority
-from waystation.node import Limits, Node
-from waystation.testing import MemoryNetwork, check_transport, conformance
+from waystation.testing import CHECKS, MemoryNetwork, check_transport, run_checked
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.transports.transport import Transport
 
 # A peer that does not read is noticed soon, and what is too large need not be so very large.
 LIMITS = TcpLimits(frame=2 * 1024 * 1024, unsent=64 * 1024)
 TOO_LARGE = 3 * 1024 * 1024
-TOKEN = b"secret"
 
 
 def _plain() -> Transport:
@@ -34,23 +32,16 @@ def _encrypted() -> Transport:
 def test_tcp_passes_the_kit(make: Callable[[], Transport], loop: str) -> None:
     async def scenario() -> None:
         result = await check_transport(make, "tcp://127.0.0.1:0", too_large=TOO_LARGE)
-        assert result.passed == tuple(conformance.CHECKS)
+        assert result.passed == tuple(CHECKS)
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
-def test_tcp_passes_the_kit_between_nodes_with_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    def node(
-        pair: conformance._Pair, name: str, *, heartbeat: float = 5.0, stall: float = 30.0
-    ) -> Node:
-        limits = Limits(heartbeat=heartbeat, stall=stall)
-        return Node(name, transports=[pair.make()], limits=limits, token=TOKEN)
-
+def test_tcp_passes_the_kit_between_nodes_with_a_token() -> None:
     async def scenario() -> None:
-        await check_transport(_plain, "tcp://127.0.0.1:0", too_large=TOO_LARGE)
+        await check_transport(_plain, "tcp://127.0.0.1:0", too_large=TOO_LARGE, token=b"secret")
 
-    monkeypatch.setattr(conformance._Pair, "node", node)
-    watched(scenario, LOOPS["uvloop"], seconds=110)
+    run_checked(scenario, LOOPS["uvloop"], seconds=110)
 
 
 @pytest.mark.rule("WK-10")
@@ -64,4 +55,4 @@ def test_the_network_in_memory_passes_the_kit(loop: str) -> None:
         assert network.links == set()
         assert network.listeners == {}
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)

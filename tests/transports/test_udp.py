@@ -10,21 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from tests.node.live import (
-    LOOPS,
-    PATIENCE,
-    QUICK,
-    Gate,
-    Journal,
-    collect,
-    echo,
-    nothing_is_left,
-    runs,
-    runs_on_every_loop,
-    settle,
-    until,
-    watched,
-)
+from tests.node.live import LOOPS, QUICK, nothing_is_left, runs_on_every_loop
 from tests.transports.test_tcp import Notes, message
 from waystation.core.address import Route
 from waystation.core.message import Message
@@ -32,8 +18,21 @@ from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
 from waystation.net.place import parse_place, place_of
 from waystation.node import Limits, Node
-from waystation.testing import check_transport, conformance
-from waystation.testing.datagram_path import udp_path
+from waystation.testing import (
+    CHECKS,
+    DEADLINE,
+    LOSSY_CHECKS,
+    Gate,
+    Recorder,
+    async_test,
+    check_transport,
+    collect,
+    echo,
+    run_checked,
+    settle,
+    udp_path,
+    until,
+)
 from waystation.transports.udp import Udp, UdpLimits, UdpLink
 from waystation.wire.ockam import CHUNK_SIZE, encode_body, fragments
 from waystation.wire.ockam_udp import GOODBYE, PeerReassembly, control_datagrams
@@ -56,10 +55,10 @@ def test_udp_passes_the_kit_for_datagrams(loop: str) -> None:
             too_large=300_000,
             lossy=True,
         )
-        assert result.passed == tuple(conformance.LOSSY_CHECKS)
-        assert len(result.passed) == len(conformance.CHECKS)
+        assert result.passed == tuple(LOSSY_CHECKS)
+        assert len(result.passed) == len(CHECKS)
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
 def _sent_by_workers(messages: list[Message]) -> list[Message]:
@@ -86,13 +85,15 @@ def test_the_kit_finds_datagrams_that_come_twice_or_out_of_order(
     limits = UdpLimits(unread=10 * 1024 * 1024)
 
     async def scenario() -> None:
-        pair = conformance._Pair(
-            lambda: Udp(limits=limits), f"udp://{HOST}:0", udp_path, 1000, 300_000, 1.0
-        )
         with pytest.raises(AssertionError, match="out of order, or twice"):
-            await conformance.LOSSY_CHECKS[name](pair)
+            await check_transport(
+                lambda: Udp(limits=limits),
+                f"udp://{HOST}:0",
+                path=udp_path,
+                checks={name: LOSSY_CHECKS[name]},
+            )
 
-    watched(scenario)
+    run_checked(scenario)
 
 
 class RawUdp:
@@ -120,7 +121,7 @@ class RawUdp:
         return datagrams
 
     async def datagram(self) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while True:
                 try:
                     data, self.to = self.socket.recvfrom(4096)
@@ -151,11 +152,11 @@ def raw_peer(place: str | None = None) -> Iterator[RawUdp]:
 @asynccontextmanager
 async def hub(
     limits: UdpLimits = HASTY, **options: object
-) -> AsyncIterator[tuple[Node, Journal, Udp, str]]:
+) -> AsyncIterator[tuple[Node, Recorder, Udp, str]]:
     """A node with an echo that listens for datagrams, what it tells, its transport and place."""
     transport = Udp(limits=limits)
     async with Node("hub", transports=[transport], limits=QUICK, **options) as node:  # type: ignore[arg-type]
-        journal = Journal(node)
+        journal = Recorder(node)
         echo(node)
         listening = await node.listen(f"udp://{HOST}:0")
         yield node, journal, transport, listening.place
@@ -170,7 +171,7 @@ async def leaf(limits: UdpLimits = HASTY, **options: object) -> AsyncIterator[No
 
 async def serves_an_honest_peer(place: str) -> None:
     async with leaf() as honest:
-        answer = await honest.request(f"udp#{place} => echo", b"well?", timeout=PATIENCE)
+        answer = await honest.request(f"udp#{place} => echo", b"well?", timeout=DEADLINE)
         assert answer.payload == b"well?"
 
 
@@ -310,7 +311,7 @@ async def test_datagrams_in_another_order_or_twice_make_no_wrong_message() -> No
 
 @runs_on_every_loop
 async def test_nobody_there_is_told_at_once_where_the_system_says_so() -> None:
-    async with leaf(UdpLimits(answer=PATIENCE)) as client:
+    async with leaf(UdpLimits(answer=DEADLINE)) as client:
         with raw_peer() as gone:
             place = gone.place
         with pytest.raises(UnreachableError, match="refused"):
@@ -359,7 +360,7 @@ async def test_lies_and_rubbish_are_counted_and_change_nothing() -> None:
             known.send("echo", b"after", 101)
             assert (await known.hear()).payload == b"after"
         assert len(node.sessions) == 1
-        assert journal.told() == [("opened", None)]
+        assert journal.session_events() == [("opened", None)]
         await serves_an_honest_peer(place)
 
 
@@ -470,7 +471,7 @@ async def test_a_goodbye_ends_the_other_side_and_what_is_late_opens_nothing() ->
             await peer.hear()
             peer.say(*control_datagrams(GOODBYE, 2))
             await nothing_is_left(node)
-            assert journal.told() == [("opened", None), ("closed", None)]
+            assert journal.session_events() == [("opened", None), ("closed", None)]
             late = transport.counts.late
             peer.send("echo", b"late", 3)
             await until(lambda: transport.counts.late > late)
@@ -479,7 +480,7 @@ async def test_a_goodbye_ends_the_other_side_and_what_is_late_opens_nothing() ->
             other.say(*control_datagrams(GOODBYE, 2))  # from somebody unknown
             await until(lambda: transport.counts.late > late + 1)
         assert node.sessions == []
-        assert len(journal.told()) == 2
+        assert len(journal.session_events()) == 2
 
 
 @runs_on_every_loop
@@ -492,7 +493,7 @@ async def test_a_session_that_is_closed_says_goodbye() -> None:
             found = None
             while found is None or found.payload != GOODBYE:
                 found = peer.reassembly.feed(await peer.datagram())
-        assert journal.told()[-1] == ("closed", None)
+        assert journal.session_events()[-1] == ("closed", None)
 
 
 @runs_on_every_loop
@@ -502,7 +503,7 @@ async def test_a_peer_that_is_silent_for_long_is_let_go() -> None:
             peer.send("echo", b"x", 1)
             await peer.hear()
             await nothing_is_left(node)
-            assert journal.told()[-1] == ("closed", "TRANSPORT_DOWN")
+            assert journal.session_events()[-1] == ("closed", "TRANSPORT_DOWN")
             assert "nothing was heard for 0.2 s" in journal.sessions[-1].detail
 
 
@@ -538,7 +539,7 @@ async def test_a_listener_that_comes_back_without_its_memory_gets_a_new_session(
             echo(second)
             await second.listen(listening.url)
             await until(lambda: session.openings >= 2)
-            answer = await client.request("hub => echo", b"back?", timeout=PATIENCE)
+            answer = await client.request("hub => echo", b"back?", timeout=DEADLINE)
             assert answer.payload == b"back?"
             await until(lambda: len(second.sessions) == 1)
 
@@ -632,7 +633,7 @@ async def test_of_several_places_the_first_with_a_way_is_taken() -> None:
             await Udp().dial([], Notes())
 
 
-@runs
+@async_test
 async def test_what_is_no_place_or_taken_is_an_error_that_says_so() -> None:
     async with hub() as (node, _, _, place):
         with pytest.raises(OSError, match=f"cannot listen on {place}"):

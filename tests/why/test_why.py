@@ -21,14 +21,14 @@ from waystation.journal.layout import Stem
 from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.node import FAIL, Limits, Node
-from waystation.why import Account, explain, tell
+from waystation.why import Explanation, explain, explanation_lines
 
 QUIET = Limits(heartbeat=0.0)
 NOWHERE = "ffffffffffffffffffffffffffffffff"
 
 
-def story(account: Account) -> str:
-    return "\n".join(tell(account))
+def story(explanation: Explanation) -> str:
+    return "\n".join(explanation_lines(explanation))
 
 
 async def one(node: Node, route: str, **options: object) -> str:
@@ -40,7 +40,7 @@ async def one(node: Node, route: str, **options: object) -> str:
     return heard.messages[-1].arrival.message.id
 
 
-def explained(tmp_path: Path, id: str) -> Account:
+def explained(tmp_path: Path, id: str) -> Explanation:
     return explain(tmp_path, id)
 
 
@@ -55,15 +55,15 @@ async def test_a_message_over_two_nodes_is_told_hop_by_hop(tmp_path: Path) -> No
         await client.connect(listening.url, name="there")
         id = await one(client, "there => sink")
         await until(lambda: got)
-    account = explained(tmp_path, id)
-    assert [hop.node for hop in account.hops] == ["client", "server"]
-    assert account.summary.startswith("delivered at server after ")
-    assert all(hop.as_expected for hop in account.hops)
-    first, second = account.hops
+    explanation = explained(tmp_path, id)
+    assert [hop.node for hop in explanation.hops] == ["client", "server"]
+    assert explanation.summary.startswith("delivered at server after ")
+    assert all(hop.as_expected for hop in explanation.hops)
+    first, second = explanation.hops
     assert first.expected[0].entry == first.steps[0].next_hop
     assert first.expected[0].since is not None
     assert (second.expected[0].local, second.steps[0].recipient) == (True, "sink")
-    assert "local entry 0#sink, since " in story(account)
+    assert "local entry 0#sink, since " in story(explanation)
 
 
 @runs
@@ -74,9 +74,11 @@ async def test_a_route_that_expired_is_named_with_the_time_since(tmp_path: Path)
         node.put_route(RoutingEntry("truck-3", far, local=False, expiry=soon))
         await asyncio.sleep(0.1)
         id = await one(node, "truck-3")
-    account = explained(tmp_path, id)
-    assert account.summary.startswith("dropped at hub, NO_ROUTE: the route to truck-3 had expired ")
-    assert account.hops[0].as_expected
+    explanation = explained(tmp_path, id)
+    assert explanation.summary.startswith(
+        "dropped at hub, NO_ROUTE: the route to truck-3 had expired "
+    )
+    assert explanation.hops[0].as_expected
 
 
 @runs
@@ -87,7 +89,7 @@ async def test_who_left_before_and_who_came_later_are_named(tmp_path: Path) -> N
         await node.stop_worker("truck-7")
         late = await one(node, "truck-7")
         typo = await one(node, "truk-7")
-    assert "nobody here was called truck-7 yet; it was there " in story(explained(tmp_path, early))
+    assert "truck-7 was not known here yet; it was there " in story(explained(tmp_path, early))
     assert "truck-7 had left " in story(explained(tmp_path, late))
     assert "the closest names are truck-7" in story(explained(tmp_path, typo))
 
@@ -103,7 +105,7 @@ async def test_a_broadcast_that_nobody_got_names_the_closest_subscriptions(tmp_p
         ids = [record.arrival.message.id for record in heard.messages]
     closest, gone = (explained(tmp_path, id) for id in ids)
     assert "the closest are garage/temperature/eu/+/berlin" in closest.summary
-    assert "garage/temperature/eu/+/berlin did before or after" in gone.summary
+    assert "garage/temperature/eu/+/berlin subscribed before or after" in gone.summary
 
 
 @runs
@@ -121,9 +123,9 @@ async def test_a_full_inbox_an_expiry_and_a_lost_peer_are_told_apart(tmp_path: P
         full = await one(node, "slow", policy=FAIL)
         gate.set()
         expired = await one(node, "nobody", ttl=0)
-    assert "had no room" in explained(tmp_path, full).summary
+    assert "queue was full" in explained(tmp_path, full).summary
     assert not explained(tmp_path, full).hops[0].as_expected
-    assert "its time was over" in explained(tmp_path, expired).summary
+    assert "it had expired" in explained(tmp_path, expired).summary
 
 
 @runs
@@ -161,7 +163,7 @@ async def test_the_command_prints_a_story_or_json(
 
     code, out, _ = await asyncio.to_thread(call, id, "--journal", str(tmp_path))
     assert code == 0
-    assert "dropped at hub, NO_ROUTE: nobody here was ever called nobody" in out
+    assert "dropped at hub, NO_ROUTE: nobody was never known here" in out
     code, out, _ = await asyncio.to_thread(call, id.upper(), "--journal", str(tmp_path), "--json")
     assert json.loads(out)["hops"][0]["steps"][0]["reason"] == "NO_ROUTE"
     assert (await asyncio.to_thread(call, id))[0] == 2
@@ -178,8 +180,8 @@ def test_files_that_cannot_be_read_are_remarked_upon(tmp_path: Path) -> None:
     id = asyncio.run(some())
     broken = tmp_path / "messages" / "node=hub" / "1-1.parquet"
     broken.write_bytes(b"PAR1 no, not really")
-    account = explain(tmp_path, id)
-    assert any("1-1.parquet" in remark for remark in account.remarks)
+    explanation = explain(tmp_path, id)
+    assert any("1-1.parquet" in remark for remark in explanation.remarks)
 
 
 def written(directory: Path, ids: list[str]) -> Path:
@@ -220,9 +222,9 @@ def test_files_that_do_not_have_the_message_are_not_read(tmp_path: Path) -> None
     here = written(tmp_path / MESSAGES / "node=here", ids[1_000:])
     spoil(written(tmp_path / MESSAGES / "node=there", [ids[0], *ids[1:1_000], "f" * 32]))
     told = [explain(tmp_path, id) for id in ids[1_900:]]
-    assert all([hop.node for hop in account.hops] == ["here"] for account in told)
+    assert all([hop.node for hop in explanation.hops] == ["here"] for explanation in told)
     assert (
-        sum(not account.remarks for account in told) > 80
+        sum(not explanation.remarks for explanation in told) > 80
     )  # of a filter's few mistakes it is told
     spoil(here)
     with pytest.raises(LocalError):

@@ -156,7 +156,7 @@ def test_what_a_peer_wrote_beside_them_is_passed_on_as_it_came() -> None:
         (BODY + b"\x01\x02a", "end too early"),
         (BODY + b"\x00\x00", "left over"),
         (BODY + b"\x01\x01a!", "left over"),
-        (BODY + b"\x01\x01\xff", "no UTF-8"),
+        (BODY + b"\x01\x01\xff", "not UTF-8"),
         (b"\x01\x01\x00\xff\xff\xff\xff\x0fa", "end too early"),
     ],
 )
@@ -284,7 +284,7 @@ def test_a_long_tracing_is_checked_and_not_kept() -> None:
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
-    with pytest.raises(DecodeError, match="the tracing is no UTF-8"):
+    with pytest.raises(DecodeError, match="the tracing is not UTF-8"):
         decode(body[:-1] + b"\xff")
 
 

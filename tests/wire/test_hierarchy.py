@@ -103,7 +103,7 @@ BAD = {
     ),
     "a flag that is a number": b'{"waystation": "announce", "participants": [["a", 1, null]]}',
     "half a character": b'{"waystation": "declined", "why": "\\ud800 is half"}',
-    "no UTF-8": b'{"waystation": "declined", "why": "\xff"}',
+    "not UTF-8": b'{"waystation": "declined", "why": "\xff"}',
     "lists within lists": b'{"waystation": "withdraw", "participants": ' + b"[" * 100_000,
     "a question without a number": b'{"waystation": "resolve", "participant": "a"}',
     "something behind it": b'{"waystation": "declined", "why": ""} {}',

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.rule_errors import breaks
 from waystation.errors import DecodeError, LocalError
 from waystation.wire import jgroups2
-from waystation.wire.java import Cursor, Limits, encode_string
+from waystation.wire.java import Cursor, FormatLimits, encode_string
 from waystation.wire.jgroups import (
     Address,
     Kind,
@@ -414,7 +414,7 @@ def test_answers_come_in_the_order_of_the_requests() -> None:
     data = b"".join(map(encode, values))
     due = ["connect_answer", "members"] * 2
     assert answers(data, *due) == values
-    with pytest.raises(DecodeError, match="0 is no answer to a CONNECT"):
+    with pytest.raises(DecodeError, match="0 is not an answer to a CONNECT"):
         answers(data[1:], "connect_answer")
 
 
@@ -431,7 +431,7 @@ def test_an_expectation_may_come_while_the_stream_stands_still() -> None:
 
 
 def test_a_long_list_of_members_is_told_from_a_message() -> None:
-    limits = Limits(items=3000)
+    limits = FormatLimits(items=3000)
     for count in (2559, 2561):  # 2560 would begin as a MESSAGE does
         decoder = AnswerDecoder(limits)
         decoder.expect_members()
@@ -507,15 +507,15 @@ def test_values_before_malformed_bytes_are_not_lost(bad: bytes) -> None:
 
 def test_the_limit_of_a_structure_counts_all_of_it() -> None:
     data = encode(Connect("demo", U, "A", (IP, IP)))
-    assert RequestDecoder(Limits(frame=len(data))).feed(data * 2) != []
+    assert RequestDecoder(FormatLimits(frame=len(data))).feed(data * 2) != []
     for cuts in (range(0), range(1, len(data))):
         with pytest.raises(DecodeError) as caught:
-            in_slices(RequestDecoder(Limits(frame=len(data) - 1)), data, cuts)
+            in_slices(RequestDecoder(FormatLimits(frame=len(data) - 1)), data, cuts)
         assert caught.value.too_large
 
 
 def test_never_more_is_held_than_one_structure() -> None:
-    limits = Limits(frame=1000)
+    limits = FormatLimits(frame=1000)
     decoder = RequestDecoder(limits)
     chance = random.Random(3)
     stream = b"".join(
@@ -610,7 +610,7 @@ def test_views_are_skipped_whatever_they_hold(raw: bytes) -> None:
 
 @pytest.mark.parametrize("raw", [b"\x00", view() + b"\x00", view([view()])[:-1], nested(3)[:-40]])
 def test_what_is_no_view_cannot_be_written(raw: bytes) -> None:
-    with pytest.raises(LocalError, match="is no view"):
+    with pytest.raises(LocalError, match="invalid view"):
         encode(Members((PingData(U, view=raw),)))
 
 
@@ -637,14 +637,14 @@ class Huge(bytes):
         (Suspect(UuidAddress(b"short")), "give 16"),
         (Suspect(MillisAddress(5)), "cannot be written in 2.12"),
         (Suspect(UuidAddress(U.uuid, "site-uuid", b"")), "cannot be written in 2.12"),
-        (Suspect(UuidAddress(U.uuid, "uuid", b"\1")), "no extra data"),
-        (Suspect(UuidAddress(U.uuid, "uuid", b"\0\0")), "no extra data"),
-        (Suspect(UuidAddress(U.uuid, "payload-uuid")), "no extra data"),
+        (Suspect(UuidAddress(U.uuid, "uuid", b"\1")), "not valid extra data"),
+        (Suspect(UuidAddress(U.uuid, "uuid", b"\0\0")), "not valid extra data"),
+        (Suspect(UuidAddress(U.uuid, "payload-uuid")), "not valid extra data"),
         (Suspect(PhysicalAddress("", 1)), "has no host"),
         (Suspect(PhysicalAddress("localhost", 1)), "look the name up first"),
         (Suspect(PhysicalAddress("::1", 70_000)), "port"),
         (Suspect(PhysicalAddress("::1", 1, scope=-1)), "scope"),
-        (Suspect(PhysicalAddress("::1", 1, extra=b"x")), "no extra data"),
+        (Suspect(PhysicalAddress("::1", 1, extra=b"x")), "not valid extra data"),
         (GossipGet("g" * 70_000), "at most 65535"),
         (Members((PingData(U),) * 40_000), "at most 32767"),
         (Members((PingData(U, view_id=ViewId(U, 1 << 63)),)), "does not fit in 8 bytes"),
@@ -656,7 +656,7 @@ def test_what_cannot_be_encoded_is_a_local_error(value: Request | Answer, compla
 
 
 def test_only_values_of_this_format_are_encoded() -> None:
-    with pytest.raises(LocalError, match="no value of this format"):
+    with pytest.raises(LocalError, match="not a value of this format"):
         encode(MessageHead("g", None))  # type: ignore[arg-type]
 
 
@@ -884,7 +884,7 @@ def test_long_heads_are_not_remembered() -> None:
 
 def test_a_known_head_does_not_hide_a_message_over_the_limit() -> None:
     good, more = (encode(Message("demo", U, bytes(size))) for size in (100, 101))
-    buffer, limits, known = good + more, Limits(frame=len(good)), KnownHeads()
+    buffer, limits, known = good + more, FormatLimits(frame=len(good)), KnownHeads()
     assert scan(buffer, 0, len(buffer), known=known, limits=limits)[1:] == (len(good), 0)
     decoder = RequestDecoder(limits)
     assert len(decoder.feed(buffer)) == 1
@@ -934,7 +934,7 @@ def test_nothing_is_kept_in_the_module_for_long_heads() -> None:
 
 # Fuzzing: whatever comes, there are values or a DecodeError, and nothing else.
 
-TIGHT = Limits(frame=5000, string=300, items=50)
+TIGHT = FormatLimits(frame=5000, string=300, items=50)
 
 
 def outcome(
@@ -1118,7 +1118,7 @@ def test_texts_in_addresses_are_read_before_they_go_to_others(
     assert decoder.feed(raw) == []
     with pytest.raises(DecodeError, match="not modified UTF-8"):
         decoder.feed(b"")
-    with pytest.raises(LocalError, match="no extra data"):
+    with pytest.raises(LocalError, match="not valid extra data"):
         encode(Message(None, UuidAddress(U.uuid, KINDS[number], extra), b""))
 
 
@@ -1146,7 +1146,7 @@ def test_too_much_extra_data_is_refused_before_it_is_there(number: int, front: b
 )
 def test_an_unknown_structure_is_whole_and_of_its_type(type: int, raw: bytes) -> None:
     assert encode(Unknown(12, PING)) == PING
-    with pytest.raises(LocalError, match=r"is no structure of type", check=breaks("GR-11")):
+    with pytest.raises(LocalError, match=r"is not a structure of type", check=breaks("GR-11")):
         encode(Unknown(type, raw))
 
 
@@ -1165,7 +1165,7 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
 def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(value: Answer) -> None:
-    with pytest.raises(LocalError, match=r"holds what cannot be written", check=breaks("GR-11")):
+    with pytest.raises(LocalError, match=r"cannot be encoded", check=breaks("GR-11")):
         encode(value)
 
 

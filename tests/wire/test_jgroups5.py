@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from tests.rule_errors import breaks
 from waystation.errors import DecodeError, LocalError
 from waystation.wire import jgroups5
-from waystation.wire.java import Cursor, Limits, encode_string
+from waystation.wire.java import Cursor, FormatLimits, encode_string
 from waystation.wire.jgroups import (
     Address,
     KnownHeads,
@@ -360,19 +360,19 @@ def test_values_before_malformed_bytes_are_not_lost(raw: str) -> None:
 @pytest.mark.parametrize(
     ("limits", "raw"),
     [
-        (Limits(frame=11), PING[:4]),
-        (Limits(), bytes.fromhex("01000001")),
-        (Limits(), bytes.fromhex("7fffffff")),
-        (Limits(string=3), framed(b"\x02\x01\x00\x04demo" + bytes.fromhex(_TAIL))),
-        (Limits(items=1), encode(Members("g", (PingData(U), PingData(U2))))),
-        (Limits(items=1), encode(Members("g", (PingData(U, wanted=(U, U2)),)))),
+        (FormatLimits(frame=11), PING[:4]),
+        (FormatLimits(), bytes.fromhex("01000001")),
+        (FormatLimits(), bytes.fromhex("7fffffff")),
+        (FormatLimits(string=3), framed(b"\x02\x01\x00\x04demo" + bytes.fromhex(_TAIL))),
+        (FormatLimits(items=1), encode(Members("g", (PingData(U), PingData(U2))))),
+        (FormatLimits(items=1), encode(Members("g", (PingData(U, wanted=(U, U2)),)))),
         (
-            Limits(string=8),
+            FormatLimits(string=8),
             encode(Suspect("g", UuidAddress(U.uuid, "extended-uuid", b"\0\1\6abcdef\1v"))),
         ),
     ],
 )
-def test_what_is_over_a_limit_is_too_large(limits: Limits, raw: bytes) -> None:
+def test_what_is_over_a_limit_is_too_large(limits: FormatLimits, raw: bytes) -> None:
     decoder = Decoder(limits)
     assert decoder.feed(raw) == []
     assert decoder.error is not None
@@ -380,13 +380,13 @@ def test_what_is_over_a_limit_is_too_large(limits: Limits, raw: bytes) -> None:
 
 
 def test_a_limit_itself_is_within_the_limit() -> None:
-    assert Decoder(Limits(frame=12)).feed(PING) == [Heartbeat()]
+    assert Decoder(FormatLimits(frame=12)).feed(PING) == [Heartbeat()]
     members = Members("demo", (PingData(U), PingData(U2)))
-    assert Decoder(Limits(items=2, string=4)).feed(encode(members)) == [members]
+    assert Decoder(FormatLimits(items=2, string=4)).feed(encode(members)) == [members]
 
 
 def test_never_more_is_held_than_one_frame() -> None:
-    limits = Limits(frame=1000)
+    limits = FormatLimits(frame=1000)
     decoder = Decoder(limits)
     chance = random.Random(3)
     stream = b"".join(
@@ -457,8 +457,8 @@ class Huge(bytes):
     [
         (Message("g", None, None, Huge()), "too long"),
         (Unknown(200, Huge()), "too long"),
-        (Unknown(7, b""), "no unknown type"),
-        (Unknown(256, b""), "no unknown type"),
+        (Unknown(7, b""), "not an unknown type"),
+        (Unknown(256, b""), "not an unknown type"),
         (Suspect("g", UuidAddress(b"short")), "give 16"),
         (Suspect("g", UuidAddress(U.uuid, "topology-uuid", b"")), "cannot be written in 5.x"),
         (Suspect("g", UuidAddress(U.uuid, "uuid", b"\1")), "cannot be written in 5.x"),
@@ -479,7 +479,7 @@ def test_what_cannot_be_encoded_is_a_local_error(value: Value, complaint: str) -
 
 
 def test_only_values_of_this_format_are_encoded() -> None:
-    with pytest.raises(LocalError, match="no value of this format"):
+    with pytest.raises(LocalError, match="not a value of this format"):
         encode(MessageHead("g", None, None))  # type: ignore[arg-type]
 
 
@@ -697,7 +697,7 @@ def test_long_heads_are_not_remembered() -> None:
 def test_a_known_head_does_not_hide_a_frame_over_the_limit() -> None:
     known = KnownHeads()
     good = encode(Message("demo", U, U2, bytes(100)))
-    limits = Limits(frame=len(good) - 4)
+    limits = FormatLimits(frame=len(good) - 4)
     more = encode(Message("demo", U, U2, bytes(101)))
     buffer = good + more
     assert scan(buffer, 0, len(buffer), known=known, limits=limits)[1:] == (len(good), 0)
@@ -718,7 +718,7 @@ def test_what_is_no_head_is_refused(head: bytes) -> None:
 # Fuzzing: whatever comes, there are values or a DecodeError, and nothing else.
 
 
-TIGHT = Limits(frame=5000, string=300, items=50)
+TIGHT = FormatLimits(frame=5000, string=300, items=50)
 
 
 def outcome(data: bytes, cuts: Iterable[int]) -> tuple[list[Value], str]:
@@ -822,7 +822,7 @@ def member(wanted: int) -> bytes:
 
 @pytest.mark.parametrize("type", [0, 1, 2, 3, 5, 6, 7])
 def test_all_lists_of_a_frame_share_one_budget(type: int) -> None:
-    limits = Limits(items=10)
+    limits = FormatLimits(items=10)
     assert decode(with_members(type, [member(1)] * 10), limits=limits) is not None
     assert decode(with_members(type, [member(9), member(9)]), limits=limits) is not None
     with pytest.raises(DecodeError, match="over the limit") as caught:
@@ -905,5 +905,5 @@ WRONG: list[Any] = [
 
 @pytest.mark.parametrize("value", WRONG, ids=repr)
 def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(value: Value) -> None:
-    with pytest.raises(LocalError, match=r"holds what cannot be written", check=breaks("GR-11")):
+    with pytest.raises(LocalError, match=r"cannot be encoded", check=breaks("GR-11")):
         encode(value)

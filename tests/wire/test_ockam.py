@@ -461,7 +461,7 @@ def test_what_stands_before_bad_bytes_is_not_lost() -> None:
     assert decoder.feed(good[7:] + good + frame(b"\x84\xf6") + good) == [PLAIN, PLAIN]
     assert decoder.error is not None
     for data in (b"", good):
-        with pytest.raises(DecodeError, match="a route is no array") as caught:
+        with pytest.raises(DecodeError, match="a route is not an array") as caught:
             decoder.feed(data)
         assert caught.value.problem == decoder.error.problem
         assert caught.value.offset == decoder.error.offset
@@ -721,12 +721,12 @@ def test_the_head_of_our_text_must_tell_its_length() -> None:
             "is not bytes",
         ),
         ({"onward_route": Route((Address(0, b"x"),) * 256)}, "WK-11", "more than 255 addresses"),
-        ({"id": "xyz"}, "AD-7", "'xyz' is no message id"),
-        ({"id": ID.upper()}, "AD-7", "is no message id"),
-        ({"id": '"' * 32}, "AD-7", "is no message id"),
+        ({"id": "xyz"}, "AD-7", "invalid message id 'xyz'"),
+        ({"id": ID.upper()}, "AD-7", "invalid message id"),
+        ({"id": '"' * 32}, "AD-7", "invalid message id"),
         ({"expiry": -1}, "AD-7", "expiry -1"),
         ({"expiry": 1.5}, "AD-7", "expiry 1.5"),
-        ({"expiry": LAST_INSTANT + 1}, "AD-7", "is no instant"),
+        ({"expiry": LAST_INSTANT + 1}, "AD-7", "invalid expiry"),
         ({"trace_context": "\ud800"}, "AD-8", "UTF-8"),
     ],
 )
@@ -1001,7 +1001,7 @@ def mutations(draw: st.DrawFn) -> bytes:
 
 def outcome(body: bytes, *, patiently: bool = False) -> Message | str:
     try:
-        return ockam._decode_patiently(body, 0, len(body)) if patiently else decode_body(body)
+        return ockam._decode_slowly(body, 0, len(body)) if patiently else decode_body(body)
     except DecodeError as error:
         return str(error)
 
@@ -1099,9 +1099,9 @@ def test_a_long_text_is_checked_and_not_kept(front: bytes) -> None:
 def test_a_long_text_is_utf8_everywhere(front: bytes, at: int) -> None:
     broken = bytearray(front + LONG_ITEM)
     broken[len(front) + 5 + at] = 0xFF
-    with pytest.raises(DecodeError, match="a text is no UTF-8"):
+    with pytest.raises(DecodeError, match="a text is not UTF-8"):
         decode_body(bytes(broken))
-    with pytest.raises(DecodeError, match="a text is no UTF-8"):
+    with pytest.raises(DecodeError, match="a text is not UTF-8"):
         decode_body(front + b"\x7a" + pack(">I", len(LONG) - 1) + LONG[:-1])
 
 

@@ -83,7 +83,7 @@ def test_a_departure_to_an_address_without_bytes_is_refused(data: bytes) -> None
 
 
 def test_a_departure_to_what_is_no_address_is_refused() -> None:
-    with pytest.raises(LocalError, match="is no address of a route"):
+    with pytest.raises(LocalError, match="is not an Address"):
         encode_departure(Message(Route((VIA, "echo")), Route(), b""))  # type: ignore[arg-type]
 
 

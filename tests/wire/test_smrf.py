@@ -224,7 +224,7 @@ def test_other_ttls_come_back(ttl: float) -> None:
 
 @pytest.mark.parametrize("ttl", [-1, 1.5, -NEVER, True, float("nan")])
 def test_what_is_no_instant_is_not_written(ttl: float) -> None:
-    with pytest.raises(LocalError, match=r"is no instant", check=breaks("AD-7")):
+    with pytest.raises(LocalError, match=r"invalid ttl", check=breaks("AD-7")):
         encode(structs.replace(MINIMAL, ttl=ttl))
 
 
@@ -247,7 +247,7 @@ def test_an_encrypted_body_is_left_as_it_is() -> None:
     frame[FLAGS + 2 : FLAGS + 4] = b"\1\1"
     assert decode(bytes(frame)) == sealed
     with pytest.raises(
-        LocalError, match=r"nobody reads an encrypted message", check=breaks("WK-10")
+        LocalError, match=r"encrypted messages are not supported", check=breaks("WK-10")
     ):
         encode(sealed)
 
@@ -701,7 +701,7 @@ def test_frames_come_in_any_kind_of_buffer() -> None:
     ids=str,
 )
 def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(wrong: dict[str, Any]) -> None:
-    with pytest.raises(LocalError, match=r"holds what cannot be written", check=breaks("WK-10")):
+    with pytest.raises(LocalError, match=r"cannot be encoded", check=breaks("WK-10")):
         encode(structs.replace(MINIMAL, **wrong))
 
 

@@ -1,6 +1,7 @@
-"""The command line: it parses, calls, and prints. Nothing else happens here.
+"""The command line: parse arguments, call the library, print results. No other logic lives here.
 
-Exit codes: 0 success, 2 wrong usage, 1 anything else; an error is one line on stderr.
+Exit codes: 0 for success, 2 for incorrect usage, 1 for any other error; an error is one line on
+stderr.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ COMMANDS: Final = (
 """Each is a module of this package with a command of the same name."""
 
 _ON_SPARK: Final = ("demo", "pipeline", "simulate")
-_HELP: Final = """Messages that find their way, and a record of every step.
+_HELP: Final = """Route messages between nodes, and record every hop.
 
 \b
 Examples:
@@ -54,7 +55,7 @@ Examples:
 @click.version_option(__version__, prog_name="waystation")
 @click.pass_context
 def waystation(context: click.Context) -> None:
-    """Say what there is when nothing was asked for."""
+    """Print the help if no command is given."""
     if context.invoked_subcommand is None:
         click.echo(context.get_help())
 
@@ -62,46 +63,46 @@ def waystation(context: click.Context) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, and end the process with its exit code."""
     if arguments is None:
-        _forgo_pandas(sys.argv[1:])
+        _hide_pandas(sys.argv[1:])
     try:
         code = waystation.main(arguments, prog_name="waystation", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:  # a group alone: say what there is
+    except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: print its help
         click.echo(error.ctx.get_help())
         sys.exit(0)
     except click.UsageError as error:
-        sys.exit(_complain(error.format_message(), f"try `{_help_command(error)}`", 2))
+        sys.exit(_print_error(error.format_message(), f"try `{_help_command(error)}`", 2))
     except click.ClickException as error:
-        sys.exit(_complain(error.format_message(), "", 1))
+        sys.exit(_print_error(error.format_message(), "", 1))
     except WaystationError as error:
-        sys.exit(_complain(str(error), "", 1))
+        sys.exit(_print_error(str(error), "", 1))
     except OSError as error:
-        sys.exit(_complain(_said_by_system(error), "", 1))
+        sys.exit(_print_error(_os_error_text(error), "", 1))
     except (KeyboardInterrupt, click.Abort):
-        sys.exit(_complain("interrupted", "", 1))
+        sys.exit(_print_error("interrupted", "", 1))
     sys.exit(code if isinstance(code, int) else 0)
 
 
 class _NoPandas:
-    """Finds that pandas is not there."""
+    """An import finder that reports pandas as not installed."""
 
     def find_spec(self, fullname: str, *_: object) -> None:
         if fullname == "pandas":
             raise ModuleNotFoundError(f"{fullname} is not used here", name=fullname)
 
 
-def _forgo_pandas(arguments: list[str]) -> None:
-    """Have pandas count as not installed in this process, unless Spark may want it.
+def _hide_pandas(arguments: list[str]) -> None:
+    """Hide pandas from this process, unless the command uses Spark.
 
-    Where it is installed, pyarrow imports it with the first value that it converts: a quarter of a
-    second and 40 MiB for something that no command hands it.
+    If pandas is installed, pyarrow imports it when it converts its first value: a quarter of a
+    second and 40 MiB for a library that no other command uses.
     """
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
     if command not in _ON_SPARK:
         sys.meta_path.insert(0, _NoPandas())
 
 
-def _said_by_system(error: OSError) -> str:
-    """What the system says and about which file, without its number for it."""
+def _os_error_text(error: OSError) -> str:
+    """The system's message and the file it is about, without the error number."""
     if not error.strerror:
         return str(error)
     return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
@@ -111,7 +112,7 @@ def _help_command(error: click.UsageError) -> str:
     return f"{error.ctx.command_path if error.ctx else 'waystation'} --help"
 
 
-def _complain(problem: str, advice: str, code: int) -> int:
+def _print_error(problem: str, advice: str, code: int) -> int:
     line = " ".join(problem.split()).rstrip(".?")
     print(f"waystation: {line}{f'; {advice}' if advice else ''}", file=sys.stderr)  # noqa: T201
     return code

@@ -1,6 +1,6 @@
-"""`waystation broker`: a small MQTT 5 broker, until it is told to end.
+"""`waystation broker`: run a small MQTT 5 broker until it is told to stop.
 
-MQTT is an extra (mqtt5): it is imported when the command runs, not by this module.
+MQTT support is an optional extra (mqtt5), so it is imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _number = click.IntRange(min=1)
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the command line says beside the settings."""
+    """Command-line options that are not broker settings."""
 
     listen: str
     metrics: str | None
@@ -36,8 +36,8 @@ class Options(Struct, frozen=True, kw_only=True):
 
 _HELP: Final = """Run a small MQTT 5 broker, for trials and small fleets.
 
-It knows QoS 0 and 1, keeps everything in memory, and ends on SIGTERM or SIGINT, after writing what
-still waits; then it prints what it has counted. In production use Mosquitto, EMQX or HiveMQ.
+It supports QoS 0 and 1 and keeps everything in memory. SIGTERM and SIGINT stop it after it has
+written what is queued; it then prints its counters. In production use Mosquitto, EMQX or HiveMQ.
 
 \b
 Examples:
@@ -55,38 +55,46 @@ Examples:
     metavar="HOST:PORT",
     required=True,
     callback=check_place,
-    help="Where clients connect; MQTT's own port is 1883, with TLS 8883.",
+    help="Address to listen on; the standard MQTT port is 1883, or 8883 with TLS.",
 )
-@click.option("--passwords", metavar="FILE", type=FILE, help="Who may connect (Mosquitto's file).")
+@click.option("--passwords", metavar="FILE", type=FILE, help="Password file in Mosquitto's format.")
 @metrics_option
 @tls_options
 @click.option(
-    "--max-connections", type=_number, default=10_000, help="So many clients at the same time."
+    "--max-connections", type=_number, default=10_000, help="Maximum number of connected clients."
 )
 @click.option(
     "--max-sessions",
     type=_number,
     default=20_000,
-    help="So many sessions, those of clients that are away included.",
+    help="Maximum number of sessions, including those of disconnected clients.",
 )
-@click.option("--max-packet", type=_number, default=17 << 20, help="So many bytes in a packet.")
+@click.option("--max-packet", type=_number, default=17 << 20, help="Maximum packet size in bytes.")
 @click.option(
-    "--max-subscriptions", type=_number, default=100_000, help="So many subscriptions of a client."
+    "--max-subscriptions",
+    type=_number,
+    default=100_000,
+    help="Maximum number of subscriptions per client.",
 )
 @click.option(
-    "--queue", type=_number, default=10_000, help="So many messages may wait for a client."
+    "--queue", type=_number, default=10_000, help="Maximum number of messages queued per client."
 )
 @click.option(
-    "--queue-bytes", type=_number, default=64 << 20, help="So many bytes may wait for a client."
+    "--queue-bytes",
+    type=_number,
+    default=64 << 20,
+    help="Maximum number of bytes queued per client.",
 )
-@click.option("--max-retained", type=_number, default=100_000, help="So many retained messages.")
+@click.option(
+    "--max-retained", type=_number, default=100_000, help="Maximum number of retained messages."
+)
 @click.option(
     "--session-expiry",
     type=_number,
     default=7 * 24 * 3600,
-    help="No session outlives its client by more seconds.",
+    help="Maximum session expiry interval in seconds.",
 )
-@click.option("--verbose", is_flag=True, help="Log more, to stderr.")
+@click.option("--verbose", is_flag=True, help="Log details to stderr.")
 def broker(**given: Any) -> None:
     """Run a broker."""
     from waystation.mqtt.broker import Broker, Passwords, Settings  # noqa: PLC0415 - it needs mqtt5
@@ -107,10 +115,10 @@ def broker(**given: Any) -> None:
 async def _serve(server: Broker, options: Options) -> None:
     from waystation.mqtt.broker import BrokerMetrics  # noqa: PLC0415 - it needs mqtt5
 
-    with stop_signals() as told_to_end:
+    with stop_signals() as stop:
         await server.start(options.listen)
         async with monitoring(BrokerMetrics(server), options.metrics):
             click.echo(f"listening on {server.place}")
-            await told_to_end.wait()
+            await stop.wait()
             await server.drain()
         click.echo(f"counted {server.counts.as_json().decode()}")

@@ -1,4 +1,4 @@
-"""`waystation completion`: a script that lets a shell complete commands, options and values."""
+"""`waystation completion`: print a shell completion script."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SHELLS: Final = ("bash", "fish", "zsh")
 
 _PROGRAM: Final = "waystation"
 _VARIABLE: Final = "_WAYSTATION_COMPLETE"  # click looks for it under this name
-_HELP: Final = """Print the script by which SHELL (bash, fish or zsh) completes `waystation`.
+_HELP: Final = """Print the completion script for SHELL (bash, fish or zsh).
 
-Let the shell read it at its start, or keep it where the shell looks for completions.
+Load it in the shell's startup file, or save it where the shell looks for completions.
 
 \b
 Examples:
-  eval "$(waystation completion bash)"       for this shell; in ~/.bashrc, for all to come
-  eval "$(waystation completion zsh)"        the same, in ~/.zshrc after compinit
+  eval "$(waystation completion bash)"      # current shell; for all shells, put it in ~/.bashrc
+  eval "$(waystation completion zsh)"       # in ~/.zshrc, after compinit
   waystation completion fish > ~/.config/fish/completions/waystation.fish
 """
 
@@ -27,7 +27,7 @@ Examples:
 @click.argument("shell", type=click.Choice(SHELLS), metavar="SHELL")
 @click.pass_context
 def completion(context: click.Context, shell: str) -> None:
-    """Print the script for a shell."""
+    """Print the completion script for a shell."""
     kind = get_completion_class(shell)
     assert kind is not None, shell
     root = context.find_root().command

@@ -1,6 +1,7 @@
-"""`waystation console`: a fleet on a page in a browser.
+"""`waystation console`: watch a fleet in a web browser.
 
-The console is an extra (Starlette, uvicorn, Jinja2): without it, the command says so.
+The console is an optional extra (Starlette, uvicorn, Jinja2); without it the command explains how
+to install it.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from waystation.cli.serving import check_place
 from waystation.core.access import Access
 from waystation.node.runner import run, stop_signals
 
-_HELP: Final = """Show a fleet on a page: topology, connections, routes, subscriptions, messages.
+_HELP: Final = """Serve a web page that shows a fleet: topology, connections, routes, messages.
 
-Each --connect is a node to watch, which must have [status] enabled = true and access rules that let
-this end ask waystation.status. With --journal or --tables the page also explains messages. On
-another host than this machine the page needs a token: --page-token, or one that is made and
-printed.
+Each --connect names a node to watch. The node must have [status] enabled = true and access rules
+that allow requests to waystation.status. With --journal or --tables the page also explains
+messages. If the page listens on a non-loopback address it requires a token: the one given with
+--page-token, or a random one that is printed.
 
 \b
 Examples:
@@ -30,7 +31,7 @@ Examples:
   waystation console --connect tcp://127.0.0.1:4000 --listen 0.0.0.0:8480 --allow-host ops.example
 """
 _ANSWERS_ONLY: Final = Access(())
-"""No watched node can reach another one through the console, in its name."""
+"""Watched nodes can reply, but cannot send to each other through the console."""
 
 
 @click.command(help=_HELP, context_settings=SETTINGS)
@@ -40,32 +41,34 @@ _ANSWERS_ONLY: Final = Access(())
     required=True,
     type=URL,
     metavar="URL",
-    help="A node to watch (repeatable).",
+    help="Node to watch (repeatable).",
 )
 @click.option(
     "--listen",
     metavar="HOST:PORT",
     default="127.0.0.1:8480",
     callback=check_place,
-    help="Where the page is.",
+    help="Address to serve the page on.",
 )
-@click.option("--page-token", help="What a browser has to prove; better in WAYSTATION_PAGE_TOKEN.")
+@click.option(
+    "--page-token", help="Token that browsers must present; prefer WAYSTATION_PAGE_TOKEN."
+)
 @click.option(
     "--allow-host",
     multiple=True,
     metavar="NAME",
-    help="A further name that the page may be asked for under, as behind a proxy.",
+    help="Additional host name to accept, such as that of a proxy (repeatable).",
 )
-@click.option("--journal", type=DIRECTORY, metavar="DIR", help="The journal of the nodes.")
+@click.option("--journal", type=DIRECTORY, metavar="DIR", help="Journal of the nodes.")
 @click.option(
-    "--tables", type=DIRECTORY, metavar="DIR", help="What `waystation pipeline build` wrote."
+    "--tables", type=DIRECTORY, metavar="DIR", help="Tables built by `waystation pipeline build`."
 )
-@click.option("--interval", type=SECONDS, default=1.0, help="Seconds between two looks.")
-@click.option("--name", default="console", help="What this end calls itself.")
-@click.option("--verbose", is_flag=True, help="Log more, to stderr.")
+@click.option("--interval", type=SECONDS, default=1.0, help="Seconds between polls.")
+@click.option("--name", default="console", help="Name of this node.")
+@click.option("--verbose", is_flag=True, help="Log details to stderr.")
 @peer_options
 def console(*, verbose: bool, **options: Any) -> None:
-    """Show a fleet."""
+    """Serve the console."""
     from waystation.console import Settings  # noqa: PLC0415 - an extra
 
     log_to_stderr(verbose=verbose)
@@ -84,10 +87,10 @@ def console(*, verbose: bool, **options: Any) -> None:
 async def _show(name: str, settings: Any, options: dict[str, Any]) -> None:
     from waystation.console import Console  # noqa: PLC0415
 
-    with stop_signals() as told_to_end:
+    with stop_signals() as stop:
         async with (
             node_for(name, settings.connect, options, access=_ANSWERS_ONLY) as node,
-            Console.running(node, settings) as shown,
+            Console.running(node, settings) as served,
         ):
-            click.echo(f"the console is at {shown.url}")
-            await told_to_end.wait()
+            click.echo(f"the console is at {served.url}")
+            await stop.wait()

@@ -1,6 +1,6 @@
-"""A group of commands that are imported when they are called for.
+"""A group of commands that are imported on first use.
 
-Nobody who asks for a rule waits for a router, a web server or Spark to be imported.
+So that `waystation rules` does not wait for a router, a web server or Spark to be imported.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group whose commands lie in modules of their own: `modules` leads from name to module.
+    """A group whose commands are in separate modules: `modules` maps each name to its module.
 
-    Each module has a command of the same name. Commands that were added as usual come with them.
+    Each module defines a command of the same name. Commands can also be added in the usual way.
     """
 
     def __init__(self, *args: Any, modules: Mapping[str, str], **kwargs: Any) -> None:
@@ -23,11 +23,11 @@ class LazyGroup(click.Group):
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names of all, sorted."""
+        """The names of all commands, sorted."""
         return sorted([*super().list_commands(ctx), *self._modules])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name, if there is one."""
+        """The command with this name, or None."""
         module = self._modules.get(cmd_name)
         if module is None:
             return super().get_command(ctx, cmd_name)

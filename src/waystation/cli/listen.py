@@ -1,4 +1,4 @@
-"""`waystation listen`: a name that messages can be sent to, and that prints what comes."""
+"""`waystation listen`: receive messages under a name and print them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from waystation.errors import LocalError
 from waystation.node import Context, Node
 from waystation.node.runner import run, stop_signals
 
-_HELP: Final = """Print what is sent to NAME, one line each, until interrupted.
+_HELP: Final = """Print the messages sent to NAME, one per line, until interrupted.
 
 \b
 Examples:
@@ -28,11 +28,11 @@ Examples:
   waystation listen truck-7 --parent ws://hub.example:80
   waystation listen me --parent tcp://127.0.0.1:4000 --subscribe "truck7/position/+"
 """
-_SHOWN: Final = 200  # bytes of a payload; JSON has them all
+_MAX_SHOWN: Final = 200  # bytes of a payload printed as text; JSON output has all of them
 
 
-class Wish(Struct, frozen=True, kw_only=True):
-    """What to listen to, and where."""
+class ListenOptions(Struct, frozen=True, kw_only=True):
+    """What to listen for, and where."""
 
     name: str
     at: tuple[str, ...]
@@ -49,7 +49,7 @@ def _check_patterns(
     for pattern in value:
         try:
             if len(check_pattern(pattern)) < 2:
-                raise click.BadParameter(f"{pattern!r} names no broadcast", param=parameter)
+                raise click.BadParameter(f"{pattern!r} does not name a broadcast", param=parameter)
         except LocalError as error:
             raise click.BadParameter(f"{error.problem}; {error.hint}", param=parameter) from error
     return value
@@ -57,66 +57,74 @@ def _check_patterns(
 
 @click.command(help=_HELP, context_settings=SETTINGS)
 @click.argument("name")
-@click.option("--at", multiple=True, type=URL, metavar="URL", help="Let peers connect here.")
-@click.option("--parent", type=URL, metavar="URL", help="Connect to this hub, as its leaf.")
+@click.option(
+    "--at",
+    multiple=True,
+    type=URL,
+    metavar="URL",
+    help="Address on which to accept peers (repeatable).",
+)
+@click.option("--parent", type=URL, metavar="URL", help="Hub to connect to as a leaf.")
 @click.option(
     "--subscribe",
     multiple=True,
     metavar="PATTERN",
     callback=_check_patterns,
-    help="Print broadcasts too: provider/broadcast[/partition], with + and *.",
+    help="Also print broadcasts: provider/broadcast[/partition], with wildcards + and *.",
 )
-@click.option("--echo", is_flag=True, help="Answer each message with its own payload.")
-@click.option("--hub", is_flag=True, help="Let peers announce names, and pass messages on.")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("--echo", is_flag=True, help="Reply to each message with its own payload.")
+@click.option(
+    "--hub", is_flag=True, help="Accept announcements from peers and forward their messages."
+)
+@click.option("--count", type=click.IntRange(min=1), help="Exit after this many messages.")
 @json_option
 @peer_options
 def listen(*, as_json: bool, **options: Any) -> None:
-    """Listen, and print."""
-    wish = Wish(**{name: options.pop(name) for name in Wish.__struct_fields__})
-    if not wish.at and wish.parent is None:
-        raise click.UsageError("nobody could reach it; give --at, --parent or both")
-    run(_listen(wish, options, _Printer(wish.count, as_json=as_json)))
+    """Listen and print."""
+    wanted = ListenOptions(**{name: options.pop(name) for name in ListenOptions.__struct_fields__})
+    if not wanted.at and wanted.parent is None:
+        raise click.UsageError("no peer could reach this node; give --at, --parent or both")
+    run(_listen(wanted, options, _Printer(wanted.count, as_json=as_json)))
 
 
-async def _listen(wish: Wish, options: dict[str, Any], printer: _Printer) -> None:
-    urls = [*wish.at, *([] if wish.parent is None else [wish.parent])]
-    with stop_signals() as told_to_end:
-        async with node_for(wish.name, urls, options, hub=wish.hub) as node:
-            printer.done = told_to_end
-            starting = asyncio.ensure_future(_start(node, wish, printer))
-            ending = asyncio.ensure_future(told_to_end.wait())
-            try:  # a parent may take long to be reached
-                await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+async def _listen(wanted: ListenOptions, options: dict[str, Any], printer: _Printer) -> None:
+    urls = [*wanted.at, *([] if wanted.parent is None else [wanted.parent])]
+    with stop_signals() as stop:
+        async with node_for(wanted.name, urls, options, hub=wanted.hub) as node:
+            printer.done = stop
+            starting = asyncio.ensure_future(_start(node, wanted, printer))
+            stopping = asyncio.ensure_future(stop.wait())
+            try:  # connecting to a parent may take a while
+                await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
                 if starting.done():
-                    starting.result()  # or what it raised
-                    await ending
+                    starting.result()  # raises if starting failed
+                    await stopping
             finally:
                 starting.cancel()
-                ending.cancel()
+                stopping.cancel()
 
 
-async def _start(node: Node, wish: Wish, printer: _Printer) -> None:
+async def _start(node: Node, wanted: ListenOptions, printer: _Printer) -> None:
     async def handle(message: Message, context: Context) -> None:
         printer.show(message)
-        if wish.echo:
+        if wanted.echo:
             await context.reply(message.payload)
 
-    node.start_worker((wish.name,), handle)
-    for pattern in wish.subscribe:
+    node.start_worker((wanted.name,), handle)
+    for pattern in wanted.subscribe:
         provider, broadcast, *partition = pattern.split("/")
         show = partial(printer.show, pattern=pattern)
         node.subscribe(provider, broadcast, partition, callback=show)
-    for url in wish.at:
+    for url in wanted.at:
         listening = await node.listen(url)
         printer.say(f"listening on {listening.url}")
-    if wish.parent is not None:
-        session = await node.connect(wish.parent, parent=True)
-        printer.say(f"connected to {session.peer or 'a peer without a name'} at {wish.parent}")
+    if wanted.parent is not None:
+        session = await node.connect(wanted.parent, parent=True)
+        printer.say(f"connected to {session.peer or 'an unnamed peer'} at {wanted.parent}")
 
 
 class _Printer:
-    """Prints messages until there were enough of them, or nobody reads any more."""
+    """Prints messages until there were enough of them, or until stdout is closed."""
 
     def __init__(self, count: int | None, *, as_json: bool) -> None:
         self.done = asyncio.Event()
@@ -124,7 +132,7 @@ class _Printer:
         self._as_json = as_json
 
     def say(self, text: str) -> None:
-        """Tell people how it goes; programs read what comes after it."""
+        """Print a status line to stderr; stdout is for messages only."""
         click.echo(text, err=True)
 
     def show(self, message: Message, pattern: str | None = None) -> None:
@@ -133,7 +141,7 @@ class _Printer:
             return
         try:
             click.echo(_json(message, pattern) if self._as_json else _line(message))
-        except OSError:  # whoever read it is gone
+        except OSError:  # the reader of stdout is gone
             self.done.set()
         if self._left is not None:
             self._left -= 1
@@ -156,14 +164,14 @@ def _json(message: Message, pattern: str | None) -> str:
 def _line(message: Message) -> str:
     now = datetime.now(UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
     hops = message.return_route.addresses
-    back = " => ".join(address.name for address in hops) or "nowhere to answer to"
+    back = " => ".join(address.name for address in hops) or "no return route"
     what = message.onward_route.addresses[0].name
-    return f"{now} {what} from {back}: {_shown(message.payload)}"
+    return f"{now} {what} from {back}: {_payload_text(message.payload)}"
 
 
-def _shown(payload: bytes) -> str:
-    """A payload on one line, and harmless to a terminal."""
-    part = payload[:_SHOWN]
+def _payload_text(payload: bytes) -> str:
+    """A payload on one line, without control characters."""
+    part = payload[:_MAX_SHOWN]
     text = part.decode("utf-8", "replace")
     if not text.isprintable():
         text = repr(part)

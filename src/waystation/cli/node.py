@@ -1,4 +1,4 @@
-"""`waystation node`: the node that a file describes, until it is told to end."""
+"""`waystation node`: run the node that a configuration file describes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from waystation.config import Plan, Problem, check_file, running
 from waystation.config.running import Running
 from waystation.node.runner import run, stop_signals
 
-_HELP: Final = """Run a node: its listeners, parents, workers, limits, TLS, journal and access rules
-are in a TOML file.
+_HELP: Final = """Run a node from a TOML file: listeners, parents, workers, limits, TLS, journal,
+access rules.
 
-It ends on SIGTERM or SIGINT, after its workers have finished what they have.
+SIGTERM and SIGINT stop it after its workers have finished the messages they hold.
 
 \b
 Examples:
@@ -35,20 +35,20 @@ Examples:
     metavar="FILE",
     required=True,
     type=FILE,
-    help="The file that describes the node.",
+    help="Configuration file of the node.",
 )
 @metrics_option
-@click.option("--check", is_flag=True, help="Only look for mistakes in the file.")
-@click.option("--verbose", is_flag=True, help="Log who comes and goes, to stderr.")
+@click.option("--check", is_flag=True, help="Check the file and exit.")
+@click.option("--verbose", is_flag=True, help="Log sessions that open and close to stderr.")
 @json_option
 def node(config: Path, *, metrics: str | None, check: bool, verbose: bool, as_json: bool) -> int:
-    """Run a node, or check its file."""
+    """Run a node, or check its configuration file."""
     log_to_stderr(verbose=verbose)
     plan, problems = check_file(config)
     if plan is None:
         return _refuse(config, problems, as_json=as_json)
     if check:
-        click.echo("[]" if as_json else f"{config}: no mistakes")
+        click.echo("[]" if as_json else f"{config}: no problems")
         return 0
     if metrics is not None:
         plan = msgspec.structs.replace(plan, metrics=metrics)
@@ -65,16 +65,16 @@ def _refuse(config: Path, problems: list[Problem], *, as_json: bool) -> int:
         raise click.ClickException(str(problems[0]))
     for problem in problems:
         click.echo(str(problem), err=True)
-    raise click.ClickException(f"{config} has {len(problems)} mistakes")
+    raise click.ClickException(f"{config} has {len(problems)} problems")
 
 
 async def _serve(plan: Plan, *, as_json: bool) -> None:
-    with stop_signals() as told_to_end:
+    with stop_signals() as stop:
         async with AsyncExitStack() as ends:
             starting = asyncio.create_task(ends.enter_async_context(running(plan)))
-            told = asyncio.create_task(told_to_end.wait())
-            await asyncio.wait({starting, told}, return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():  # it waits for a peer, and nobody wants it any more
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():  # still waiting for a peer: give up
                 starting.cancel()
                 await asyncio.wait({starting})
                 return
@@ -82,9 +82,9 @@ async def _serve(plan: Plan, *, as_json: bool) -> None:
                 live = starting.result()
             finally:
                 if starting.exception():
-                    told.cancel()
+                    stopping.cancel()
             _announce(plan, live, as_json=as_json)
-            await told
+            await stopping
 
 
 def _announce(plan: Plan, live: Running, *, as_json: bool) -> None:
@@ -92,8 +92,9 @@ def _announce(plan: Plan, live: Running, *, as_json: bool) -> None:
     urls = [listening.url for listening in live.listening]
     metrics = None if live.monitor is None else f"http://{live.monitor.place}/metrics"
     if as_json:
-        told = {"node": name, "listening": urls} | ({} if metrics is None else {"metrics": metrics})
-        click.echo(msgspec.json.encode(told).decode())
+        more = {} if metrics is None else {"metrics": metrics}
+        fields = {"node": name, "listening": urls, **more}
+        click.echo(msgspec.json.encode(fields).decode())
         return
     if metrics is not None:
         click.echo(f"metrics on {metrics}")

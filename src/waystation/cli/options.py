@@ -1,6 +1,6 @@
-"""Options that many commands share, and how all of them read theirs.
+"""Options and parameter types that several commands share.
 
-No command lives here.
+No command is defined here.
 """
 
 from __future__ import annotations
@@ -16,81 +16,81 @@ import click
 from waystation.errors import LocalError, quote
 
 SETTINGS: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
-"""How a command reads its options."""
+"""Context settings of every command: environment variables, and defaults shown in the help."""
 
 
 class Numbers(click.FloatRange):
-    """Numbers in a range; click's own lets through what is no number at all."""
+    """A number in a range, without NaN, which click's own type accepts."""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """The number."""
+        """The number, if it is a valid one."""
         found: float = super().convert(value, param, ctx)
         if math.isnan(found):
-            self.fail(f"{value!r} is no number", param, ctx)
+            self.fail(f"{value!r} is not a number", param, ctx)
         return found
 
 
 SECONDS: Final = Numbers(min=0, min_open=True, max=10**9, max_open=True)
 TABLES: Final = ("members", "messages", "nodes", "routes", "subscriptions")
-"""What a journal has."""
+"""The tables of a journal."""
 
 DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 json_option = click.option(
-    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON and nothing else."
+    "--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON only."
 )
 journal_option = click.option(
     "--journal",
     metavar="DIR",
     required=True,
     type=DIRECTORY,
-    help="The journal to read; nothing in it is changed.",
+    help="Journal to read; it is not modified.",
 )
 tables_option = click.option(
     "--out",
     metavar="DIR",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the tables go; those that are there are replaced.",
+    help="Output directory of the tables; existing ones are replaced.",
 )
 master_option = click.option(
-    "--master", metavar="URL", default="local[*]", help="The Spark to run on, as spark://host:7077."
+    "--master", metavar="URL", default="local[*]", help="Spark master, such as spark://host:7077."
 )
 
 
 def nodes_in(directory: Path) -> set[str]:
-    """The nodes that a journal has anything of."""
-    import_module("waystation.journal")  # it says what to install
+    """The names of the nodes that a journal has files of."""
+    import_module("waystation.journal")  # raises an error that says what to install
     from waystation.journal.layout import all_nodes  # noqa: PLC0415 - it needs pyarrow
 
     return set(all_nodes(directory))
 
 
 def check_is_journal(directory: Path) -> set[str]:
-    """Refuse a directory that no node has ever kept a journal in; the nodes that it has."""
+    """Return the nodes of a journal, or raise a LocalError if the directory is not a journal."""
     nodes = nodes_in(directory)
-    begun = directory.glob(".node=*.lock")  # by a node that has told of nothing yet
+    begun = directory.glob(".node=*.lock")  # of nodes that have not written a record yet
     if not nodes and not any(begun):
         raise LocalError(
-            f"{quote(str(directory))} is no journal: it has none of {', '.join(TABLES)}",
+            f"{quote(str(directory))} is not a journal: it has none of {', '.join(TABLES)}",
             rule="OB-5",
-            hint="give the directory that nodes keep their journal in",
+            hint="give the directory that the nodes write their journal to",
         )
     return nodes
 
 
 class Checked(click.ParamType[str]):
-    """A text that stays as it is, if `check` has nothing against it."""
+    """Text that must pass `check`, and is passed on unchanged."""
 
     def __init__(self, name: str, check: Callable[[str], object]) -> None:
         self.name = name
         self._check = check
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """The text; a LocalError of the check tells what is wrong, and what to do."""
+        """The text; a LocalError raised by the check becomes a usage error."""
         try:
             self._check(value)
         except LocalError as error:

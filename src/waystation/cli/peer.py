@@ -1,6 +1,6 @@
-"""Options that say how to reach a peer, and the node that does: for `send`, `listen` and `top`.
+"""Options for connecting to peers, and a node configured with them; for `send`, `listen`, `top`.
 
-No command lives here.
+No command is defined here.
 """
 
 from __future__ import annotations
@@ -20,28 +20,34 @@ from waystation.node import Node
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 URL: Final = Checked("url", split_url)
-"""A place on the network with its transport: `tcp://host:port`."""
+"""A network address with its transport: `tcp://host:port`."""
 
 _OPTIONS: Final = (
-    click.option("--token", help="The shared secret; better in WAYSTATION_TOKEN or a file."),
-    click.option("--token-file", type=FILE, help="A file whose first line is the token."),
-    click.option("--tls", is_flag=True, help="Use TLS, and believe whom the system believes."),
-    click.option("--tls-authorities", type=FILE, help="Use TLS, and believe these instead."),
-    click.option("--tls-certificate", type=FILE, help="Who we are; a TLS listener needs it."),
-    click.option("--tls-key", type=FILE, help="The key of the certificate."),
-    click.option("--tls-name", help="The name in the peer's certificate, if not its host."),
+    click.option("--token", help="Shared secret; prefer WAYSTATION_TOKEN or --token-file."),
+    click.option("--token-file", type=FILE, help="File whose first line is the token."),
+    click.option("--tls", is_flag=True, help="Use TLS with the system's trusted certificates."),
+    click.option(
+        "--tls-authorities", type=FILE, help="Use TLS and trust only these CA certificates (PEM)."
+    ),
+    click.option(
+        "--tls-certificate",
+        type=FILE,
+        help="Certificate of this side (PEM); required to listen with TLS.",
+    ),
+    click.option("--tls-key", type=FILE, help="Private key of the certificate (PEM)."),
+    click.option("--tls-name", help="Name expected in the peer's certificate, if not its host."),
 )
 
 
 def peer_options(command: Command) -> Command:
-    """Add the options for tokens and TLS; the command gets them all as `peer`."""
+    """Add the options for tokens and TLS to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
 
 
 def node_for(name: str, urls: Iterable[str], options: dict[str, Any], **more: Any) -> Node:
-    """A node that can reach these places."""
+    """A node with the transports, token and TLS settings to reach these URLs."""
     tls = _tls(options)
     schemes = {"tcp"} | {split_url(url)[0] for url in urls}
     transports = []
@@ -49,12 +55,12 @@ def node_for(name: str, urls: Iterable[str], options: dict[str, Any], **more: An
         kind = SCHEMES[scheme]
         transports.append(kind.load_transport()(**({"tls": tls} if kind.has_tls else {})))
         if tls is not None and not kind.has_tls:
-            raise click.UsageError(f"{scheme} cannot be encrypted; leave the --tls options out")
+            raise click.UsageError(f"{scheme} does not support TLS; remove the --tls options")
     return Node(name, transports=transports, token=_token(options), **more)
 
 
 def payload_fields(payload: bytes) -> dict[str, str]:
-    """A payload in JSON: as text if it is one.
+    """The JSON fields of a payload: as text if it is UTF-8, otherwise in base64.
 
     >>> payload_fields(b"hello"), payload_fields(bytes([255]))
     ({'payload': 'hello'}, {'payload_base64': '/w=='})
@@ -71,7 +77,7 @@ def _token(options: dict[str, Any]) -> str | None:
     if file is None:
         return token
     if token is not None:
-        raise click.UsageError("--token and --token-file are both given; give one of them")
+        raise click.UsageError("both --token and --token-file are given; give only one")
     lines = file.read_text("utf-8").splitlines()
     if not lines or not lines[0].strip():
         raise click.UsageError(
@@ -85,5 +91,5 @@ def _tls(options: dict[str, Any]) -> Tls | None:
     if not options["tls"] and not any(given.values()):
         return None
     tls = Tls(**given)
-    tls.for_dialler()  # files that cannot be used are told of at once, not when somebody dials
+    tls.for_dialler()  # report unusable files now, not when dialing
     return tls

@@ -1,6 +1,6 @@
-"""`waystation pipeline`: the tables of the past, from a journal, by Spark.
+"""`waystation pipeline`: build tables from a journal with Spark, and query them.
 
-Spark is an extra: it is imported when a command runs, not by this module.
+Spark is an optional extra, so it is imported only when a command runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from waystation.cli.options import (
     master_option,
     tables_option,
 )
-from waystation.cli.spark import drawn, spark_session
+from waystation.cli.spark import progress_display, spark_session
 from waystation.errors import quote
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-_GROUP: Final = """Build the tables of the past from a journal, or keep them up to date.
+_GROUP: Final = """Build history tables from a journal, keep them up to date, and report on them.
 
 \b
 Examples:
@@ -59,10 +59,10 @@ Examples:
     },
 )
 def pipeline() -> None:
-    """The commands that need Spark, or what it built."""
+    """The commands that need Spark or the tables it built."""
 
 
-_BUILD: Final = """Read a journal and write all tables, each whole or not at all.
+_BUILD: Final = """Read a journal and write all tables, each atomically.
 
 \b
 Examples:
@@ -76,8 +76,12 @@ Examples:
 @journal_option
 @tables_option
 @master_option
-@click.option("--since", type=Instant(), help="Only messages from this time on; 2h: so long ago.")
-@click.option("--until", type=Instant(), help="Only what happened before this time.")
+@click.option(
+    "--since",
+    type=Instant(),
+    help="Only messages from this time on (2026-05-01T12:00, or 2h: two hours ago).",
+)
+@click.option("--until", type=Instant(), help="Only events before this time.")
 @click.option("--node", multiple=True, help="Only this node (repeatable).")
 @json_option
 def build(
@@ -91,11 +95,11 @@ def build(
     as_json: bool,
 ) -> None:
     """Build all tables."""
-    _check_asked(journal, node, since, until)
+    _check_selection(journal, node, since, until)
     with spark_session(master) as spark:
         from waystation.pipeline import build as build_tables  # noqa: PLC0415
 
-        with drawn() as display:
+        with progress_display() as display:
             summary = build_tables(
                 journal,
                 out,
@@ -112,34 +116,34 @@ def build(
             click.echo(line)
 
 
-def _check_asked(
+def _check_selection(
     journal: Path, nodes: tuple[str, ...], since: int | None, until: int | None
 ) -> None:
-    """Refuse to look for what cannot be there, before Spark is started."""
+    """Reject options that cannot match anything, before Spark is started."""
     if find_spec("pyspark") is None:
-        import_module("waystation.pipeline")  # it says what to install
+        import_module("waystation.pipeline")  # raises an error that says what to install
     known = check_is_journal(journal)
     for node in nodes:
         if node not in known:
-            raise click.UsageError(f"nothing in {journal} is of a node {quote(node)}")
+            raise click.UsageError(f"{journal} has no node {quote(node)}")
     if since is not None and until is not None and since >= until:
-        raise click.UsageError("--since is not before --until")
+        raise click.UsageError("--since must be before --until")
 
 
 class _Stages:
-    """Draws the stages of a build: one line for each table, with its rows."""
+    """Displays the progress of a build: one line per table, with its rows."""
 
     def __init__(self, display: Display) -> None:
         self._display = display
         self._lines: dict[str, TaskID] = {}
 
-    def __call__(self, told: Progress) -> None:
-        line = self._lines.get(told.table)
+    def __call__(self, step: Progress) -> None:
+        line = self._lines.get(step.table)
         if line is None:
-            stage = f"{told.number}/{told.of} {told.table}"
-            line = self._lines[told.table] = self._display.add_task(stage, total=None, done="")
-        done = f"{told.rows:,} rows" if told.rows else ""
-        if told.state == "done":
+            stage = f"{step.number}/{step.of} {step.table}"
+            line = self._lines[step.table] = self._display.add_task(stage, total=None, done="")
+        done = f"{step.rows:,} rows" if step.rows else ""
+        if step.state == "done":
             self._display.update(line, completed=1, total=1, done=done)
         else:
             self._display.update(line, done=done)
@@ -147,7 +151,7 @@ class _Stages:
 
 def _summary_lines(summary: Summary) -> list[str]:
     read = [f"{rows:,} rows of {table}" for table, rows in summary.rows_in.items() if rows]
-    lines = [f"read {', '.join(read) or 'nothing: no row is of that time'}"]
+    lines = [f"read {', '.join(read) or 'nothing: no rows in that time range'}"]
     built = [
         (name, f"{table.rows:,} rows", f"{table.bytes / 1e6:,.1f} MB", f"{table.seconds:.1f} s")
         for name, table in summary.tables.items()
@@ -159,7 +163,7 @@ def _summary_lines(summary: Summary) -> list[str]:
     return lines
 
 
-_TABLE: Final = """Print the routing tables as they were at one moment.
+_TABLE: Final = """Print the routing tables as they were at a point in time.
 
 \b
 Examples:
@@ -173,13 +177,18 @@ _INSTANTS: Final = ("expiry", "valid_from")
 
 @pipeline.command(help=_TABLE, context_settings=SETTINGS)
 @journal_option
-@click.option("--at", required=True, type=Instant(), help="The moment; 15m: so long ago.")
+@click.option(
+    "--at",
+    required=True,
+    type=Instant(),
+    help="Point in time (2026-05-01T12:00, or 15m: 15 minutes ago).",
+)
 @click.option("--node", help="Only this node.")
 @master_option
 @json_option
 def table(*, journal: Path, at: int, node: str | None, master: str, as_json: bool) -> None:
-    """Print the routing tables at one moment."""
-    _check_asked(journal, () if node is None else (node,), None, None)
+    """Print the routing tables at a point in time."""
+    _check_selection(journal, () if node is None else (node,), None, None)
     with spark_session(master) as spark:
         entries = _entries(spark, journal, at, node)
     if as_json:
@@ -213,11 +222,11 @@ def _table_lines(entries: list[dict[str, Any]], at: int) -> list[str]:
     for node in dict.fromkeys(entry["node"] for entry in entries):
         own = [entry for entry in entries if entry["node"] == node]
         lines.append(f"{node}: {len(own):,} entries at {_text(at)}")
-        lines += [f"  {line}" for line in _aligned([_entry_words(entry) for entry in own])]
+        lines += [f"  {line}" for line in _aligned([_entry_cells(entry) for entry in own])]
     return lines or [f"no entries at {_text(at)}"]
 
 
-def _entry_words(entry: dict[str, Any]) -> tuple[str, ...]:
+def _entry_cells(entry: dict[str, Any]) -> tuple[str, ...]:
     marks = [name for name in ("visible", "sticky") if entry[name]]
     return (
         entry["participant"],
@@ -230,7 +239,7 @@ def _entry_words(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Lines with their words one below the other."""
+    """Rows as lines with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip()

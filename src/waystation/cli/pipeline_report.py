@@ -1,6 +1,6 @@
-"""`waystation pipeline report`: the built tables as one page with pictures.
+"""`waystation pipeline report`: write an HTML report about the built tables.
 
-What it needs is an extra: it is imported when the command runs, not by this module.
+Its dependencies are an optional extra, so they are imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from waystation.cli.options import DIRECTORY, SETTINGS
-from waystation.cli.spark import drawn
+from waystation.cli.spark import progress_display
 
 if TYPE_CHECKING:
     from waystation.pipeline.report import Progress
 
-_HELP: Final = """Write one page of HTML with pictures about the tables that `build` wrote.
+_HELP: Final = """Write an HTML report with charts about the tables that `build` wrote.
 
-It shows the topology with traffic and drops, drops by reason over time, what was expected against
-what happened, the health of each node, latency by hop and transport, route churn, stale routes and
-fan-out. The page needs no network and no other file.
+It shows the topology with traffic and drops, drops by reason over time, expected against actual
+outcomes, the health of each node, latency by hop and transport, route churn, stale routes and
+fan-out. The page is a single file and needs no network.
 
-Every row is counted; nothing is sampled. Percentiles of latency are right to within three percent.
-Where there is more than a page can show, the page says how much of it is shown.
+Every row is counted; nothing is sampled. Latency percentiles are accurate to within three percent.
+Where there is more data than a page can show, the page says how much of it is shown.
 
 \b
 Examples:
@@ -38,27 +38,27 @@ Examples:
     metavar="DIR",
     required=True,
     type=DIRECTORY,
-    help="What `waystation pipeline build` wrote; nothing in it is changed.",
+    help="Tables built by `waystation pipeline build`; they are not modified.",
 )
 @click.option(
     "--out",
     metavar="FILE.html",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The page; one that is there is replaced.",
+    help="HTML file to write; an existing file is replaced.",
 )
-@click.option("--title", help="What stands above it; the name of the directory, unless given.")
+@click.option("--title", help="Title of the report; the name of the directory by default.")
 def report(*, tables: Path, out: Path, title: str | None) -> None:
     """Write the report."""
     from waystation.pipeline.report import write_report  # noqa: PLC0415
 
-    with drawn() as display:
+    with progress_display() as display:
         line = display.add_task("report", total=None, done="")
 
-        def tell(told: Progress) -> None:
-            display.update(line, completed=told.number - 1, total=told.of, done=told.stage)
+        def show(step: Progress) -> None:
+            display.update(line, completed=step.number - 1, total=step.of, done=step.stage)
 
-        written = write_report(tables, out, title=title, progress=tell)
+        written = write_report(tables, out, title=title, progress=show)
     click.echo(
         f"wrote {written.out} ({written.bytes / 1e3:,.0f} kB): {written.nodes:,} nodes, "
         f"{written.messages:,} messages, {written.drops:,} drops"

@@ -1,6 +1,6 @@
-"""`waystation pipeline watch`: tables that follow a journal as it grows, and alerts.
+"""`waystation pipeline watch`: keep tables up to date with a growing journal, and raise alerts.
 
-Spark is an extra: it is imported when the command runs, not by this module.
+Spark is an optional extra, so it is imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from waystation.errors import WaystationError
 if TYPE_CHECKING:
     from waystation.pipeline.watching import Alert, Batch, Watched
 
-_HELP: Final = """Keep the tables up to date with a journal that grows.
+_HELP: Final = """Keep the tables up to date with a growing journal.
 
-After each batch the tables in OUT are those that `pipeline build` would make of the same files.
-CHECKPOINT remembers what was done; after a crash, start it again. Ctrl-C ends it after the batch
-at hand. Alerts go to stderr, and to --alert-file and --alert-route if these are given.
+After each batch the tables in OUT equal those that `pipeline build` would make from the same files.
+CHECKPOINT holds the progress; after a crash, run the same command again. Ctrl-C stops it after the
+current batch. Alerts go to stderr, and to --alert-file and --alert-route if given.
 
 \b
 Examples:
@@ -61,22 +61,22 @@ _ALERT_WAIT: Final = 5.0
     metavar="DIR",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="What was done so far; belongs to this journal and these tables.",
+    help="Directory for the progress; use one per journal and output directory.",
 )
-@click.option("--once", is_flag=True, help="End when all that is there now was taken in.")
+@click.option("--once", is_flag=True, help="Exit when all files that exist now are processed.")
 @click.option(
     "--every",
     type=Numbers(min=0),
     default=5.0,
     metavar="SECONDS",
-    help="Begin a batch so often, if there is something new.",
+    help="Seconds between the starts of batches, if there are new files.",
 )
 @click.option(
     "--files",
     type=click.IntRange(min=1),
     default=1_000,
     metavar="N",
-    help="Take in so many files in one batch at the most.",
+    help="Maximum number of files in a batch.",
 )
 @master_option
 @click.option(
@@ -84,40 +84,40 @@ _ALERT_WAIT: Final = 5.0
     type=Numbers(0, 1),
     default=0.1,
     metavar="SHARE",
-    help="Tell when a node drops more of a batch's messages; 0: never.",
+    help="Alert if a node drops more than this fraction of a batch's messages; 0 to disable.",
 )
 @click.option(
     "--alert-flaps",
     type=click.IntRange(min=0),
     default=30,
     metavar="N",
-    help="Tell when a route changes more often in a minute; 0: never.",
+    help="Alert if a route changes more often than this per minute; 0 to disable.",
 )
 @click.option(
     "--alert-missing",
     type=click.IntRange(min=0),
     default=1,
     metavar="N",
-    help="Tell when a node does not say what became of so many messages; 0: never.",
+    help="Alert if a node records no outcome for this many messages; 0 to disable.",
 )
 @click.option(
     "--alert-file",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Append each alert to this file, as a line of JSON.",
+    help="File to append each alert to, as a line of JSON.",
 )
 @click.option(
     "--alert-route",
     metavar="ROUTE",
     type=Checked("route", Route.parse),
-    help="Send each alert there, as JSON.",
+    help="Route to send each alert along, as JSON.",
 )
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
     envvar="WAYSTATION_JSON",
-    help="Print a line of JSON for each batch, and nothing else.",
+    help="Print only a line of JSON per batch.",
 )
 @peer_options
 def watch(
@@ -139,7 +139,7 @@ def watch(
 ) -> None:
     """Keep the tables up to date."""
     with ExitStack() as held:
-        tellers: list[Callable[[Alert], None]] = [_tell]
+        tellers: list[Callable[[Alert], None]] = [_print_alert]
         if alert_file is not None:
             tellers.append(_Lines(held.enter_context(alert_file.open("a", encoding="utf-8"))))
         if alert_route is not None:
@@ -148,7 +148,7 @@ def watch(
         from waystation.pipeline.watching import Alerts  # noqa: PLC0415 - needs Spark
         from waystation.pipeline.watching import watch as follow  # noqa: PLC0415
 
-        def tell_all(alert: Alert) -> None:
+        def send_all(alert: Alert) -> None:
             for teller in tellers:
                 teller(alert)
 
@@ -162,7 +162,7 @@ def watch(
             once=once,
             every=every,
             files_at_once=files,
-            alerts=Alerts(tell_all, alert_drops, alert_flaps, alert_missing),
+            alerts=Alerts(send_all, alert_drops, alert_flaps, alert_missing),
             progress=display,
             stop=stop,
         )
@@ -174,7 +174,7 @@ def watch(
 
 @contextmanager
 def _stopped_by_signals() -> Iterator[threading.Event]:
-    """An event that Ctrl-C sets; the second one ends all at once."""
+    """An event that Ctrl-C sets; a second Ctrl-C interrupts at once."""
     stop = threading.Event()
 
     def ask(number: int, frame: Any) -> None:
@@ -192,20 +192,20 @@ def _stopped_by_signals() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-# What is shown
+# Progress
 
 
 @contextmanager
 def _display(*, as_json: bool) -> Iterator[Callable[[Batch], None]]:
-    """A line that is always the last batch on a terminal, else a line for each batch."""
+    """On a terminal, a line that shows the last batch; otherwise one line per batch."""
     if as_json:
-        yield lambda batch: click.echo(_json({"batch": _told(batch)}))
+        yield lambda batch: click.echo(_json({"batch": _batch_fields(batch)}))
         return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda batch: click.echo(_line(batch))
         return
-    waiting = Text("waiting for sealed files …")
+    waiting = Text("waiting for sealed files...")
     with Live(waiting, console=console, transient=True, auto_refresh=False) as live:
         live.refresh()
         yield lambda batch: live.update(_one_line(batch), refresh=True)
@@ -217,7 +217,7 @@ def _one_line(batch: Batch) -> Text:
 
 def _line(batch: Batch) -> str:
     drops = ", ".join(f"{reason} {count:,}" for reason, count in batch.dropped.items())
-    words = [
+    parts = [
         f"batch {batch.number}",
         f"{batch.rows:,} rows of {batch.files:,} files",
         f"{batch.rows_per_second:,.0f} rows/s",
@@ -225,14 +225,14 @@ def _line(batch: Batch) -> str:
         f"dropped {drops}" if drops else "nothing dropped",
     ]
     if batch.missing:
-        words.append(f"{batch.missing:,} missing")
+        parts.append(f"{batch.missing:,} missing")
     if batch.rejected:
-        words.append(f"{batch.rejected:,} rejected")
-    return " | ".join(words)
+        parts.append(f"{batch.rejected:,} rejected")
+    return " | ".join(parts)
 
 
 def _span(seconds: float) -> str:
-    """How long, in a unit that suits it.
+    """A duration in a suitable unit.
 
     >>> _span(3.14), _span(400), _span(90_000)
     ('3.1 s', '6.7 min', '25.0 h')
@@ -245,12 +245,12 @@ def _span(seconds: float) -> str:
 
 def _summary(done: Watched) -> str:
     return (
-        f"took in {done.rows:,} rows of {done.files:,} files in {done.batches:,} batches, "
+        f"processed {done.rows:,} rows of {done.files:,} files in {done.batches:,} batches, "
         f"{done.seconds:.1f} s; the tables are in {done.out}"
     )
 
 
-def _told(batch: Batch) -> dict[str, Any]:
+def _batch_fields(batch: Batch) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(batch)
     del found["reports"]
     return {**found, "rows_per_second": round(batch.rows_per_second, 1)}
@@ -260,15 +260,15 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-# Who hears of alerts
+# Alerts
 
 
-def _tell(alert: Alert) -> None:
+def _print_alert(alert: Alert) -> None:
     print(f"waystation: {alert.text}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 class _Lines:
-    """Alerts as lines of a file."""
+    """Appends alerts to a file, one line each."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -280,7 +280,7 @@ class _Lines:
 
 @contextmanager
 def _fabric(route: str, peer: dict[str, Any]) -> Iterator[Callable[[Alert], None]]:
-    """Alerts as messages, from a node that lives in a thread of its own."""
+    """Sends alerts as messages, from a node that runs in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="waystation alerts", daemon=True)
     thread.start()
@@ -294,7 +294,7 @@ def _fabric(route: str, peer: dict[str, Any]) -> Iterator[Callable[[Alert], None
         try:
             verdict = sent.result(_ALERT_WAIT)
         except (TimeoutError, WaystationError) as error:
-            _complain(route, str(error) or "no session in time")
+            _complain(route, str(error) or "timed out while connecting")
         else:
             if verdict.outcome == "DROPPED":
                 _complain(route, str(verdict.reason))
@@ -315,5 +315,5 @@ def _fabric(route: str, peer: dict[str, Any]) -> Iterator[Callable[[Alert], None
 
 
 def _complain(route: str, problem: str) -> None:
-    line = f"waystation: an alert did not go to {route}: {problem}"
+    line = f"waystation: could not send an alert to {route}: {problem}"
     print(line, file=sys.stderr, flush=True)  # noqa: T201

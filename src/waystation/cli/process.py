@@ -1,4 +1,4 @@
-"""What a command asks of its process: open files, and where its log goes."""
+"""Process-wide settings of a command: the limit of open files, and logging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SPARE_FILES: Final = 64
 
 
 def allow_files(connections: int) -> None:
-    """Each connection is an open file; ask for as many as the system grants."""
+    """Raise the limit of open files towards this many connections, as far as the system allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + _SPARE_FILES
     if hard != resource.RLIM_INFINITY:
@@ -20,7 +20,7 @@ def allow_files(connections: int) -> None:
 
 
 def log_to_stderr(*, verbose: bool) -> None:
-    """Log warnings, and with `verbose` also what goes on, one line each."""
+    """Log warnings to stderr, one line each; with `verbose`, details as well."""
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(message)s",

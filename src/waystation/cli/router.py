@@ -1,6 +1,6 @@
-"""`waystation router`: a gossip router for JGroups' members, until it is told to end.
+"""`waystation router`: run a gossip router for JGroups members until it is told to stop.
 
-The journal is an extra (pyarrow): it is imported when it is asked for, not by this module.
+The journal is an optional extra (pyarrow), so it is imported only if --journal is given.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _SETTINGS: Final = {
     "max_connections": "connections",
     "max_message": "message",
 }
-"""Options whose names differ from those of their settings."""
+"""The settings of options that have another name."""
 
 _number = click.IntRange(min=1)
 _seconds = Numbers(min=0, min_open=True)
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """Options that are not settings of the router."""
+    """Command-line options that are not router settings."""
 
     listen: str
     metrics: str | None
@@ -49,7 +49,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
 _HELP: Final = """Run a gossip router for JGroups 2.12 and 5.x, both on one port.
 
-It ends on SIGTERM or SIGINT, after writing what still waits.
+SIGTERM and SIGINT stop it after it has written what is queued.
 
 \b
 Examples:
@@ -67,23 +67,28 @@ Examples:
     metavar="HOST:PORT",
     required=True,
     callback=check_place,
-    help="Where members connect; JGroups' own default port is 12001.",
+    help="Address to listen on; the JGroups default port is 12001.",
 )
 @metrics_option
 @click.option(
     "--journal",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep a journal of membership changes and dropped messages.",
+    help="Write a journal of membership changes and dropped messages.",
 )
 @click.option(
     "--journal-messages",
     is_flag=True,
-    help="Also journal messages that were passed on; the router is several times slower.",
+    help="Also journal forwarded messages; this makes the router several times slower.",
 )
 @click.option("--name", default="router", help="Name of the router in the journal.")
 @tls_options
-@click.option("--admission", metavar="FILE", type=FILE, help="Who may use which group (TOML).")
+@click.option(
+    "--admission",
+    metavar="FILE",
+    type=FILE,
+    help="Admission rules: who may use which group (TOML).",
+)
 @click.option(
     "--max-groups", type=_number, default=_DEFAULT.groups, help="Maximum number of groups."
 )
@@ -91,13 +96,13 @@ Examples:
     "--max-members",
     type=_number,
     default=_DEFAULT.members_per_group,
-    help="Maximum number of members of a group.",
+    help="Maximum number of members per group.",
 )
 @click.option(
     "--max-connection-members",
     type=_number,
     default=_DEFAULT.members_per_connection,
-    help="Maximum number of members over one connection.",
+    help="Maximum number of members per connection.",
 )
 @click.option(
     "--max-connections",
@@ -106,42 +111,39 @@ Examples:
     help="Maximum number of connections.",
 )
 @click.option(
-    "--max-message",
-    type=_number,
-    default=_DEFAULT.message,
-    help="Maximum size of a message, in bytes.",
+    "--max-message", type=_number, default=_DEFAULT.message, help="Maximum message size in bytes."
 )
 @click.option(
     "--queue",
     type=_number,
     default=_DEFAULT.queue,
-    help="Maximum number of bytes that wait for one receiver.",
+    help="Maximum number of bytes queued per receiver.",
 )
 @click.option(
     "--patience",
     type=Numbers(min=0),
     default=_DEFAULT.patience,
-    help="Seconds to hold senders back while a receiver catches up; 0: never.",
+    help="Seconds to hold back senders while a receiver catches up; 0 to never do so.",
 )
 @click.option(
     "--slow-receiver",
     type=click.Choice(["shed", "disconnect"]),
     default=_DEFAULT.slow_receiver,
-    help="Drop what finds a full queue; `disconnect` also ends the receiver, see --stall.",
+    help="When a queue is full: drop messages (`shed`), or also `disconnect` after --stall.",
 )
 @click.option(
     "--stall",
     type=_seconds,
     default=_DEFAULT.stall,
-    help="Seconds after which a receiver that takes nothing is disconnected.",
+    help="Seconds without progress after which --slow-receiver disconnect applies.",
 )
 @click.option(
     "--silence",
     type=_seconds,
     default=_DEFAULT.silence,
-    help="Seconds without a sign of life after which a client is disconnected.",
+    help="Seconds of silence after which a client that sends heartbeats is considered dead.",
 )
-@click.option("--verbose", is_flag=True, help="Log who joins and leaves, to stderr.")
+@click.option("--verbose", is_flag=True, help="Log members that join and leave to stderr.")
 def router(**given: Any) -> None:
     """Run a gossip router."""
     options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
@@ -175,9 +177,9 @@ def _admission(options: Options) -> Admission | None:
 
 
 async def _serve(server: GossipServer, options: Options) -> None:
-    with stop_signals() as told_to_end:
+    with stop_signals() as stop:
         await server.start(options.listen)
         async with monitoring(RouterMetrics(server), options.metrics):
             click.echo(f"listening on {server.place}")
-            await told_to_end.wait()
+            await stop.wait()
             await server.drain()

@@ -1,4 +1,4 @@
-"""`waystation send`: one message or many, to try things and in scripts."""
+"""`waystation send`: send one message or many, interactively or from scripts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from waystation.node import Node
 from waystation.node.requests import REQUEST_PREFIX
 from waystation.node.runner import run
 
-_HELP: Final = """Send a message along ROUTE, which begins at the node that --via names.
+_HELP: Final = """Send a message along ROUTE, which starts at the node given by --via.
 
-PAYLOAD is text; - reads it from stdin. Prints what became of it, and with --request the answer.
-Exits with 1 if a message was dropped or not answered.
+PAYLOAD is text; - reads it from stdin. Prints the outcome, and with --request the reply. Exits with
+1 if a message was dropped or got no reply.
 
 \b
 Examples:
@@ -38,7 +38,7 @@ Examples:
 _VIA: Final = "via"  # the name of the session
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class SendOptions(Struct, frozen=True, kw_only=True):
     """What to send, and how."""
 
     route: str
@@ -55,7 +55,7 @@ class Order(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """How it went; outcomes are by reason where there is one."""
+    """The result; dropped messages are counted by reason."""
 
     id: str  # of the first message
     messages: int
@@ -69,16 +69,26 @@ class Report(Struct, frozen=True, kw_only=True):
 @click.argument("route")
 @click.argument("payload", default="")
 @click.option(
-    "--via", multiple=True, type=URL, metavar="URL", help="The peer; several are its places."
+    "--via",
+    multiple=True,
+    type=URL,
+    metavar="URL",
+    help="Peer to send through; repeat it for several addresses of that peer.",
 )
-@click.option("--request", is_flag=True, help="Wait for the answer and print it.")
-@click.option("--publish", is_flag=True, help="ROUTE is a multicast id: provider/broadcast[/…].")
-@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for an answer.")
-@click.option("--ttl", type=SECONDS, help="Seconds after which the message is worth nothing.")
-@click.option("--count", type=click.IntRange(min=1), default=1, help="Send it so many times.")
-@click.option("--rate", type=Numbers(min=0, min_open=True), help="So many a second.")
-@click.option("--wait", type=SECONDS, default=10.0, help="Seconds to wait for the session.")
-@click.option("--name", default="send", help="What this end calls itself.")
+@click.option("--request", is_flag=True, help="Wait for the reply and print it.")
+@click.option(
+    "--publish",
+    is_flag=True,
+    help="Publish; ROUTE is a multicast id: provider/broadcast[/partition].",
+)
+@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for a reply.")
+@click.option("--ttl", type=SECONDS, help="Time to live of the message in seconds.")
+@click.option(
+    "--count", type=click.IntRange(min=1), default=1, help="Number of times to send the message."
+)
+@click.option("--rate", type=Numbers(min=0, min_open=True), help="Messages per second.")
+@click.option("--wait", type=SECONDS, default=10.0, help="Seconds to wait for the session to open.")
+@click.option("--name", default="send", help="Name of this node.")
 @json_option
 @peer_options
 def send(
@@ -87,23 +97,25 @@ def send(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Send, and report."""
-    order = Order(
+    """Send and report."""
+    order = SendOptions(
         payload=sys.stdin.buffer.read() if payload == "-" else payload.encode(),
-        **{name: options.pop(name) for name in Order.__struct_fields__ if name in options},
+        **{name: options.pop(name) for name in SendOptions.__struct_fields__ if name in options},
     )
     if order.publish and order.request:
-        raise click.UsageError("nobody answers a publication; leave --request or --publish out")
+        raise click.UsageError(
+            "--request and --publish exclude each other: a publication gets no reply"
+        )
     if order.publish and not order.via:
-        raise click.UsageError("a publication needs a hub; give --via")
-    _check_aim(order)
-    report = run(_carry_out(order, options))
+        raise click.UsageError("--publish needs a hub; give --via")
+    _check_destination(order)
+    report = run(_send_all(order, options))
     (_print_json if as_json else _print)(order, report)
     return 1 if report.dropped else 0
 
 
-def _check_aim(order: Order) -> None:
-    """Refuse a route or id that is none, and a route that leads nowhere from here."""
+def _check_destination(order: SendOptions) -> None:
+    """Reject an invalid route or multicast id, and a route that cannot start at this node."""
     try:
         if order.publish:
             MulticastId.parse(order.route)
@@ -113,12 +125,12 @@ def _check_aim(order: Order) -> None:
         raise click.UsageError(str(error)) from error
     if first.type == LOCAL and not order.via:
         raise click.UsageError(
-            f"nobody is called {quote(first.name)} at this end;"
-            " give --via URL, or begin the route with an address as tcp#host:port"
+            f"this node has no {quote(first.name)};"
+            " give --via URL, or start the route with an address such as tcp#host:port"
         )
 
 
-def _print(order: Order, report: Report) -> None:
+def _print(order: SendOptions, report: Report) -> None:
     outcomes = report.outcomes
     if order.request:
         for answer in report.answers:
@@ -129,12 +141,10 @@ def _print(order: Order, report: Report) -> None:
     else:
         rate = report.messages / max(report.seconds, 1e-6)
         counts = ", ".join(f"{word} {count}" for word, count in outcomes.items())
-        click.echo(
-            f"{report.messages} messages in {report.seconds:.2f} s, {rate:.0f} a second: {counts}"
-        )
+        click.echo(f"{report.messages} messages in {report.seconds:.2f} s, {rate:.0f}/s: {counts}")
 
 
-def _print_json(order: Order, report: Report) -> None:
+def _print_json(order: SendOptions, report: Report) -> None:
     fields = structs.asdict(report)
     answers = fields.pop("answers")
     if order.request:
@@ -142,8 +152,8 @@ def _print_json(order: Order, report: Report) -> None:
     click.echo(msgspec.json.encode(fields).decode())
 
 
-async def _carry_out(order: Order, options: dict[str, Any]) -> Report:
-    heard = _Heard()
+async def _send_all(order: SendOptions, options: dict[str, Any]) -> Report:
+    heard = _Outcomes()
     node = node_for(order.name, order.via, options)
     node.observe(heard.note)
     answers: list[bytes] = []
@@ -156,7 +166,7 @@ async def _carry_out(order: Order, options: dict[str, Any]) -> Report:
                 await asyncio.sleep(started + number / order.rate - time.monotonic())
             answers += await _send_one(node, order)
         seconds = time.monotonic() - started
-    # Only now it is known what the system took of it.
+    # Outcomes are final only when the node has closed.
     return Report(
         id=heard.first,
         messages=order.count,
@@ -167,8 +177,8 @@ async def _carry_out(order: Order, options: dict[str, Any]) -> Report:
     )
 
 
-async def _send_one(node: Node, order: Order) -> list[bytes]:
-    """Send the message once; what came back, if something was asked for."""
+async def _send_one(node: Node, order: SendOptions) -> list[bytes]:
+    """Send the message once; return the reply, if one was requested."""
     if order.publish:
         id = MulticastId.parse(order.route)
         await node.publish(
@@ -183,8 +193,8 @@ async def _send_one(node: Node, order: Order) -> list[bytes]:
     return []
 
 
-class _Heard:
-    """What became of the messages that went out."""
+class _Outcomes:
+    """Counts the outcomes of the sent messages."""
 
     def __init__(self) -> None:
         self.first = ""
@@ -192,13 +202,13 @@ class _Heard:
         self.dropped = 0
 
     def note(self, record: Record) -> None:
-        """Count a message's last outcome, unless it is an answer that came in."""
+        """Count the final outcome of a message, unless it is an incoming reply."""
         if not isinstance(record, MessageRecord) or record.verdict.outcome is Outcome.QUEUED:
             return
         verdict = record.verdict
         if verdict.recipient and verdict.recipient.startswith(REQUEST_PREFIX):
             return
-        if verdict.reason is Reason.NO_SUBSCRIBER:  # at this end nobody ever subscribes
+        if verdict.reason is Reason.NO_SUBSCRIBER:  # this node has no subscribers; the hub may have
             return
         self.first = self.first or record.arrival.message.id
         self.outcomes[verdict.reason or verdict.outcome] += 1

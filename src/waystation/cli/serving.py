@@ -1,6 +1,6 @@
-"""What commands that serve share: where to listen, with which TLS, how to be monitored.
+"""Options of commands that serve: where to listen, TLS, and monitoring.
 
-No command lives here.
+No command is defined here.
 """
 
 from __future__ import annotations
@@ -21,30 +21,37 @@ from waystation.net.tls import Tls
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _TLS: Final = (
-    click.option("--tls-certificate", metavar="FILE", type=FILE, help="Turns TLS on."),
-    click.option("--tls-key", metavar="FILE", type=FILE, help="The key of the certificate."),
+    click.option(
+        "--tls-certificate",
+        metavar="FILE",
+        type=FILE,
+        help="Certificate of the server (PEM); enables TLS.",
+    ),
+    click.option(
+        "--tls-key", metavar="FILE", type=FILE, help="Private key of the certificate (PEM)."
+    ),
     click.option(
         "--tls-authorities",
         metavar="FILE",
         type=FILE,
-        help="Clients must bring a certificate that one of these signed.",
+        help="CA certificates (PEM); clients must present a certificate signed by one of them.",
     ),
 )
 
 
 def metrics_option(command: Command) -> Command:
-    """Add the option for the HTTP port of monitoring."""
+    """Add the option for the monitoring port to a command."""
     return click.option(
         "--metrics",
         metavar="HOST:PORT",
         callback=check_place,
-        help="Where to answer GET /metrics (Prometheus) and GET /health.",
+        help="Address on which to serve GET /metrics (Prometheus) and GET /health.",
     )(command)
 
 
 @asynccontextmanager
 async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[None]:
-    """Answer for a program where the option says, and say so; None is nowhere."""
+    """Serve the metrics of a program at a place, and print it; do nothing if it is None."""
     monitor = Monitor(subject)
     if place is not None:
         await monitor.start(place)
@@ -56,17 +63,17 @@ async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[Non
 
 
 def tls_options(command: Command) -> Command:
-    """Add the options for TLS."""
+    """Add the TLS options to a command."""
     for option in reversed(_TLS):
         command = option(command)
     return command
 
 
 def tls_of(certificate: Path | None, key: Path | None, authorities: Path | None) -> Tls | None:
-    """The TLS that the options ask for."""
+    """The TLS settings that the options describe, or None."""
     if certificate is None:
         if key or authorities:
-            raise click.UsageError("TLS needs --tls-certificate")
+            raise click.UsageError("--tls-key and --tls-authorities need --tls-certificate")
         return None
     return Tls(
         certificate=certificate, key=key, authorities=authorities, mutual=authorities is not None
@@ -74,7 +81,7 @@ def tls_of(certificate: Path | None, key: Path | None, authorities: Path | None)
 
 
 def check_place(_: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse what is no host and port."""
+    """Reject a value that is not host:port."""
     if value is not None:
         try:
             parse_place(value)

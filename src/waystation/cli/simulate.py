@@ -1,6 +1,6 @@
-"""`waystation simulate`: the journal of a fleet that never was, as large as one likes.
+"""`waystation simulate`: write the journal of a simulated fleet of any size.
 
-Spark is an extra: it is imported when the command runs, not by this module.
+Spark is an optional extra, so it is imported only when the command runs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import click
 import msgspec
 
 from waystation.cli.options import SETTINGS, json_option, master_option
-from waystation.cli.spark import drawn, spark_session
+from waystation.cli.spark import progress_display, spark_session
 
 _count = click.IntRange(min=0, max=10**12)
 
-_HELP: Final = """Write the journal of a made-up fleet, and why each lost message was lost.
+_HELP: Final = """Write the journal of a simulated fleet, and the true cause of each lost message.
 
-The same numbers and the same seed give the same journal. The truth about the losses lies beside
-it, in OUT/_truth, where no reader of the journal sees it.
+The same numbers and the same seed give the same journal. The true causes of the losses are written
+to OUT/_truth, which readers of the journal ignore.
 
 \b
 Examples:
@@ -30,17 +30,29 @@ Examples:
 
 
 @click.command(help=_HELP, context_settings=SETTINGS)
-@click.option("--nodes", type=click.IntRange(min=2), required=True, help="Hubs and leaves.")
-@click.option("--participants", type=_count, required=True, help="They come, move and go.")
-@click.option("--messages", type=_count, required=True, help="Each leaves about three rows.")
+@click.option(
+    "--nodes", type=click.IntRange(min=2), required=True, help="Number of nodes: hubs and leaves."
+)
+@click.option(
+    "--participants",
+    type=_count,
+    required=True,
+    help="Number of participants, which join, move and leave.",
+)
+@click.option(
+    "--messages",
+    type=_count,
+    required=True,
+    help="Number of messages; each makes about three rows.",
+)
 @click.option(
     "--out",
     metavar="JOURNAL",
     required=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="A directory that is not there yet.",
+    help="Output directory; it must not exist.",
 )
-@click.option("--seed", type=int, default=0, help="Another one gives another fleet.")
+@click.option("--seed", type=int, default=0, help="Seed of the random numbers.")
 @master_option
 @json_option
 def simulate(
@@ -53,9 +65,9 @@ def simulate(
     master: str,
     as_json: bool,
 ) -> None:
-    """Write the journal of a made-up fleet."""
+    """Write the journal of a simulated fleet."""
     start = time.monotonic()
-    with spark_session(master) as spark, drawn() as display:
+    with spark_session(master) as spark, progress_display() as display:
         from waystation.pipeline.simulate import simulate as write_fleet  # noqa: PLC0415
 
         bar = display.add_task("fleet", total=None, done="")
@@ -72,9 +84,9 @@ def simulate(
         )
     seconds = time.monotonic() - start
     if as_json:
-        told = {**msgspec.to_builtins(done), "seconds": round(seconds, 3)}
-        click.echo(msgspec.json.encode(told).decode())
+        fields = {**msgspec.to_builtins(done), "seconds": round(seconds, 3)}
+        click.echo(msgspec.json.encode(fields).decode())
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in done.rows.items())
     click.echo(f"wrote {out} in {seconds:.1f} s: {rows}")
-    click.echo(f"{done.losses:,} losses; {out / '_truth'} tells why")
+    click.echo(f"{done.losses:,} losses; their causes are in {out / '_truth'}")

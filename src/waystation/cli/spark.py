@@ -1,8 +1,8 @@
-"""What the commands that need Spark have in common: a session that ends, and a progress display.
+"""Shared by the commands that need Spark: a session that is always stopped, and a progress display.
 
-Spark is an extra: it is imported when a command runs, not by this module. What Java has to say goes
-to a file, and is looked at only when there is no session: a command prints its own words and no
-others. The display goes to stderr, and only to a terminal.
+Spark is an optional extra, so it is imported only when a command runs. The output of Java goes to a
+file, which is read only if the session does not start. The display goes to stderr, and only if that
+is a terminal.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMPLAINT: Final = re.compile(r"^\S.*(?:Exception|Error): (.*)$", re.MULTILINE)
-_PATIENCE_SECONDS: Final = 20.0
+_NOTICE_SECONDS: Final = 20.0
 
 
 @contextmanager
 def spark_session(master: str) -> Iterator[SparkSession]:
-    """A session for one command; it is stopped however that ends, unless it was there before."""
-    import_module("waystation.pipeline")  # it says what to install
+    """A session for one command; it is stopped at the end, unless it existed before."""
+    import_module("waystation.pipeline")  # raises an error that says what to install
     trouble = _errors_of_spark()
     there: SparkSession | None = import_module("pyspark.sql").SparkSession.getActiveSession()
     if there is not None:
         yield there
         return
-    logging.getLogger().addHandler(logging.NullHandler())  # py4j tells of every interrupted call
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j logs every interrupted call
     with tempfile.TemporaryFile() as said:
         session: SparkSession | None = None
         try:
-            with deferred():  # whoever interrupts Spark's start leaves a Java that never ends
+            with deferred():  # interrupting Spark's start would leave a Java process behind
                 session = _started(master, said, trouble)
-            # Spark's own handler talks to Java in the middle of whatever Java is being told.
+            # Spark's own handler calls Java in the middle of other calls to Java.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             yield session
         except trouble as error:
@@ -66,25 +66,25 @@ def _started(master: str, said: IO[bytes], trouble: tuple[type[Exception], ...])
     from waystation import pipeline  # noqa: PLC0415
 
     try:
-        with _redirected(said) as stderr, _patience(master, stderr):
+        with _redirected(said) as stderr, _waiting_notice(master, stderr):
             return pipeline.session(master=master)
     except trouble as error:
-        why = _last_words(said) or _first_line(error)
-        raise click.ClickException(f"no Spark at {master}: {why}") from error
+        why = _java_error(said) or _first_line(error)
+        raise click.ClickException(f"cannot start Spark at {master}: {why}") from error
 
 
 def _errors_of_spark() -> tuple[type[Exception], ...]:
     found = [import_module("pyspark.errors").PySparkException]
-    if find_spec("py4j"):  # a client of Spark Connect alone has none
+    if find_spec("py4j"):  # a Spark Connect client has no py4j
         found.append(import_module("py4j.protocol").Py4JError)
     return tuple(found)
 
 
 @contextmanager
-def _patience(master: str, stderr: int) -> Iterator[None]:
-    """Say what is being waited for when it takes long: executors come when there is room."""
-    told = f"waystation: waiting for executors of {master}; has it free cores and memory?\n"
-    timer = Timer(_PATIENCE_SECONDS, os.write, (stderr, told.encode()))
+def _waiting_notice(master: str, stderr: int) -> Iterator[None]:
+    """Print a notice if starting takes long: a cluster may have no free executors."""
+    notice = f"waystation: waiting for executors of {master}; check its free cores and memory\n"
+    timer = Timer(_NOTICE_SECONDS, os.write, (stderr, notice.encode()))
     timer.daemon = True
     if not master.startswith("local"):
         timer.start()
@@ -96,9 +96,9 @@ def _patience(master: str, stderr: int) -> Iterator[None]:
 
 @contextmanager
 def _redirected(file: IO[bytes]) -> Iterator[int]:
-    """Let whatever is started meanwhile write to a file what it writes to the terminal.
+    """Redirect stdout and stderr, also those of child processes, to a file.
 
-    What is still to be seen goes to the descriptor that this yields.
+    Yields a descriptor of the original stderr.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -115,8 +115,8 @@ def _redirected(file: IO[bytes]) -> Iterator[int]:
             os.close(copy)
 
 
-def _last_words(file: IO[bytes]) -> str:
-    """What Java says went wrong, if it says so."""
+def _java_error(file: IO[bytes]) -> str:
+    """The last error message of Java, or an empty string."""
     file.seek(0)
     found = _COMPLAINT.findall(file.read().decode(errors="replace"))
     return found[-1] if found else ""
@@ -127,8 +127,8 @@ def _first_line(error: Any) -> str:
 
 
 @contextmanager
-def drawn() -> Iterator[Progress]:
-    """A display of stages; nothing at all where nobody looks."""
+def progress_display() -> Iterator[Progress]:
+    """A progress display; it prints nothing if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description:<24}"),

@@ -1,6 +1,6 @@
-"""`waystation top`: a node as it is now, in the terminal, or in lines and JSON for programs.
+"""`waystation top`: watch a node in the terminal, or print its status as lines or JSON.
 
-What is shown is what the node's worker `waystation.status` tells; it must be switched on there.
+It requests snapshots from the node's worker `waystation.status`, which must be enabled there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from waystation.node.status import STATUS, Question, Snapshot
 
 _HELP: Final = """Watch a node: its messages, drops by reason, sessions and routing table.
 
-The node must have [status] enabled = true, and its access rules must let this end ask
-waystation.status. Away from a terminal it prints one line for each look.
+The node must have [status] enabled = true, and its access rules must allow requests to
+waystation.status. If stdout is not a terminal, it prints one line per poll.
 
 \b
 Examples:
@@ -37,14 +37,14 @@ Examples:
   waystation top tcp://127.0.0.1:4000 --once --json
 """
 Look: TypeAlias = Callable[[], Awaitable[Snapshot]]
-"""Asks the node once."""
+"""Requests one snapshot from the node."""
 
-_PATIENCE: Final = 10.0  # seconds for the session, however short a look may be
+_CONNECT_TIMEOUT: Final = 10.0  # seconds at least, however short --timeout is
 _OUTCOMES: Final = tuple(str(outcome) for outcome in Outcome if outcome is not Outcome.DROPPED)
 
 
 class View(Struct, frozen=True, kw_only=True):
-    """What to watch, and how often."""
+    """What to watch, and how."""
 
     url: str
     interval: float
@@ -57,12 +57,16 @@ class View(Struct, frozen=True, kw_only=True):
 
 @click.command(help=_HELP, context_settings=SETTINGS)
 @click.argument("url", type=URL)
-@click.option("--interval", type=SECONDS, default=1.0, help="Seconds between two looks.")
-@click.option("--once", is_flag=True, help="Look once, and end.")
-@click.option("--filter", default="*", metavar="PATTERN", help="Only participants that fit.")
-@click.option("--routes", default=20, type=click.IntRange(0, 1_000), help="So many at the most.")
-@click.option("--timeout", type=SECONDS, default=10.0, help="Seconds to wait for an answer.")
-@click.option("--name", default="top", help="What this end calls itself.")
+@click.option("--interval", type=SECONDS, default=1.0, help="Seconds between polls.")
+@click.option("--once", is_flag=True, help="Poll once and exit.")
+@click.option(
+    "--filter", default="*", metavar="PATTERN", help="Only routes of participants that match."
+)
+@click.option(
+    "--routes", default=20, type=click.IntRange(0, 1_000), help="Maximum number of routes to show."
+)
+@click.option("--timeout", type=SECONDS, default=10.0, help="Seconds to wait for a reply.")
+@click.option("--name", default="top", help="Name of this node.")
 @json_option
 @peer_options
 def top(*, as_json: bool, **options: Any) -> None:
@@ -74,8 +78,8 @@ def top(*, as_json: bool, **options: Any) -> None:
 async def _watch(view: View, options: dict[str, Any], *, as_json: bool) -> None:
     console = Console()
     async with node_for(view.name, [view.url], options) as node:
-        await node.connect(view.url, name="watched", wait=max(view.timeout, _PATIENCE))
-        with stop_signals() as told_to_end:  # until here Ctrl-C just ends it
+        await node.connect(view.url, name="watched", wait=max(view.timeout, _CONNECT_TIMEOUT))
+        with stop_signals() as stop:  # before this, Ctrl-C ends the process
             question = msgspec.json.encode(Question(routes=view.routes, filter=view.filter))
 
             async def look() -> Snapshot:
@@ -87,16 +91,16 @@ async def _watch(view: View, options: dict[str, Any], *, as_json: bool) -> None:
                 return _read(answer.payload, view.url)
 
             if as_json or view.once or not console.is_terminal:
-                await _print(look, view, told_to_end, console, as_json=as_json)
+                await _print(look, view, stop, console, as_json=as_json)
             else:
-                await _draw(look, view, told_to_end, console)
+                await _draw(look, view, stop, console)
 
 
 def _no_status(url: str, error: Exception) -> LocalError:
     return LocalError(
-        f"{url} does not tell its status ({error})",
+        f"cannot get the status of {url} ({error})",
         rule="OB-2",
-        hint="let the node have [status] enabled = true, and let its access rules allow it",
+        hint="set [status] enabled = true there, and allow waystation.status in its access rules",
     )
 
 
@@ -108,9 +112,9 @@ def _read(payload: bytes, url: str) -> Snapshot:
 
 
 async def _print(
-    look: Look, view: View, told_to_end: asyncio.Event, console: Console, *, as_json: bool
+    look: Look, view: View, stop: asyncio.Event, console: Console, *, as_json: bool
 ) -> None:
-    """One look after the other: JSON or a line each; a single look as a whole picture."""
+    """Poll and print: JSON or one line per poll; with --once, the full picture."""
     seen: Snapshot | None = await look()
     while True:
         if seen is not None and as_json:
@@ -119,51 +123,51 @@ async def _print(
             console.print(picture(seen))
         elif seen is not None:
             click.echo(line(seen))
-        if view.once or await _is_over(view.interval, told_to_end):
+        if view.once or await _stopped_within(view.interval, stop):
             return
         try:
             seen = await look()
-        except LocalError as error:  # it was there, and may come back
+        except LocalError as error:  # it answered before, and may come back
             seen = None
             click.echo(f"waystation: {error.problem}", err=True)
 
 
-async def _draw(look: Look, view: View, told_to_end: asyncio.Event, console: Console) -> None:
-    """Draw over what was there, until told to end."""
+async def _draw(look: Look, view: View, stop: asyncio.Event, console: Console) -> None:
+    """Redraw the picture on every poll, until asked to stop."""
     drawn = picture(await look())
     with Live(drawn, console=console, screen=True, auto_refresh=False) as live:
-        while not await _is_over(view.interval, told_to_end):
+        while not await _stopped_within(view.interval, stop):
             try:
                 drawn = picture(await look())
                 live.update(drawn, refresh=True)
-            except LocalError as error:  # what was seen last stays on the screen
+            except LocalError as error:  # keep the last picture on the screen
                 live.update(Group(Text(error.problem, "red"), drawn), refresh=True)
 
 
-async def _is_over(seconds: float, told_to_end: asyncio.Event) -> bool:
-    """Wait until the next look; says whether there is none."""
+async def _stopped_within(seconds: float, stop: asyncio.Event) -> bool:
+    """Wait for the next poll; return True if asked to stop meanwhile."""
     try:
-        await asyncio.wait_for(told_to_end.wait(), seconds)
+        await asyncio.wait_for(stop.wait(), seconds)
     except TimeoutError:
         return False
     return True
 
 
 def line(seen: Snapshot) -> str:
-    """A snapshot on one line: what happened, and how often in a second."""
+    """A snapshot on one line: counts of outcomes, and rates per second."""
     counts = [
-        f"{_harmless(name)} {count} ({seen.rates.get(name, 0):g}/s)"
+        f"{_printable(name)} {count} ({seen.rates.get(name, 0):g}/s)"
         for name, count in _ordered(seen)
     ]
-    words = ", ".join(counts) or "no messages yet"
+    text = ", ".join(counts) or "no messages yet"
     return (
-        f"{_harmless(seen.node)} {_since(seen.uptime)}: {words}; "
+        f"{_printable(seen.node)} {_since(seen.uptime)}: {text}; "
         f"{seen.sessions_total} sessions, {seen.routes_total} routes"
     )
 
 
 def picture(seen: Snapshot) -> RenderableType:
-    """A snapshot for the eye."""
+    """A snapshot as tables."""
     parts: list[RenderableType] = [_head(seen), _messages(seen), _sessions(seen), _routes(seen)]
     return Group(*parts)
 
@@ -171,7 +175,7 @@ def picture(seen: Snapshot) -> RenderableType:
 def _head(seen: Snapshot) -> Text:
     at = datetime.fromtimestamp(seen.at / 1000, UTC).strftime("%H:%M:%SZ")
     text = Text()
-    text.append(_harmless(seen.node), "bold")
+    text.append(_printable(seen.node), "bold")
     text.append(f"  up {_since(seen.uptime)}  at {at}")
     text.append(f"  {seen.bytes:,} bytes ({seen.bytes_rate:,.0f}/s)")
     if seen.journal_lost is not None:
@@ -180,7 +184,7 @@ def _head(seen: Snapshot) -> Text:
 
 
 def _messages(seen: Snapshot) -> Table:
-    table = _table("messages", "outcome or reason", "count", "a second")
+    table = _table("messages", "outcome or reason", "count", "per second")
     for name, count in _ordered(seen):
         style = "" if name in _OUTCOMES else "red"
         table.add_row(_plain(name), f"{count:,}", f"{seen.rates.get(name, 0):,.1f}", style=style)
@@ -188,7 +192,7 @@ def _messages(seen: Snapshot) -> Table:
 
 
 def _sessions(seen: Snapshot) -> Table:
-    events = ", ".join(f"{_harmless(kind)} {count}" for kind, count in seen.session_events.items())
+    events = ", ".join(f"{_printable(kind)} {count}" for kind, count in seen.session_events.items())
     title = f"sessions: {seen.sessions_total}" + (f" ({events})" if events else "")
     table = _table(title, "name", "peer", "place", "state", "waiting")
     for session in seen.sessions:
@@ -221,13 +225,13 @@ def _routes(seen: Snapshot) -> Table:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=Text(title, "italic"), title_justify="left", box=None, pad_edge=False)
     for column in columns:
-        numeric = column in ("count", "a second", "waiting")
+        numeric = column in ("count", "per second", "waiting")
         table.add_column(column, justify="right" if numeric else "left", header_style="dim")
     return table
 
 
 def _ordered(seen: Snapshot) -> Iterable[tuple[str, int]]:
-    """Outcomes first, then the reasons of drops, the most frequent first."""
+    """Counts by outcome first, then by drop reason, the most frequent first."""
     return sorted(seen.counts.items(), key=lambda pair: (pair[0] not in _OUTCOMES, -pair[1]))
 
 
@@ -236,10 +240,10 @@ def _since(seconds: float) -> str:
 
 
 def _plain(text: str) -> Text:
-    """A cell that is no markup."""
-    return Text(_harmless(text))
+    """A cell whose text is not interpreted as markup."""
+    return Text(_printable(text))
 
 
-def _harmless(text: str) -> str:
-    """A peer's words, without anything that a terminal would obey."""
+def _printable(text: str) -> str:
+    """Text from a peer, with control characters replaced."""
     return "".join(mark if mark.isprintable() else "?" for mark in text)

@@ -1,4 +1,4 @@
-"""`waystation why`: one message, explained."""
+"""`waystation why`: explain what happened to a message."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from waystation.cli.options import DIRECTORY, check_is_journal, json_option
 from waystation.core.message import check_message_id
 from waystation.errors import LocalError
 
-_HELP: Final = """Say where a message went, hop by hop, and why.
+_HELP: Final = """Explain where a message went, hop by hop, and why.
 
 MESSAGE_ID has 32 hexadecimal digits: `waystation send` prints it, and `waystation journal cat`
-lists those of a journal. Give --journal or --tables.
+lists the ids in a journal. Give --journal or --tables.
 
 \b
 Examples:
@@ -32,14 +32,14 @@ Examples:
     envvar="WAYSTATION_JOURNAL",
     metavar="DIR",
     type=DIRECTORY,
-    help="The journal of one or many nodes.",
+    help="Journal of one or more nodes.",
 )
 @click.option(
     "--tables",
     envvar="WAYSTATION_TABLES",
     metavar="DIR",
     type=DIRECTORY,
-    help="What `waystation pipeline build` wrote.",
+    help="Tables built by `waystation pipeline build`.",
 )
 @json_option
 def why(message_id: str, journal: Path | None, tables: Path | None, as_json: bool) -> None:
@@ -50,18 +50,18 @@ def why(message_id: str, journal: Path | None, tables: Path | None, as_json: boo
         check_message_id(message_id.lower())
     except LocalError as error:
         raise click.UsageError(str(error)) from error
-    import_module("waystation.journal")  # it says what to install
-    from waystation.why import explain, tell  # noqa: PLC0415 - it needs pyarrow
+    import_module("waystation.journal")  # raises an error that says what to install
+    from waystation.why import explain, explanation_lines  # noqa: PLC0415 - it needs pyarrow
 
     if journal is None:
         from waystation.why.tables import explain_from_tables  # noqa: PLC0415
 
         assert tables is not None
-        account = explain_from_tables(tables, message_id.lower())
+        explanation = explain_from_tables(tables, message_id.lower())
     else:
         check_is_journal(journal)
-        account = explain(journal, message_id.lower())
+        explanation = explain(journal, message_id.lower())
     if as_json:
-        click.echo(msgspec.json.encode(account).decode())
+        click.echo(msgspec.json.encode(explanation).decode())
     else:
-        click.echo("\n".join(tell(account)))
+        click.echo("\n".join(explanation_lines(explanation)))

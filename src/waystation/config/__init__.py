@@ -1,6 +1,6 @@
-"""Configuration: a TOML file, checked to the last key, and the running node that it describes.
+"""Configuration: check a TOML file completely, and run the node that it describes.
 
-It stands on the node, its transports and the journal, and only the command line stands on it.
+It depends on the node, the transports and the journal; only the command line depends on it.
 """
 
 from waystation.config.plan import Plan, check_file, plan_from

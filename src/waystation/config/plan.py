@@ -1,7 +1,7 @@
-"""From settings to everything that a node is made of, as far as that goes without running it.
+"""From settings to a plan: everything that a node consists of, checked, without running it.
 
-Whatever can be found wrong before a node runs is found here, all of it at once: places, files,
-imports, secrets, rules. Nothing is opened for others, and no worker is made.
+Every problem that can be found before a node runs is reported here, all at once: addresses, files,
+imports, secrets, rules. No listener is opened and no worker is created.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from waystation.config.lines import KeyPath
 from waystation.config.problem import RULE, Problem, Problems
 from waystation.config.reader import convert_table, read_settings
 from waystation.config.schemes import GOSSIP, MQTT, SCHEMES, SERVICES, by_place, split_url
@@ -23,11 +22,12 @@ from waystation.config.settings import (
     ConnectTable,
     ListenTable,
     MqttTable,
-    Secretive,
     Settings,
     Texts,
     TlsTable,
+    TokenTable,
 )
+from waystation.config.toml_lines import KeyPath
 from waystation.config.workers import check_options, find_handler
 from waystation.core.access import Access, AccessRule
 from waystation.core.address import Address
@@ -39,8 +39,8 @@ from waystation.node import Limits
 from waystation.transports.transport import Transport
 
 
-class Door(Struct, frozen=True):
-    """A listener or a connection to be, with its secret found."""
+class Endpoint(Struct, frozen=True):
+    """A planned listener or connection, with its token."""
 
     path: KeyPath
     token: str | None
@@ -49,7 +49,7 @@ class Door(Struct, frozen=True):
 
 
 class PlannedWorker(Struct, frozen=True):
-    """A worker to be."""
+    """A planned worker."""
 
     path: KeyPath
     names: tuple[str, ...]
@@ -61,16 +61,16 @@ class PlannedWorker(Struct, frozen=True):
 
 
 class Plan(Struct, frozen=True):
-    """A node to be, checked; `running` makes it run."""
+    """A checked configuration; pass it to `running` to run the node."""
 
     settings: Settings
     problems: Problems
     token: str | None
     limits: Limits
     transports: tuple[Transport, ...]
-    listeners: tuple[Door, ...]
-    connections: tuple[Door, ...]
-    parents: tuple[Door, ...]
+    listeners: tuple[Endpoint, ...]
+    connections: tuple[Endpoint, ...]
+    parents: tuple[Endpoint, ...]
     workers: tuple[PlannedWorker, ...]
     access: Access | None
     journal: dict[str, Any] | None
@@ -78,24 +78,24 @@ class Plan(Struct, frozen=True):
 
 
 def check_file(file: Path) -> tuple[Plan | None, list[Problem]]:
-    """The plan of a file, or what is wrong with it, in the order of its lines."""
+    """The plan of a file, or its problems in the order of its lines."""
     settings, problems = read_settings(file)
     plan = None if settings is None else _Planner(settings, problems).plan()
     return (None if problems.found else plan), problems.in_order()
 
 
 def plan_from(file: Path) -> Plan:
-    """The plan of a file; raises a LocalError that tells everything that is wrong with it."""
+    """The plan of a file; raises a LocalError that lists all of its problems."""
     plan, problems = check_file(file)
     if plan is None:
         raise LocalError(
-            " | ".join(map(str, problems)), rule=RULE, hint="mend the file, and check it again"
+            " | ".join(map(str, problems)), rule=RULE, hint="correct the file and check it again"
         )
     return plan
 
 
 class _Planner:
-    """One file on its way to a plan; mistakes go to `problems`, and it goes on."""
+    """Builds the plan of one file; collects its problems and goes on."""
 
     def __init__(self, settings: Settings, problems: Problems) -> None:
         self._settings = settings
@@ -109,9 +109,9 @@ class _Planner:
         settings = self._settings
         wanted = [str(self._file(place)) for place in _several(settings.node.path)]
         sys.path += [place for place in wanted if place not in sys.path]
-        listeners = self._doors("listen", settings.listen)
-        connections = self._doors("connect", settings.connect)
-        parents = self._doors("parent", settings.parent)
+        listeners = self._endpoints("listen", settings.listen)
+        connections = self._endpoints("connect", settings.connect)
+        parents = self._endpoints("parent", settings.parent)
         workers = self._workers()
         self._check_names(connections + parents, workers)
         self._check_directory()
@@ -131,21 +131,23 @@ class _Planner:
             metrics=self._metrics(),
         )
 
-    # Places
+    # Addresses
 
-    def _doors(self, kind: str, tables: Sequence[ListenTable | ConnectTable]) -> tuple[Door, ...]:
-        doors = []
+    def _endpoints(
+        self, kind: str, tables: Sequence[ListenTable | ConnectTable]
+    ) -> tuple[Endpoint, ...]:
+        endpoints = []
         for position, table in enumerate(tables):
             path = (kind, position)
             urls = _several(table.url)
             token = self._secret(table, path, "token")
-            with self._problems.noting((*path, "url")):
+            with self._problems.collecting((*path, "url")):
                 self._use(urls, table, path)
-                doors.append(Door(path, token, urls, table))
-        return tuple(doors)
+                endpoints.append(Endpoint(path, token, urls, table))
+        return tuple(endpoints)
 
     def _use(self, urls: Sequence[str], table: ListenTable | ConnectTable, path: KeyPath) -> None:
-        """See that a transport goes there, with the right certificates."""
+        """Check these URLs, and keep a transport with the right TLS settings for them."""
         services = {url.partition("://")[0] for url in urls} & SERVICES.keys()
         if services:
             self._check_services(services, table)
@@ -154,15 +156,15 @@ class _Planner:
         schemes = {scheme for scheme, _ in places}
         if len(schemes) > 1:
             raise LocalError(
-                f"{quote(urls)} are of several kinds",
+                f"{quote(urls)} have different schemes",
                 rule="WK-8",
-                hint="give places of one kind",
+                hint="give URLs with the same scheme",
             )
         [scheme] = schemes
         tls = self._tls_of(table.tls, scheme)
         transport = self._transport(scheme, tls)
         self._schemes.add(scheme)
-        with self._problems.noting((*path, "tls") if table.tls else ("tls",)):
+        with self._problems.collecting((*path, "tls") if table.tls else ("tls",)):
             if tls is not None:
                 (tls.for_listener if isinstance(table, ListenTable) else tls.for_dialler)()
         if table.tls is not None:
@@ -170,23 +172,25 @@ class _Planner:
             for _, place in places:
                 if place in special:
                     raise LocalError(
-                        f"there are two TLS settings for {place}", rule="WK-8", hint="keep one"
+                        f"conflicting TLS settings for {place}",
+                        rule="WK-8",
+                        hint="keep one of them",
                     )
                 special[place] = transport
 
     def _check_services(self, services: Iterable[str], table: ListenTable | ConnectTable) -> None:
-        """See that the table is there which says how to get to such places."""
+        """Check that the table exists which configures the access to these URLs."""
         for service in services:
             name = SERVICES[service]
             if getattr(self._settings, name) is None:
                 raise LocalError(
-                    f"{service}:// needs a table [{name}]", rule="AD-2", hint="write it"
+                    f"{service}:// needs a table [{name}]", rule="AD-2", hint="add the table"
                 )
             if table.tls is not None:
                 raise LocalError(
-                    f"the TLS of {service}:// is that of [{name}]",
+                    f"the TLS settings of {service}:// belong in [{name}]",
                     rule="WK-8",
-                    hint="write it there",
+                    hint="move them there",
                 )
 
     def _tls_of(self, own: TlsTable | bool | None, scheme: str) -> Tls | None:
@@ -195,13 +199,15 @@ class _Planner:
         table = own if isinstance(own, TlsTable) else self._settings.tls
         if table is None:
             if own is True:
-                raise LocalError("tls is true, and there is no [tls]", rule="WK-8", hint="write it")
+                raise LocalError(
+                    "tls is true, but there is no [tls]", rule="WK-8", hint="add the table"
+                )
             return None
         if not SCHEMES[scheme].has_tls:
             raise LocalError(
-                f"{scheme} cannot be encrypted",
+                f"{scheme} does not support TLS",
                 rule="WK-8",
-                hint="write tls = false if you mean it",
+                hint="set tls = false to use it without",
             )
         return self._tls(table)
 
@@ -231,15 +237,15 @@ class _Planner:
     def _transports(self) -> tuple[Transport, ...]:
         made = []
         for scheme in sorted(self._schemes):
-            with self._problems.noting(("limits", scheme)):
+            with self._problems.collecting(("limits", scheme)):
                 tls = self._tls_of(None, scheme) if SCHEMES[scheme].has_tls else None
                 usual = self._transport(scheme, tls)
                 made.append(by_place(usual, self._special.get(scheme, {})))
-        for scheme in SCHEMES:  # limits of what nobody uses are checked all the same
-            with self._problems.noting(("limits", scheme)):
+        for scheme in SCHEMES:  # also check the limits of unused transports
+            with self._problems.collecting(("limits", scheme)):
                 self._limits_of(scheme)
         for path, make in ((("mqtt",), self._mqtt), (("groups",), self._gossip)):
-            with self._problems.noting(path):
+            with self._problems.collecting(path):
                 made.extend(make())
         return tuple(made)
 
@@ -277,7 +283,7 @@ class _Planner:
         )
         return [transport]
 
-    # Everything else
+    # Other settings
 
     def _limits(self) -> Limits:
         given = structs.asdict(self._settings.limits)
@@ -287,9 +293,9 @@ class _Planner:
         found = []
         for position, table in enumerate(self._settings.worker):
             path = ("worker", position)
-            with self._problems.noting((*path, "handler")):
+            with self._problems.collecting((*path, "handler")):
                 handler = find_handler(table.handler)
-                with self._problems.noting((*path, "options")):
+                with self._problems.collecting((*path, "options")):
                     check_options(handler, table.options)
                 found.append(
                     PlannedWorker(
@@ -304,27 +310,29 @@ class _Planner:
                 )
         return tuple(found)
 
-    def _check_names(self, doors: Sequence[Door], workers: Sequence[PlannedWorker]) -> None:
-        """No two workers or sessions of a node have one name."""
+    def _check_names(self, endpoints: Sequence[Endpoint], workers: Sequence[PlannedWorker]) -> None:
+        """Check that no two workers or sessions have the same name."""
         taken: dict[str, KeyPath] = {}
         named = [((*worker.path, "names"), name) for worker in workers for name in worker.names]
         named += [
-            ((*door.path, "name"), door.table.name)
-            for door in doors
-            if isinstance(door.table, ConnectTable) and door.table.name
+            ((*endpoint.path, "name"), endpoint.table.name)
+            for endpoint in endpoints
+            if isinstance(endpoint.table, ConnectTable) and endpoint.table.name
         ]
         for path, name in named:
-            with self._problems.noting(path):
+            with self._problems.collecting(path):
                 Address.parse(name)
             if name in taken:
-                self._problems.add(path, f"{quote(name)} is there already", "choose another name")
+                self._problems.add(path, f"{quote(name)} is already in use", "choose another name")
             taken[name] = path
 
     def _check_directory(self) -> None:
         table = self._settings.directory
         if table.host and table.ask:
             self._problems.add(
-                ("directory", "ask"), "this node keeps the directory itself", "ask, or host"
+                ("directory", "ask"),
+                "this node hosts the directory itself",
+                "set either ask or host",
             )
 
     def _access(self, transports: Sequence[Transport]) -> Access | None:
@@ -335,13 +343,13 @@ class _Planner:
         ]
         types = Router().types
         for transport in transports:
-            types.register(transport.type_name)  # in the node's order: the same numbers
+            types.register(transport.type_name)  # in the node's order, to get the same numbers
         return Access(rules, types.numbers) if rules else None
 
     def _rule(self, table: AccessTable, path: KeyPath) -> AccessRule | None:
         senders = table.deny if table.allow is None else table.allow
         if senders is None or (table.allow is not None and table.deny is not None):
-            self._problems.add(path, "it must either allow or deny", "write one of the two")
+            self._problems.add(path, "needs either allow or deny", "give one of them")
             return None
         return AccessRule(table.allow is not None, _several(senders), _several(table.to))
 
@@ -349,10 +357,10 @@ class _Planner:
         table = self._settings.journal
         if table is None:
             return None
-        with self._problems.noting(("journal",)):
+        with self._problems.collecting(("journal",)):
             from waystation.journal.layout import check_node  # noqa: PLC0415 - an extra
 
-            with self._problems.noting(("node", "name")):
+            with self._problems.collecting(("node", "name")):
                 check_node(self._settings.node.name)
         options = structs.asdict(table)
         options["directory"] = self._file(table.directory)
@@ -360,12 +368,12 @@ class _Planner:
 
     def _metrics(self) -> str | None:
         place = self._settings.node.metrics
-        with self._problems.noting(("node", "metrics")):
+        with self._problems.collecting(("node", "metrics")):
             if place is not None:
                 parse_place(place)
         return place
 
-    def _secret(self, table: Secretive | MqttTable, path: KeyPath, name: str) -> str | None:
+    def _secret(self, table: TokenTable | MqttTable, path: KeyPath, name: str) -> str | None:
         given = {
             kind: value
             for kind in ("", "_file", "_env")
@@ -373,10 +381,10 @@ class _Planner:
         }
         if len(given) > 1:
             keys = " and ".join(f"{name}{kind}" for kind in given)
-            self._problems.add(path, f"it has {keys}", "write one of them")
+            self._problems.add(path, f"has both {keys}", "give only one of them")
             return None
         for kind, value in given.items():
-            with self._problems.noting((*path, f"{name}{kind}")):
+            with self._problems.collecting((*path, f"{name}{kind}")):
                 return self._secret_from(kind, value)
         return None
 
@@ -394,7 +402,7 @@ class _Planner:
     def _first_line(self, name: str) -> str:
         try:
             lines = self._file(name).read_text("utf-8").splitlines()
-        except ValueError as error:  # no UTF-8, or a name that no file can have
+        except ValueError as error:  # not UTF-8, or an invalid file name
             raise LocalError(
                 f"{quote(name)} cannot be read ({error})", rule="WK-8", hint="give a text file"
             ) from error

@@ -1,4 +1,4 @@
-"""What is wrong with a file: which line, which key, what, and what to do."""
+"""Problems of a configuration file: line, key, what is wrong, and what to do."""
 
 from __future__ import annotations
 
@@ -10,20 +10,24 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.config.lines import KeyPath, shown_path
+from waystation.config.toml_lines import KeyPath, path_text
 from waystation.errors import LocalError, WaystationError
 
 RULE: Final = "OB-3"
-"""The rule behind: what is not understood is said at once, not left out in silence."""
+"""The rule behind all of them: what is not understood is reported, never ignored."""
 
-_FAULTS: Final = (WaystationError, OSError, ValueError)  # the last from names with a zero in them
+_FAULTS: Final = (
+    WaystationError,
+    OSError,
+    ValueError,
+)  # ValueError: file names that contain a null character
 
 
 class Problem(Struct, frozen=True):
-    """One mistake in a file; `line` is 0 where no line is to blame.
+    """One problem of a file; `line` is 0 if it has no line.
 
-    >>> print(Problem("node.toml", 3, "node.nam", "there is no such key", "did you mean `name`?"))
-    node.toml:3: node.nam: there is no such key; did you mean `name`?
+    >>> print(Problem("node.toml", 3, "node.nam", "unknown key", "did you mean `name`?"))
+    node.toml:3: node.nam: unknown key; did you mean `name`?
     """
 
     file: str
@@ -39,7 +43,7 @@ class Problem(Struct, frozen=True):
 
 
 class Problems:
-    """The mistakes found in one file so far."""
+    """The problems found in one file so far."""
 
     def __init__(self, file: Path, lines: dict[KeyPath, int]) -> None:
         self.file = file
@@ -47,32 +51,32 @@ class Problems:
         self.found: list[Problem] = []
 
     def add(self, path: KeyPath, what: str, hint: str) -> None:
-        """Note a mistake at a key, or at the nearest table around it that is written there."""
+        """Add a problem at a key, or at its nearest table if the file does not have the key."""
         self.found.append(self.at(path, what, hint))
 
     def at(self, path: KeyPath, what: str, hint: str) -> Problem:
-        """The mistake, without noting it."""
+        """The problem as a value, without adding it."""
         written = path
         while written and written not in self.lines:
             written = written[:-1]
         line = self.lines.get(written, 0)
-        return Problem(str(self.file), line, shown_path(path), what, hint)
+        return Problem(str(self.file), line, path_text(path), what, hint)
 
     def in_order(self) -> list[Problem]:
-        """All of them, as one reads the file."""
+        """All problems in the order of their lines."""
         return sorted(self.found, key=lambda problem: problem.line)
 
     @contextmanager
-    def noting(self, path: KeyPath) -> Iterator[None]:
-        """Take down what goes wrong inside as a mistake at a key, and go on behind it."""
+    def collecting(self, path: KeyPath) -> Iterator[None]:
+        """Add an exception raised inside as a problem at a key, and continue."""
         try:
             yield
         except _FAULTS as error:
             self.add(path, *_parts(error))
 
     @contextmanager
-    def blaming(self, path: KeyPath) -> Iterator[None]:
-        """Say of what goes wrong inside which key is behind it."""
+    def locating(self, path: KeyPath) -> Iterator[None]:
+        """Re-raise an exception raised inside, with the file, line and key it is about."""
         try:
             yield
         except _FAULTS as error:
@@ -86,5 +90,5 @@ def _parts(error: Exception) -> tuple[str, str]:
     if isinstance(error, LocalError):
         return error.problem, error.hint
     if isinstance(error, OSError) and error.strerror and error.filename:
-        return f"{error.filename}: {error.strerror}", "give one that this process may use"
-    return str(error) or type(error).__name__, "change it, or what it names"
+        return f"{error.filename}: {error.strerror}", "give one that this process can use"
+    return str(error) or type(error).__name__, "change the value, or what it refers to"

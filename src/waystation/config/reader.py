@@ -1,7 +1,7 @@
-"""From a TOML file to settings, or to everything that is wrong with it at once.
+"""From a TOML file to settings, or to a list of all of its problems.
 
-Only reading and types here: whether a place can be listened at, or a worker be imported, is a
-question for plan.py.
+Only syntax and types are checked here: whether an address can be used or a worker be imported is
+checked in plan.py.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any, Final, TypeVar, get_args, get_origin
 import msgspec
 from msgspec import Struct, structs
 
-from waystation.config.lines import KeyPath, lines_of
 from waystation.config.problem import Problem, Problems
 from waystation.config.settings import Settings
-from waystation.config.words import description, expected
+from waystation.config.toml_lines import KeyPath, key_lines
+from waystation.config.type_texts import key_description, type_text
 from waystation.errors import quote
 
 T = TypeVar("T", bound=Struct)
@@ -32,37 +32,37 @@ _msgspec_path: Final = re.compile(r" - at `\$((?:\[\d+\])*)[^`]*`$").search
 
 
 def read_settings(file: Path) -> tuple[Settings | None, Problems]:
-    """The settings of a file, and what is wrong with it; without settings there are problems."""
+    """The settings of a file and its problems; settings are None only if there are problems."""
     problems = Problems(file, {})
     try:
         text = file.read_text("utf-8")
         found = tomllib.loads(text)
     except OSError as error:
-        problems.add((), error.strerror or str(error), "give a file that can be read")
+        problems.add((), error.strerror or str(error), "give a readable file")
         return None, problems
     except UnicodeDecodeError:
-        problems.add((), "it is not written in UTF-8", "save it as UTF-8")
+        problems.add((), "not valid UTF-8", "save it as UTF-8")
         return None, problems
     except tomllib.TOMLDecodeError as error:
-        problems.found.append(_no_toml(file, text, str(error)))
+        problems.found.append(_invalid_toml(file, text, str(error)))
         return None, problems
-    problems.lines = lines_of(text)
+    problems.lines = key_lines(text)
     settings = convert_table(Settings, found, (), problems)
     return settings, problems
 
 
-def _no_toml(file: Path, text: str, said: str) -> Problem:
+def _invalid_toml(file: Path, text: str, said: str) -> Problem:
     where = _at_line(said)
     end = text.count("\n") + 1
     line = int(where[1] or end) if where else 0
     what = said[: where.start()] if where else said
-    return Problem(str(file), line, "", f"no TOML: {what}", "see toml.io for how it is written")
+    return Problem(str(file), line, "", f"invalid TOML: {what}", "see toml.io for the syntax")
 
 
 def convert_table(kind: type[T], found: Any, path: KeyPath, problems: Problems) -> T | None:
-    """A table as what it describes; None after a problem."""
+    """Convert a table to the settings type `kind`; None if there is a problem."""
     if not isinstance(found, dict):
-        problems.add(path, f"expected a table, found {_named(found)}", _write_table(path))
+        problems.add(path, f"expected a table, found {_kind_text(found)}", _write_table(path))
         return None
     before = len(problems.found)
     known = {field.name: field for field in _fields(kind)}
@@ -74,18 +74,18 @@ def convert_table(kind: type[T], found: Any, path: KeyPath, problems: Problems) 
         if name in found:
             values[name] = _value(field.type, found[name], (*path, name), problems)
         elif field.required:
-            problems.add((*path, name), "it is missing", f"write {_example(name, field.type)}")
+            problems.add((*path, name), "missing", f"add {_example(name, field.type)}")
     return kind(**values) if len(problems.found) == before else None
 
 
 def _unknown(key: str, path: KeyPath, known: list[str], problems: Problems) -> None:
     near = get_close_matches(key, known, n=1, cutoff=0.6)
-    hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(known)}"
-    problems.add(path, "there is no such key", hint)
+    hint = f"did you mean `{near[0]}`?" if near else f"known keys: {', '.join(known)}"
+    problems.add(path, "unknown key", hint)
 
 
 def _value(kind: Any, found: Any, path: KeyPath, problems: Problems) -> Any:
-    """One value of whatever type; None after a problem, which nobody will see."""
+    """Convert a value of any type; None if there is a problem."""
     table = _table_in(kind)
     if get_origin(kind) is tuple and table is not None:
         return _tables(table, found, path, problems)
@@ -104,8 +104,8 @@ def _tables(
     if not isinstance(found, list):
         problems.add(
             path,
-            f"expected a list of tables, found {_named(found)}",
-            f"write [[{path[-1]}]], once for each",
+            f"expected a list of tables, found {_kind_text(found)}",
+            f"write [[{path[-1]}]] for each",
         )
         return ()
     return tuple(
@@ -118,23 +118,23 @@ def _wrong(kind: Any, found: Any, said: str, path: KeyPath, problems: Problems) 
     where = _msgspec_path(said)
     inside = tuple(int(step) for step in re.findall(r"\d+", where[1])) if where else ()
     secret = path[-1] in _SECRETS
-    what = f"expected {expected(kind)}, found {'something else' if secret else _shown(found)}"
-    meaning = description(kind)
-    problems.add((*path, *inside), what, f"it is: {meaning}" if meaning else "change the value")
+    what = f"expected {type_text(kind)}, found {'another type' if secret else _value_text(found)}"
+    meaning = key_description(kind)
+    problems.add((*path, *inside), what, f"meaning: {meaning}" if meaning else "change the value")
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else quote(value)
 
 
-def _named(value: Any) -> str:
+def _kind_text(value: Any) -> str:
     if isinstance(value, dict):
         return "a table"
-    return "a list" if isinstance(value, list) else _shown(value)
+    return "a list" if isinstance(value, list) else _value_text(value)
 
 
 def _types(kind: Any) -> tuple[Any, ...]:
-    """The types that stand in a type, without what describes them."""
+    """The members of a union type, without annotations."""
     if hasattr(kind, "__metadata__"):
         return _types(get_args(kind)[0])
     arguments = get_args(kind)

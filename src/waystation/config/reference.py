@@ -1,6 +1,6 @@
-"""docs/reference/config.md, written from the settings themselves.
+"""Generates docs/reference/config.md from the settings.
 
-`make docs` writes the page, `make check` compares.
+`make docs` generates the page, `make check` compares it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from msgspec import NODEFAULT, Struct, structs
 
 from waystation.config import settings
 from waystation.config.schemes import SCHEMES
-from waystation.config.words import description, expected
+from waystation.config.type_texts import key_description, type_text
 
 _TABLES: Final[tuple[tuple[str, type[Struct]], ...]] = (
     ("[node]", settings.NodeTable),
@@ -29,18 +29,18 @@ _TABLES: Final[tuple[tuple[str, type[Struct]], ...]] = (
     ("[directory]", settings.DirectoryTable),
     ("[status]", settings.StatusTable),
 )
-_SECRETS: Final = ("token", "password")  # they come last, being alike everywhere
+_SECRETS: Final = ("token", "password")  # listed last, since they are the same in every table
 _HEAD: Final = """\
 # The configuration file
 
 For `waystation node --config FILE`; [how to write one](../how-to/configure-a-node.md). TOML, in
-UTF-8. File names are relative to the directory of the file. An unknown key is a mistake. `[[…]]`
-may come several times, `[…]` once.
+UTF-8. File names are relative to the directory of the file. Unknown keys are errors. `[[…]]` tables
+may be repeated, `[…]` tables may not.
 """
 
 
 def reference() -> str:
-    """The page."""
+    """The text of the page."""
     return "\n".join([_HEAD, *_sections()])
 
 
@@ -60,11 +60,11 @@ def _sections() -> Iterator[str]:
 
 def _rows(table: type[Struct]) -> Iterator[str]:
     fields = sorted(structs.fields(table), key=lambda field: field.name.startswith(_SECRETS))
-    meanings = [description(field.type) for field in fields]
+    meanings = [key_description(field.type) for field in fields]
     yield f"| key | takes | default |{' meaning |' if any(meanings) else ''}"
     yield f"|---|---|---|{'---|' if any(meanings) else ''}"
     for field, meaning in zip(fields, meanings, strict=True):
-        cells = [f"`{field.name}`", expected(field.type), _default(field)]
+        cells = [f"`{field.name}`", type_text(field.type), _default(field)]
         yield f"| {' | '.join([*cells, meaning] if meaning else cells)} |"
 
 

@@ -1,4 +1,4 @@
-"""From a plan to a running node, and to its end."""
+"""Run the node of a plan, and close it at the end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from waystation.config.plan import Door, Plan
+from waystation.config.plan import Endpoint, Plan
 from waystation.config.settings import ConnectTable, ListenTable
 from waystation.config.workers import make_handler
 from waystation.net.monitor import Monitor
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Running(Struct, frozen=True):
-    """A node as its file describes it; `monitor` is its HTTP port, if it has one."""
+    """A running node with its listeners; `monitor` is its HTTP port, if it has one."""
 
     node: Node
     listening: list[Listening]
@@ -31,10 +31,10 @@ class Running(Struct, frozen=True):
 
 @asynccontextmanager
 async def running(plan: Plan) -> AsyncIterator[Running]:
-    """Run the node of a plan; it is closed at the end, and then its journal.
+    """Run the node of a plan; at the end the node is closed, then its journal.
 
-    What cannot be done (a port in use, a peer that does not answer in time) is a LocalError that
-    names the file, the line and the key.
+    Raises a LocalError that names the file, the line and the key if something cannot be done, such
+    as listening on a port in use or connecting to a peer in time.
     """
     journal = _open_journal(plan)
     try:
@@ -65,7 +65,7 @@ async def _observed(
     try:
         if plan.metrics is not None:
             monitor = Monitor(NodeMetrics(node, status))
-            with plan.problems.blaming(("node", "metrics")):
+            with plan.problems.locating(("node", "metrics")):
                 await monitor.start(plan.metrics)
         yield monitor
     finally:
@@ -79,13 +79,13 @@ def _open_journal(plan: Plan) -> Journal | None:
         return None
     from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
 
-    with plan.problems.blaming(("journal", "directory")):
+    with plan.problems.locating(("journal", "directory")):
         return Journal(node=plan.settings.node.name, **plan.journal)
 
 
 def _node(plan: Plan) -> Node:
     table = plan.settings.node
-    with plan.problems.blaming(("node",)):
+    with plan.problems.locating(("node",)):
         return Node(
             table.name,
             transports=plan.transports,
@@ -100,7 +100,7 @@ def _node(plan: Plan) -> Node:
 
 async def _start(node: Node, plan: Plan) -> list[Listening]:
     for worker in plan.workers:
-        with plan.problems.blaming(worker.path):
+        with plan.problems.locating(worker.path):
             node.start_worker(
                 worker.names,
                 make_handler(worker.handler, worker.options),
@@ -108,37 +108,39 @@ async def _start(node: Node, plan: Plan) -> list[Listening]:
                 visible=worker.visible,
                 passing=worker.passing,
             )
-    listening = [await _listen(node, plan, door) for door in plan.listeners]
+    listening = [await _listen(node, plan, endpoint) for endpoint in plan.listeners]
     mqtt = plan.settings.mqtt
     if mqtt is not None and mqtt.listen:
-        with plan.problems.blaming(("mqtt", "url")):
+        with plan.problems.locating(("mqtt", "url")):
             listening.append(await node.listen(f"mqtt://{mqtt.topic}", outside=True))
-    for door in plan.connections:
-        await _connect(node, plan, door)
-    for door in plan.parents:
-        await _connect(node, plan, door, parent=True)
+    for endpoint in plan.connections:
+        await _connect(node, plan, endpoint)
+    for endpoint in plan.parents:
+        await _connect(node, plan, endpoint, parent=True)
     _find_directory(node, plan)
     return listening
 
 
-async def _listen(node: Node, plan: Plan, door: Door) -> Listening:
-    assert isinstance(door.table, ListenTable)
-    with plan.problems.blaming((*door.path, "url")):
-        return await node.listen(door.urls[0], token=door.token, outside=door.table.outside)
+async def _listen(node: Node, plan: Plan, endpoint: Endpoint) -> Listening:
+    assert isinstance(endpoint.table, ListenTable)
+    with plan.problems.locating((*endpoint.path, "url")):
+        return await node.listen(
+            endpoint.urls[0], token=endpoint.token, outside=endpoint.table.outside
+        )
 
 
-async def _connect(node: Node, plan: Plan, door: Door, **options: Any) -> None:
-    table = door.table
+async def _connect(node: Node, plan: Plan, endpoint: Endpoint, **options: Any) -> None:
+    table = endpoint.table
     assert isinstance(table, ConnectTable)
-    with plan.problems.blaming((*door.path, "url")):
+    with plan.problems.locating((*endpoint.path, "url")):
         await node.connect(
-            *door.urls, name=table.name, token=door.token, wait=table.wait, **options
+            *endpoint.urls, name=table.name, token=endpoint.token, wait=table.wait, **options
         )
 
 
 def _find_directory(node: Node, plan: Plan) -> None:
     directory = plan.settings.directory
-    with plan.problems.blaming(("directory",)):
+    with plan.problems.locating(("directory",)):
         if directory.host:
             node.host_directory()
         elif directory.ask:

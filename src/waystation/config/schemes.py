@@ -1,4 +1,4 @@
-"""Which transport carries which kind of URL; each is loaded when a file names it, not before."""
+"""The transport of each URL scheme; each is imported only when a file uses it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waystation.transports.transport import Link, LinkOwner, Listener, Transport
 
 
 class Scheme(Struct, frozen=True):
-    """Where the transport of a kind of URL is, and what has to be installed for it."""
+    """The module and classes of a transport, and the extra to install for it."""
 
     module: str
     transport: str
@@ -23,11 +23,11 @@ class Scheme(Struct, frozen=True):
     has_tls: bool = True
 
     def load_transport(self) -> Any:
-        """The class of the transport."""
+        """Import the class of the transport."""
         return self._load(self.transport)
 
     def load_limits(self) -> Any:
-        """The class of its limits."""
+        """Import the class of its limits."""
         return self._load(self.limits)
 
     def _load(self, name: str) -> Any:
@@ -53,46 +53,46 @@ SCHEMES: Final[Mapping[str, Scheme]] = {
 MQTT: Final = Scheme("waystation.transports.mqtt", "Mqtt", extra="mqtt")
 GOSSIP: Final = Scheme("waystation.transports.gossip", "Gossip")
 SERVICES: Final = {"mqtt": "mqtt", "gossip": "groups"}
-"""Kinds of places that are reached through somebody else, and the tables that say through whom."""
+"""Schemes that need an intermediary (a broker or a router), and the table that configures it."""
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """The scheme and the place of a URL that some transport here can use.
+    """Split a URL into its scheme and place; raises LocalError if no transport has the scheme.
 
     >>> split_url("tcp://127.0.0.1:4000")
     ('tcp', '127.0.0.1:4000')
     >>> split_url("wss://hub")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'wss://hub' is no URL ...; write ws:// and ...
+    waystation.errors.LocalError: unsupported URL 'wss://hub'; write ws:// and ...
     """
     scheme, mark, place = url.partition("://")
     if not mark or scheme not in SCHEMES:
         secure = {"wss": "ws", "https": "http", "tls": "tcp"}.get(scheme)
         raise LocalError(
-            f"{quote(url)} is no URL that a transport can use",
+            f"unsupported URL {quote(url)}",
             rule="AD-2",
-            hint=f"write {secure}:// and set up TLS"
+            hint=f"write {secure}:// and configure TLS"
             if secure
-            else f"begin with {', '.join(f'{known}://' for known in SCHEMES)}",
+            else f"start with {', '.join(f'{known}://' for known in SCHEMES)}",
         )
     parse_place(place.partition("/")[0])
     return scheme, place
 
 
 def by_place(usual: Transport, others: Mapping[str, Transport]) -> Transport:
-    """A transport that goes to some places by another one of its type, as with other TLS."""
+    """A transport that uses others of its type for some places, for instance with other TLS."""
 
     class ByPlace:
-        """One type of address, several ways to use it."""
+        """Selects the transport by place; all have the same address type."""
 
         type_name: ClassVar[str] = usual.type_name
 
         async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
-            """Listen as is right for this place."""
+            """Listen with the transport of this place."""
             return await others.get(place, usual).listen(place, accept)
 
         async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
-            """Dial as is right for these places, which are all of one peer."""
+            """Dial with the transport of these places, which all belong to one peer."""
             return await others.get(places[0], usual).dial(places, owner)
 
     return ByPlace() if others else usual

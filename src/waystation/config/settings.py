@@ -1,7 +1,7 @@
-"""What a configuration file may say: every table and key, its type, its default, its meaning.
+"""The tables and keys of a configuration file: types, defaults and descriptions.
 
-Only descriptions live here; docs/reference/config.md is written from them. What the values lead to
-is in plan.py. File names are relative to the directory of the configuration file.
+Only declarations live here; docs/reference/config.md is generated from them. plan.py applies the
+values. File names are relative to the directory of the configuration file.
 """
 
 from __future__ import annotations
@@ -20,146 +20,148 @@ Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Texts: TypeAlias = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
 Count: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(ge=0, lt=10**9)]
-SomeSeconds: TypeAlias = Annotated[float, Meta(gt=0, lt=10**9)]
+PositiveSeconds: TypeAlias = Annotated[float, Meta(gt=0, lt=10**9)]
 TransportLimits: TypeAlias = dict[str, Any]
-"""Checked against the limits of the transport itself, which is loaded only when it is used."""
+"""Checked against the limits of the transport, which is imported only when it is used."""
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """A table of the file."""
+    """Base class of all tables."""
 
 
 class TlsTable(Table, frozen=True, kw_only=True):
-    """Certificates of tcp, ws and http, as PEM files; see `waystation.net.tls.Tls`."""
+    """Certificates for tcp, ws and http, as PEM files; see `waystation.net.tls.Tls`."""
 
-    certificate: Annotated[Text | None, Meta(description="who this node is")] = None
-    key: Annotated[Text | None, Meta(description="the key of the certificate")] = None
+    certificate: Annotated[Text | None, Meta(description="certificate of this node")] = None
+    key: Annotated[Text | None, Meta(description="private key of the certificate")] = None
     authorities: Annotated[
-        Text | None, Meta(description="whom to believe; without it, whom the system believes")
+        Text | None, Meta(description="CA certificates to trust; by default those of the system")
     ] = None
     mutual: Annotated[
-        bool, Meta(description="listeners turn away who brings no certificate of the authorities")
+        bool,
+        Meta(description="listeners require a client certificate signed by one of the authorities"),
     ] = False
     name: Annotated[
         Text | None,
-        Meta(description="the name in the peer's certificate; else the host that is dialled"),
+        Meta(description="name expected in the peer's certificate; by default the dialed host"),
     ] = None
 
 
-class Secretive(Table, frozen=True, kw_only=True):
-    """A table with a shared secret; at most one of the three is given."""
+class TokenTable(Table, frozen=True, kw_only=True):
+    """A table with a shared secret; at most one of the three keys may be given."""
 
-    token: Annotated[Text | None, Meta(description="the shared secret of its sessions")] = None
-    token_file: Annotated[
-        Text | None, Meta(description="the file whose first line is the token")
-    ] = None
+    token: Annotated[Text | None, Meta(description="shared secret of its sessions")] = None
+    token_file: Annotated[Text | None, Meta(description="file whose first line is the token")] = (
+        None
+    )
     token_env: Annotated[
-        Text | None, Meta(description="the environment variable that holds the token")
+        Text | None, Meta(description="environment variable that holds the token")
     ] = None
 
 
-class NodeTable(Secretive, frozen=True, kw_only=True):
+class NodeTable(TokenTable, frozen=True, kw_only=True):
     """The node itself."""
 
-    name: Annotated[Text, Meta(description="what it calls itself in sessions and in the journal")]
+    name: Annotated[Text, Meta(description="name of the node in sessions and in the journal")]
     hub: Annotated[
-        bool, Meta(description="peers may announce participants, and messages find them")
+        bool,
+        Meta(description="accept participants that peers announce, and route messages to them"),
     ] = False
     hop_limit: Annotated[
-        Count, Meta(description="a message with so many addresses in its return route is dropped")
+        Count, Meta(description="drop messages whose return route has this many addresses")
     ] = HOP_LIMIT
     dial_for_peers: Annotated[
-        bool, Meta(description="messages of peers may open sessions to places that they name")
+        bool, Meta(description="messages from peers may open sessions to addresses in their route")
     ] = False
     drain: Annotated[
         Seconds,
-        Meta(description="seconds that workers have to finish when the node is told to end"),
+        Meta(description="seconds that workers have to finish when the node is stopped"),
     ] = 5.0
     metrics: Annotated[
         Text | None,
         Meta(description="`host:port` of GET /metrics (Prometheus) and GET /health over HTTP"),
     ] = None
     path: Annotated[
-        Texts | None, Meta(description="directories to import workers from, beside the usual ones")
+        Texts | None, Meta(description="additional directories to import workers from")
     ] = None
 
 
-class ListenTable(Secretive, frozen=True, kw_only=True):
-    """Where peers connect; `[[listen]]` may come several times."""
+class ListenTable(TokenTable, frozen=True, kw_only=True):
+    """Where peers connect; `[[listen]]` may be repeated."""
 
     url: Annotated[
         Text,
-        Meta(description="`tcp://host:port`, or ws, udp, http, gossip; port 0 takes a free one"),
+        Meta(description="`tcp://host:port`, or ws, udp, http, gossip; port 0 picks a free one"),
     ]
     outside: Annotated[
-        bool, Meta(description="what comes in here counts as coming from the outside world")
+        bool, Meta(description="treat what arrives here as coming from a global transport")
     ] = False
     tls: Annotated[
         TlsTable | bool | None,
-        Meta(description="a table like `[tls]`, instead of it; false for no TLS here"),
+        Meta(description="a table like `[tls]` that replaces it here; false for no TLS"),
     ] = None
 
 
-class ConnectTable(Secretive, frozen=True, kw_only=True):
-    """A peer to connect to, and to connect to again; may come several times."""
+class ConnectTable(TokenTable, frozen=True, kw_only=True):
+    """A peer to connect to, and to reconnect to; may be repeated."""
 
     url: Annotated[
-        Texts, Meta(description="one place, or several of the same peer: the first that answers")
+        Texts,
+        Meta(description="one URL, or several of one peer; the first that answers is used"),
     ]
-    name: Annotated[
-        Text | None, Meta(description="what stands for the peer in routes of this node")
-    ] = None
+    name: Annotated[Text | None, Meta(description="name of the peer in routes of this node")] = None
     wait: Annotated[
-        SomeSeconds | None,
-        Meta(
-            description="seconds to wait for the session, or the node ends; else it starts at once"
-        ),
+        PositiveSeconds | None,
+        Meta(description="seconds to wait for the session at the start; without it, do not wait"),
     ] = None
     tls: Annotated[
         TlsTable | bool | None,
-        Meta(description="a table like `[tls]`, instead of it; false for no TLS here"),
+        Meta(description="a table like `[tls]` that replaces it here; false for no TLS"),
     ] = None
 
 
 class WorkerTable(Table, frozen=True, kw_only=True):
-    """A worker; `[[worker]]` may come several times."""
+    """A worker; `[[worker]]` may be repeated."""
 
-    names: Annotated[Texts, Meta(description="its addresses")]
+    names: Annotated[Texts, Meta(description="names of its addresses")]
     handler: Annotated[
         Text,
         Meta(description="`package.module:name` of a function `(message, context)` or a class"),
     ]
     inbox: Annotated[
-        Count, Meta(description="so many messages wait for it before senders have to")
+        Count, Meta(description="maximum number of queued messages; then senders have to wait")
     ] = INBOX
-    visible: Annotated[bool, Meta(description="what it publishes leaves its hub")] = False
+    visible: Annotated[bool, Meta(description="its broadcasts leave the hub")] = False
     passing: Annotated[
-        bool, Meta(description="it also sees messages that only pass through it")
+        bool, Meta(description="it also handles messages for which it is not the last address")
     ] = False
     options: Annotated[
-        dict[str, Any], Meta(description="arguments by name for the class, or for each call")
+        dict[str, Any],
+        Meta(description="keyword arguments for the class, or for each call of the function"),
     ] = {}
 
 
 class LimitsTable(Table, frozen=True, kw_only=True):
-    """How much the node takes from its peers; see `waystation.node.Limits`."""
+    """Limits on peers; see `waystation.node.Limits`."""
 
-    sessions: Annotated[Count, Meta(description="sessions at a time")] = _LIMITS.sessions
+    sessions: Annotated[Count, Meta(description="maximum number of sessions")] = _LIMITS.sessions
     greeting: Annotated[
-        SomeSeconds, Meta(description="seconds that a peer has to prove the token")
+        PositiveSeconds,
+        Meta(description="seconds that a peer has to prove that it knows the token"),
     ] = _LIMITS.greeting
     heartbeat: Annotated[
-        Seconds, Meta(description="seconds between heartbeats of an idle session; 0: never")
+        Seconds, Meta(description="seconds between heartbeats of an idle session; 0 for none")
     ] = _LIMITS.heartbeat
     stall: Annotated[
-        Seconds, Meta(description="seconds that a peer's message waits for room here")
+        Seconds, Meta(description="seconds that a peer's message waits for room in a full queue")
     ] = _LIMITS.stall
     appear: Annotated[
-        Seconds, Meta(description="seconds that a peer's message waits for a name that nobody has")
+        Seconds,
+        Meta(description="seconds that a peer's message waits for an unknown name to appear"),
     ] = _LIMITS.appear
-    participants: Annotated[Count, Meta(description="participants that one leaf may announce")] = (
-        _LIMITS.participants
-    )
+    participants: Annotated[
+        Count, Meta(description="maximum number of participants that a leaf may announce")
+    ] = _LIMITS.participants
     tcp: Annotated[TransportLimits, Meta(description="of TCP links, below")] = {}
     ws: Annotated[TransportLimits, Meta(description="of WebSocket links, below")] = {}
     udp: Annotated[TransportLimits, Meta(description="of UDP links, below")] = {}
@@ -167,110 +169,120 @@ class LimitsTable(Table, frozen=True, kw_only=True):
 
 
 class JournalTable(Table, frozen=True, kw_only=True):
-    """A journal; needs `pip install 'waystation[journal]'`. See `waystation.journal.Journal`."""
+    """The journal; needs `pip install 'waystation[journal]'`. See `waystation.journal.Journal`."""
 
-    directory: Annotated[Text, Meta(description="where to write it")]
+    directory: Annotated[Text, Meta(description="directory to write it to")]
     sample: Annotated[
-        float, Meta(ge=0, le=1, description="the share of messages to keep; drops are always kept")
+        float, Meta(ge=0, le=1, description="fraction of messages to keep; drops are always kept")
     ] = 1.0
     keep_age: Annotated[
-        SomeSeconds | None, Meta(description="seconds after which sealed files go")
+        PositiveSeconds | None, Meta(description="seconds after which sealed files are removed")
     ] = None
     keep_bytes: Annotated[
-        Count | None, Meta(description="bytes of sealed files; then the oldest go")
+        Count | None,
+        Meta(description="maximum size of the sealed files in bytes; the oldest are removed"),
     ] = None
     fsync: Annotated[
         Literal["never", "seal", "flush"],
-        Meta(description="what the disk must have taken before the journal goes on"),
+        Meta(
+            description="what is synced to disk: nothing, each sealed file, or each flush as well"
+        ),
     ] = "seal"
     flush_seconds: Annotated[
-        SomeSeconds, Meta(description="at most so much is lost in a crash")
+        PositiveSeconds,
+        Meta(description="seconds between flushes; a crash loses at most this much"),
     ] = 1.0
-    flush_records: Annotated[Count, Meta(description="so many records are flushed earlier")] = 4_096
-    seal_bytes: Annotated[Count, Meta(description="a tail of this size becomes Parquet")] = (
+    flush_records: Annotated[
+        Count, Meta(description="number of records after which it flushes earlier")
+    ] = 4_096
+    seal_bytes: Annotated[Count, Meta(description="size at which a tail is sealed as Parquet")] = (
         64 * 2**20
     )
-    seal_seconds: Annotated[SomeSeconds, Meta(description="so does one of this age")] = 60.0
+    seal_seconds: Annotated[
+        PositiveSeconds, Meta(description="age in seconds at which a tail is sealed as Parquet")
+    ] = 60.0
 
 
 class AccessTable(Table, frozen=True, kw_only=True):
-    """One access rule; the first that fits decides. `*` stands for any characters."""
+    """An access rule; the first one that matches decides. `*` stands for any characters."""
 
-    allow: Annotated[Texts | None, Meta(description="senders that may, by the name they give")] = (
-        None
-    )
+    allow: Annotated[Texts | None, Meta(description="names of senders that are allowed")] = None
     deny: Annotated[
-        Texts | None, Meta(description="senders that may not; either this or allow")
+        Texts | None,
+        Meta(description="names of senders that are denied; give either this or allow"),
     ] = None
-    to: Annotated[Texts, Meta(description="addresses, or multicast ids")]
+    to: Annotated[Texts, Meta(description="addresses or multicast ids that the rule is about")]
 
 
 class DirectoryTable(Table, frozen=True, kw_only=True):
-    """Finding participants by what they offer."""
+    """The directory, which finds participants by what they offer."""
 
-    host: Annotated[bool, Meta(description="this node keeps the directory")] = False
-    ask: Annotated[Text | None, Meta(description="the route to the node that keeps it")] = None
+    host: Annotated[bool, Meta(description="this node hosts the directory")] = False
+    ask: Annotated[Text | None, Meta(description="route to the node that hosts it")] = None
 
 
 class StatusTable(Table, frozen=True, kw_only=True):
-    """What `waystation top` asks for."""
+    """The status that `waystation top` and the console request."""
 
     enabled: Annotated[
-        bool, Meta(description="start the worker `waystation.status`; access rules hold for it")
+        bool, Meta(description="start the worker `waystation.status`; access rules apply to it")
     ] = False
 
 
 class MqttTable(Table, frozen=True, kw_only=True):
-    """A broker; needs `pip install 'waystation[mqtt]'`. With it, `mqtt://topic` is a peer's URL."""
+    """An MQTT broker; needs `pip install 'waystation[mqtt]'`. It enables URLs like `mqtt://topic`."""
 
     url: Annotated[Text, Meta(description="`mqtt://host:port`")]
-    topic: Annotated[Text, Meta(description="the topic on which this node is reached")]
-    qos: Annotated[int, Meta(ge=0, le=1, description="0: at most once, 1: at least once")] = 1
+    topic: Annotated[Text, Meta(description="topic on which this node receives")]
+    qos: Annotated[int, Meta(ge=0, le=1, description="0 for at most once, 1 for at least once")] = 1
     username: Annotated[Text | None, Meta(description="for the broker")] = None
     password: Annotated[Text | None, Meta(description="for the broker")] = None
     password_file: Annotated[
-        Text | None, Meta(description="the file whose first line is the password")
+        Text | None, Meta(description="file whose first line is the password")
     ] = None
     password_env: Annotated[
-        Text | None, Meta(description="the environment variable that holds the password")
+        Text | None, Meta(description="environment variable that holds the password")
     ] = None
     listen: Annotated[
-        bool, Meta(description="take links on the topic; what comes in counts as from outside")
+        bool,
+        Meta(description="accept links on the topic, as from a global transport"),
     ] = True
-    prefix: Annotated[str, Meta(description="what stands before the topics of broadcasts")] = ""
+    prefix: Annotated[str, Meta(description="prefix of the topics of broadcasts")] = ""
     format: Annotated[
-        Literal["ockam", "joynr"], Meta(description="what messages look like on the broker")
+        Literal["ockam", "joynr"], Meta(description="format of messages on the broker")
     ] = "ockam"
-    client_id: Annotated[
-        Text | None, Meta(description="what the broker knows this node by; else a fresh one")
-    ] = None
+    client_id: Annotated[Text | None, Meta(description="MQTT client id; random by default")] = None
     away: Annotated[
-        int, Meta(ge=0, description="seconds that the broker keeps messages for it when it is gone")
+        int,
+        Meta(
+            ge=0,
+            description="seconds that the broker keeps the session while this node is disconnected",
+        ),
     ] = 0
     tls: Annotated[
         TlsTable | bool | None,
-        Meta(description="for `mqtts://`: a table like `[tls]`, instead of it"),
+        Meta(description="for `mqtts://`: a table like `[tls]` that replaces it"),
     ] = None
 
 
-class GroupsTable(Secretive, frozen=True, kw_only=True):
-    """Ways to groups: with them, `gossip://group/member` is a URL, and `gossip#…` an address."""
+class GroupsTable(TokenTable, frozen=True, kw_only=True):
+    """Gossip routers; they enable `gossip://group/member` URLs and `gossip#…` addresses."""
 
-    via: Annotated[Texts, Meta(description="`gossip://host:port` of a router, or several")]
+    via: Annotated[Texts, Meta(description="`gossip://host:port` of one or more routers")]
     name: Annotated[
-        Text | None, Meta(description="this node's name in groups where it does not listen")
+        Text | None, Meta(description="name of this node in groups where it does not listen")
     ] = None
     dialect: Annotated[
-        Literal["jgroups5", "jgroups2"], Meta(description="which routers understand")
+        Literal["jgroups5", "jgroups2"], Meta(description="protocol of the routers")
     ] = "jgroups5"
     tls: Annotated[
         TlsTable | bool | None,
-        Meta(description="true for `[tls]`, or a table like it; without it, no TLS to routers"),
+        Meta(description="true to use `[tls]`, or a table like it; by default no TLS to routers"),
     ] = None
 
 
 class Settings(Table, frozen=True, kw_only=True):
-    """A whole file."""
+    """The whole file."""
 
     node: Annotated[NodeTable, Meta(description="required")]
     listen: tuple[ListenTable, ...] = ()

@@ -1,8 +1,7 @@
-"""The console: a fleet as it is now, on a page in a browser.
+"""The console: a web page that shows the current state of a fleet.
 
-It stands on a node of its own, which asks the others what their worker `waystation.status` tells;
-nothing here knows a socket but `server.py`. It needs Starlette, uvicorn and Jinja2:
-`pip install 'waystation[console]'`.
+It uses a node of its own, which requests the status of the others from their worker
+`waystation.status`. It needs Starlette, uvicorn and Jinja2: `pip install 'waystation[console]'`.
 """
 
 from importlib.util import find_spec

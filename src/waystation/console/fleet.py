@@ -1,7 +1,7 @@
-"""The nodes that the console watches: asked again and again how they are.
+"""The nodes that the console watches, polled for their status.
 
-Each node keeps what it told last, so that a page shows something of one that went away. Sessions
-dial again by themselves; nothing here does.
+The last status of each node is kept, so that a page can show a node that is away. Sessions
+reconnect by themselves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from waystation.console.bell import Bell
+from waystation.console.notifier import Notifier
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError, RemoteError, WaystationError
@@ -22,32 +22,32 @@ from waystation.node import Node, Session
 from waystation.node.status import MOST_SESSIONS, STATUS, Question, Snapshot
 
 HISTORY: Final = 60
-"""So many looks are remembered, for the curve of a node's traffic."""
+"""Number of polls remembered for the sparkline of a node's traffic."""
 
-PATIENCE: Final = 5.0
-"""Seconds that a node has to tell its status."""
+STATUS_TIMEOUT: Final = 5.0
+"""Seconds that a node has to send its status."""
 
 DRAWN_SESSIONS: Final = 200
-"""Of so many sessions of a node a look hears, for the picture."""
+"""Maximum number of sessions of a node requested for the picture."""
 
-MOST_BYTES: Final = 4 * 1024 * 1024
-"""No status is larger, whatever was asked for."""
+MAX_STATUS_BYTES: Final = 4 * 1024 * 1024
+"""Maximum size of a status."""
 
-_LOOK: Final = Question(routes=0, sessions=min(DRAWN_SESSIONS, MOST_SESSIONS))
+_POLL: Final = Question(routes=0, sessions=min(DRAWN_SESSIONS, MOST_SESSIONS))
 _GOOD: Final = frozenset(str(outcome) for outcome in Outcome if outcome is not Outcome.DROPPED)
 
 
 class State(StrEnum):
-    """How a watched node is, as far as the console can tell."""
+    """The state of a watched node, as the console sees it."""
 
     CONNECTING = "connecting"
     HERE = "here"
-    SILENT = "silent"  # connected, and does not tell its status
+    SILENT = "silent"  # connected, but does not send its status
     AWAY = "away"
 
 
 class Watched:
-    """One node: where it is, how it is, and what it told last."""
+    """A watched node: its URL, its state, and its last status."""
 
     def __init__(self, url: str, session: Session) -> None:
         self.url = url
@@ -55,40 +55,42 @@ class Watched:
         self.state = State.CONNECTING
         self.problem = ""
         self.seen: Snapshot | None = None
-        self.traffic: deque[tuple[float, float]] = deque(maxlen=HISTORY)  # messages, drops a second
+        self.traffic: deque[tuple[float, float]] = deque(
+            maxlen=HISTORY
+        )  # messages and drops per second
 
     @property
     def name(self) -> str:
-        """What the node calls itself; its URL while it has not said."""
+        """The node's own name; its URL while the name is unknown."""
         if self.seen is not None:
             return self.seen.node
         return self.session.peer or self.url
 
-    def told(self, seen: Snapshot) -> None:
-        """Keep a snapshot."""
+    def update(self, seen: Snapshot) -> None:
+        """Store a new snapshot."""
         self.state, self.problem, self.seen = State.HERE, "", seen
         drops = sum(rate for word, rate in seen.rates.items() if word not in _GOOD)
         self.traffic.append((round(sum(seen.rates.values()), 1), round(drops, 1)))
 
-    def missed(self, state: State, problem: str) -> None:
-        """Note that it tells nothing, and why."""
+    def mark(self, state: State, problem: str) -> None:
+        """Store that there is no status, and why."""
         self.state, self.problem = state, problem
         if self.seen is not None:
             self.traffic.append((0.0, 0.0))
 
 
 class Fleet:
-    """All watched nodes; `bell` rings whenever one was looked at."""
+    """All watched nodes; `changes` is notified after every poll."""
 
     def __init__(self, node: Node, interval: float) -> None:
         self.node = node
         self.interval = interval
-        self.bell = Bell()
+        self.changes = Notifier()
         self.watched: list[Watched] = []
         self._tasks: list[asyncio.Task[None]] = []
 
     async def watch(self, urls: Iterable[str]) -> None:
-        """Begin to watch the nodes at these places; returns at once, whether they are there."""
+        """Start watching the nodes at these URLs; does not wait for them."""
         for number, url in enumerate(dict.fromkeys(urls), 1):
             session = await self.node.connect(url, name=f"watched-{number}", wait=None)
             watched = Watched(url, session)
@@ -97,34 +99,34 @@ class Fleet:
             self._tasks.append(asyncio.create_task(self._watch(watched), name=name))
 
     async def close(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def at(self, url: str) -> Watched | None:
-        """The watched node of this URL."""
+        """The watched node with this URL, or None."""
         return next((watched for watched in self.watched if watched.url == url), None)
 
     async def ask(self, watched: Watched, question: Question) -> Snapshot:
-        """Ask a node; raises a WaystationError when it does not tell."""
+        """Request the status of a node; raises a WaystationError if it does not send one."""
         route = f"{watched.session.name} => {STATUS}"
         asking = asyncio.ensure_future(
-            self.node.request(route, msgspec.json.encode(question), timeout=PATIENCE)
+            self.node.request(route, msgspec.json.encode(question), timeout=STATUS_TIMEOUT)
         )
         try:
             answer = await self._while_open(watched, asking)
         finally:
             asking.cancel()
-        if len(answer.payload) > MOST_BYTES:
-            raise RemoteError(f"its status has {len(answer.payload):,} bytes")
+        if len(answer.payload) > MAX_STATUS_BYTES:
+            raise RemoteError(f"the status is too large: {len(answer.payload):,} bytes")
         try:
             return msgspec.json.decode(answer.payload, type=Snapshot)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise RemoteError(f"what it tells is no status: {error}") from error
+            raise RemoteError(f"invalid status: {error}") from error
 
     async def _while_open(self, watched: Watched, asking: asyncio.Future[Message]) -> Message:
-        """The answer, unless the session closes before it comes."""
+        """Wait for the reply; raises if the session closes first."""
         session = watched.session
         while session.is_open and not asking.done():
             either: list[asyncio.Future[Any]] = [asking, session.change]
@@ -137,18 +139,18 @@ class Fleet:
 
     async def _watch(self, watched: Watched) -> None:
         while True:
-            await self._look(watched)
-            self.bell.ring()
+            await self._poll(watched)
+            self.changes.notify()
             await asyncio.wait([watched.session.change], timeout=self.interval)
 
-    async def _look(self, watched: Watched) -> None:
+    async def _poll(self, watched: Watched) -> None:
         session = watched.session
         if not session.is_open:
             if session.openings or session.failure:
-                watched.missed(State.AWAY, session.failure or "the connection is gone")
+                watched.mark(State.AWAY, session.failure or "disconnected")
             return
         try:
-            watched.told(await self.ask(watched, _LOOK))
+            watched.update(await self.ask(watched, _POLL))
         except WaystationError as error:
             away = not session.is_open
-            watched.missed(State.AWAY if away else State.SILENT, str(error))
+            watched.mark(State.AWAY if away else State.SILENT, str(error))

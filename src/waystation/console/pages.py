@@ -1,8 +1,8 @@
-"""Requests and answers: which URL leads to which view, as a whole page, a part of one, or events.
+"""Requests and responses: the view of each URL, as a whole page, a fragment of one, or events.
 
-A view has one URL. A browser gets the whole page; the script of the page asks for the same URL with
-the header X-Fragment, and gets the view alone, or its rows. So everything works without the script,
-only not by itself.
+Each view has one URL. A browser gets the whole page; the script of the page requests the same URL
+with the header X-Fragment and gets the view alone, or its rows. So everything works without the
+script, but is not refreshed automatically.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from starlette.responses import (
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from waystation.console import words
+from waystation.console import formatting
+from waystation.console.auth import LOGIN, TokenAuth
 from waystation.console.fleet import Fleet
-from waystation.console.guard import LOGIN, Doors
-from waystation.console.post import Dispatch, Post
-from waystation.console.views import MOST_PAYLOAD, Values, Views
+from waystation.console.sending import Dispatch, Sender
+from waystation.console.views import MAX_PAYLOAD, Values, Views
 from waystation.errors import LocalError
 
 _HERE: Final = Path(__file__).parent
-_LARGEST_FORM: Final = 4 * MOST_PAYLOAD  # every byte of it may be escaped
-_MOST_STREAMS: Final = 100
-_SIGN_OF_LIFE: Final = 15.0  # seconds after which a stream without news says so
+_MAX_FORM: Final = 4 * MAX_PAYLOAD  # every byte may be percent-encoded
+_MAX_STREAMS: Final = 100
+_KEEPALIVE: Final = 15.0  # seconds after which an idle stream sends a comment
 _TITLES: Final = {
     "connections": "Connections",
     "routes": "Routes",
@@ -49,7 +49,7 @@ _TITLES: Final = {
 
 
 def templates() -> Environment:
-    """The templates; whatever they are given is escaped, and nothing may be missing."""
+    """The template environment; values are escaped, and missing ones are errors."""
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
         autoescape=True,
@@ -58,19 +58,19 @@ def templates() -> Environment:
         lstrip_blocks=True,
     )
     for name in ("plain", "instant", "full_instant", "since", "number", "payload"):
-        environment.filters[name] = getattr(words, name)
+        environment.filters[name] = getattr(formatting, name)
     environment.globals["titles"] = _TITLES
     return environment
 
 
 class Pages:
-    """The application; `end` lets its streams end."""
+    """The web application; `end` ends its event streams."""
 
-    def __init__(self, fleet: Fleet, post: Post, views: Views, doors: Doors) -> None:
+    def __init__(self, fleet: Fleet, sender: Sender, views: Views, auth: TokenAuth) -> None:
         self._fleet = fleet
-        self._post = post
+        self._sender = sender
         self._views = views
-        self._doors = doors
+        self._auth = auth
         self._templates = templates()
         self._ending = asyncio.Event()
         self._streams = 0
@@ -87,9 +87,9 @@ class Pages:
         )
 
     def end(self) -> None:
-        """End the streams of events."""
+        """End all event streams."""
         self._ending.set()
-        self._fleet.bell.ring()
+        self._fleet.changes.notify()
 
     # Pages
 
@@ -97,35 +97,35 @@ class Pages:
         return RedirectResponse("/connections", 303)
 
     async def _login(self, request: Request) -> Response:
-        if not self._doors.locked:
+        if not self._auth.is_required:
             return RedirectResponse("/", 303)
         given: Mapping[str, str] = request.query_params
         if request.method == "POST":
             given = await _form(request) or {}
         token = given.get("token", "").strip()
-        if self._doors.opens(token):
-            return self._doors.admit(RedirectResponse("/connections", 303))
+        if self._auth.accepts(token):
+            return self._auth.log_in(RedirectResponse("/connections", 303))
         wrong = bool(token) or request.method == "POST"
         return HTMLResponse(self._rendered("login.html", {"wrong": wrong}), 403 if wrong else 200)
 
     async def _view(self, request: Request) -> Response:
         name = request.url.path.strip("/")
         values = await self._views.by_name[name](request.query_params)
-        return self._shown(request, name, values)
+        return self._response(request, name, values)
 
     async def _sent(self, request: Request) -> Response:
         form = await _form(request)
         if form is None:
-            return PlainTextResponse("That is more than the console sends.\n", 413)
+            return PlainTextResponse("The message is too large for the console.\n", 413)
         try:
             id = self._views.dispatch(form)
         except LocalError as error:
             problem = f"{error.problem}; {error.hint}"
-            return self._shown(request, "send", await self._views.form(form, problem), 422)
+            return self._response(request, "send", await self._views.form(form, problem), 422)
         return RedirectResponse(f"/send?watch={id}", 303)
 
-    def _shown(self, request: Request, name: str, values: Values, status: int = 200) -> Response:
-        """A view: alone, its rows alone, or on the whole page."""
+    def _response(self, request: Request, name: str, values: Values, status: int = 200) -> Response:
+        """A view as a response: the fragment, its rows, or the whole page."""
         part = request.headers.get("x-fragment")
         values = {**values, "view": name}
         if part == "rows":
@@ -139,8 +139,8 @@ class Pages:
         return self._templates.get_template(template).render(values)
 
     def _fleet_part(self) -> str:
-        """The fleet as HTML, drawn once for all who look."""
-        count = self._fleet.bell.count
+        """The fleet as HTML, rendered once per change for all clients."""
+        count = self._fleet.changes.count
         if self._drawn[0] != count:
             self._drawn = (count, self._rendered("fleet.html", self._views.fleet()))
         return self._drawn[1]
@@ -148,42 +148,42 @@ class Pages:
     # Events
 
     async def _events(self, _: Request) -> Response:
-        if self._streams >= _MOST_STREAMS:
-            return PlainTextResponse("There are as many pages open as may be.\n", 503)
+        if self._streams >= _MAX_STREAMS:
+            return PlainTextResponse("Too many open pages.\n", 503)
         return StreamingResponse(self._stream(), media_type="text/event-stream")
 
     async def _stream(self) -> AsyncIterator[bytes]:
-        """The fleet whenever it was looked at, and each message that is on its way."""
+        """Events: the fleet after each poll, and each message in flight."""
         self._streams += 1
         try:
-            told = {dispatch.id: dispatch.version for dispatch in self._post.kept}
+            told = {dispatch.id: dispatch.version for dispatch in self._sender.kept}
             fleet = ""
             while not self._ending.is_set():
-                counts = self._fleet.bell.count, self._post.bell.count
+                counts = self._fleet.changes.count, self._sender.changes.count
                 if fleet != (part := self._fleet_part()):
                     fleet = part
                     yield _event("fleet", {"html": fleet})
-                for dispatch in self._post.kept:
+                for dispatch in self._sender.kept:
                     if told.get(dispatch.id) != dispatch.version:
                         told[dispatch.id] = dispatch.version
                         yield _event("hops", self._hops(dispatch))
-                if not await self._news(*counts):
-                    yield b": nothing new\n\n"
+                if not await self._changed(*counts):
+                    yield b": keep-alive\n\n"
         finally:
             self._streams -= 1
 
-    async def _news(self, fleet: int, post: int) -> bool:
-        """Wait for either bell; whether one rang."""
+    async def _changed(self, fleet: int, sender: int) -> bool:
+        """Wait for a change of the fleet or of a message; return False on a timeout."""
         waits = [
-            asyncio.ensure_future(self._fleet.bell.after(fleet, _SIGN_OF_LIFE)),
-            asyncio.ensure_future(self._post.bell.after(post, _SIGN_OF_LIFE)),
+            asyncio.ensure_future(self._fleet.changes.wait_after(fleet, _KEEPALIVE)),
+            asyncio.ensure_future(self._sender.changes.wait_after(sender, _KEEPALIVE)),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
-        return self._fleet.bell.count != fleet or self._post.bell.count != post
+        return self._fleet.changes.count != fleet or self._sender.changes.count != sender
 
     def _hops(self, dispatch: Dispatch) -> Mapping[str, object]:
         values = {"dispatch": dispatch, "has_journal": self._views.has_journal}
@@ -195,12 +195,12 @@ class Pages:
 
 
 async def _form(request: Request) -> dict[str, str] | None:
-    """The fields of a form; None when there is more than a form can have."""
+    """The fields of a form; None if it is too large."""
     body = bytearray()
     try:
         async for part in request.stream():
             body += part
-            if len(body) > _LARGEST_FORM:
+            if len(body) > _MAX_FORM:
                 return None
     except ClientDisconnect:
         return None

@@ -1,4 +1,4 @@
-"""The console as a whole: its node watches, its server shows, until it is told to end.
+"""The console as a whole: a fleet that is watched, and a web server that shows it.
 
 The only file here that listens; the sockets are those of net/asgi.py.
 """
@@ -14,10 +14,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from waystation.console.auth import AuthMiddleware, TokenAuth, check_token
 from waystation.console.fleet import Fleet
-from waystation.console.guard import Doors, Guard, check_token
 from waystation.console.pages import Pages
-from waystation.console.post import Post
+from waystation.console.sending import Sender
 from waystation.console.views import Views
 from waystation.net.asgi import HttpServer
 from waystation.net.connection import ConnectionLimits
@@ -34,10 +34,10 @@ _log = logging.getLogger("waystation.console")
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """What the console watches, and where it shows it.
+    """What the console watches, and where it listens.
 
-    Where others than this machine can come, a token is needed: `token`, or one that is made.
-    `allowed` are further names that the page may be asked for under, as behind a proxy.
+    If other machines can reach it, a token is required: `token`, or a random one. `allowed` are
+    additional host names to accept, such as that of a proxy.
     """
 
     connect: tuple[str, ...]
@@ -50,7 +50,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 
 class Console:
-    """A running console: `url` is where it is, with the token if one was made."""
+    """A running console; `url` is its address, with the token if that is a random one."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -58,7 +58,7 @@ class Console:
     @classmethod
     @asynccontextmanager
     async def running(cls, node: Node, settings: Settings) -> AsyncIterator[Console]:
-        """Watch and show, over a node that can reach all places; it is not closed by this."""
+        """Run a console over a node that can reach all URLs; the node is not closed."""
         host, port = parse_place(settings.listen)
         made = None
         if settings.token is None and not is_loopback(host):
@@ -66,12 +66,12 @@ class Console:
         token = made if settings.token is None else check_token(settings.token)
         host_names = HostNames(host, settings.allowed)
         fleet = Fleet(node, settings.interval)
-        post = Post(node, settings.journal)
-        views = Views(fleet, post, settings.journal, settings.tables)
-        doors = Doors(token, port)
-        pages = Pages(fleet, post, views, doors)
+        sender = Sender(node, settings.journal)
+        views = Views(fleet, sender, settings.journal, settings.tables)
+        auth = TokenAuth(token, port)
+        pages = Pages(fleet, sender, views, auth)
         server = HttpServer(
-            Guard(pages.app, host_names, doors),
+            AuthMiddleware(pages.app, host_names, auth),
             limits=_LIMITS,
             connection_limits=ConnectionLimits(),
             busy=_BUSY,
@@ -79,11 +79,11 @@ class Console:
         )
         try:
             await server.start(settings.listen)
-            doors.port = parse_place(server.place)[1]  # if it was 0, any would do
+            auth.port = parse_place(server.place)[1]  # if it was 0, any would do
             await fleet.watch(settings.connect)
             yield cls(f"http://{server.place}/" + (f"login?token={made}" if made else ""))
         finally:
             pages.end()
             await server.drain(_DRAIN)
-            await post.close()
+            await sender.close()
             await fleet.close()

@@ -1,8 +1,8 @@
-"""Who is connected with whom, laid out for a drawing: values in, positions out.
+"""The layout of the connections between nodes for a drawing: values in, positions out.
 
-Nodes stand in columns, each to the right of those it connected to: hubs to the left of their
-leaves. Names decide who is who, since a session tells no more of its peer than that. Nothing here
-knows of colours.
+Nodes are arranged in columns, each to the right of those it connected to: hubs to the left of their
+leaves. Nodes are told apart by name alone, which is all that a session says of its peer. Nothing
+here knows of colours.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Final
 from msgspec import Struct
 
 from waystation.console.fleet import DRAWN_SESSIONS, State, Watched
-from waystation.console.words import plain
+from waystation.console.formatting import plain
 from waystation.node.status import SessionStatus
 
-MOST_PEERS: Final = 8
-"""Of so many peers that nobody watches a node is drawn with; the rest is a number."""
+MAX_PEERS: Final = 8
+"""Maximum number of unwatched peers drawn per node; the others are only counted."""
 
-MOST_COLUMNS: Final = 6
+MAX_COLUMNS: Final = 6
 BOX: Final = (132, 34)
 GAP: Final = (50, 12)
 EDGE: Final = 8
-"""Sizes, in units of the drawing: width and height of a box, room between boxes, and around all."""
+"""Sizes in units of the drawing: of a box, the gap between boxes, and the margin around all."""
 
 
-class Spot(Struct, kw_only=True):
-    """A node in the drawing; x and y are those of its upper left corner."""
+class NodeBox(Struct, kw_only=True):
+    """A node in the drawing; x and y are its upper left corner."""
 
     key: str  # its name
     kind: str  # hub, node, peer, or more
     state: str
-    url: str = ""  # of a watched one
-    hidden: int = 0  # how many peers stand behind this one spot
+    url: str = ""  # if it is watched
+    hidden: int = 0  # number of peers that this box stands for
     x: float = 0
     y: float = 0
 
 
 class Line(Struct, frozen=True):
-    """A connection in the drawing, from the left one to the right one, as a path of SVG."""
+    """A connection in the drawing, from left to right, as an SVG path."""
 
     left: str
     right: str
@@ -49,16 +49,16 @@ class Line(Struct, frozen=True):
 
 
 class Picture(Struct, frozen=True):
-    """A drawing."""
+    """The drawing of a fleet."""
 
     width: float
     height: float
-    spots: list[Spot]
+    boxes: list[NodeBox]
     lines: list[Line]
 
 
 class _Link(Struct, frozen=True):
-    """Who dialled whom."""
+    """A connection; `above` was dialed by `below`."""
 
     below: str
     above: str
@@ -66,40 +66,40 @@ class _Link(Struct, frozen=True):
 
 
 def picture(fleet: Sequence[Watched], own_name: str = "") -> Picture:
-    """Draw a fleet; sessions of `own_name`, which looks at it, are left out."""
-    spots = _watched_spots(fleet)
+    """Draw a fleet, without the sessions of `own_name`, the console itself."""
+    boxes = _watched_boxes(fleet)
     links: dict[frozenset[str], _Link] = {}
     for watched in fleet:
-        for link in _links_of(watched, spots, own_name):
+        for link in _links_of(watched, boxes, own_name):
             links.setdefault(frozenset((link.below, link.above)), link)
-    columns = _columns(spots, links.values())
+    columns = _columns(boxes, links.values())
     for column in columns:
-        column.sort(key=lambda spot: (spot.kind == "more", spot.key))
+        column.sort(key=lambda box: (box.kind == "more", box.key))
     _place(columns, list(links.values()))
-    height = max((spot.y + BOX[1] for spot in spots.values()), default=0) + EDGE
+    height = max((box.y + BOX[1] for box in boxes.values()), default=0) + EDGE
     width = len(columns) * (BOX[0] + GAP[0]) - GAP[0] + 2 * EDGE if columns else 0
-    lines = [_line(spots[link.above], spots[link.below], link.state) for link in links.values()]
-    return Picture(width, height, list(spots.values()), lines)
+    lines = [_line(boxes[link.above], boxes[link.below], link.state) for link in links.values()]
+    return Picture(width, height, list(boxes.values()), lines)
 
 
-def _watched_spots(fleet: Sequence[Watched]) -> dict[str, Spot]:
-    spots: dict[str, Spot] = {}
+def _watched_boxes(fleet: Sequence[Watched]) -> dict[str, NodeBox]:
+    boxes: dict[str, NodeBox] = {}
     for watched in fleet:
         hub = watched.seen is not None and watched.seen.hub
-        spot = Spot(
+        box = NodeBox(
             key=plain(watched.name),
             kind="hub" if hub else "node",
             state=str(watched.state),
             url=watched.url,
         )
-        known = spots.setdefault(spot.key, spot)
-        if known.state != State.HERE:  # reached over another of its places, perhaps
-            spots[spot.key] = spot
-    return spots
+        known = boxes.setdefault(box.key, box)
+        if known.state != State.HERE:  # it may be reached at another URL
+            boxes[box.key] = box
+    return boxes
 
 
-def _links_of(watched: Watched, spots: dict[str, Spot], own_name: str) -> list[_Link]:
-    """The connections of a node; adds spots for those at the other end."""
+def _links_of(watched: Watched, boxes: dict[str, NodeBox], own_name: str) -> list[_Link]:
+    """The connections of a node; adds boxes for its peers."""
     if watched.seen is None:
         return []
     name = plain(watched.name)
@@ -110,17 +110,17 @@ def _links_of(watched: Watched, spots: dict[str, Spot], own_name: str) -> list[_
         peer = plain(session.peer or session.place)
         if peer in {own_name, name} or not session.open:
             continue
-        if peer not in spots:
-            if strangers >= MOST_PEERS:
+        if peer not in boxes:
+            if strangers >= MAX_PEERS:
                 hidden += 1
                 continue
             strangers += 1
-            spots[peer] = Spot(key=peer, kind="peer", state="here" if here else "away")
+            boxes[peer] = NodeBox(key=peer, kind="peer", state="here" if here else "away")
         links.append(_link(name, peer, session, here=here))
     hidden += watched.seen.sessions_total - len(watched.seen.sessions)
     if hidden > 0:
         key = f"{name} and {hidden} more"
-        spots[key] = Spot(key=key, kind="more", state="here", url=watched.url, hidden=hidden)
+        boxes[key] = NodeBox(key=key, kind="more", state="here", url=watched.url, hidden=hidden)
         links.append(_Link(key, name, "open" if here else "away"))
     return links
 
@@ -131,21 +131,21 @@ def _link(node: str, peer: str, session: SessionStatus, *, here: bool) -> _Link:
     return _Link(node, peer, state) if session.opened_here else _Link(peer, node, state)
 
 
-def _columns(spots: dict[str, Spot], links: Iterable[_Link]) -> list[list[Spot]]:
-    """The spots by how many connections they are away from those who dial nobody."""
-    ranks = dict.fromkeys(spots, 0)
-    for _ in range(MOST_COLUMNS):  # also where nodes dial each other in a circle, it comes to rest
+def _columns(boxes: dict[str, NodeBox], links: Iterable[_Link]) -> list[list[NodeBox]]:
+    """The boxes by their distance from nodes that dial no other."""
+    ranks = dict.fromkeys(boxes, 0)
+    for _ in range(MAX_COLUMNS):  # bounded, since nodes may dial each other in a circle
         for link in links:
-            rank = min(max(ranks[link.below], ranks[link.above] + 1), MOST_COLUMNS - 1)
+            rank = min(max(ranks[link.below], ranks[link.above] + 1), MAX_COLUMNS - 1)
             ranks[link.below] = rank
-    found: defaultdict[int, list[Spot]] = defaultdict(list)
-    for key, spot in spots.items():
-        found[ranks[key]].append(spot)
+    found: defaultdict[int, list[NodeBox]] = defaultdict(list)
+    for key, box in boxes.items():
+        found[ranks[key]].append(box)
     return [found[rank] for rank in sorted(found)]
 
 
-def _place(columns: list[list[Spot]], links: list[_Link]) -> None:
-    """Give every spot its place: near those it is connected to, one below the other."""
+def _place(columns: list[list[NodeBox]], links: list[_Link]) -> None:
+    """Set the positions: one below the other, near the boxes they are connected to."""
     row = BOX[1] + GAP[1]
     tallest = max((len(column) for column in columns), default=0) * row
     above: defaultdict[str, list[str]] = defaultdict(list)
@@ -153,26 +153,26 @@ def _place(columns: list[list[Spot]], links: list[_Link]) -> None:
         above[link.below].append(link.above)
     heights: dict[str, float] = {}
     for number, column in enumerate(columns):
-        near = {spot.key: _mean([heights[key] for key in above[spot.key] if key in heights])
-                for spot in column}  # fmt: skip
-        column.sort(key=lambda spot: (near[spot.key], spot.kind == "more"))
+        near = {box.key: _mean([heights[key] for key in above[box.key] if key in heights])
+                for box in column}  # fmt: skip
+        column.sort(key=lambda box: (near[box.key], box.kind == "more"))
         first = EDGE + (tallest - len(column) * row) / 2
-        for position, spot in enumerate(column):
-            spot.x = EDGE + number * (BOX[0] + GAP[0])
-            spot.y = round(first + position * row, 1)
-            heights[spot.key] = spot.y
+        for position, box in enumerate(column):
+            box.x = EDGE + number * (BOX[0] + GAP[0])
+            box.y = round(first + position * row, 1)
+            heights[box.key] = box.y
 
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-def _line(left: Spot, right: Spot, state: str) -> Line:
+def _line(left: NodeBox, right: NodeBox, state: str) -> Line:
     if left.x > right.x:
         left, right = right, left
     start, end = left.y + BOX[1] / 2, right.y + BOX[1] / 2
     from_x, to_x = left.x + BOX[0], right.x
-    if left.x == right.x:  # in one column: round the right side
+    if left.x == right.x:  # in the same column: around the right side
         bend = from_x + GAP[0] / 2
         path = f"M{from_x} {start} C{bend} {start} {bend} {end} {from_x} {end}"
     else:

@@ -1,6 +1,6 @@
-"""What each page shows: asks the fleet, the journal and the post, and gives values to templates.
+"""What each page shows: collects values from the fleet, the journal and sent messages.
 
-Here is what a page says, not how it looks (templates/) and not how it is asked for (pages.py).
+How pages look is in templates/, and how they are requested in pages.py.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from waystation.console.curve import curves
 from waystation.console.fleet import Fleet, Watched
-from waystation.console.post import Order, Post
+from waystation.console.sending import Sender, SendRequest
+from waystation.console.sparkline import sparklines
 from waystation.console.topology import BOX, picture
 from waystation.core.message import check_message_id
 from waystation.errors import LocalError, WaystationError
 from waystation.node.status import Question, Snapshot
 
 if TYPE_CHECKING:
-    from waystation.console.trail import Sighting
+    from waystation.console.journal_follower import MessageRow
 
 PAGE: Final = 50
-"""So many rows stand on a page."""
+"""Number of rows on a page."""
 
 FIRST_FEW: Final = 20
-"""So many rows of each node stand there when all nodes are looked at."""
+"""Number of rows per node when all nodes are shown."""
 
-LIVELY: Final = 5_000
-"""A table with more entries is not asked for again by itself."""
+MAX_REFRESHED: Final = 5_000
+"""Tables with more entries than this are not refreshed automatically."""
 
 LOSSES: Final = 20
-MOST_PAYLOAD: Final = 64 * 1024
-LONGEST_TTL: Final = 3_600.0
+MAX_PAYLOAD: Final = 64 * 1024
+MAX_TTL: Final = 3_600.0
 
 Query: TypeAlias = Mapping[str, str]
 Values: TypeAlias = dict[str, Any]
@@ -49,22 +49,22 @@ _EMPTY: Final[Query] = {
     "ttl": "10",
     "answer": "yes",
 }
-"""The form for a message, as it is at first."""
+"""The initial values of the form for a message."""
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """The rows that one node told; `problem` says why it told none."""
+    """The rows of one node; `problem` says why there are none."""
 
     watched: Watched
     rows: list[Any]
     fitting: int | None
     total: int
-    at: int = 0  # milliseconds, by the clock of the node
+    at: int = 0  # milliseconds, by the node's clock
     problem: str = ""
 
 
 class _Kind(Struct, frozen=True):
-    """What a table is made from: how it is asked for, and where it stands in the answer."""
+    """How the rows of a table are requested, and where they are in a snapshot."""
 
     ask: Callable[[str, int, int, Query], Question]
     told: str  # the name of a field of Snapshot
@@ -91,11 +91,13 @@ _SUBSCRIPTIONS: Final = _Kind(
 
 
 class Views:
-    """The pages of one console, by name."""
+    """The views of a console, by name."""
 
-    def __init__(self, fleet: Fleet, post: Post, journal: Path | None, tables: Path | None) -> None:
+    def __init__(
+        self, fleet: Fleet, sender: Sender, journal: Path | None, tables: Path | None
+    ) -> None:
         self._fleet = fleet
-        self._post = post
+        self._sender = sender
         self._journal = journal
         self._tables = tables
         self.has_journal = journal is not None
@@ -108,13 +110,13 @@ class Views:
         }
 
     def fleet(self) -> Values:
-        """What stands on every page: the picture, and the nodes."""
+        """What every page shows: the picture and the nodes."""
         watched = self._fleet.watched
         return {
             "nodes": watched,
             "picture": picture(watched, self._fleet.node.name),
             "box": BOX,
-            "curves": {one.url: curves(one.traffic) for one in watched},
+            "curves": {one.url: sparklines(one.traffic) for one in watched},
         }
 
     # Tables
@@ -140,7 +142,7 @@ class Views:
             "page": page,
             "pages": max(1, -(-fitting // PAGE)),
             "first": skip + 1,
-            "live": all(table.total <= LIVELY for table in found),
+            "live": all(table.total <= MAX_REFRESHED for table in found),
         }
 
     async def _ask(
@@ -149,7 +151,7 @@ class Views:
         pattern = find if "*" in find else f"*{find}*" if find else "*"
         try:
             seen = await self._fleet.ask(watched, kind.ask(pattern, most, skip, query))
-            if kind is _ROUTES and seen.routes_fitting is None and find:  # too many to go through
+            if kind is _ROUTES and seen.routes_fitting is None and find:  # too many to search
                 seen = await self._fleet.ask(watched, kind.ask(find, most, skip, query))
         except WaystationError as error:
             return Table(watched=watched, rows=[], fitting=None, total=0, problem=_said(error))
@@ -161,7 +163,7 @@ class Views:
         id = query.get("id", "").strip().lower()
         values: Values = {
             "id": id,
-            "account": None,
+            "explanation": None,
             "problem": "",
             "has_journal": self.has_journal,
             "has_past": self._journal is not None or self._tables is not None,
@@ -169,7 +171,7 @@ class Views:
         }
         if id:
             try:
-                values["account"] = await asyncio.to_thread(self._explain, id)
+                values["explanation"] = await asyncio.to_thread(self._explain, id)
             except (LocalError, OSError) as error:
                 values["problem"] = _said(error)
         elif self._journal is not None:
@@ -179,7 +181,9 @@ class Views:
     def _explain(self, id: str) -> Any:
         check_message_id(id)
         if self._journal is None and self._tables is None:
-            raise LocalError("there is no journal", rule="OB-4", hint="give one")
+            raise LocalError(
+                "the console has no journal", rule="OB-4", hint="start it with --journal"
+            )
         from waystation.why import explain  # noqa: PLC0415 - it needs pyarrow
         from waystation.why.tables import explain_from_tables  # noqa: PLC0415
 
@@ -196,7 +200,7 @@ class Views:
 
     async def _send(self, query: Query) -> Values:
         watch = query.get("watch", "")
-        dispatch = self._post.find(watch)
+        dispatch = self._sender.find(watch)
         filled = _EMPTY if dispatch is None else _filled(dispatch.order)
         if "route" in query:
             filled = {name: query.get(name, _EMPTY[name]) for name in _EMPTY}
@@ -206,17 +210,17 @@ class Views:
             "problem": "",
             "dispatch": dispatch,
             "unknown": bool(watch) and dispatch is None,
-            "kept": self._post.kept,
+            "kept": self._sender.kept,
             "has_journal": self.has_journal,
         }
 
     def dispatch(self, form: Query) -> str:
-        """Send what a form says; the id of the message. Raises LocalError for a mistake in it."""
+        """Send the message of a form and return its id; raises LocalError if it is invalid."""
         via = self._fleet.at(form.get("via", ""))
         if via is None:
-            raise LocalError("no node is chosen", rule="AD-5", hint="choose one to send through")
-        return self._post.send(
-            Order(
+            raise LocalError("no node is selected", rule="AD-5", hint="select one to send through")
+        return self._sender.send(
+            SendRequest(
                 via=via,
                 route=form.get("route", ""),
                 payload=_payload(form.get("payload", ""), form.get("coding", "text")),
@@ -226,15 +230,15 @@ class Views:
         ).id
 
     async def form(self, form: Query, problem: str) -> Values:
-        """The form again, with what was wrong with it."""
+        """The form with the values given, and the problem."""
         kept = {"route": "", "answer": "", **form}
         return {**await self._send(kept), "problem": problem}
 
 
-def _losses(journal: Path) -> list[Sighting]:
-    from waystation.console.trail import latest_losses  # noqa: PLC0415 - it needs pyarrow
+def _losses(journal: Path) -> list[MessageRow]:
+    from waystation.console.journal_follower import latest_drops  # noqa: PLC0415 - it needs pyarrow
 
-    return latest_losses(journal, LOSSES)
+    return latest_drops(journal, LOSSES)
 
 
 def _table_of(kind: _Kind, watched: Watched, seen: Snapshot) -> Table:
@@ -247,8 +251,8 @@ def _table_of(kind: _Kind, watched: Watched, seen: Snapshot) -> Table:
     )
 
 
-def _filled(order: Order) -> Query:
-    """The form as it was when this was sent."""
+def _filled(order: SendRequest) -> Query:
+    """The form values from which a message was sent."""
     try:
         payload, coding = order.payload.decode(), "text"
     except UnicodeDecodeError:
@@ -264,23 +268,23 @@ def _filled(order: Order) -> Query:
 
 
 def _said(error: Exception) -> str:
-    """What is wrong, without advice for programmers."""
+    """An error's message, without the hint for programmers."""
     return error.problem if isinstance(error, LocalError) else str(error)
 
 
 def _payload(text: str, coding: str) -> bytes:
-    """The bytes that a form means."""
+    """The payload of a form as bytes."""
     try:
         data = bytes.fromhex(text) if coding == "hex" else text.encode()
     except (ValueError, UnicodeEncodeError) as error:
         raise LocalError(
-            f"the payload cannot be read: {error}", rule="AD-4", hint="give two digits a byte"
+            f"invalid hexadecimal payload: {error}", rule="AD-4", hint="give two digits per byte"
         ) from error
-    if len(data) > MOST_PAYLOAD:
+    if len(data) > MAX_PAYLOAD:
         raise LocalError(
-            f"the payload has {len(data):,} bytes",
+            f"the payload is too large: {len(data):,} bytes",
             rule="AD-4",
-            hint=f"give {MOST_PAYLOAD:,} at the most; `waystation send` takes more",
+            hint=f"give at most {MAX_PAYLOAD:,}; `waystation send` accepts more",
         )
     return data
 
@@ -290,11 +294,11 @@ def _ttl(text: str) -> float:
         ttl = float(text)
     except ValueError:
         ttl = 0.0
-    if not 0 < ttl <= LONGEST_TTL:
+    if not 0 < ttl <= MAX_TTL:
         raise LocalError(
-            "the time to live is no number of seconds",
+            "invalid time to live",
             rule="AD-7",
-            hint=f"give more than 0, and {LONGEST_TTL:g} at the most",
+            hint=f"give a number of seconds above 0, up to {MAX_TTL:g}",
         )
     return ttl
 

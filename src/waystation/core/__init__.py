@@ -2,5 +2,5 @@
 
 Nothing here opens a socket, reads a clock, logs, or touches a file. Time comes in as `now`,
 milliseconds since the epoch; randomness comes in as an argument. So whatever happened can be
-played again, by a test, by the pipeline, or by a person who wants to know why.
+replayed: by a test, by the pipeline, or by `waystation why`.
 """

@@ -1,7 +1,7 @@
-"""Who may send to which address: a short list of rules, the first that fits decides (OB-2).
+"""Who may send to which address: an ordered list of rules, of which the first match decides (OB-2).
 
-Only the decision lives here. Who a sender is, and what becomes of a refused message (REFUSED), is
-the node's business. Patterns have one wildcard: `*` stands for any characters, also for none.
+Only the decision lives here. Who a sender is, and what happens to a refused message (REFUSED), is
+up to the node. Patterns have one wildcard: `*` stands for zero or more characters.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.errors import LocalError, quote
 
 ANSWERS: Final = "request-"
-"""The names under which a node waits for answers to its own requests."""
+"""Prefix of the names under which a node waits for answers to its own requests."""
 
-_REMEMBERED: Final = 4_096  # answers; then they are all forgotten
-_USUAL_LENGTH: Final = 1_024  # characters or bytes; longer questions are not remembered
+_MAX_CACHED: Final = 4_096  # decisions; then the cache is cleared
+_MAX_CACHED_LENGTH: Final = 1_024  # characters or bytes; decisions about longer ones are not cached
 
 
 class AccessRule(Struct, frozen=True):
@@ -31,7 +31,7 @@ class AccessRule(Struct, frozen=True):
 
 
 class Access:
-    """Rules in order. What no rule speaks of is refused, but for answers to a node's own requests.
+    """Ordered access rules; what none matches is refused, except answers to a node's own requests.
 
     >>> access = Access([
     ...     AccessRule(False, ("*",), ("admin",)),
@@ -42,8 +42,8 @@ class Access:
     >>> access.allows("car-1", "telemetry"), access.allows("car-1", "request-3")
     (False, True)
 
-    An address of another type than 0 is written with the name or number of its type: `tcp#10.*`;
-    but a publication by its multicast id alone: `fleet/temperature/eu`.
+    Write an address of another type than 0 with the name or number of its type: `tcp#10.*`. Write a
+    publication as its multicast id alone: `fleet/temperature/eu`.
     """
 
     __slots__ = ("_addresses", "_routes", "_rules")
@@ -61,31 +61,31 @@ class Access:
         answer = self._addresses.get(question)
         if answer is None:
             answer = self._decide(sender, address)
-            if len(sender) + len(address) <= _USUAL_LENGTH:
-                if len(self._addresses) >= _REMEMBERED:
+            if len(sender) + len(address) <= _MAX_CACHED_LENGTH:
+                if len(self._addresses) >= _MAX_CACHED:
                     self._addresses.clear()
                 self._addresses[question] = answer
         return answer
 
     def admits(self, sender: str, route: Route) -> bool:
-        """Whether a sender may send along a route: to every single address in it.
+        """Whether a sender may send along a route, that is, to every address in it.
 
-        Only the first would not do, since a worker in between sends on what it gets.
+        Checking only the first would not be enough, since workers forward messages to the next.
 
         >>> access = Access([AccessRule(True, ("*",), ("hop", "echo"))])
         >>> [access.admits("a", Route.parse(text)) for text in ("hop => echo", "hop => admin")]
         [True, False]
         """
         addresses = route.addresses
-        # A single local name is what most messages have, and is found sooner than a whole route.
+        # Most messages have a single local name, which is checked faster than a whole route.
         is_name = len(addresses) == 1 and addresses[0].type == LOCAL
         question = (sender, addresses[0].data if is_name else route)
         answer = self._routes.get(question)
         if answer is None:
             answer = all(self.allows(sender, _text(address)) for address in addresses)
             length = len(sender) + sum(len(address.data) for address in addresses)
-            if length <= _USUAL_LENGTH:
-                if len(self._routes) >= _REMEMBERED:
+            if length <= _MAX_CACHED_LENGTH:
+                if len(self._routes) >= _MAX_CACHED:
                     self._routes.clear()
                 self._routes[question] = answer
         return answer
@@ -99,7 +99,7 @@ class Access:
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether a pattern fits a whole text; never tries a second place for any of its parts.
+    """Whether a pattern matches a whole text; never backtracks.
 
     >>> matches("truck-*", "truck-7"), matches("*-7", "truck-7"), matches("truck", "truck-7")
     (True, True, False)
@@ -113,7 +113,7 @@ def matches(pattern: str, text: str) -> bool:
     if not (text.startswith(first) and text.endswith(last)):
         return False
     position, end = len(first), len(text) - len(last)
-    for part in others:  # the earliest place leaves most room for the rest
+    for part in others:  # the earliest match leaves the most for the rest
         found = text.find(part, position, end)
         if found < 0:
             return False
@@ -142,7 +142,7 @@ def _compiled(rule: AccessRule, types: Mapping[str, int]) -> AccessRule:
 
 
 def _numbered(pattern: str, types: Mapping[str, int]) -> str:
-    """A pattern as addresses are written: types by number, and none for local names."""
+    """A pattern in the form of addresses: types as numbers, and no type for local names."""
     kind, mark, data = pattern.partition("#")
     if not mark:
         return pattern

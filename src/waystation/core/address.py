@@ -1,6 +1,6 @@
-"""Addresses and routes: what they are, and how they are written and read (AD-1).
+"""Addresses and routes: their values and their text form (AD-1).
 
-No look-ups and no names of types here: those belong to the node that owns them (address_types.py).
+No look-ups and no type names here: those belong to a node (address_types.py).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ LOCAL: Final = 0
 """The type of addresses that every router can route (AD-2)."""
 
 MAX_ROUTE_LENGTH: Final = 255
-"""No route is longer; the hop limit (WK-11) ends a journey long before."""
+"""Maximum number of addresses in a route; the hop limit (WK-11) drops messages long before."""
 
 STANDARD_TYPES: Final[Mapping[str, int]] = {"local": LOCAL, "tcp": 1, "udp": 2, "ws": 3, "uds": 5}
-"""The numbers of a peer that does not tell its own (AD-3)."""
+"""The type numbers of peers that do not send their own (AD-3)."""
 
 
 class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
-    r"""Where a message can be sent: a type, which says how to read the data, and the data (AD-1).
+    r"""Where a message can be sent: a type, which gives the data its meaning, and data (AD-1).
 
     >>> str(Address(0, b"echo")), str(Address(1, b"10.0.0.2:4000")), str(Address(0, b"\x00\xff"))
     ('0#echo', '1#10.0.0.2:4000', '0#0x00ff')
     >>> Address.parse("echo") == Address.parse("0#echo") == Address(0, b"echo")
     True
 
-    The constructor takes what it is given, since it stands on the path of every message; `parse`
-    and `of` check.
+    The constructor does not check its arguments, since it runs for every message; `parse` and `of`
+    do.
     """
 
     type: int
@@ -40,7 +40,7 @@ class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
 
     @classmethod
     def of(cls, type: int, data: bytes) -> Address:
-        """An address from values that nobody has checked yet."""
+        """An address from unchecked values; raises LocalError if they are invalid."""
         if not isinstance(type, int) or isinstance(type, bool) or not 0 <= type <= 255:
             raise LocalError(
                 f"address type {quote(type)} is out of range",
@@ -55,12 +55,12 @@ class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
 
     @classmethod
     def parse(cls, text: str, types: Mapping[str, int] = STANDARD_TYPES) -> Address:
-        """Read `type#data` or plain `data`; a type is a number or one of the names in `types`."""
+        """Parse `type#data` or plain `data`; a type is a number or one of the names in `types`."""
         if not isinstance(text, str) or not text or any(map(str.isspace, text)):
             raise LocalError(
-                f"address {quote(text)} is no text, is empty or has white space",
+                f"invalid address {quote(text)}",
                 rule="AD-1",
-                hint="write type#data, with bytes that are not printable as 0x…",
+                hint="write type#data without white space, and unprintable bytes as 0x…",
             )
         kind, mark, data = text.partition("#")
         if not mark:
@@ -82,7 +82,7 @@ def _parse_type(kind: str, text: str, types: Mapping[str, int]) -> int:
     if kind in types:
         return types[kind]
     raise LocalError(
-        f"address {quote(text)} has the unknown type {quote(kind)}",
+        f"unknown type {quote(kind)} in address {quote(text)}",
         rule="AD-1",
         hint=f"give a number from 0 to 255 or one of {', '.join(sorted(types))}",
     )
@@ -92,7 +92,7 @@ def _parse_data(data: str, text: str) -> bytes:
     try:
         return bytes.fromhex(data[2:]) if data.startswith("0x") else data.encode()
     except UnicodeEncodeError:
-        problem, hint = "characters that UTF-8 cannot write", "write such bytes as 0x…"
+        problem, hint = "characters that UTF-8 cannot encode", "write them as bytes, 0x…"
     except ValueError:
         problem = "bytes that are not hexadecimal"
         hint = "write two digits of 0-9 and a-f for each byte after 0x"
@@ -100,7 +100,7 @@ def _parse_data(data: str, text: str) -> bytes:
 
 
 def _format_data(data: bytes) -> str:
-    """Text where it reads back as the same bytes, else 0x and digits."""
+    """Text if parsing it gives the same bytes again, otherwise 0x and hexadecimal digits."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
@@ -109,7 +109,7 @@ def _format_data(data: bytes) -> str:
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text can be written as the data of an address as it is.
+    """Whether a text can stand unescaped as the data of an address.
 
     >>> is_plain("truck-7"), is_plain("truck 7"), is_plain("a=>b"), is_plain("0xff")
     (True, False, False, False)
@@ -131,14 +131,14 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
 
     @classmethod
     def of(cls, addresses: Iterable[Address]) -> Route:
-        """A route from addresses that nobody has counted or looked at yet."""
+        """A route from unchecked addresses; raises LocalError if they are invalid or too many."""
         counted = tuple(islice(addresses, MAX_ROUTE_LENGTH + 1))
         if len(counted) > MAX_ROUTE_LENGTH:
             raise _too_long(f"more than {MAX_ROUTE_LENGTH}")
         for address in counted:
             if not isinstance(address, Address):
                 raise LocalError(
-                    f"{quote(address)} is no address of a route",
+                    f"{quote(address)} is not an Address",
                     rule="AD-1",
                     hint="give Address values, or a text to Route.parse",
                 )
@@ -146,12 +146,12 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
 
     @classmethod
     def parse(cls, text: str, types: Mapping[str, int] = STANDARD_TYPES) -> Route:
-        """Read addresses with `=>` between them; nothing at all is the empty route."""
+        """Parse addresses separated by `=>`; empty text is the empty route."""
         if not isinstance(text, str):
             raise LocalError(
-                f"route {quote(text)} is no text",
+                f"route {quote(text)} is not a str",
                 rule="AD-1",
-                hint="write addresses with => between",
+                hint="give addresses separated by =>",
             )
         if not text.strip():
             return cls()
@@ -171,7 +171,7 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
 
     @property
     def first(self) -> Address | None:
-        """The address that a router looks at (AD-5), or None when there is none."""
+        """The first address, by which a router decides (AD-5); None if the route is empty."""
         addresses = self.addresses
         return addresses[0] if addresses else None
 
@@ -180,7 +180,7 @@ class Route(Struct, frozen=True, cache_hash=True, gc=False):
         return Route(self.addresses[1:])
 
     def pushed(self, address: Address) -> Route:
-        """This route with an address put in front."""
+        """This route with an address added at the front."""
         return Route((address, *self.addresses))
 
 

@@ -1,8 +1,8 @@
-"""Names and numbers of address types, and how two nodes agree on them (AD-2, AD-3).
+"""Names and numbers of address types, and their translation between two nodes (AD-2, AD-3).
 
-A session's bytes hold the numbers of the node that opened it. That node translates nothing; the
-other one does, both ways. A peer that tells no table, as a plain Ockam node, uses the standard
-numbers and translates nothing either: with it, ours is always the side that translates.
+The bytes of a session contain the numbers of the node that opened it. That node translates nothing;
+the other one translates in both directions. A peer that sends no table, such as a plain Ockam node,
+uses the standard numbers and translates nothing either, so our side always translates.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from msgspec import Struct
 from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
 from waystation.errors import LocalError, quote
 
-MAX_LEARNT: Final = 64
-"""So many types that only peers spoke of get a number here; the rest stay without a name."""
+MAX_LEARNED: Final = 64
+"""Maximum number of types learned from peers that get a number here."""
 
 USUAL_TYPES: Final[Mapping[str, int]] = {**STANDARD_TYPES, "gossip": 6, "mqtt": 7, "http": 8}
-"""The numbers that these types have in every node of ours that can give them those."""
+"""The numbers that these types have in every Waystation node where they are free."""
 
-_RESERVED: Final = frozenset({*STANDARD_TYPES.values(), 4})  # 4 is Bluetooth for Ockam nodes
+_RESERVED: Final = frozenset({*STANDARD_TYPES.values(), 4})  # 4 is Bluetooth in Ockam nodes
 
 
 class AddressTypes:
     """The address types of one node: each has a name and a number, and some can be routed.
 
-    Type 0 is always there. A type that only a peer spoke of gets a number as well, so that its
-    addresses can travel on and come back, but nothing here routes it.
+    Type 0 always exists. A type that only a peer uses gets a number as well, so that its addresses
+    can be passed on and returned, but it is not routed here.
 
     >>> types = AddressTypes()
     >>> types.register("tcp")
     1
     >>> types.register("tcp")
     Traceback (most recent call last):
-    waystation.errors.LocalError: address type 'tcp' is registered already; ...
+    waystation.errors.LocalError: address type 'tcp' is already registered; ...
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class AddressTypes:
 
     @property
     def numbers(self) -> Mapping[str, int]:
-        """The table that this node tells its peers: name -> number."""
+        """The table that this node sends to its peers: name -> number."""
         return self._numbers
 
     def name(self, number: int) -> str | None:
-        """The name of a type, or None."""
+        """The name of a type number, or None."""
         return self._names.get(number)
 
     def routes(self, number: int) -> bool:
@@ -62,7 +62,7 @@ class AddressTypes:
         known = self._numbers.get(name)
         if known in self._routable:
             raise LocalError(
-                f"address type {quote(name)} is registered already",
+                f"address type {quote(name)} is already registered",
                 rule="AD-2",
                 hint="register each type once",
             )
@@ -70,7 +70,7 @@ class AddressTypes:
             known = self._assign(name, number)
         elif number not in (None, known):
             raise LocalError(
-                f"address type {quote(name)} has the number {known} already, not {number}",
+                f"address type {quote(name)} already has the number {known}, not {number}",
                 rule="AD-2",
                 hint="register it before the first session, or without a number",
             )
@@ -80,17 +80,17 @@ class AddressTypes:
     def unregister(self, name: str) -> None:
         """Stop routing a type, but never type 0.
 
-        It keeps its number: messages on their way still carry it.
+        It keeps its number, since messages in flight may still contain it.
         """
         if name != "local":
             self._routable.discard(self._numbers.get(name, -1))
 
     def learn(self, name: str) -> int | None:
-        """The number of a type that a peer spoke of; None when it cannot have one here."""
+        """The number for a type that a peer uses; None if it cannot get one here."""
         known = self._numbers.get(name)
         if known is not None:
             return known
-        if not _is_name(name) or (self._learnt >= MAX_LEARNT and name not in STANDARD_TYPES):
+        if not _is_name(name) or (self._learnt >= MAX_LEARNED and name not in STANDARD_TYPES):
             return None
         number = self._free_number(name, downward=True)
         if number is not None:
@@ -98,11 +98,11 @@ class AddressTypes:
             self._note(name, number)
         return number
 
-    def know_usual(self, text: str) -> None:
-        """Give the usual types that stand in a text their numbers, though only others route them.
+    def reserve_usual(self, text: str) -> None:
+        """Reserve the usual numbers of the types in a text, which only other nodes may route.
 
         >>> types = AddressTypes()
-        >>> types.know_usual("tcp#10.0.0.2:4000 => mqtt#hubs/east")
+        >>> types.reserve_usual("tcp#10.0.0.2:4000 => mqtt#hubs/east")
         >>> types.numbers["mqtt"], types.routes(7)
         (7, False)
         """
@@ -111,16 +111,16 @@ class AddressTypes:
                 self._note(name, number)
 
     def usual(self, name: str) -> int | None:
-        """The number to register a type with: the usual one if it has one that is free."""
+        """The usual number of a type, if it has one and that is free; otherwise None."""
         number = USUAL_TYPES.get(name)
         return None if name in self._numbers or number in self._names else number
 
     def _assign(self, name: str, number: int | None) -> int:
         if not _is_name(name):
             raise LocalError(
-                f"{quote(name)} is no name for an address type",
+                f"invalid address type name {quote(name)}",
                 rule="AD-3",
-                hint="give 1 to 32 letters and digits, a letter first",
+                hint="give 1 to 32 letters and digits, starting with a letter",
             )
         if number is None:
             number = self._free_number(name)
@@ -132,15 +132,15 @@ class AddressTypes:
             )
         if number is None:
             raise LocalError(
-                f"address type {quote(name)} finds no free number",
+                f"no free number for address type {quote(name)}",
                 rule="AD-2",
-                hint="use fewer types",
+                hint="register fewer types",
             )
         if number in self._names:
             raise LocalError(
-                f"address type {number} of {quote(name)} is that of {quote(self._names[number])}",
+                f"address type number {number} is already used by {quote(self._names[number])}",
                 rule="AD-2",
-                hint="give a free number, or none",
+                hint="give a free number, or omit it",
             )
         self._note(name, number)
         return number
@@ -150,7 +150,7 @@ class AddressTypes:
         self._names[number] = name
 
     def _free_number(self, name: str, *, downward: bool = False) -> int | None:
-        """The standard number, else the next that nobody has; what is learnt comes from above."""
+        """The standard number, or the next free one; with `downward`, counting down from 255."""
         standard = STANDARD_TYPES.get(name)
         if standard is not None and standard not in self._names:
             return standard
@@ -170,7 +170,7 @@ def _is_name(name: str) -> bool:
 
 
 class PeerTypes(Struct, frozen=True):
-    """How the numbers in the bytes of one session translate to ours and back, by name (AD-3).
+    """Translates between the type numbers of a session's bytes and ours, by name (AD-3).
 
     >>> ours = AddressTypes()
     >>> ours.register("mqtt", 7)
@@ -180,24 +180,24 @@ class PeerTypes(Struct, frozen=True):
     '7#a/topic => 0#echo'
     """
 
-    inward: bytes = b""  # our number at the place of theirs; empty when all are the same
+    inward: bytes = b""  # our number at the index of theirs; empty if all are equal
     outward: bytes = b""
 
     @classmethod
     def of_session(
         cls, ours: AddressTypes, theirs: Mapping[str, int] | None, *, opened_here: bool
     ) -> PeerTypes:
-        """The translation for a session; `theirs` is the peer's table, None when it sent none."""
+        """The translation for a session; `theirs` is the peer's table, None if it sent none."""
         if theirs is None:
             return cls._to_and_from(ours, STANDARD_TYPES)
         return cls() if opened_here else cls._to_and_from(ours, theirs)
 
     @classmethod
     def _to_and_from(cls, ours: AddressTypes, theirs: Mapping[str, int]) -> PeerTypes:
-        """Every number gets a partner, so that whatever comes in can go out again unchanged.
+        """Map every number, so that whatever comes in can go out again unchanged.
 
-        Types of the same name belong together. A type of theirs that cannot have a name here gets a
-        number that nobody routes; the rest keep their number where they can.
+        Types of the same name correspond. A type of theirs that cannot get a name here gets a
+        number that is not routed; the others keep their number if possible.
         """
         inward = {LOCAL: LOCAL}
         nameless = []
@@ -228,16 +228,16 @@ class PeerTypes(Struct, frozen=True):
         return cls(table, bytes(table.index(mine) for mine in range(256)))
 
     def from_peer(self, route: Route) -> Route:
-        """A route as it stands in the session's bytes, in our numbers."""
+        """Translate a route from the session's bytes to our numbers."""
         return _translated(route, self.inward)
 
     def to_peer(self, route: Route) -> Route:
-        """A route of ours, as it stands in the session's bytes."""
+        """Translate a route of ours to the numbers of the session's bytes."""
         return _translated(route, self.outward)
 
 
 def _translated(route: Route, numbers: bytes) -> Route:
-    if not numbers:  # nearly always: both number alike, and nothing is copied
+    if not numbers:  # nearly always: the numbers are equal, and nothing is copied
         return route
     return Route(tuple(Address(numbers[hop.type], hop.data) for hop in route.addresses))
 

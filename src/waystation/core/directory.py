@@ -1,7 +1,7 @@
-"""A directory of providers: who offers what, by domain and name, and where it is reached.
+"""A directory of providers: who offers what, by domain and name, and at which address.
 
-Pure: whoever hosts it brings the clock. An entry without an address is known here only; one with an
-address was registered for everybody, and is reached there.
+Pure: the caller passes the time. An entry without an address is known only at this node; one with
+an address was registered globally and is reached there.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Scope(StrEnum):
     """Where to look for providers."""
 
     LOCAL_ONLY = "LOCAL_ONLY"
-    LOCAL_THEN_GLOBAL = "LOCAL_THEN_GLOBAL"  # elsewhere only if there is none here
+    LOCAL_THEN_GLOBAL = "LOCAL_THEN_GLOBAL"  # elsewhere only if none is found here
     LOCAL_AND_GLOBAL = "LOCAL_AND_GLOBAL"
     GLOBAL_ONLY = "GLOBAL_ONLY"
 
 
 class Provider(Struct, frozen=True, gc=False):
-    """Somebody who offers something.
+    """A participant and what it offers.
 
     >>> Provider("truck-7", "fleet", "position").participant
     'truck-7'
@@ -34,11 +34,11 @@ class Provider(Struct, frozen=True, gc=False):
     participant: str
     domain: str
     name: str
-    address: str | None = None  # of the node behind which it is reached; None for here
-    expiry: int | None = None  # milliseconds; None for never
+    address: str | None = None  # of the node behind which it is reached; None for this node
+    expiry: int | None = None  # in milliseconds; None for never
 
     def ends(self) -> Expiry:
-        """When it is no longer there unless it registers again."""
+        """When it expires unless it registers again."""
         return NEVER if self.expiry is None else self.expiry
 
 
@@ -52,7 +52,7 @@ class Directory:
     >>> directory.lookup("fleet", "position", now=5_000)
     []
 
-    A participant is listed once: registering it again replaces what was known of it.
+    A participant has one entry: registering it again replaces that.
     """
 
     def __init__(self) -> None:
@@ -61,11 +61,11 @@ class Directory:
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
-        """How many are listed, dead ones that `purge` has not freed included."""
+        """Number of entries, including expired ones that `purge` has not removed."""
         return len(self._providers)
 
     def register(self, provider: Provider) -> None:
-        """List a provider."""
+        """Add or replace a provider."""
         _check(provider)
         self.leave(provider.participant)
         self._providers[provider.participant] = provider
@@ -74,7 +74,7 @@ class Directory:
             self._deadlines.file(provider.participant, provider.expiry)
 
     def leave(self, participant: str) -> Provider | None:
-        """Take a provider off the list; None when it was not there."""
+        """Remove a provider and return it; None if it was not registered."""
         provider = self._providers.pop(participant, None)
         if provider is not None:
             offered = self._offers[provider.domain, provider.name]
@@ -84,22 +84,22 @@ class Directory:
         return provider
 
     def find(self, participant: str, now: Expiry) -> Provider | None:
-        """What is known of one participant."""
+        """The entry of a participant, or None."""
         provider = self._providers.get(participant)
         return provider if provider is not None and now < provider.ends() else None
 
     def lookup(self, domain: str, name: str, now: Expiry) -> list[Provider]:
-        """Who offers this, the longest listed first."""
+        """The providers of this domain and name, the earliest registered first."""
         offered = self._offers.get((domain, name), {})
         providers = (self._providers[participant] for participant in offered)
         return [provider for provider in providers if now < provider.ends()]
 
     def purge(self, now: Expiry) -> list[str]:
-        """Free the memory of providers whose time is over; tells whose."""
+        """Remove expired entries; returns the names of their participants."""
         freed = []
         for participant in self._deadlines.take_due(now):
             provider = self._providers.get(participant)
-            if provider is not None and now >= provider.ends():  # not registered anew meanwhile
+            if provider is not None and now >= provider.ends():  # not registered again meanwhile
                 self.leave(participant)
                 freed.append(participant)
         return freed
@@ -110,7 +110,7 @@ def _check(provider: Provider) -> None:
     for text in (provider.participant, provider.domain, provider.name):
         if not text or not is_plain(text):
             raise LocalError(
-                f"{quote(text)} names no participant, domain or offer",
+                f"invalid participant, domain or name {quote(text)}",
                 rule="RE-14",
-                hint="give a text without white space, =>, or 0x in front",
+                hint="give text without white space or =>, not starting with 0x",
             )

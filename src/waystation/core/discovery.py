@@ -1,17 +1,17 @@
 """Finding members: discovery, WHO-HAS, I-HAVE and INVALIDATE as a state machine (LA-6 .. LA-11).
 
-Inputs are method calls, each with `now`; every one returns the effects that somebody with sockets
-must carry out, in order. Nothing here knows where a packet came from: a member is who it says it
-is, in the mapping that it sends, and never the source address of a socket (LA-11).
+Inputs are method calls, each with `now`; every one returns effects, which the caller must carry out
+in order. Nothing here knows where a packet came from: a member is identified by the mapping that it
+sends, and never by the source address of a socket (LA-11).
 
-    what a member hears                 what it does
+    what a member receives              what it does
     DiscoveryRequest(mapping)           learns the mapping, answers with its own
     DiscoveryResponse(mapping)          learns the mapping
     WhoHas(uuid, asker's mapping)       learns the mapping; is it the one asked for: I-HAVE
     IHave(mapping)                      learns the mapping
     Invalidate(uuid)                    forgets the member, drops what waits for it
 
-Whatever is learnt releases what waited for it, in the order it was sent.
+A learned mapping releases the messages that waited for it, in the order they were sent.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ Body = TypeVar("Body")
 
 FIRST_WAIT_MS: Final = 250
 LONGEST_WAIT_MS: Final = 8_000
-"""How long an answer to WHO-HAS is awaited before it is asked again: doubling between these two."""
+"""Wait for an answer to WHO-HAS before it is sent again: doubling from the first to the second."""
 
 ALL_ANSWER: Final = 32
-"""In the tunnel, of more members than these about so many answer a discovery request."""
+"""In a larger group, about this many members answer a discovery request through the tunnel."""
 
 
 class Way(Enum):
@@ -49,28 +49,28 @@ class Way(Enum):
 
 
 class DiscoveryRequest(Struct, frozen=True, tag=True):
-    """Who is there? Asked by a member that joins, with its own mapping (LA-7)."""
+    """Sent by a joining member, with its own mapping, to find the others (LA-7)."""
 
     mapping: Mapping
 
 
 class DiscoveryResponse(Struct, frozen=True, tag=True):
-    """I am there: the answer, with the mapping of who answers (LA-7)."""
+    """The answer to a DiscoveryRequest, with the mapping of the sender (LA-7)."""
 
     mapping: Mapping
 
 
 class WhoHas(Struct, frozen=True, tag=True):
-    """Where is this member? With the mapping of who asks, so that the answer finds its way."""
+    """Asks for the mapping of a member; carries the asker's mapping, so that it can be answered."""
 
     uuid: Uuid
     asker: Mapping
 
 
 class IHave(Struct, frozen=True, tag=True):
-    """There it is: the answer to WhoHas, and what a member says when its addresses change.
+    """The answer to WhoHas; also sent by a member whose addresses changed.
 
-    `hearsay` says that it does not come from the member itself.
+    `hearsay` says that the mapping is not that of the sender itself.
     """
 
     mapping: Mapping
@@ -78,7 +78,7 @@ class IHave(Struct, frozen=True, tag=True):
 
 
 class Invalidate(Struct, frozen=True, tag=True):
-    """Forget this member: it has closed (LA-8)."""
+    """Sent by a member that closes, so that the others forget it (LA-8)."""
 
     uuid: Uuid
 
@@ -87,17 +87,17 @@ Notice: TypeAlias = DiscoveryRequest | DiscoveryResponse | WhoHas | IHave | Inva
 
 
 class ToEveryone(Struct, frozen=True):
-    """By multicast, or through the router's tunnel."""
+    """Destination: all members, by multicast or through the router's tunnel."""
 
 
 class ToPhysical(Struct, frozen=True):
-    """To a physical address, past the cache."""
+    """Destination: a physical address, regardless of the cache."""
 
     physical: Physical
 
 
 class ToMember(Struct, frozen=True):
-    """To a member; through the tunnel, without a physical address."""
+    """Destination: a member; through the tunnel it has no physical address."""
 
     uuid: Uuid
     physical: Physical | None
@@ -115,7 +115,7 @@ class AskRouter(Struct, frozen=True):
 
 
 class Transmit(Struct, Generic[Body], frozen=True):
-    """Effect: send a message, and with it the changes of the cache (LA-5)."""
+    """Effect: send a message, together with changes of the cache (LA-5)."""
 
     body: Body
     to: ToEveryone | ToMember
@@ -123,7 +123,7 @@ class Transmit(Struct, Generic[Body], frozen=True):
 
 
 class Drop(Struct, Generic[Body], frozen=True):
-    """Effect: a message ends here, for this reason; without a UUID it was to everyone."""
+    """Effect: drop a message, for this reason; without a UUID it was to everyone."""
 
     body: Body
     uuid: Uuid | None
@@ -141,8 +141,8 @@ class _Waiting(Struct, Generic[Body]):
     expiry: Expiry
 
 
-class _Quest(Struct):
-    """The search for one member: the messages that wait for it, and when to ask again."""
+class _Search(Struct):
+    """The search for one member: the messages that wait for it, and when to repeat WHO-HAS."""
 
     waiting: OrderedDict[int, None]
     asked: int = 0
@@ -150,7 +150,7 @@ class _Quest(Struct):
 
 
 class Discovery(Generic[Body]):
-    r"""One member's part in finding the others.
+    r"""How one member finds the others.
 
     >>> from waystation.core.identity import LogicalAddress
     >>> me = Mapping(LogicalAddress(bytes(15) + b"\1", "a"), ("10.0.0.1:7800",))
@@ -180,47 +180,47 @@ class Discovery(Generic[Body]):
         self.max_waiting = max_waiting
         if max_waiting < 0:
             raise LocalError(
-                f"{max_waiting} messages may wait", rule="LA-6", hint="give a number from 0 on"
+                f"invalid max_waiting {max_waiting}", rule="LA-6", hint="give 0 or more"
             )
         self._jitter = jitter
         self._waiting: OrderedDict[int, _Waiting[Body]] = OrderedDict()  # by number, oldest first
-        self._quests: dict[Uuid, _Quest] = {}
-        self._number = 0  # the last one given to a message or to an alarm
-        self._alarms: list[tuple[Expiry, int, Uuid]] = []  # a heap: when, number, for whom
+        self._searches: dict[Uuid, _Search] = {}
+        self._number = 0  # the last number given to a message or a timer
+        self._timers: list[tuple[Expiry, int, Uuid]] = []  # a heap: when, number, for whom
         if way is Way.HOSTS and not self.hosts:
             raise LocalError(
-                "discovery by a list of physical addresses has an empty list",
+                "discovery by a list of addresses needs at least one",
                 rule="LA-9",
-                hint="give `hosts`, or choose another way",
+                hint="give `hosts`, or choose another method",
             )
 
     @property
     def waiting(self) -> int:
-        """How many messages wait for an address."""
+        """Number of messages that wait for an address."""
         return len(self._waiting)
 
     def start(self) -> list[Effect[Body]]:
-        """Look for the others, and let them know of us (LA-9)."""
+        """Start discovery, which also announces this member (LA-9)."""
         if self.way is Way.ROUTER:
             return [AskRouter()]
         return self._ask(DiscoveryRequest(self.cache.own))
 
     def close(self) -> list[Effect[Body]]:
-        """Say goodbye (LA-8). What still waits is dropped."""
+        """Send INVALIDATE (LA-8), and drop what still waits."""
         effects: list[Effect[Body]] = [
             Drop(item.body, item.uuid, Reason.TRANSPORT_DOWN) for item in self._waiting.values()
         ]
         self._waiting.clear()
-        self._quests.clear()
-        self._alarms.clear()
+        self._searches.clear()
+        self._timers.clear()
         return effects + self._tell_all(Invalidate(self.cache.own.uuid))
 
     def move(self, physical: Iterable[Physical]) -> list[Effect[Body]]:
-        """We are reached elsewhere from now on: tell them, under the same identity (LA-10)."""
+        """Announce new physical addresses under the same identity (LA-10)."""
         return self._tell_all(IHave(self.cache.move(physical)))
 
     def send(self, uuid: Uuid, body: Body, *, expiry: Expiry, now: Expiry) -> list[Effect[Body]]:
-        """Send to one member, or have the message wait until its address is known (LA-6)."""
+        """Send to one member; the message waits until its address is known (LA-6)."""
         check_expiry(expiry, rule="LA-6")
         if now >= expiry:
             return [Drop(body, uuid, Reason.EXPIRED)]
@@ -231,9 +231,9 @@ class Discovery(Generic[Body]):
     def send_all(
         self, members: Iterable[Uuid], body: Body, *, expiry: Expiry, now: Expiry
     ) -> list[Effect[Body]]:
-        """Send to all members; those whose address is not known get theirs when it is (LA-6).
+        """Send to all members; copies for unknown addresses wait until they are known (LA-6).
 
-        Where one packet reaches everyone, one is sent, and nobody waits.
+        Where one packet reaches everyone, one is sent and nothing waits.
         """
         check_expiry(expiry, rule="LA-6")
         if now >= expiry:
@@ -247,24 +247,24 @@ class Discovery(Generic[Body]):
         return effects if others else [Drop(body, None, Reason.NO_ROUTE)]
 
     def reachable(self, uuid: Uuid) -> bool:
-        """Whether a message to this member can go out now."""
+        """Whether a message to this member can be sent now."""
         if self.way is Way.TUNNEL or uuid == self.cache.own.uuid:
             return True
         mapping = self.cache.lookup(uuid)
         return mapping is not None and bool(mapping.physical)
 
     def ask_for(self, uuid: Uuid) -> list[Effect[Body]]:
-        """Ask once where a member is, of whom something came and nothing is known."""
+        """Send one WHO-HAS for an unknown member that sent something."""
         if self.way is Way.ROUTER:
             return [AskRouter()]
         return self._ask(WhoHas(uuid, self.cache.own))
 
     def failed(self, uuid: Uuid, physical: Physical) -> None:
-        """A physical address stopped working; the next one chosen is another (LA-4)."""
+        """Note that a physical address stopped working, so that another is chosen next (LA-4)."""
         self.cache.failed(uuid, physical)
 
     def on_notice(self, notice: Notice, now: Expiry) -> list[Effect[Body]]:
-        """Another member said something."""
+        """Handle a notice from another member."""
         if isinstance(notice, Invalidate):
             self.cache.invalidate(notice.uuid, now)
             return self._give_up(notice.uuid, Reason.NO_ROUTE)
@@ -278,14 +278,14 @@ class Discovery(Generic[Body]):
         return effects
 
     def on_changes(self, changes: Iterable[Mapping], now: Expiry) -> list[Effect[Body]]:
-        """A message carried changes of its sender's cache (LA-5)."""
+        """Handle changes of its sender's cache that a message carried (LA-5)."""
         effects: list[Effect[Body]] = []
         for mapping in changes:
             effects += self._learn(mapping, now, first_hand=False)
         return effects
 
     def on_members(self, members: Iterable[Mapping], now: Expiry) -> list[Effect[Body]]:
-        """The gossip router answered: learn its members, then ask each of them directly (LA-9)."""
+        """Handle the gossip router's answer: learn its members, and ask each directly (LA-9)."""
         effects: list[Effect[Body]] = []
         for mapping in members:
             uuid = mapping.uuid
@@ -297,46 +297,46 @@ class Discovery(Generic[Body]):
         return effects
 
     def wake_at(self) -> Expiry:
-        """When `wake` has something to do next; NEVER when it has not."""
-        while self._alarms and self._silent(self._alarms[0]):
-            heappop(self._alarms)
-        return self._alarms[0][0] if self._alarms else NEVER
+        """When to call `wake` next; NEVER if there is nothing to do."""
+        while self._timers and self._is_obsolete(self._timers[0]):
+            heappop(self._timers)
+        return self._timers[0][0] if self._timers else NEVER
 
     def wake(self, now: Expiry) -> list[Effect[Body]]:
-        """Time has passed: drop what has expired, ask again for who has not answered (LA-6)."""
+        """Drop what has expired, and repeat WHO-HAS for members that did not answer (LA-6)."""
         effects: list[Effect[Body]] = []
         again: list[Uuid] = []
-        while self.wake_at() <= now and self._alarms:
-            _, number, uuid = heappop(self._alarms)
+        while self.wake_at() <= now and self._timers:
+            _, number, uuid = heappop(self._timers)
             if number in self._waiting:
                 effects.append(self._withdraw(number, Reason.EXPIRED))
             else:
                 again.append(uuid)
         for uuid in again:
-            if uuid in self._quests:  # else its last message has just expired
+            if uuid in self._searches:  # otherwise its last message has just expired
                 effects += self._ask_for(uuid, now)
         return effects
 
-    def _set_alarm(self, when: Expiry, number: int, uuid: Uuid) -> None:
-        heappush(self._alarms, (when, number, uuid))
-        if len(self._alarms) > 64 + 2 * (len(self._waiting) + len(self._quests)):
-            self._alarms = [alarm for alarm in self._alarms if not self._silent(alarm)]
-            heapify(self._alarms)
+    def _set_timer(self, when: Expiry, number: int, uuid: Uuid) -> None:
+        heappush(self._timers, (when, number, uuid))
+        if len(self._timers) > 64 + 2 * (len(self._waiting) + len(self._searches)):
+            self._timers = [alarm for alarm in self._timers if not self._is_obsolete(alarm)]
+            heapify(self._timers)
 
     def _on_who_has(self, notice: WhoHas) -> list[Effect[Body]]:
         if notice.uuid == self.cache.own.uuid:
             return self._answer(IHave(self.cache.own), notice.asker)
-        # Only a few are asked where there is a list of addresses: they answer for all they know.
+        # With a list of addresses only a few members are asked, so they answer for others as well.
         known = self.cache.lookup(notice.uuid)
         if self.way is Way.HOSTS and known is not None and known.physical:
             return self._answer(IHave(known, hearsay=True), notice.asker)
         return []
 
-    def _silent(self, alarm: tuple[Expiry, int, Uuid]) -> bool:
-        """Whether an alarm no longer means anything."""
+    def _is_obsolete(self, alarm: tuple[Expiry, int, Uuid]) -> bool:
+        """Whether a timer is obsolete."""
         _, number, uuid = alarm
-        quest = self._quests.get(uuid)
-        return quest is None or not (number == quest.alarm or number in quest.waiting)
+        search = self._searches.get(uuid)
+        return search is None or not (number == search.alarm or number in search.waiting)
 
     def _transmit(self, uuid: Uuid, body: Body) -> Transmit[Body]:
         return Transmit(body, self._to(uuid), self.cache.changes_for(uuid))
@@ -344,14 +344,14 @@ class Discovery(Generic[Body]):
     def _wait(self, uuid: Uuid, body: Body, expiry: Expiry, now: Expiry) -> list[Effect[Body]]:
         self._number = number = self._number + 1
         self._waiting[number] = _Waiting(uuid, body, expiry)
-        quest = self._quests.get(uuid)
+        search = self._searches.get(uuid)
         effects: list[Effect[Body]] = []
-        if quest is None:
-            quest = self._quests[uuid] = _Quest(OrderedDict())
+        if search is None:
+            search = self._searches[uuid] = _Search(OrderedDict())
             effects = self._ask_for(uuid, now)
-        quest.waiting[number] = None
+        search.waiting[number] = None
         if expiry != NEVER:
-            self._set_alarm(expiry, number, uuid)
+            self._set_timer(expiry, number, uuid)
         if len(self._waiting) > self.max_waiting:
             oldest = next(iter(self._waiting))
             effects.append(self._withdraw(oldest, Reason.QUEUE_FULL))
@@ -359,18 +359,18 @@ class Discovery(Generic[Body]):
 
     def _withdraw(self, number: int, reason: Reason) -> Drop[Body]:
         item = self._waiting.pop(number)
-        waiting = self._quests[item.uuid].waiting
+        waiting = self._searches[item.uuid].waiting
         del waiting[number]
         if not waiting:
-            del self._quests[item.uuid]
+            del self._searches[item.uuid]
         return Drop(item.body, item.uuid, reason)
 
     def _ask_for(self, uuid: Uuid, now: Expiry) -> list[Effect[Body]]:
-        quest = self._quests[uuid]
-        wait = min(FIRST_WAIT_MS << min(quest.asked, 16), LONGEST_WAIT_MS)
-        quest.asked += 1
-        self._number = quest.alarm = self._number + 1
-        self._set_alarm(now + int(wait * (0.5 + 0.5 * self._jitter())), quest.alarm, uuid)
+        search = self._searches[uuid]
+        wait = min(FIRST_WAIT_MS << min(search.asked, 16), LONGEST_WAIT_MS)
+        search.asked += 1
+        self._number = search.alarm = self._number + 1
+        self._set_timer(now + int(wait * (0.5 + 0.5 * self._jitter())), search.alarm, uuid)
         return self.ask_for(uuid)
 
     def _ask(self, notice: Notice) -> list[Effect[Body]]:
@@ -379,28 +379,28 @@ class Discovery(Generic[Body]):
         return [Tell(notice, EVERYONE)]
 
     def _tell_all(self, notice: Notice) -> list[Effect[Body]]:
-        """Tell everybody that we know of."""
+        """Send a notice to all known members."""
         if self.way in (Way.MULTICAST, Way.TUNNEL):
             return [Tell(notice, EVERYONE)]
         known = [mapping for mapping in self.cache.mappings() if mapping.physical]
         told = {place for mapping in known for place in mapping.physical}
         others = (mapping.uuid for mapping in known if mapping.uuid != self.cache.own.uuid)
         members: list[Effect[Body]] = [Tell(notice, self._to(uuid)) for uuid in others]
-        # Somebody there may know us though we never heard of them.
+        # A member at one of these hosts may know us although we do not know it.
         return members + [Tell(notice, ToPhysical(host)) for host in self.hosts if host not in told]
 
     def _is_to_answer(self) -> bool:
-        """Whether a request gets an answer from here.
+        """Whether to answer a discovery request.
 
-        Through the tunnel every joiner is told of everybody by the router: in a large group a few
-        answers do, or a thousand members would send a million.
+        Through the tunnel the router tells every joiner all members, so in a large group a few
+        answers are enough; otherwise a thousand members would send a million.
         """
         if self.way is not Way.TUNNEL or len(self.cache) <= ALL_ANSWER:
             return True
         return self._jitter() * len(self.cache) < ALL_ANSWER
 
     def _answer(self, notice: Notice, asker: Mapping) -> list[Effect[Body]]:
-        """Answer who asked, unless that is ourselves or somebody who cannot be reached."""
+        """Answer the asker, unless that is this member or cannot be reached."""
         uuid = asker.uuid
         if uuid == self.cache.own.uuid or not self.reachable(uuid):
             return []
@@ -414,13 +414,13 @@ class Discovery(Generic[Body]):
     ) -> list[Effect[Body]]:
         self.cache.learn(mapping, first_hand=first_hand)
         uuid = mapping.uuid
-        if uuid not in self._quests or not self.reachable(uuid):
+        if uuid not in self._searches or not self.reachable(uuid):
             return []
         return self._release(uuid, now)
 
     def _release(self, uuid: Uuid, now: Expiry) -> list[Effect[Body]]:
         effects: list[Effect[Body]] = []
-        for number in self._quests.pop(uuid).waiting:
+        for number in self._searches.pop(uuid).waiting:
             item = self._waiting.pop(number)
             if now >= item.expiry:
                 effects.append(Drop(item.body, uuid, Reason.EXPIRED))
@@ -429,8 +429,8 @@ class Discovery(Generic[Body]):
         return effects
 
     def _give_up(self, uuid: Uuid, reason: Reason) -> list[Effect[Body]]:
-        quest = self._quests.pop(uuid, None)
-        if quest is None:
+        search = self._searches.pop(uuid, None)
+        if search is None:
             return []
-        dropped = [self._waiting.pop(number) for number in quest.waiting]
+        dropped = [self._waiting.pop(number) for number in search.waiting]
         return [Drop(item.body, uuid, reason) for item in dropped]

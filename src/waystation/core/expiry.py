@@ -1,7 +1,7 @@
-"""When things end: the value NEVER, and deadlines that are found without looking at the rest.
+"""Expiry times: the value NEVER, and a collection of deadlines.
 
-Only instants live here, no entries and no rules about them. An instant is a whole number of
-milliseconds since the epoch.
+Only times live here, no entries and no rules about them. A time is a whole number of milliseconds
+since the epoch.
 """
 
 from __future__ import annotations
@@ -13,37 +13,37 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from waystation.errors import LocalError, quote
 
 Expiry: TypeAlias = float
-"""A whole number of milliseconds since the epoch, or NEVER. Dead from the instant itself on."""
+"""Milliseconds since the epoch, a whole number, or NEVER. Dead from that very time on."""
 
 NEVER: Final[Expiry] = math.inf
-"""The expiry of what does not expire (RE-16): later than every instant, and no sum overflows it.
+"""The expiry of what does not expire (RE-16): later than any time, and sums do not overflow.
 
 >>> NEVER + 30_000 == NEVER
 True
 """
 
 LAST_INSTANT: Final = 253_402_300_799_999
-"""The end of the year 9999, the last instant that the journal and Spark can write down."""
+"""The end of the year 9999, the last time that the journal and Spark can represent."""
 
 
 def check_expiry(expiry: Expiry, *, rule: str) -> Expiry:
-    """Return the expiry, or raise the LocalError that says what is wrong with it.
+    """Return the expiry; raise a LocalError if it is invalid.
 
     >>> check_expiry(-5, rule="RE-1")
     Traceback (most recent call last):
-    waystation.errors.LocalError: expiry -5 is no instant; give ... or NEVER
+    waystation.errors.LocalError: invalid expiry -5; give ... or NEVER
     """
     if expiry == NEVER or (type(expiry) is int and 0 <= expiry <= LAST_INSTANT):
         return expiry
     raise LocalError(
-        f"expiry {quote(expiry)} is no instant",
+        f"invalid expiry {quote(expiry)}",
         rule=rule,
         hint=f"give whole milliseconds since the epoch, 0 to {LAST_INSTANT}, or NEVER",
     )
 
 
 def expiry_after(start: Expiry, milliseconds: Expiry) -> Expiry:
-    """The instant `milliseconds` after `start`; past the last instant it is NEVER (RE-16).
+    """The time `milliseconds` after `start`; NEVER if that is after LAST_INSTANT (RE-16).
 
     >>> expiry_after(1_000, 500), expiry_after(NEVER, 500), expiry_after(1_000, 10**18)
     (1500, inf, inf)
@@ -56,12 +56,12 @@ T = TypeVar("T")
 
 
 class Deadlines(Generic[T]):
-    """Items filed under the instant they are due; taking the due ones touches no other (RE-17).
+    """Items with deadlines; taking the due ones does not touch the others (RE-17).
 
-    Nothing is taken back before its time: who no longer needs an item must recognise that when it
-    comes out. Instants share slots of some seconds, and only slots that are wholly past come out:
-    an item comes late by a slot at most, never early. That suits a job that frees memory; whoever
-    must be exact compares the instant itself.
+    Items cannot be removed early: the caller must recognise those that are obsolete when they come
+    out. Deadlines share slots of some seconds, and only slots that are completely past come out: an
+    item is late by at most a slot, and never early. This suits jobs that free memory; compare the
+    time itself where it must be exact.
 
     >>> deadlines = Deadlines()
     >>> deadlines.file("truck-7", 1_500)
@@ -79,7 +79,7 @@ class Deadlines(Generic[T]):
         return sum(map(len, self._slots.values()))
 
     def file(self, item: T, due: Expiry) -> None:
-        """File an item under an instant, which must not be NEVER."""
+        """Add an item with its deadline, which must not be NEVER."""
         number = due // self.SLOT_MS
         slot = self._slots.get(number)
         if slot is None:
@@ -89,7 +89,7 @@ class Deadlines(Generic[T]):
             slot.append(item)
 
     def take_due(self, now: Expiry) -> list[T]:
-        """Take out the items of all slots that lie wholly in the past."""
+        """Remove and return the items of all slots that are completely past."""
         current = now // self.SLOT_MS
         due: list[T] = []
         while self._order and self._order[0] < current:

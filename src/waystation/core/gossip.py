@@ -1,13 +1,12 @@
 """The gossip router: membership, connections and mappings as a state machine (GR).
 
-Inputs are method calls, with `now` where time matters; those that change something return the
-effects that somebody with sockets must carry out, in order. One structure holds what the document
-describes as three tables: a group maps each member to its registration, which names the connection
-that owns it and the member's physical addresses; a connection lists its registrations. So nothing
-can stand in one table and be missing in another.
+Inputs are method calls, with `now` where time matters; those that change something return effects,
+which the caller must carry out in order. A group maps each member to its registration, which has
+the connection that owns it and the member's physical addresses; a connection lists its
+registrations. There are no other tables that could disagree with these.
 
-Whatever is removed is removed by its owner: a registration belongs to the connection that made it
-last, and no other connection's end touches it.
+Only its owner removes a registration: it belongs to the connection that made it last, and the end
+of another connection does not affect it.
 """
 
 from __future__ import annotations
@@ -32,15 +31,15 @@ from waystation.errors import LocalError, quote
 
 
 class Dialect(Enum):
-    """What a connection speaks. Groups of different dialects never meet, whatever their names."""
+    """The protocol of a connection. Groups of different dialects are separate."""
 
     JGROUPS2 = "JGroups 2.12"
     JGROUPS5 = "JGroups 5"
 
 
 SUSPECTS_AFTER_GOODBYE: Final[ReadOnlyDict[Dialect, bool]] = {
-    # A member of a connection that said goodbye without leaving its groups: does the group get a
-    # SUSPECT, as each generation expects?
+    # Whether a group gets a SUSPECT for a member whose connection said goodbye without leaving the
+    # group, as each generation expects.
     Dialect.JGROUPS2: False,
     Dialect.JGROUPS5: True,
 }
@@ -57,7 +56,7 @@ ConnectionId: TypeAlias = int
 
 
 class MemberKind(StrEnum):
-    """What happened to a member, in the journal's words."""
+    """Kinds of membership changes, as in the journal."""
 
     JOIN = "join"
     LEAVE = "leave"
@@ -67,7 +66,7 @@ class MemberKind(StrEnum):
 
 
 class MemberChange(Struct, frozen=True):
-    """Effect: one event of the membership, for the journal to store (OB-4)."""
+    """Effect: a change of the membership, for the journal (OB-4)."""
 
     kind: MemberKind
     group: str
@@ -96,7 +95,7 @@ class Refused(Struct, frozen=True):
 
 
 class Unregistered(Struct, frozen=True):
-    """Effect: answer that the member is not registered any more."""
+    """Effect: answer that the member is no longer registered."""
 
     connection: ConnectionId
     group: str
@@ -131,13 +130,13 @@ Effect: TypeAlias = (
 )
 
 
-class Limits(Struct, frozen=True):
-    """What the router accepts. Beyond it, a clear refusal."""
+class MemberLimits(Struct, frozen=True):
+    """Limits of the router; registrations above them are refused."""
 
     groups: int = 10_000
     members_per_group: int = 10_000
     members_per_connection: int = 1_000
-    silence_ms: int = 60_000  # after so long without a word a connection is dead
+    silence_ms: int = 60_000  # silence after which a connection is considered dead
 
 
 class _Registration(Struct, frozen=True):
@@ -163,7 +162,7 @@ class _Group:
         return self.members.pop(uuid)
 
     def connections(self) -> tuple[ConnectionId, ...]:
-        """Each connection once, whatever number of members it carries."""
+        """Each connection once, however many members it has."""
         if self._connections is None:
             owners = (registration.connection for registration in self.members.values())
             self._connections = tuple(dict.fromkeys(owners))
@@ -197,34 +196,38 @@ class GossipRouter:
     ((1,), (1,))
     """
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = Limits() if limits is None else limits
+    def __init__(self, limits: MemberLimits | None = None) -> None:
+        self.limits = MemberLimits() if limits is None else limits
         for name, value in structs.asdict(self.limits).items():
             if not isinstance(value, int) or value < 1:
                 raise LocalError(
-                    f"the limit {name} is {quote(value)}",
+                    f"invalid limit {name} {quote(value)}",
                     rule="GR-2",
-                    hint="give a number from 1 on",
+                    hint="give 1 or more",
                 )
         self._groups: dict[_GroupKey, _Group] = {}
         self._connections: dict[ConnectionId, _Connection] = {}
-        self._checks: list[tuple[Expiry, int, ConnectionId]] = []  # a heap: whom to look at when
-        self._opened = 0  # connections so far: a number given again is another connection
+        self._checks: list[
+            tuple[Expiry, int, ConnectionId]
+        ] = []  # a heap: when to check which connection
+        self._opened = 0  # connections so far; tells connections with a reused number apart
 
     def connected(self, connection: ConnectionId, dialect: Dialect, now: Expiry) -> None:
-        """A connection opened. That registers nobody (GR-1)."""
+        """A connection opened; this registers no member (GR-1)."""
         if connection in self._connections:
             raise LocalError(
-                f"connection {connection} is open already", rule="GR-1", hint="number each anew"
+                f"connection {connection} is already open", rule="GR-1", hint="use a new number"
             )
         if not isinstance(dialect, Dialect):
-            raise LocalError(f"{quote(dialect)} is no dialect", rule="GR-1", hint="give a Dialect")
+            raise LocalError(
+                f"invalid dialect {quote(dialect)}", rule="GR-1", hint="give a Dialect"
+            )
         self._opened += 1
         self._connections[connection] = _Connection(dialect, now, self._opened)
         heappush(self._checks, (now + self.limits.silence_ms, self._opened, connection))
 
     def heard(self, connection: ConnectionId, now: Expiry, *, heartbeat: bool = False) -> None:
-        """Something arrived on a connection: it lives."""
+        """Something arrived on a connection, so it is alive."""
         state = self._state(connection)
         state.last_heard = now
         if heartbeat:
@@ -239,7 +242,7 @@ class GossipRouter:
     ) -> list[Effect]:
         """CONNECT or REGISTER: a member joins a group over this connection (GR-2, GR-3).
 
-        A member that is there already is taken over from the connection that had it (GR-9).
+        An existing member is taken over from the connection that had it (GR-9).
         """
         physical = check_places(physical)
         state = self._state(connection)
@@ -247,7 +250,7 @@ class GossipRouter:
         there = self._groups.get(key)
         before = there.members.get(member.uuid) if there is not None else None
         if before is None or before.connection != connection:
-            why = self._no_room(state, there, taking_over=before is not None)
+            why = self._exceeded_limit(state, there, taking_over=before is not None)
             if why is not None:
                 return [Refused(connection, group, member, why)]
         if there is None:
@@ -267,8 +270,8 @@ class GossipRouter:
     def unregister(self, connection: ConnectionId, group: str, uuid: Uuid) -> list[Effect]:
         """DISCONNECT or UNREGISTER: a member leaves a group (GR-7).
 
-        Only its own connection can make it leave; to another one the answer is the same, since what
-        that one asks for is true of itself.
+        Only its own connection can make it leave. Another connection gets the same answer, since
+        the member is indeed not registered there.
         """
         state = self._state(connection)
         effects: list[Effect] = [Unregistered(connection, group, uuid)]
@@ -279,7 +282,7 @@ class GossipRouter:
         return effects
 
     def members(self, connection: ConnectionId, group: str) -> list[Mapping]:
-        """GET-MEMBERS: who is in a group, with names and physical addresses (GR-4)."""
+        """GET-MEMBERS: the members of a group, with names and physical addresses (GR-4)."""
         there = self._groups.get((self._state(connection).dialect, group))
         if there is None:
             return []
@@ -293,9 +296,10 @@ class GossipRouter:
     def route(
         self, connection: ConnectionId, group: str, uuid: Uuid | None
     ) -> tuple[ConnectionId, ...]:
-        """ROUTE: the connections that a message goes to; none when nobody is there (GR-5, GR-6).
+        """ROUTE: the connections that a message goes to; empty if there are none (GR-5, GR-6).
 
-        Without a UUID it goes to the whole group, once over each connection, the sender's too.
+        Without a UUID it goes to the whole group, once over each connection, including the
+        sender's.
         """
         there = self._groups.get((self._state(connection).dialect, group))
         if there is None:
@@ -306,17 +310,17 @@ class GossipRouter:
         return () if registration is None else (registration.connection,)
 
     def closed(self, connection: ConnectionId, *, goodbye: bool = False) -> list[Effect]:
-        """A connection ended: whoever it registered is gone, and the groups learn of it (GR-8).
+        """A connection ended: its members are removed, and their groups are told (GR-8).
 
-        `goodbye` says that the peer announced it, and did not just vanish.
+        `goodbye` says that the peer announced it.
         """
         state = self._connections.pop(connection, None)
-        if state is None:  # the router itself ended it
+        if state is None:  # the router itself closed it
             return []
         suspects = not goodbye or SUSPECTS_AFTER_GOODBYE[state.dialect]
         kind = MemberKind.SUSPECT if suspects else MemberKind.LEAVE
         effects: list[Effect] = []
-        # All are removed before anybody is told, so that no dead connection is among the told.
+        # All are removed before any connection is told, so that none of the told is dead.
         gone = [(group, self._remove(state.dialect, group, uuid)) for group, uuid in state.owned]
         for group, mapping in gone:
             effects.append(MemberChange(kind, group, mapping))
@@ -326,18 +330,18 @@ class GossipRouter:
         return effects
 
     def wake_at(self) -> Expiry:
-        """When `wake` has something to look at next; NEVER when it has not."""
+        """When to call `wake` next; NEVER if there is nothing to check."""
         return self._checks[0][0] if self._checks else NEVER
 
     def wake(self, now: Expiry) -> list[Effect]:
-        """Time has passed: connections that should have spoken and did not are dead."""
+        """Close the connections that have been silent for too long."""
         effects: list[Effect] = []
         while self._checks and self._checks[0][0] <= now:
             _, number, connection = heappop(self._checks)
             state = self._connections.get(connection)
             if state is None or state.number != number:
                 continue  # closed meanwhile
-            # One look per connection and silence, however much it says in between.
+            # One check per connection and interval, however much it sends in between.
             due = state.last_heard + self.limits.silence_ms
             if due > now:
                 heappush(self._checks, (due, number, connection))
@@ -355,11 +359,11 @@ class GossipRouter:
             raise LocalError(
                 f"connection {connection} is not open",
                 rule="GR-1",
-                hint="call `connected` first, and nothing after `closed` or a Disconnect",
+                hint="call `connected` first, and nothing after `closed` or a Disconnect effect",
             )
         return state
 
-    def _no_room(
+    def _exceeded_limit(
         self, state: _Connection, there: _Group | None, *, taking_over: bool
     ) -> str | None:
         if len(state.owned) >= self.limits.members_per_connection:

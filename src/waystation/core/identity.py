@@ -1,8 +1,7 @@
-"""Who a member is, apart from where it is reached (LA-1 .. LA-5, LA-8, LA-10).
+"""The identity of a group member, and its addresses (LA-1 .. LA-5, LA-8, LA-10).
 
-A logical address is an identity; a mapping says where that identity is reached at the moment; the
-cache holds the mappings that one node knows. How mappings are asked for and told is the business of
-discovery.py, not of this file.
+A logical address is an identity; a mapping has the current physical addresses of an identity; the
+cache holds the mappings that one node knows. How mappings are exchanged is in discovery.py.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Uuid: TypeAlias = bytes
 """16 bytes, the most significant first."""
 
 Physical: TypeAlias = str
-"""A place where a member is reached, as `host:port`."""
+"""A network address of a member, `host:port`."""
 
 MAX_CHANGES: Final = 32
-"""No message carries more changes of the cache than this; the next one carries the rest."""
+"""Maximum number of cache changes in one message; the next one carries the rest."""
 
 
 def uuid_text(uuid: Uuid) -> str:
-    """A UUID as people and the journal write it.
+    """A UUID as text.
 
     >>> uuid_text(bytes(range(16)))
     '00010203-0405-0607-0809-0a0b0c0d0e0f'
@@ -40,7 +39,7 @@ def uuid_text(uuid: Uuid) -> str:
 
 
 class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
-    r"""A member's identity: the UUID that makes it, and a name that people read (LA-1).
+    r"""A member's identity: its UUID; the name is for people and does not count (LA-1).
 
     >>> member = LogicalAddress(bytes(15) + b"\1", "truck-7")
     >>> member == LogicalAddress(bytes(15) + b"\1", "the red one"), str(member)
@@ -52,14 +51,14 @@ class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
 
     @classmethod
     def fresh(cls, name: str | None, host: str, random_bytes: bytes) -> LogicalAddress:
-        """A new identity, as each connect makes one (LA-2), from 16 random bytes of the caller's.
+        """A new identity, as for each connect (LA-2), from 16 random bytes.
 
         >>> str(LogicalAddress.fresh(None, "garage.example", bytes(range(16))))
         'garage-3599'
         """
         if not isinstance(random_bytes, bytes) or len(random_bytes) != 16:
             raise LocalError(
-                f"{quote(random_bytes)} does not make a UUID",
+                f"invalid random bytes {quote(random_bytes)}",
                 rule="LA-2",
                 hint="give 16 bytes",
             )
@@ -73,7 +72,7 @@ class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LogicalAddress) and self.uuid == other.uuid
 
-    def __ne__(self, other: object) -> bool:  # a struct has one of its own, which compares all
+    def __ne__(self, other: object) -> bool:  # that of Struct compares all fields
         return not self == other
 
     def __hash__(self) -> int:
@@ -84,26 +83,26 @@ class LogicalAddress(Struct, frozen=True, eq=False, gc=False):
 
 
 def check_places(physical: Iterable[Physical]) -> tuple[Physical, ...]:
-    """Several physical addresses; a single text is not taken apart into its letters.
+    """Return the physical addresses as a tuple; a single str is an error.
 
     >>> check_places("10.0.0.1:7800")
     Traceback (most recent call last):
-    waystation.errors.LocalError: '10.0.0.1:7800' is one physical address; give ...
+    waystation.errors.LocalError: '10.0.0.1:7800' is a single physical address; give ...
     """
     if isinstance(physical, str):
         raise LocalError(
-            f"{quote(physical)} is one physical address",
+            f"{quote(physical)} is a single physical address",
             rule="LA-3",
-            hint="give a list of them",
+            hint="give a list",
         )
     return tuple(physical)
 
 
 class Mapping(Struct, frozen=True):
-    """Where a member is reached: one or more physical addresses (LA-3).
+    """The physical addresses of a member, one or more (LA-3).
 
-    `stamp` orders the statements of one member about itself; a newer one wins wherever they meet.
-    Members of foreign make send none: theirs is 0.
+    `stamp` orders a member's own mappings; the newer one wins wherever they meet. Members of other
+    implementations send none: theirs is 0.
     """
 
     member: LogicalAddress
@@ -112,12 +111,12 @@ class Mapping(Struct, frozen=True):
 
     @property
     def uuid(self) -> Uuid:
-        """The identity that is reached there."""
+        """The UUID of the member."""
         return self.member.uuid
 
 
-def _outdoes(new: Mapping, known: Mapping, *, first_hand: bool) -> bool:
-    """Whether a statement about a member replaces the one that is known."""
+def _replaces(new: Mapping, known: Mapping, *, first_hand: bool) -> bool:
+    """Whether a mapping of a member replaces the known one."""
     if new.stamp or known.stamp:
         return new.stamp > known.stamp
     if not (new.physical and known.physical):
@@ -127,10 +126,10 @@ def _outdoes(new: Mapping, known: Mapping, *, first_hand: bool) -> bool:
 
 
 class Selection(Protocol):
-    """Which of a member's physical addresses to use (LA-4); these methods make one of your own."""
+    """A strategy that chooses among a member's physical addresses (LA-4); implement your own."""
 
     def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:
-        """One of the addresses, of which there is at least one."""
+        """Choose one of the addresses, which are never empty."""
         ...
 
     def failed(self, uuid: Uuid, physical: Physical) -> None:
@@ -138,46 +137,46 @@ class Selection(Protocol):
         ...
 
     def forget(self, uuid: Uuid) -> None:
-        """A member is gone, and what was remembered of it can go too."""
+        """A member is gone; forget its state."""
         ...
 
 
 class First:
-    """Always the first address."""
+    """A strategy that always chooses the first address."""
 
     def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:  # noqa: ARG002
-        """The first."""
+        """The first address."""
         return physical[0]
 
     def failed(self, uuid: Uuid, physical: Physical) -> None:
-        """Changes nothing."""
+        """Does nothing."""
 
     def forget(self, uuid: Uuid) -> None:
-        """Nothing was remembered."""
+        """Does nothing: there is no state."""
 
 
 class RoundRobin:
-    """Each address in turn."""
+    """A strategy that chooses each address in turn."""
 
     def __init__(self) -> None:
         self._turns: dict[Uuid, int] = {}
 
     def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:
-        """The next in turn."""
+        """The next address."""
         turn = self._turns.get(uuid, 0)
         self._turns[uuid] = turn + 1
         return physical[turn % len(physical)]
 
     def failed(self, uuid: Uuid, physical: Physical) -> None:
-        """Changes nothing: the next is used next anyway."""
+        """Does nothing: another address is next anyway."""
 
     def forget(self, uuid: Uuid) -> None:
-        """Its turn is forgotten."""
+        """Forget whose turn it is."""
         self._turns.pop(uuid, None)
 
 
 class Failover:
-    """One address as long as it works, then the next (LA-4).
+    """A strategy that uses one address as long as it works, then the next (LA-4).
 
     An address that failed is used again when all others have failed as well.
     """
@@ -186,7 +185,7 @@ class Failover:
         self._failed: dict[Uuid, dict[Physical, None]] = {}
 
     def choose(self, uuid: Uuid, physical: tuple[Physical, ...]) -> Physical:
-        """The first that has not failed, else the one whose failure is longest ago."""
+        """The first address that has not failed, or the one that failed longest ago."""
         failed = self._failed.get(uuid, {})
         for candidate in physical:
             if candidate not in failed:
@@ -194,13 +193,13 @@ class Failover:
         return next(candidate for candidate in failed if candidate in physical)
 
     def failed(self, uuid: Uuid, physical: Physical) -> None:
-        """The address goes to the end of the line."""
+        """Use this address last."""
         failed = self._failed.setdefault(uuid, {})
         failed.pop(physical, None)
         failed[physical] = None
 
     def forget(self, uuid: Uuid) -> None:
-        """Its failures are forgotten."""
+        """Forget the failures of its addresses."""
         self._failed.pop(uuid, None)
 
 
@@ -213,11 +212,11 @@ class AddressCache:
     >>> cache.learn(truck), cache.learn(truck), cache.select(truck.uuid)
     (True, False, '10.0.0.7:7800')
 
-    Members that left are only marked: they still answer, since a straggler may need them, until
-    `age_ms` after they left, or until more than `capacity` are held. Members that did not leave are
-    never evicted, and least of all the own mapping. One that said goodbye (LA-8) is forgotten at
-    once, and nothing about it is believed for `age_ms`: its UUID will not come back (LA-2). Call
-    `purge` now and then, once a minute say.
+    Members that left are only marked, and their mappings can still be used until `age_ms` after
+    they left, or until the cache has more than `capacity` entries. Other members, and the own
+    mapping, are never evicted. A member that said goodbye (LA-8) is forgotten at once, and mappings
+    of it are ignored for `age_ms`, since its UUID will not come back (LA-2). Call `purge`
+    periodically, for instance once a minute.
     """
 
     def __init__(
@@ -235,10 +234,10 @@ class AddressCache:
         self._mappings: dict[Uuid, Mapping] = {own.uuid: own}
         self._left: OrderedDict[Uuid, Expiry] = OrderedDict()  # marked: when they left
         self._gone: OrderedDict[Uuid, Expiry] = OrderedDict()  # invalidated: when
-        # LA-5: each change gets a number; who was told up to which one is remembered by member.
+        # LA-5: changes are numbered; for each member, the number of the last change sent is kept.
         self._changes = 1
         self._changed: dict[Uuid, int] = {own.uuid: 1}
-        self._news: list[tuple[int, Uuid]] = [(1, own.uuid)]  # the same by number, and some old
+        self._news: list[tuple[int, Uuid]] = [(1, own.uuid)]  # by number; may have obsolete items
         self._told: dict[Uuid, int] = {}
         self._told_all = 0
 
@@ -250,11 +249,11 @@ class AddressCache:
         return self._mappings.get(uuid)
 
     def mappings(self) -> list[Mapping]:
-        """All mappings, the own one first."""
+        """All mappings, starting with the own one."""
         return list(self._mappings.values())
 
     def select(self, uuid: Uuid) -> Physical | None:
-        """The physical address to use for a member now, or None when none is known."""
+        """The physical address to use for a member, or None if none is known."""
         mapping = self._mappings.get(uuid)
         if mapping is None or not mapping.physical:
             return None
@@ -263,22 +262,22 @@ class AddressCache:
         return self._selection.choose(uuid, mapping.physical)
 
     def failed(self, uuid: Uuid, physical: Physical) -> None:
-        """A physical address stopped working: the strategy is told (LA-4)."""
+        """Tell the strategy that a physical address stopped working (LA-4)."""
         if uuid in self._mappings:
             self._selection.failed(uuid, physical)
 
     def move(self, physical: Iterable[Physical]) -> Mapping:
-        """This node is reached elsewhere from now on; its identity stays (LA-10)."""
+        """Change the own physical addresses; the identity stays (LA-10)."""
         self.own = Mapping(self.own.member, check_places(physical), self.own.stamp + 1)
         self._store(self.own)
         return self.own
 
     def learn(self, mapping: Mapping, *, first_hand: bool = True) -> bool:
-        """Take in a mapping; True when it told something new (LA-7).
+        """Learn a mapping; returns True if it was new (LA-7).
 
-        A newer stamp always wins, even where it says the same: it outlives what was said between.
-        Without stamps, the member's own word (`first_hand`) wins over what is known, what others
-        say of it only fills a gap, and silence about the addresses erases none.
+        A newer stamp always wins, even with equal addresses. Without stamps, a mapping from the
+        member itself (`first_hand`) replaces a known one, a mapping from others only adds an
+        unknown member, and a mapping without addresses erases none.
         """
         uuid = mapping.uuid
         if uuid in self._gone or uuid == self.own.uuid:
@@ -286,23 +285,23 @@ class AddressCache:
         known = self._mappings.get(uuid)
         if known is not None:
             if first_hand:
-                self._left.pop(uuid, None)  # it lives
-            if not _outdoes(mapping, known, first_hand=first_hand):
+                self._left.pop(uuid, None)  # it is alive
+            if not _replaces(mapping, known, first_hand=first_hand):
                 return False
             if mapping.physical != known.physical:
-                self._selection.forget(uuid)  # what failed there says nothing of the new places
+                self._selection.forget(uuid)  # old failures say nothing about the new addresses
         self._store(mapping)
         if known is None:
-            self._told[uuid] = self._changes  # what came before, it learns as it joins
+            self._told[uuid] = self._changes  # it learns the earlier changes when it joins
         return True
 
     def leave(self, uuid: Uuid, now: Expiry) -> None:
-        """A member left: its mapping may go once it has aged."""
+        """Mark a member as having left: its mapping may be evicted after `age_ms`."""
         if uuid in self._mappings and uuid != self.own.uuid:
             self._left.setdefault(uuid, now)
 
     def retain(self, members: Iterable[Uuid], now: Expiry) -> None:
-        """Whoever is not among these members has left; whoever is has not."""
+        """Mark the members that are not in this list as having left, and unmark those that are."""
         staying = set(members)
         for uuid in self._mappings:
             if uuid in staying:
@@ -311,7 +310,7 @@ class AddressCache:
                 self.leave(uuid, now)
 
     def invalidate(self, uuid: Uuid, now: Expiry) -> bool:
-        """Forget a member that said goodbye (LA-8); True when it was known."""
+        """Forget a member that said goodbye (LA-8); returns True if it was known."""
         if uuid == self.own.uuid:
             return False
         self._gone.setdefault(uuid, now)
@@ -324,7 +323,7 @@ class AddressCache:
         return uuid in self._gone
 
     def purge(self, now: Expiry) -> list[Uuid]:
-        """Evict who left long enough ago, and the earliest leavers of too many; tells whom."""
+        """Evict members that left long ago, or first if there are too many; returns their UUIDs."""
         evicted = []
         while self._left:
             uuid, left = next(iter(self._left.items()))
@@ -337,7 +336,7 @@ class AddressCache:
         return evicted
 
     def changes_for(self, uuid: Uuid) -> tuple[Mapping, ...]:
-        """What the next message to this member carries of the cache (LA-5), at most MAX_CHANGES."""
+        """The cache changes for the next message to this member (LA-5), at most MAX_CHANGES."""
         told = max(self._told.get(uuid, self._changes), self._told_all)
         if told == self._changes:
             return ()
@@ -345,18 +344,18 @@ class AddressCache:
         return tuple(change for change in changes if change.uuid != uuid)
 
     def changes_for_all(self) -> tuple[Mapping, ...]:
-        """What the next message to all members carries of the cache (LA-5)."""
+        """The cache changes for the next message to all members (LA-5)."""
         if self._told_all == self._changes:
             return ()
         changes, self._told_all = self._changes_since(self._told_all)
         return changes
 
     def _changes_since(self, told: int) -> tuple[tuple[Mapping, ...], int]:
-        """The next changes after one that was told, and the number of the last of them."""
+        """The changes after the given number, and the number of the last of them."""
         chosen: list[Mapping] = []
         start = bisect_right(self._news, told, key=itemgetter(0))
         for number, uuid in islice(self._news, start, None):
-            if self._changed.get(uuid) == number:  # else it changed again since, or is gone
+            if self._changed.get(uuid) == number:  # otherwise it changed again, or is gone
                 chosen.append(self._mappings[uuid])
                 if len(chosen) == MAX_CHANGES:
                     return tuple(chosen), number

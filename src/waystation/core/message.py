@@ -1,6 +1,6 @@
-"""Messages: the three fields of the document, their metadata, and the moves of a worker (AD, WK).
+"""Messages: routes, payload and metadata, and how workers forward and answer them (AD, WK).
 
-A message never changes; every move returns a new one, with the very same payload (AD-4).
+A message is immutable; every operation returns a new one with the same payload object (AD-4).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from waystation.core.expiry import NEVER, Expiry, check_expiry
 from waystation.errors import LocalError, quote
 
 HOP_LIMIT: Final = 32
-"""A message with so many addresses in its return route goes no further (WK-11)."""
+"""A message with this many addresses in its return route is dropped (WK-11)."""
 
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
 NO_ID: Final = "0" * 32
-"""What a message has that came from a peer which gives no ids."""
+"""The id of messages from peers that send none."""
 
 
 class Message(Struct, frozen=True, gc=False):
-    """A message: where to, the way back, what; and an id and an expiry (AD-4, AD-7).
+    """A message: onward route, return route and payload, with an id and an expiry (AD-4, AD-7).
 
     >>> message = Message(Route.parse("b => c"), Route.parse("a"), b"hello", id="4bf9" * 8)
     >>> print(message.forwarded())
@@ -36,7 +36,7 @@ class Message(Struct, frozen=True, gc=False):
     payload: bytes
     id: str = NO_ID  # 32 lower-case hex digits: a W3C trace id (AD-7)
     expiry: Expiry = NEVER
-    trace_context: str = ""  # what else a peer's tracing put beside it, passed on as it came (AD-8)
+    trace_context: str = ""  # other tracing data of a peer, passed on unchanged (AD-8)
 
     @classmethod
     def of(
@@ -48,9 +48,9 @@ class Message(Struct, frozen=True, gc=False):
         id: str,
         expiry: Expiry = NEVER,
     ) -> Message:
-        """A message from values that nobody has checked yet; the constructor takes what it gets."""
+        """A message from unchecked values; raises LocalError if they are invalid."""
         if not isinstance(payload, bytes):
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         onward, back = Route.of(onward_route), Route.of(return_route)
         return cls(onward, back, payload, check_message_id(id), check_expiry(expiry, rule="AD-7"))
 
@@ -58,10 +58,10 @@ class Message(Struct, frozen=True, gc=False):
         return f"{self.onward_route} | {self.return_route} | {len(self.payload)} B"
 
     def forwarded(self, own: Address | None = None) -> Message:
-        """The message as a worker sends it on (WK-2).
+        """The message as a worker forwards it (WK-2).
 
-        The first onward address goes; `own`, by default that same address, comes to the front of
-        the return route.
+        The first onward address is removed, and `own`, by default that same address, is added at
+        the front of the return route.
         """
         hops = self.onward_route.addresses
         if not hops:
@@ -80,7 +80,7 @@ class Message(Struct, frozen=True, gc=False):
         )
 
     def answered(self, own: Address, payload: bytes, *, id: str, expiry: Expiry = NEVER) -> Message:
-        """A new message that answers this one: along its return route, back to `own` (WK-3)."""
+        """An answer along this message's return route, with `own` as the return route (WK-3)."""
         return Message(self.return_route, Route((own,)), payload, id, expiry)
 
     def departed(self) -> Message:
@@ -95,7 +95,7 @@ class Message(Struct, frozen=True, gc=False):
         )
 
     def arrived(self, transport: Address) -> Message:
-        """The message as a transport hands it in: itself as the first way back (WK-10)."""
+        """The message as a transport delivers it: its address leads the return route (WK-10)."""
         return Message(
             self.onward_route,
             self.return_route.pushed(transport),
@@ -106,24 +106,24 @@ class Message(Struct, frozen=True, gc=False):
         )
 
     def rerouted(self, onward_route: Route, return_route: Route) -> Message:
-        """The same message on other routes (WK-7, WK-9)."""
+        """The message with other routes (WK-7, WK-9)."""
         return Message(
             onward_route, return_route, self.payload, self.id, self.expiry, self.trace_context
         )
 
     def expired(self, now: Expiry) -> bool:
-        """Whether its time is over at this instant."""
+        """Whether it has expired at this time."""
         return now >= self.expiry
 
 
 class Arrival(Struct, frozen=True, gc=False):
-    """A message as it entered a node, with what is known of that moment and never leaves the node.
+    """A message as it entered a node, with facts that never leave the node.
 
-    `from_global` is the transient flag of the document (AD-7, MC-11): set for what came from a
-    global transport, and at a leaf also for what came from its parent, so that it does not go back
-    there. It stands here and not in the message, so that no codec has anything to serialise.
-    `received_at` is in microseconds (see record.py). `multicast_id` is what it was published under;
-    None for a message to one participant.
+    `from_global` is a transient flag (AD-7, MC-11): set for messages from a global transport, and
+    at a leaf also for those from its parent, so that they do not go back there. It is here and not
+    in the message, so that no codec can serialise it. `received_at` is in microseconds (see
+    record.py). `multicast_id` is the id it was published under, or None for a message to one
+    participant.
     """
 
     message: Message
@@ -132,29 +132,29 @@ class Arrival(Struct, frozen=True, gc=False):
     multicast_id: str | None = None
 
 
-def no_bytes(payload: object) -> LocalError:
-    """What is wrong with a payload that is not bytes."""
+def not_bytes_error(payload: object) -> LocalError:
+    """The error for a payload that is not bytes."""
     return LocalError(f"payload {quote(payload)} is not bytes", rule="AD-4", hint="give bytes")
 
 
 def check_message_id(id: str) -> str:
-    """Return the id, or raise the LocalError that says what is wrong with it.
+    """Return the id; raise a LocalError if it is invalid.
 
     >>> check_message_id("xyz")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'xyz' is no message id; give ...
+    waystation.errors.LocalError: invalid message id 'xyz'; give ...
     """
     if isinstance(id, str) and len(id) == 32 and _HEX_DIGITS.issuperset(id) and id != NO_ID:
         return id
     raise LocalError(
-        f"{quote(id)} is no message id",
+        f"invalid message id {quote(id)}",
         rule="AD-7",
         hint="give 32 lower-case hexadecimal digits, not all zero",
     )
 
 
 def message_id(random_bits: int) -> str:
-    """An id from 128 random bits, which the caller brings.
+    """An id from 128 random bits, which the caller provides.
 
     >>> message_id(0x4BF92F3577B34DA6A3CE929D0E0E4736)
     '4bf92f3577b34da6a3ce929d0e0e4736'

@@ -1,8 +1,8 @@
-"""Multicast ids, patterns, and who receives what (MC).
+"""Multicast ids, patterns and subscriptions (MC).
 
 An id is `provider/broadcast[/partition…]`. A pattern is an id in which `+` stands for one segment
-and a last `*` for any number of them, none included. Matching goes by whole segments; there is no
-regular expression anywhere, so no character means more than itself (MC-6).
+and a final `*` for zero or more. Matching compares whole segments, without regular expressions, so
+no other character is special (MC-6).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ ADDRESS_TYPE: Final = 255
 """The address type of multicast ids, the same in every node: `255#garage/temperature`."""
 
 MAX_SEGMENTS: Final = 64
-"""No id has more segments. A fleet's partitions have five or six; this bounds what is walked."""
+"""Maximum number of segments of an id; partitions of fleets have five or six."""
 
 MAX_LENGTH: Final = 65_535
-"""No id or pattern has more characters: MQTT could not carry it."""
+"""Maximum number of characters of an id or pattern, as in MQTT."""
 
 
 class MulticastId(Struct, frozen=True):
-    """What a provider publishes under (MC-1): never with a wildcard (MC-5).
+    """The id that a provider publishes under (MC-1), without wildcards (MC-5).
 
     >>> print(MulticastId.of("garage", "temperature", "eu/de/munich"))
     garage/temperature/eu/de/munich
     >>> MulticastId.of("garage", "temperature", "eu/+")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'garage/temperature/eu/+' is published with the wildcard '+'; ...
+    waystation.errors.LocalError: multicast id 'garage/temperature/eu/+' has the wildcard '+'; ...
     """
 
     provider: str
@@ -46,25 +46,25 @@ class MulticastId(Struct, frozen=True):
 
     @classmethod
     def of(cls, provider: str, broadcast: str, partition: str | Iterable[str] = ()) -> MulticastId:
-        """An id from its parts; the partition as one text with slashes or as segments."""
+        """An id from its parts; the partition is text with slashes, or segments."""
         return cls.parse(_joined(provider, broadcast, partition))
 
     @classmethod
     def parse(cls, text: str) -> MulticastId:
-        """Read an id, or raise the LocalError that says what is wrong with it."""
+        """Parse an id; raises a LocalError if it is invalid."""
         segments = _checked_segments(text)
         for wildcard in (ONE, REST):
             if wildcard in segments:
                 raise LocalError(
-                    f"{quote(text)} is published with the wildcard {wildcard!r}",
+                    f"multicast id {quote(text)} has the wildcard {wildcard!r}",
                     rule="MC-5",
                     hint="name every segment; wildcards are for subscriptions",
                 )
         if len(segments) < 2:
             raise LocalError(
-                f"{quote(text)} is no multicast id",
+                f"invalid multicast id {quote(text)}",
                 rule="MC-1",
-                hint="write provider/broadcast, then the partition if there is one",
+                hint="write provider/broadcast or provider/broadcast/partition",
             )
         return cls(segments[0], segments[1], tuple(segments[2:]))
 
@@ -73,7 +73,7 @@ class MulticastId(Struct, frozen=True):
 
 
 def is_multicast_id(text: str) -> bool:
-    """Whether something can be published under this text: what `MulticastId.parse` accepts.
+    """Whether this is a valid multicast id, which `MulticastId.parse` accepts.
 
     >>> is_multicast_id("garage/temperature/eu"), is_multicast_id("garage/temperature/+")
     (True, False)
@@ -89,7 +89,7 @@ def is_multicast_id(text: str) -> bool:
     return True
 
 
-# Most ids look like this; it only saves time. (Matching goes by segments, not by such expressions.)
+# A fast check that most ids pass. (Matching compares segments and uses no regular expression.)
 _usual_id: Final = re.compile(
     r"[!\"$-),-.0-~]+/[!\"$-),-.0-~]+"  # printable ASCII without space, +, * and #, twice
     rf"(/[A-Za-z0-9]+){{0,{MAX_SEGMENTS - 2}}}"
@@ -97,7 +97,7 @@ _usual_id: Final = re.compile(
 
 
 def pattern_of(provider: str, broadcast: str, partition: str | Iterable[str] = ()) -> str:
-    """The pattern of a subscription from its parts, checked.
+    """The pattern of a subscription, built from its parts and checked.
 
     >>> pattern_of("garage", "temperature", "eu/+/munich"), pattern_of("garage", "temperature")
     ('garage/temperature/eu/+/munich', 'garage/temperature')
@@ -108,7 +108,7 @@ def pattern_of(provider: str, broadcast: str, partition: str | Iterable[str] = (
 
 
 def check_pattern(pattern: str) -> list[str]:
-    """The segments of a pattern, or the LocalError that says what is wrong with it.
+    """The segments of a pattern; raises a LocalError if it is invalid.
 
     >>> check_pattern("garage/*/munich")
     Traceback (most recent call last):
@@ -119,13 +119,13 @@ def check_pattern(pattern: str) -> list[str]:
         raise LocalError(
             f"pattern {quote(pattern)} has '*' before its end",
             rule="MC-4",
-            hint="use '+' for one segment in between, '*' as the last segment only",
+            hint="use '+' for a single segment, and '*' only as the last segment",
         )
     if len(segments) < 2 and segments != [REST]:
         raise LocalError(
-            f"{quote(pattern)} is no pattern of a multicast id",
+            f"invalid multicast pattern {quote(pattern)}",
             rule="MC-1",
-            hint="write provider/broadcast, then the partition; wildcards may stand for segments",
+            hint="write provider/broadcast[/partition], with wildcards for whole segments",
         )
     return segments
 
@@ -145,7 +145,7 @@ def _joined(provider: str, broadcast: str, partition: str | Iterable[str]) -> st
             raise LocalError(
                 f"{quote(part)} has a slash",
                 rule="MC-1",
-                hint="give provider, broadcast and partition apart from each other",
+                hint="give provider, broadcast and partition separately",
             )
     if isinstance(partition, str):
         partition = (partition,) if partition else ()
@@ -153,22 +153,22 @@ def _joined(provider: str, broadcast: str, partition: str | Iterable[str]) -> st
 
 
 def _checked_segments(text: str) -> list[str]:
-    """Split an id or a pattern; what its segments may hold is checked here (MC-2, MC-3)."""
+    """Split an id or a pattern, and check its segments (MC-2, MC-3)."""
     if not isinstance(text, str):
         raise LocalError(
-            f"{quote(text)} is no multicast id",
+            f"invalid multicast id {quote(text)}",
             rule="MC-1",
-            hint="give a text, as str(id) does",
+            hint="give text, such as str(id)",
         )
     if len(text) > MAX_LENGTH:
         raise LocalError(
-            f"{quote(text)} has {len(text)} characters",
+            f"multicast id {quote(text)} is too long: {len(text)} characters",
             rule="MC-1",
             hint=f"use at most {MAX_LENGTH}",
         )
     if text.count("/") >= MAX_SEGMENTS:  # counted before anything is built
         raise LocalError(
-            f"{quote(text)} has more than {MAX_SEGMENTS} segments",
+            f"multicast id {quote(text)} has more than {MAX_SEGMENTS} segments",
             rule="MC-1",
             hint="use a shallower partition",
         )
@@ -180,35 +180,35 @@ def _checked_segments(text: str) -> list[str]:
             _check_name(segment, text)
         elif not (segment.isascii() and segment.isalnum()):
             raise LocalError(
-                f"segment {quote(segment)} of {quote(text)} is not made of letters and digits",
+                f"invalid segment {quote(segment)} in {quote(text)}",
                 rule="MC-2",
-                hint="use one or more of A-Z, a-z and 0-9",
+                hint="use one or more of the characters A-Z, a-z and 0-9",
             )
     return segments
 
 
 def _check_name(segment: str, text: str) -> None:
-    # Providers and broadcasts are named by applications: dots and dashes are theirs to use.
+    # Applications choose the names of providers and broadcasts, so dots and dashes are allowed.
     if not segment.isprintable() or not segment or not set(segment).isdisjoint("+*# "):
         raise LocalError(
-            f"{quote(segment)} in {quote(text)} names no provider or broadcast",
+            f"invalid provider or broadcast {quote(segment)} in {quote(text)}",
             rule="MC-1",
             hint="use printable characters without space, '/', '+', '*' or '#'",
         )
 
 
 class SubscriptionKind(StrEnum):
-    """What happened to the subscriptions, in the journal's words."""
+    """Kinds of subscription changes, as in the journal."""
 
     SUBSCRIBE = "subscribe"
     UNSUBSCRIBE = "unsubscribe"
 
 
 class SubscriptionChange(Struct, frozen=True, gc=False):
-    """One event of the subscriptions, for the journal to store (OB-4).
+    """A change of the subscriptions, for the journal (OB-4).
 
     `edge` says that the pattern got its first receiver or lost its last one, which is when a broker
-    must be told (MC-12).
+    has to be informed (MC-12).
     """
 
     kind: SubscriptionKind
@@ -217,26 +217,26 @@ class SubscriptionChange(Struct, frozen=True, gc=False):
     edge: bool
 
 
-_Receivers = dict[str, None]  # a set that keeps its order, so that a fan-out can be played again
+_Receivers = dict[str, None]  # an ordered set, so that a fan-out can be replayed
 
 
 class _Node:
-    """A place in the trie: where the patterns that begin alike part from each other."""
+    """A node of the trie of patterns."""
 
     __slots__ = ("below", "children", "here", "one")
 
     def __init__(self) -> None:
         self.children: dict[str, _Node] = {}
-        self.one: _Node | None = None  # where `+` leads
-        self.here: _Receivers | None = None  # of the pattern that ends here
-        self.below: _Receivers | None = None  # of the pattern that ends here with a `*`
+        self.one: _Node | None = None  # the child for `+`
+        self.here: _Receivers | None = None  # receivers of the pattern that ends here
+        self.below: _Receivers | None = None  # receivers of the pattern that ends here with `*`
 
     def unused(self) -> bool:
         return not self.children and self.one is None and self.here is None and self.below is None
 
     def child(self, segment: str) -> _Node:
         child = self.one if segment == ONE else self.children.get(segment)
-        assert child is not None  # asked only along a pattern that was planted
+        assert child is not None  # called only along an inserted pattern
         return child
 
     def cut(self, segment: str) -> None:
@@ -259,45 +259,45 @@ class Subscriptions:
     >>> subscriptions.match("garage/temperature/eu/de/munich")
     ('dashboard',)
 
-    A pattern without wildcards is found by one look-up; the others stand in a trie of segments, and
-    a match walks only where some pattern agrees so far (MC-16). What an id matched is remembered
-    until a subscription changes, since a fleet publishes under the same ids again and again.
-    `remember` bounds that memory, counted in receivers (an id counts by its length); 0 turns it
-    off. `walks` counts the matches that were not remembered.
+    Patterns without wildcards are found by one look-up; the others are in a trie of segments, of
+    which a match visits only the branches that agree so far (MC-16). Matches are cached until a
+    subscription changes, since a fleet publishes under the same ids again and again. `remember`
+    limits the cache, counted in receivers (an id counts by its length); 0 disables it. `walks`
+    counts the matches that were not in the cache.
     """
 
     def __init__(self, remember: int = 1_000_000) -> None:
         self._receivers: dict[str, _Receivers] = {}  # by pattern
         self._patterns: dict[str, dict[str, None]] = {}  # by receiver
-        self._wildcards = _Node()  # the patterns that have any
+        self._wildcards = _Node()  # patterns with wildcards
         self._remembered: dict[str, tuple[str, ...]] = {}
         self._remember = self._room = remember
         self.walks = 0
 
     def __len__(self) -> int:
-        """How many subscriptions there are: pairs of a pattern and a receiver."""
+        """Number of subscriptions, that is, pairs of a pattern and a receiver."""
         return sum(map(len, self._receivers.values()))
 
     def match(self, id: str) -> tuple[str, ...]:
-        """The receivers of what is published under this id, each once.
+        """The receivers of messages published under this id, each once.
 
-        Under a text that is no id (MC-2, MC-5) nobody receives anything.
+        An invalid id (MC-2, MC-5) has no receivers.
         """
         found = self._remembered.get(id)
         return self._walk(id) if found is None else found
 
     def subscribe(self, pattern: str, receiver: str) -> SubscriptionChange | None:
-        """Add a subscription; None when it was there already (MC-8)."""
+        """Add a subscription; returns None if it existed already (MC-8)."""
         if not isinstance(receiver, str) or not receiver:
             raise LocalError(
-                f"{quote(receiver)} receives nothing", rule="MC-8", hint="name the participant"
+                f"invalid receiver {quote(receiver)}", rule="MC-8", hint="name the participant"
             )
         receivers = self._receivers.get(pattern)
         if receivers is None:
             segments = check_pattern(pattern)
             receivers = self._receivers[pattern] = {}
             if _has_wildcard(segments):
-                self._plant(segments, receivers)
+                self._insert(segments, receivers)
         elif receiver in receivers:
             return None
         edge = not receivers
@@ -307,7 +307,7 @@ class Subscriptions:
         return SubscriptionChange(SubscriptionKind.SUBSCRIBE, pattern, receiver, edge)
 
     def unsubscribe(self, pattern: str, receiver: str) -> SubscriptionChange | None:
-        """Take a subscription away; None when it was not there (MC-8)."""
+        """Remove a subscription; returns None if there was none (MC-8)."""
         receivers = self._receivers.get(pattern)
         if receivers is None or receiver not in receivers:
             return None
@@ -316,7 +316,7 @@ class Subscriptions:
             del self._receivers[pattern]
             segments = pattern.split("/")
             if _has_wildcard(segments):
-                self._uproot(segments)
+                self._delete(segments)
         patterns = self._patterns[receiver]
         del patterns[pattern]
         if not patterns:
@@ -325,20 +325,20 @@ class Subscriptions:
         return SubscriptionChange(SubscriptionKind.UNSUBSCRIBE, pattern, receiver, not receivers)
 
     def unsubscribe_all(self, receiver: str) -> list[SubscriptionChange]:
-        """Take away all that a receiver subscribed to, as when it goes."""
+        """Remove all subscriptions of a receiver, for instance when it leaves."""
         changes = (self.unsubscribe(pattern, receiver) for pattern in self.patterns_of(receiver))
         return [change for change in changes if change is not None]
 
     def patterns(self) -> list[str]:
-        """Every pattern that has a receiver: what a broker must be told again after a reconnect."""
+        """All patterns that have a receiver, to subscribe to at a broker after a reconnect."""
         return list(self._receivers)
 
     def patterns_of(self, receiver: str) -> list[str]:
-        """What one receiver subscribed to."""
+        """The patterns of one receiver."""
         return list(self._patterns.get(receiver, ()))
 
     def count(self, pattern: str) -> int:
-        """How many receivers a pattern has: the receivers themselves, counted (MC-12)."""
+        """Number of receivers of a pattern (MC-12)."""
         return len(self._receivers.get(pattern, ()))
 
     def snapshot(self) -> list[tuple[str, str]]:
@@ -354,14 +354,14 @@ class Subscriptions:
         exact = self._receivers.get(id)
         if exact is not None:
             groups.append(exact)
-        self._climb(id.split("/"), groups)
+        self._search(id.split("/"), groups)
         if not groups:
             found: tuple[str, ...] = ()
         elif len(groups) == 1:
             found = tuple(groups[0])
         else:
             found = tuple(dict.fromkeys(chain(*groups)))
-        cost = len(found) + 1 + len(id) // 8  # a receiver takes eight bytes
+        cost = len(found) + 1 + len(id) // 8  # a receiver takes eight bytes of memory
         if self._room < cost <= self._remember:
             self._forget_matches()
         if cost <= self._room:
@@ -369,7 +369,7 @@ class Subscriptions:
             self._remembered[id] = found
         return found
 
-    def _climb(self, segments: list[str], groups: list[_Receivers]) -> None:
+    def _search(self, segments: list[str], groups: list[_Receivers]) -> None:
         """Collect the receivers of all patterns with wildcards that match these segments."""
         nodes = [self._wildcards]
         for segment in segments:
@@ -391,7 +391,7 @@ class Subscriptions:
             if node.here is not None:
                 groups.append(node.here)
 
-    def _plant(self, segments: list[str], receivers: _Receivers) -> None:
+    def _insert(self, segments: list[str], receivers: _Receivers) -> None:
         node = self._wildcards
         for segment in segments:
             if segment == REST:
@@ -403,8 +403,8 @@ class Subscriptions:
                 node = node.children.setdefault(segment, _Node())
         node.here = receivers
 
-    def _uproot(self, segments: list[str]) -> None:
-        """Take a pattern out of the trie, and with it the places that nobody needs any more."""
+    def _delete(self, segments: list[str]) -> None:
+        """Remove a pattern from the trie, and the nodes that are no longer needed."""
         steps = segments[:-1] if segments[-1] == REST else segments
         path = [self._wildcards]
         for segment in steps:

@@ -1,4 +1,4 @@
-"""How the journey of a message ends at a node: outcomes and reasons (OB-1, OB-2)."""
+"""Outcomes of a message at a node, and reasons of drops (OB-1, OB-2)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from waystation.core.address import Address
 
 
 class Outcome(StrEnum):
-    """What became of a message at one node (OB-1)."""
+    """The outcome of a message at one node (OB-1)."""
 
     DELIVERED = "DELIVERED"
     FORWARDED = "FORWARDED"
@@ -39,7 +39,7 @@ class Reason(StrEnum):
 
 
 class Verdict(Struct, frozen=True, cache_hash=True, gc=False):
-    """One outcome: who the message was for, where it goes, or why it was dropped.
+    """An outcome with its recipient, its next address, or the reason of the drop.
 
     >>> Verdict.dropped(Reason.NO_ROUTE).reason
     <Reason.NO_ROUTE: 'NO_ROUTE'>
@@ -52,5 +52,5 @@ class Verdict(Struct, frozen=True, cache_hash=True, gc=False):
 
     @classmethod
     def dropped(cls, reason: Reason, recipient: str | None = None) -> Verdict:
-        """The message ends here, for this reason."""
+        """The verdict for a dropped message."""
         return cls(Outcome.DROPPED, reason, recipient)

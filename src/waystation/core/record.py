@@ -1,9 +1,9 @@
-"""What a node tells about itself: one record for each thing that happened (OB-4).
+"""The records of a node: one for each event (OB-4).
 
-The journal, metrics and tests hear these, all on one hook, in the order in which they happened.
-Instants are microseconds since the epoch. Within one node they never go back, and no two messages
-enter it at the same one: (message id, node, received_at) names one entry of a message into a node.
-The core decides in milliseconds, which are these divided by a thousand and rounded down.
+The journal, metrics and tests observe them through one hook, in the order of the events. Times are
+microseconds since the epoch. Within a node they never decrease, and no two messages enter it at the
+same time: (message id, node, received_at) identifies one arrival of a message at a node. The core
+decides in milliseconds, which are these times divided by a thousand and rounded down.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from waystation.core.routing import RouteChange
 
 
 class MessageRecord(Struct, frozen=True, gc=False):
-    """How a message ended at this node."""
+    """The outcome of a message at this node."""
 
     arrival: Arrival
     verdict: Verdict
@@ -29,26 +29,26 @@ class MessageRecord(Struct, frozen=True, gc=False):
 
 
 class ChangeRecord(Struct, frozen=True, gc=False):
-    """What happened to a routing entry, a subscription or a member of a group."""
+    """A change of a routing entry, a subscription or the membership of a group."""
 
     change: RouteChange | SubscriptionChange | MemberChange
     at: int
 
 
 class SessionKind(StrEnum):
-    """What happened to a session with a peer."""
+    """Kinds of session events."""
 
     OPENED = "opened"
     CLOSED = "closed"
-    REFUSED = "refused"  # it never opened
+    REFUSED = "refused"  # it was closed before it opened
 
 
 class SessionRecord(Struct, frozen=True, gc=False):
-    """What happened to a session, and why: a bad peer has no message to be the outcome of."""
+    """An event of a session, and its cause."""
 
     kind: SessionKind
     session: str  # its local name
-    place: str  # where the peer is, as an address
+    place: str  # the address of the peer
     peer: str | None  # the name that the peer gave itself
     reason: Reason | None
     detail: str

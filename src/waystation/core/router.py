@@ -1,7 +1,7 @@
-"""The decision: what becomes of a message that entered a node (AD-5, AD-6, WK-11, MC-9 .. MC-15).
+"""Routing decisions on a message that entered a node (AD-5, AD-6, WK-11, MC-9 .. MC-15).
 
-Pure: it looks things up and answers. Whoever does the sending acts on the answer; whoever audits
-the past asks the same question of the same tables and must get the same answer (SP-2).
+Pure: it reads tables and returns a decision. A live node acts on it; an audit of the past makes the
+same decision from the same tables and must get the same result (SP-2).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _UNKNOWN_TYPE = Verdict.dropped(Reason.UNKNOWN_TYPE)
 
 
 class FanOut(Struct, frozen=True):
-    """What becomes of a multicast: a verdict for each receiver, and the copies to send.
+    """The decision about a multicast: a verdict for each receiver, and the copies to send.
 
     Several receivers behind one address share a copy (MC-9), so `copies` may be shorter than
-    `verdicts`. `upward` asks for one more, to the parent of a leaf or to the global transport of a
-    hub (MC-10).
+    `verdicts`. `upward` requests one more copy, to the parent of a leaf or to the global transport
+    of a hub (MC-10).
     """
 
     verdicts: tuple[Verdict, ...]
@@ -39,7 +39,7 @@ class FanOut(Struct, frozen=True):
 
 
 class Router:
-    """The tables of one node, and the decisions they lead to.
+    """The tables of one node, and the decisions based on them.
 
     >>> from waystation.core.address import Route
     >>> from waystation.core.routing import RoutingEntry
@@ -64,15 +64,13 @@ class Router:
         self.table = table if table is not None else RoutingTable()
         self.subscriptions = subscriptions if subscriptions is not None else Subscriptions()
         if hop_limit < 1:
-            raise LocalError(
-                f"the hop limit is {hop_limit}", rule="WK-11", hint="give a number from 1 on"
-            )
+            raise LocalError(f"invalid hop limit {hop_limit}", rule="WK-11", hint="give 1 or more")
         self.hop_limit = hop_limit
-        self.has_parent = False  # a leaf: what it cannot reach goes up (MC-10)
+        self.has_parent = False  # a leaf: it sends multicasts to its parent (MC-10)
         self.has_global_transport = False  # a hub: it publishes what is globally visible
 
     def decide(self, message: Message, now: Expiry) -> Verdict:
-        """What becomes of a message to one participant. It is not changed by this (AD-5)."""
+        """Decide about a message to one participant; the message is not changed (AD-5)."""
         if now >= message.expiry:
             return _EXPIRED
         if len(message.return_route.addresses) >= self.hop_limit:
@@ -87,7 +85,7 @@ class Router:
         return self._deliver(first.name, now)
 
     def fan_out(self, multicast_id: str, arrival: Arrival, now: Expiry) -> FanOut:
-        """What becomes of a message to whoever subscribed."""
+        """Decide about a multicast."""
         message = arrival.message
         if now >= message.expiry:
             return FanOut((_EXPIRED,))
@@ -98,7 +96,7 @@ class Router:
         if not receivers:
             if not is_multicast_id(multicast_id):
                 return FanOut((_MALFORMED,))
-            return FanOut((_NO_SUBSCRIBER,), (), upward)  # nobody here; perhaps there
+            return FanOut((_NO_SUBSCRIBER,), (), upward)  # no subscriber here, perhaps there
         verdicts = tuple(self._deliver(receiver, now) for receiver in receivers)
         reached = (verdict.address for verdict in verdicts if verdict.address is not None)
         return FanOut(verdicts, tuple(dict.fromkeys(reached)), upward)
@@ -106,7 +104,7 @@ class Router:
     def listens_globally(self, pattern: str, now: Expiry) -> bool:
         """Whether a subscription needs the global transport (MC-12, MC-13).
 
-        It does not while its provider is local: then its broadcasts pass through this node.
+        It does not if its provider is local, since its broadcasts then pass through this node.
         """
         provider = self.table.lookup(pattern.partition("/")[0], now)
         return self.has_global_transport and (provider is None or not provider.local)

@@ -8,10 +8,9 @@ The life of an entry, all of it:
     remove, sticky or not                       gone                                RE-11
     the connection it points at closes          gone                                RE-12
 
-Dead entries are absent for every question, whether or not `purge` has freed their memory yet. So a
-table is a pure function of its puts, its removes and the instant it is asked at, and anybody who
-has the journal can rebuild it. For that, `now` must never go back from one call to the next;
-whoever brings the clock sees to it.
+Dead entries are invisible, whether or not `purge` has freed their memory yet. So a table is a pure
+function of its puts, its removes and the time of the query, and can be rebuilt from the journal.
+For that, `now` must never decrease from one call to the next; the caller guarantees this.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ REPLACES: Final[Mapping[tuple[bool, bool], bool]] = {
 
 
 class RoutingEntry(Struct, frozen=True, gc=False):
-    """How one participant is reached (RE-1).
+    """The address of one participant (RE-1).
 
-    The constructor takes what it is given; `of` checks that messages can find the participant.
+    The constructor does not check its arguments; `of` does.
 
     >>> entry = RoutingEntry("truck-7", Address(1, b"10.0.0.7:4000"), local=False, expiry=5_000)
     >>> entry.alive(4_999), entry.alive(5_000)
@@ -63,11 +62,11 @@ class RoutingEntry(Struct, frozen=True, gc=False):
         expiry: Expiry = NEVER,
         sticky: bool = False,
     ) -> RoutingEntry:
-        """An entry from values that nobody has checked yet.
+        """An entry from unchecked values; raises LocalError if they are invalid.
 
         >>> RoutingEntry.of("truck 7", Address(0, b"truck 7"), local=True)
         Traceback (most recent call last):
-        waystation.errors.LocalError: the entry for ... has the participant 'truck 7'; ...
+        waystation.errors.LocalError: invalid participant 'truck 7'; ...
         """
         entry = cls(participant, address, local, visible, check_expiry(expiry, rule="RE-1"), sticky)
         known_types = type(participant) is str and type(address) is Address
@@ -76,41 +75,41 @@ class RoutingEntry(Struct, frozen=True, gc=False):
         return entry
 
     def alive(self, now: Expiry) -> bool:
-        """Whether the entry counts at this instant (RE-10)."""
+        """Whether the entry is alive at this time (RE-10)."""
         return now < self.expiry or self.sticky
 
     @classmethod
     def of_request(cls, sender: str, reply_to: Address, expiry: Expiry) -> RoutingEntry:
-        """The way back to the sender of a request from a global transport (RE-13)."""
+        """The entry for the sender of a request from a global transport (RE-13)."""
         return cls(sender, reply_to, local=False, visible=True, expiry=expiry)
 
     @classmethod
     def of_discovery(
         cls, participant: str, address: Address, expiry: Expiry = NEVER
     ) -> RoutingEntry:
-        """A participant elsewhere, as a look-up found it (RE-14)."""
+        """The entry for a remote participant that a look-up found (RE-14)."""
         return cls(participant, address, local=False, visible=True, expiry=expiry)
 
 
 class RouteKind(StrEnum):
-    """What happened to a routing table, in the journal's words."""
+    """Kinds of routing table changes, as in the journal."""
 
     PUT = "put"
     REMOVE = "remove"
 
 
 class Refusal(StrEnum):
-    """Why a put changed nothing."""
+    """Why a put was refused."""
 
     LOCAL_STAYS = "a remote entry never replaces a local one"  # RE-6
     OWN_ADDRESS = "it is this node's own address"  # RE-15
 
 
 class RouteChange(Struct, frozen=True, gc=False):
-    """One event of a routing table, for the journal to store (OB-4).
+    """A change of a routing table, for the journal (OB-4).
 
-    A put stands here as it was asked for, not as it was merged: whoever replays the journal merges
-    again. A remove shows the entry that went.
+    A put has the entry as requested, not as merged, since a replay of the journal merges again. A
+    remove has the entry that was removed.
     """
 
     kind: RouteKind
@@ -119,15 +118,15 @@ class RouteChange(Struct, frozen=True, gc=False):
 
     @property
     def accepted(self) -> bool:
-        """Whether the table did as it was asked."""
+        """Whether the change was made."""
         return self.refusal is None
 
     @property
     def journalled(self) -> bool:
         """Whether it belongs in the journal.
 
-        A put refused for this node's own address does not: who replays the journal does not know
-        that address, and would take the put for a good one.
+        A put refused for this node's own address does not: a replay of the journal does not know
+        that address, and would accept the put.
         """
         return self.refusal is not Refusal.OWN_ADDRESS
 
@@ -149,28 +148,28 @@ class RoutingTable:
     >>> table.lookup("echo", now=2) == worker
     True
 
-    No operation costs more in a larger table (RE-17), but for `snapshot`, which lists it.
+    No operation is slower in a larger table (RE-17), except `snapshot`, which lists it.
     """
 
     def __init__(self, own_addresses: Iterable[Address] = ()) -> None:
         self._own = frozenset(own_addresses)
         self._entries: dict[str, RoutingEntry] = {}
-        # Who points at an address (RE-12): one participant as such, several as a dict's keys.
-        # Most addresses have one, and a dict for each would double the table's memory.
+        # The participants at an address (RE-12): one as a str, several as the keys of a dict. Most
+        # addresses have one, and a dict for each would double the table's memory.
         self._at_address: dict[Address, str | dict[str, None]] = {}
-        # Who will expire: first in the order of the puts, then, when `purge` has sorted them, by
-        # deadline. An extended entry is found there too early, and is then filed anew; a removed
-        # one is not found at all any more.
+        # Entries that will expire: first in the order of the puts, then, once `purge` has sorted
+        # them, by deadline. An extended entry comes out too early and is added again; a removed one
+        # is ignored.
         self._unsorted: list[str] = []
         self._deadlines: Deadlines[str] = Deadlines()
-        self._removed = 0  # since the last tidying: how many in there may be left over
+        self._removed = 0  # since the last cleanup: how many obsolete items may be left
 
     def set_own_addresses(self, addresses: Iterable[Address]) -> None:
-        """Say where this node itself is reached: never a route to somebody else (RE-15)."""
+        """Set the addresses of this node itself, which are never routes to others (RE-15)."""
         self._own = frozenset(addresses)
 
     def __len__(self) -> int:
-        """How many entries are held in memory, dead ones that `purge` has not freed included."""
+        """Number of entries in memory, including dead ones that `purge` has not freed."""
         return len(self._entries)
 
     def lookup(self, participant: str, now: Expiry) -> RoutingEntry | None:
@@ -189,7 +188,7 @@ class RoutingTable:
         return {name: entry for name, entry in self._entries.items() if entry.alive(now)}
 
     def participants_at(self, address: Address, now: Expiry) -> list[str]:
-        """Who is reached at this address."""
+        """The participants with this address."""
         held = self._at_address.get(address)
         if held is None:
             return []
@@ -197,7 +196,7 @@ class RoutingTable:
         return [name for name in names if self._entries[name].alive(now)]
 
     def put(self, entry: RoutingEntry, now: Expiry) -> RouteChange:
-        """Ask for an entry; the answer says whether it was taken, and if not, why."""
+        """Add or replace an entry; the result says whether it was accepted, and if not, why."""
         participant, address, expiry = entry.participant, entry.address, entry.expiry
         ends = type(expiry) is int
         if not 0 <= expiry <= LAST_INSTANT if ends else expiry != NEVER:
@@ -220,7 +219,7 @@ class RoutingTable:
         return RouteChange(_PUT, entry)
 
     def remove(self, participant: str, now: Expiry) -> RouteChange | None:
-        """Delete an entry, sticky or not (RE-11); None when there was none."""
+        """Delete an entry, sticky or not (RE-11); returns None if there was none."""
         entry = self._entries.get(participant)
         if entry is None:
             return None
@@ -230,12 +229,12 @@ class RoutingTable:
         return None
 
     def remove_address(self, address: Address, now: Expiry) -> list[RouteChange]:
-        """Delete every entry that points at an address, as when its connection closes (RE-12)."""
+        """Delete all entries with this address, for instance when its connection closes (RE-12)."""
         changes = (self.remove(name, now) for name in self.participants_at(address, now))
         return [change for change in changes if change is not None]
 
     def purge(self, now: Expiry) -> list[str]:
-        """Free the memory of dead entries; tells whose. Nothing else changes by it (RE-10)."""
+        """Free the memory of dead entries; return their participants. No other effect (RE-10)."""
         unsorted, self._unsorted = self._unsorted, []
         self._file(unsorted)
         freed, extended = [], []
@@ -275,7 +274,7 @@ class RoutingTable:
         self._leave(participant, entry.address)
         self._removed = removed = self._removed + 1
         if removed > 1024 and removed > len(self._entries):
-            # So many removals have paid for going through the rest.
+            # Amortised: this many removals pay for a pass over the rest.
             self._removed = 0
             self._deadlines = Deadlines()
             self._unsorted = list(self._entries)
@@ -296,7 +295,7 @@ class RoutingTable:
         del self._at_address[address]
 
     def _file(self, participants: list[str]) -> None:
-        """File those that are still there, and will expire, under their deadline."""
+        """Add the deadlines of those that still exist and will expire."""
         for participant in participants:
             entry = self._entries.get(participant)
             if entry is not None and entry.expiry != NEVER and not entry.sticky:
@@ -306,12 +305,12 @@ class RoutingTable:
 def _unusable(entry: RoutingEntry) -> LocalError:
     if type(entry.address) is not Address:
         return LocalError(
-            f"the entry for {quote(entry.participant)} points at {quote(entry.address)}",
+            f"invalid address {quote(entry.address)} for participant {quote(entry.participant)}",
             rule="RE-1",
             hint="give an Address",
         )
     return LocalError(
-        f"the entry for {entry.address} has the participant {quote(entry.participant)}",
+        f"invalid participant {quote(entry.participant)}",
         rule="RE-1",
-        hint="give a text without white space, =>, or 0x in front, as an address is written",
+        hint="give text without white space or =>, not starting with 0x",
     )

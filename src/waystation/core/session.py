@@ -1,7 +1,7 @@
 """The life of a session: one table, states x events -> the next state and what to do (WK-8).
 
-A session is a peer under a local name, over one link at a time. Its life stands in `TRANSITIONS`
-and nowhere else; `docs/explanation/sessions.md` shows the table, drawn by a program.
+A session is a peer under a local name, over one link at a time. Its life cycle is `TRANSITIONS` and
+nothing else; `docs/explanation/sessions.md` shows the table, drawn by a script.
 
 What may live here, and what may not:
 
@@ -10,7 +10,7 @@ Rule 1. The table knows no link, no clock and no message. An event is something 
         order given. Timers are started and stopped by effects, and come back as events.
 
 Rule 2. Events do not carry conditions. Where the next state depends on something else, there are
-        two events, and whoever knows the condition picks one (LINK_MADE or LINK_UNWANTED), or a
+        two events, and the caller picks one (LINK_MADE or LINK_UNWANTED), or a
         second event follows the first (a session that is not kept is GIVEN_UP after LINK_LOST).
 
 Rule 3. Every pair of state and event is either in the table or cannot happen, and raises:
@@ -84,7 +84,7 @@ class Effect(Enum):
     TELL_REFUSED = "tell that a link was lost before it opened, and why"
     TELL_NO_LINK = "tell that no link could be made, and why"
     FORGET = "remove the session's name, reject what waits for it, make no more links"
-    WAKE = "wake whoever waits for the session to open or to end"
+    WAKE = "wake those who wait for the session to open or to end"
     CLOSE_LINK = "let the link write what it was given, and end"
     ABORT_LINK = "end the link at once"
 

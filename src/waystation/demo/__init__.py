@@ -1,6 +1,7 @@
-"""The demonstration: a small fleet on this machine, broken on purpose, and what its journals tell.
+"""The demonstration: a small fleet on this machine, broken on purpose, and what its journals show.
 
-It stands on everything but the command line, which calls it. The fleet is made of processes of its
-own; what happened to them is found out from their journals alone, and only then compared with what
-was done. Spark is imported by nobody here: whoever has built the tables hands over the directory.
+It depends on everything except the command line, which calls it. The fleet consists of separate
+processes; what happened to them is derived from their journals alone, and only then compared with
+the injected faults. Spark is not imported here: the caller builds the tables and passes their
+directory.
 """

@@ -1,7 +1,7 @@
-"""What the tables and the journal of a fleet say, as plain values for the story.
+"""The contents of a fleet's tables and journal as plain values.
 
-Only reading lives here: nothing is concluded, and nothing is known of what was done on purpose.
-Instants are microseconds since the epoch.
+Only reading lives here: no conclusions, and no knowledge of injected faults. Times are microseconds
+since the epoch.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL: Final = "0#"
 
 
-class Passage(Struct, frozen=True):
-    """One outcome of a message at a node; `recipient` is whom it was for, if it was for one."""
+class MessageOutcome(Struct, frozen=True):
+    """One outcome of a message at a node; `recipient` is None for a multicast."""
 
     message_id: str
     node: str
@@ -38,7 +38,7 @@ class Passage(Struct, frozen=True):
 
 
 class Interval(Struct, frozen=True):
-    """A routing entry, from when to when it was as it was, and what ended that."""
+    """A routing entry with its period of validity, and what ended that."""
 
     node: str
     incarnation: int
@@ -51,11 +51,11 @@ class Interval(Struct, frozen=True):
 
     @property
     def is_own(self) -> bool:
-        """Whether the participant lives in that very node."""
+        """Whether the participant is local to that node itself."""
         return self.local and self.address == f"{_LOCAL}{self.participant}"
 
 
-class Judgement(Struct, frozen=True):
+class AuditRow(Struct, frozen=True):
     """A row of the audit that is not `ok`."""
 
     message_id: str | None
@@ -66,11 +66,11 @@ class Judgement(Struct, frozen=True):
     reason: str | None
 
 
-class Life(Struct, frozen=True):
-    """One incarnation of a node: its first and last word, and when the next one began.
+class Incarnation(Struct, frozen=True):
+    """One incarnation of a node: its first and last record, and the start of the next one.
 
-    A node that stops takes its routing entries back one by one; what a new life had to cut off
-    (`restart`) is what a node had that ended without a word.
+    A node that stops removes its routing entries one by one; those that the next incarnation had to
+    close (`restart`) belong to a node that crashed.
     """
 
     node: str
@@ -82,20 +82,24 @@ class Life(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """All that is known of a fleet."""
+    """All that the tables and the journal say about a fleet."""
 
-    passages: list[Passage]
+    outcomes: list[MessageOutcome]
     intervals: list[Interval]
-    judgements: list[Judgement]
+    audit_rows: list[AuditRow]
     agreed: int  # rows of the audit that are `ok`
 
     @property
-    def drops(self) -> list[Passage]:
-        """What was dropped, in the order of time."""
-        return [passage for passage in self.passages if passage.outcome == DROPPED]
+    def drops(self) -> list[MessageOutcome]:
+        """The drops in the order of time."""
+        return [
+            message_outcome
+            for message_outcome in self.outcomes
+            if message_outcome.outcome == DROPPED
+        ]
 
-    def lives(self) -> list[Life]:
-        """The incarnations of all nodes, as far as the tables show them."""
+    def incarnations(self) -> list[Incarnation]:
+        """The incarnations of all nodes that the tables show."""
         words: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         cut_off: set[tuple[str, int]] = set()
         for interval in self.intervals:
@@ -105,38 +109,40 @@ class Evidence(Struct, frozen=True):
                 cut_off.add(key)
             elif interval.valid_to is not None and interval.closed_by in ("removed", "stopped"):
                 words[key].append(interval.valid_to)
-        for passage in self.passages:
-            words[passage.node, passage.incarnation].append(passage.at)
-        lives: list[Life] = []
+        for message_outcome in self.outcomes:
+            words[message_outcome.node, message_outcome.incarnation].append(message_outcome.at)
+        lives: list[Incarnation] = []
         for key, heard in sorted(words.items(), reverse=True):
             node, incarnation = key
             after = lives[-1].began if lives and lives[-1].node == node else None
-            lives.append(Life(node, incarnation, min(heard), max(heard), after, key in cut_off))
+            lives.append(
+                Incarnation(node, incarnation, min(heard), max(heard), after, key in cut_off)
+            )
         return lives[::-1]
 
 
 def read_evidence(tables: Path, journal: Path) -> Evidence:
-    """Read what a pipeline built, and the messages of the journal that it was built from."""
+    """Read the tables that the pipeline built, and the messages of their journal."""
     audit = _rows(tables / "audit")
     return Evidence(
-        passages=sorted(
-            (_passage(row) for row in _rows(journal / "messages")),
-            key=lambda passage: passage.at,
+        outcomes=sorted(
+            (_message_outcome(row) for row in _rows(journal / "messages")),
+            key=lambda message_outcome: message_outcome.at,
         ),
         intervals=sorted(
             (_interval(row) for row in _rows(tables / "route_history")),
             key=lambda interval: (interval.valid_from, interval.incarnation),
         ),
-        judgements=[_judgement(row) for row in audit if row["verdict"] != "ok"],
+        audit_rows=[_audit_row(row) for row in audit if row["verdict"] != "ok"],
         agreed=sum(row["verdict"] == "ok" for row in audit),
     )
 
 
-def _passage(row: Row) -> Passage:
+def _message_outcome(row: Row) -> MessageOutcome:
     onward = row["onward"]
     first = onward[0] if onward else ""
     named = first.removeprefix(_LOCAL) if first.startswith(_LOCAL) else None
-    return Passage(
+    return MessageOutcome(
         row["message_id"],
         row["node"],
         row["incarnation"],
@@ -162,14 +168,14 @@ def _interval(row: Row) -> Interval:
     )
 
 
-def _judgement(row: Row) -> Judgement:
-    return Judgement(**{name: row[name] for name in Judgement.__struct_fields__})
+def _audit_row(row: Row) -> AuditRow:
+    return AuditRow(**{name: row[name] for name in AuditRow.__struct_fields__})
 
 
 def _rows(directory: Path) -> list[Row]:
     if not directory.is_dir():
         raise LocalError(
-            f"there is no table {directory}",
+            f"missing table {directory}",
             rule="OB-4",
             hint="build the tables with `waystation pipeline build`",
         )

@@ -1,7 +1,7 @@
-"""What went wrong in a fleet, found in the evidence alone.
+"""Finds what went wrong in a fleet, from the evidence alone.
 
-Each kind of trouble has a function that finds it. A loss belongs to one finding: whoever explains
-it claims it. Nothing here knows what was done on purpose; that is compared in story.py.
+Each kind of problem has a function that finds it. A loss belongs to one finding: the first that
+explains it claims it. Nothing here knows the injected faults; comparison.py compares them.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from waystation.demo.deeds import Kind
-from waystation.demo.evidence import DELIVERED, Evidence, Interval, Life, Passage
+from waystation.demo.evidence import DELIVERED, Evidence, Incarnation, Interval, MessageOutcome
+from waystation.demo.faults import FaultKind
 from waystation.why.explain import span
 
 SECOND: Final = 1_000_000
 SLACK: Final = 2 * SECOND
-"""Microseconds between a cause and what is written down of it."""
+"""Maximum microseconds between a cause and the record of its effect."""
 
-_RELATED: Final = 5 * SECOND  # losses that are no further apart are told together
+_RELATED: Final = 5 * SECOND  # losses within this time of each other are reported together
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EVER: Final = 1 << 62
-_TELLING: Final = ("NO_ROUTE", "NO_SUBSCRIBER")  # the tables say most about these
+_TELLING: Final = ("NO_ROUTE", "NO_SUBSCRIBER")  # the tables say most about these reasons
 _UNREACHABLE: Final = frozenset({"NO_ROUTE", "TRANSPORT_DOWN"})
 _INTERNAL: Final = ("request-", "waystation.", "subscriber-", "tcp-", "ws-", "mqtt-", "gossip-")
 
 Mark: TypeAlias = tuple[str | None, str]
-"""A message, and the node that had it."""
+"""A message and a node."""
 
 Explain: TypeAlias = Callable[[str], str | None]
-"""The nearest explanation of the loss of a message, by its id."""
+"""Explains the loss of a message, by its id."""
 
 
 class Finding(Struct, frozen=True):
-    """Something that happened to the fleet, and what it cost."""
+    """Something that happened to the fleet, and the messages it cost."""
 
-    kind: Kind
+    kind: FaultKind
     subject: str
     began: int
     ended: int
@@ -50,29 +50,29 @@ class Finding(Struct, frozen=True):
 
 
 class Losses:
-    """What was lost, as far as no finding has explained it yet."""
+    """The losses that no finding has explained yet."""
 
     def __init__(self, evidence: Evidence) -> None:
-        arrived = {p.message_id for p in evidence.passages if p.outcome == DELIVERED}
+        arrived = {p.message_id for p in evidence.outcomes if p.outcome == DELIVERED}
         self._left = [
             drop
             for drop in evidence.drops
-            # Nobody here wanted it, and somebody elsewhere got it: that is no loss.
+            # No subscriber here, but it was delivered elsewhere: not a loss.
             if not (drop.reason == "NO_SUBSCRIBER" and drop.message_id in arrived)
         ]
 
-    def __iter__(self) -> Iterator[Passage]:
+    def __iter__(self) -> Iterator[MessageOutcome]:
         return iter(list(self._left))
 
-    def claim(self, explains: Callable[[Passage], bool]) -> list[Passage]:
-        """Take what is explained; nobody else gets it."""
+    def claim(self, explains: Callable[[MessageOutcome], bool]) -> list[MessageOutcome]:
+        """Remove and return the losses that are explained."""
         claimed = [drop for drop in self._left if explains(drop)]
         self._left = [drop for drop in self._left if not explains(drop)]
         return claimed
 
 
 def find(evidence: Evidence, explain: Explain) -> list[Finding]:
-    """Everything that went wrong, in the order of time."""
+    """All findings in the order of time."""
     losses = Losses(evidence)
     finders = (find_restarts, find_deaths, find_expiries, find_full_queues)
     found = [finding for finder in finders for finding in finder(evidence, losses)]
@@ -81,26 +81,26 @@ def find(evidence: Evidence, explain: Explain) -> list[Finding]:
 
 
 def find_restarts(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Nodes that stopped in order and began anew, and what that cost."""
-    for life in evidence.lives():
+    """Nodes that were stopped and restarted, and what that cost."""
+    for life in evidence.incarnations():
         if life.is_cut_off or life.next_began is None:
             continue
-        away = _Away.of(evidence, life, life.next_began)
+        away = _Outage.of(evidence, life, life.next_began)
         cost = losses.claim(away.explains)
         known = ""
         names = listed(name for name in sorted(away.behind.names) if not is_internal(name))
         if names:
             known = f" {span(away.known_again - life.next_began)} later it knew {names} again."
         stopped = (
-            f"{life.node} stopped at {clock(life.last_word)} and began anew at "
+            f"{life.node} stopped at {clock(life.last_word)} and restarted at "
             f"{clock(life.next_began)}.{known}"
         )
         window = (life.last_word, away.known_again)
-        yield _finding(Kind.RESTARTED, life.node, cost, [stopped, _costs(cost)], window)
+        yield _finding(FaultKind.RESTARTED, life.node, cost, [stopped, _costs(cost)], window)
 
 
-class _Absence(Struct, frozen=True):
-    """Participants that could not be reached, and from when to when that mattered."""
+class _Unreachable(Struct, frozen=True):
+    """Participants that could not be reached, and the period in which that mattered."""
 
     names: frozenset[str]
     since: int
@@ -108,7 +108,7 @@ class _Absence(Struct, frozen=True):
     back: dict[tuple[str, str], int]  # when each node knew each of them again
 
     @classmethod
-    def of(cls, evidence: Evidence, names: Iterable[str], since: int, until: int) -> _Absence:
+    def of(cls, evidence: Evidence, names: Iterable[str], since: int, until: int) -> _Unreachable:
         absent = frozenset(names)
         back: dict[tuple[str, str], int] = {}
         for interval in evidence.intervals:
@@ -116,7 +116,7 @@ class _Absence(Struct, frozen=True):
                 back.setdefault((interval.node, interval.participant), interval.valid_from)
         return cls(absent, since, until + SLACK, back)
 
-    def explains(self, drop: Passage) -> bool:
+    def explains(self, drop: MessageOutcome) -> bool:
         """Whether a message was lost because it was for one of them."""
         if drop.reason not in _UNREACHABLE or drop.recipient not in self.names:
             return False
@@ -124,16 +124,16 @@ class _Absence(Struct, frozen=True):
         return self.since <= drop.at <= max(back, self.until)
 
 
-class _Away(Struct, frozen=True):
-    """A node that was away: who was behind it, whose hub it was, and until when that mattered."""
+class _Outage(Struct, frozen=True):
+    """A node that was down: the participants behind it, its leaves, and its end."""
 
     node: str
     leaves: frozenset[str]
     known_again: int
-    behind: _Absence
+    behind: _Unreachable
 
     @classmethod
-    def of(cls, evidence: Evidence, life: Life, next_began: int) -> _Away:
+    def of(cls, evidence: Evidence, life: Incarnation, next_began: int) -> _Outage:
         mine = [i for i in evidence.intervals if i.node == life.node and _is_of_a_leaf(i)]
         since = life.last_word - SLACK
         before = {
@@ -147,10 +147,10 @@ class _Away(Struct, frozen=True):
                 again.setdefault(interval.participant, interval.valid_from)
         known = max([next_began, *again.values()])
         leaves = frozenset(i.node for i in evidence.intervals if i.participant == life.node)
-        return cls(life.node, leaves, known, _Absence.of(evidence, again, since, known))
+        return cls(life.node, leaves, known, _Unreachable.of(evidence, again, since, known))
 
-    def explains(self, drop: Passage) -> bool:
-        """Whether a loss has to do with it."""
+    def explains(self, drop: MessageOutcome) -> bool:
+        """Whether the outage explains a loss."""
         if drop.reason == "QUEUE_FULL":
             return False
         near = drop.node == self.node or drop.node in self.leaves
@@ -160,39 +160,39 @@ class _Away(Struct, frozen=True):
 
 
 def find_deaths(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Nodes that ended without a word: their journal just stops, and goes on with a new life."""
-    for life in evidence.lives():
+    """Nodes that crashed: their journal breaks off, and continues with a new incarnation."""
+    for life in evidence.incarnations():
         if not life.is_cut_off or life.next_began is None:
             continue
         own = {i.participant for i in evidence.intervals if i.node == life.node and i.is_own}
-        absence = _Absence.of(evidence, own, life.last_word, life.next_began)
-        cost = losses.claim(absence.explains)
-        noticed = _missed(evidence, life, absence)
-        missed = "" if noticed is None else f"; it was missed {span(noticed)} later"
+        unreachable = _Unreachable.of(evidence, own, life.last_word, life.next_began)
+        cost = losses.claim(unreachable.explains)
+        noticed = _missed(evidence, life, unreachable)
+        missed = "" if noticed is None else f"; other nodes noticed {span(noticed)} later"
         ended = (
-            f"{life.node} ended without a word: its journal breaks off at "
-            f"{clock(life.last_word)}{missed}. It began anew at {clock(life.next_began)}."
+            f"{life.node} crashed: its journal breaks off at "
+            f"{clock(life.last_word)}{missed}. It restarted at {clock(life.next_began)}."
         )
         lived = (life.last_word, life.next_began)
-        yield _finding(Kind.KILLED, life.node, cost, [ended, _costs(cost)], lived)
+        yield _finding(FaultKind.KILLED, life.node, cost, [ended, _costs(cost)], lived)
 
 
-def _missed(evidence: Evidence, life: Life, absence: _Absence) -> int | None:
-    """How long after a node's last word another one noticed."""
+def _missed(evidence: Evidence, life: Incarnation, unreachable: _Unreachable) -> int | None:
+    """How long after a node's last record another one noticed."""
     noticed = [
         interval.valid_to
         for interval in evidence.intervals
-        if interval.participant in absence.names
+        if interval.participant in unreachable.names
         and interval.node != life.node
         and interval.closed_by == "removed"
         and interval.valid_to is not None
-        and absence.since <= interval.valid_to <= absence.until
+        and unreachable.since <= interval.valid_to <= unreachable.until
     ]
     return min(noticed) - life.last_word if noticed else None
 
 
 def find_expiries(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Routes that expired while messages still came for them."""
+    """Routes that expired while messages for them still arrived."""
     entries: defaultdict[tuple[str, str], list[Interval]] = defaultdict(list)
     for interval in evidence.intervals:
         entries[interval.node, interval.participant].append(interval)
@@ -208,10 +208,10 @@ def find_expiries(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
             if cost:
                 sentence = _expiry(cost, participant, gap)
                 until = min(gap[1], cost[-1].at)
-                yield _finding(Kind.EXPIRED, participant, cost, [sentence], (gap[0], until))
+                yield _finding(FaultKind.EXPIRED, participant, cost, [sentence], (gap[0], until))
 
 
-def _expiry(cost: Sequence[Passage], participant: str, gap: tuple[int, int]) -> str:
+def _expiry(cost: Sequence[MessageOutcome], participant: str, gap: tuple[int, int]) -> str:
     first, last = cost[0], cost[-1]
     again = "" if gap[1] == _EVER else f"; a new one came {span(gap[1] - last.at)} after the last"
     return (
@@ -222,27 +222,27 @@ def _expiry(cost: Sequence[Passage], participant: str, gap: tuple[int, int]) -> 
 
 
 def find_full_queues(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
-    """Receivers that had no room."""
+    """Receivers whose queue was full."""
     full = frozenset({"QUEUE_FULL"})
     for node in sorted({drop.node for drop in losses if drop.reason in full}):
         for cost in _bursts(losses.claim(partial(_is_among, node=node, reasons=full))):
             ids = {drop.message_id for drop in cost}
             elsewhere = {
-                passage.message_id
-                for passage in evidence.passages
-                if passage.outcome == DELIVERED and passage.node != node
+                message_outcome.message_id
+                for message_outcome in evidence.outcomes
+                if message_outcome.outcome == DELIVERED and message_outcome.node != node
             }
             sentence = (
                 f"{_messages(len(cost))} {_were(len(cost))} dropped at {node} {_when(cost)} "
-                "(QUEUE_FULL): who should have got them had no room. "
-                f"{len(ids & elsewhere)} of them arrived elsewhere all the same."
+                "(QUEUE_FULL): the receiver's queue was full. "
+                f"{len(ids & elsewhere)} of them were delivered elsewhere."
             )
-            yield _finding(Kind.STALLED, node, cost, [sentence], (cost[0].at, cost[-1].at))
+            yield _finding(FaultKind.STALLED, node, cost, [sentence], (cost[0].at, cost[-1].at))
 
 
 def find_unheard(losses: Losses, explain: Explain) -> Iterator[Finding]:
-    """Broadcasts that reached nobody at all."""
-    by_id: defaultdict[str, list[Passage]] = defaultdict(list)
+    """Broadcasts without any receiver."""
+    by_id: defaultdict[str, list[MessageOutcome]] = defaultdict(list)
     for drop in losses.claim(partial(_is_among, reasons=frozenset({"NO_SUBSCRIBER"}))):
         by_id[drop.multicast_id or ""].append(drop)
     for multicast_id, cost in by_id.items():
@@ -250,18 +250,18 @@ def find_unheard(losses: Losses, explain: Explain) -> Iterator[Finding]:
         why = explain(cost[-1].message_id)
         nodes = listed(dict.fromkeys(drop.node for drop in cost))
         sentence = (
-            f"{number} broadcast{'s' * (number != 1)} under {multicast_id} reached nobody "
+            f"{number} broadcast{'s' * (number != 1)} under {multicast_id} had no receiver "
             f"(NO_SUBSCRIBER at {nodes}){f': {why}' if why else ''}."
         )
         provider = multicast_id.partition("/")[0]
-        yield _finding(Kind.UNHEARD, provider, cost, [sentence], (cost[0].at, cost[-1].at))
+        yield _finding(FaultKind.UNHEARD, provider, cost, [sentence], (cost[0].at, cost[-1].at))
 
 
-# Inside
+# Internals
 
 
 def _is_among(
-    drop: Passage,
+    drop: MessageOutcome,
     *,
     node: str | None = None,
     window: tuple[int, int] = (0, _EVER),
@@ -277,9 +277,9 @@ def _is_among(
 
 
 def _finding(
-    kind: Kind,
+    kind: FaultKind,
     subject: str,
-    cost: Sequence[Passage],
+    cost: Sequence[MessageOutcome],
     sentences: list[str],
     window: tuple[int, int],
 ) -> Finding:
@@ -296,10 +296,10 @@ def _finding(
     )
 
 
-def _costs(cost: Sequence[Passage]) -> str:
-    """What was lost, by place and reason."""
+def _costs(cost: Sequence[MessageOutcome]) -> str:
+    """What was lost, by node and reason."""
     if not cost:
-        return "Nothing was lost by it."
+        return "It cost no messages."
     places = Counter((drop.node, drop.reason) for drop in cost)
     told = [f"{number} at {node} ({reason})" for (node, reason), number in places.most_common()]
     recipients = {drop.recipient for drop in cost}
@@ -308,9 +308,9 @@ def _costs(cost: Sequence[Passage]) -> str:
     return f"{were} dropped {_when(cost)}: {', '.join(told)}."
 
 
-def _bursts(drops: Sequence[Passage]) -> Iterator[list[Passage]]:
-    """Losses that belong together in time."""
-    burst: list[Passage] = []
+def _bursts(drops: Sequence[MessageOutcome]) -> Iterator[list[MessageOutcome]]:
+    """Groups of losses that are close in time."""
+    burst: list[MessageOutcome] = []
     for drop in drops:
         if burst and drop.at > burst[-1].at + _RELATED:
             yield burst
@@ -321,12 +321,12 @@ def _bursts(drops: Sequence[Passage]) -> Iterator[list[Passage]]:
 
 
 def _is_of_a_leaf(interval: Interval) -> bool:
-    """Whether somebody behind a leaf is meant: local, and reached over a session."""
+    """Whether an entry is of a participant behind a leaf: local, and reached over a session."""
     return interval.local and interval.address.startswith("0#") and not interval.is_own
 
 
 def is_internal(name: str) -> bool:
-    """Whether a name means something only to the nodes themselves."""
+    """Whether a name is internal to the nodes."""
     return name.startswith(_INTERNAL)
 
 
@@ -341,7 +341,7 @@ def clock(microseconds: int) -> str:
 
 
 def day_and_clock(microseconds: int) -> str:
-    """An instant as commands take it.
+    """A time in the format that commands accept.
 
     >>> day_and_clock(1_700_000_000_120_900)
     '2023-11-14T22:13:20.120Z'
@@ -351,7 +351,7 @@ def day_and_clock(microseconds: int) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in a row.
+    """Names joined with commas and "and".
 
     >>> listed(["a", "b", "c"])
     'a, b and c'
@@ -360,7 +360,7 @@ def listed(names: Iterable[str]) -> str:
     return f"{', '.join(found[:-1])} and {found[-1]}" if len(found) > 1 else "".join(found)
 
 
-def _when(cost: Sequence[Passage]) -> str:
+def _when(cost: Sequence[MessageOutcome]) -> str:
     first, last = cost[0].at, cost[-1].at
     return f"between {clock(first)} and {clock(last)}" if len(cost) > 1 else f"at {clock(first)}"
 

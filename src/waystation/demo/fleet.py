@@ -1,12 +1,12 @@
-"""The fleet of the demonstration: who is in it, how each is configured, how they start and end.
+"""The fleet of the demonstration: its processes, their configuration, starting and stopping them.
 
     dispatcher ─ tcp ─┐                      ┌─ mqtt ─── truck-3
        truck-1 ─ tcp ─┤ hub-a ─── tcp ─ hub-b ┼─ tunnel ─ truck-4
        truck-2 ─ ws ──┘   └── MQTT broker ──┘ └─ tcp ──── archive
 
-The tunnel leads through a gossip router. Hubs, broker and router are the product's own commands;
-leaves run the node of their file as well, and make traffic beside it (leaf.py). Each takes free
-ports and says which. What is done to the fleet on purpose is in deeds.py.
+The tunnel goes through a gossip router. Hubs, broker and router are Waystation's own commands;
+leaves run a configured node as well, and generate traffic with it (leaf.py). Each process uses free
+ports and prints them. Faults are injected in faults.py.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from waystation.demo.place import Place, replace
+from waystation.demo.directory import DemoDirectory, replace
 from waystation.demo.processes import WAYSTATION, Child, Processes
 from waystation.errors import LocalError
 
@@ -32,18 +32,18 @@ ARCHIVE: Final = "archive"
 GROUP: Final = "fleet"
 
 START: Final = 60.0
-"""Seconds that a process has to become ready: on a machine that does a lot of other things."""
+"""Seconds that a process has to become ready, even on a busy machine."""
 
 _LISTENING: Final = re.compile(r"^listening on (\S+)$")
 _LOOPBACK: Final = "127.0.0.1:0"
 _RULE: Final = "OB-4"
 
 Wait = Callable[[Callable[[], bool], float], bool]
-"""Waits until something is so, so many seconds at the most; says whether it came to be."""
+"""Waits for a condition, at most the given seconds; returns whether it became true."""
 
 
 class Truck(Struct, frozen=True):
-    """A truck: the hub behind which it is, what carries its messages there, and where it drives."""
+    """A truck: its hub, the transport to it, and the region where it drives."""
 
     name: str
     hub: str
@@ -60,7 +60,7 @@ TRUCKS: Final = (
 
 LEAVES: Final = (*(truck.name for truck in TRUCKS), DISPATCHER, ARCHIVE)
 PROCESSES: Final = (BROKER, ROUTER, *HUBS, *LEAVES)
-"""Everybody; they end from the last to the first."""
+"""All processes; they are stopped in reverse order."""
 
 _WAVES: Final = (
     (BROKER, ROUTER),
@@ -69,7 +69,7 @@ _WAVES: Final = (
     ("truck-3", "truck-4", ARCHIVE),
 )
 
-OVER: Final[Mapping[str, str]] = {
+TRANSPORTS: Final[Mapping[str, str]] = {
     ROUTER: "JGroups",
     BROKER: "MQTT",
     "hub-a": "tcp, ws, mqtt",
@@ -78,40 +78,40 @@ OVER: Final[Mapping[str, str]] = {
     ARCHIVE: "tcp",
     **{truck.name: {"gossip": "tunnel"}.get(truck.over, truck.over) for truck in TRUCKS},
 }
-"""What each speaks, in a word."""
+"""The transports of each process."""
 
 
 class Pace(Struct, frozen=True):
-    """How much traffic there is, and how long things last, in seconds."""
+    """The amount of traffic, and durations in seconds."""
 
     seconds: float  # of traffic, at least
-    positions: float = 6.0  # that each truck publishes in a second
-    questions: float = 12.0  # that the dispatcher asks in a second, of one truck after the other
+    positions: float = 6.0  # published by each truck per second
+    questions: float = 12.0  # requests of the dispatcher per second, to the trucks in turn
 
     @property
     def scale(self) -> float:
-        """How much shorter than usual everything is."""
+        """The factor by which all durations are shortened."""
         return min(1.0, self.seconds / 24)
 
     @property
     def listed(self) -> float:
-        """How long the directory lists a truck that does not renew it."""
+        """How long a directory entry is valid without renewal."""
         return max(1.5, 4 * self.scale)
 
     @property
     def hold(self) -> float:
-        """How long a fault lasts, at least."""
+        """The minimum duration of a fault."""
         return max(0.5, 2.5 * self.scale)
 
     @property
     def calm(self) -> float:
-        """How long nothing is broken between two faults."""
+        """The pause between two faults."""
         busy = 4 * self.hold + self.listed + 1
         return max(0.3, (self.seconds - busy) / 6)
 
 
 def toml(tables: Mapping[str, Any]) -> str:
-    """A configuration as text; a list is a table that comes several times.
+    """A configuration as TOML; a list becomes a repeated table.
 
     >>> print(toml({"node": {"name": "hub"}, "listen": [{"url": "tcp://127.0.0.1:0"}]}))
     [node]
@@ -134,23 +134,23 @@ def toml(tables: Mapping[str, Any]) -> str:
 
 
 class Fleet:
-    """The processes of the fleet, as they come and go.
+    """The processes of the fleet.
 
-    `wait` is how it waits, so that whoever shows the fleet goes on doing so meanwhile.
+    `wait` is the caller's function for waiting, which keeps the display up to date meanwhile.
     """
 
-    def __init__(self, place: Place, pace: Pace, wait: Wait) -> None:
-        self.processes = Processes(place)
+    def __init__(self, directory: DemoDirectory, pace: Pace, wait: Wait) -> None:
+        self.processes = Processes(directory)
         self.pace = pace
-        self.absent: set[str] = set()  # those that are not running on purpose
-        self._place = place
+        self.absent: set[str] = set()  # processes that were stopped on purpose
+        self._directory = directory
         self._wait = wait
-        self._urls: dict[str, list[str]] = {}  # where each listens
+        self._urls: dict[str, list[str]] = {}  # the URLs where each listens
 
     # Starting
 
     def start(self, told: Callable[[str], None]) -> None:
-        """Start everybody, each when those it needs are ready."""
+        """Start all processes, each when those it depends on are ready."""
         for wave in _WAVES:
             for name in wave:
                 self._start(name)
@@ -160,39 +160,39 @@ class Fleet:
                     told(f"{name} listens on {', '.join(self._urls[name])}")
         for name in LEAVES:
             self._ready(name)
-            told(f"{name} is connected over {OVER[name]}")
+            told(f"{name} is connected over {TRANSPORTS[name]}")
 
     def restart(self, name: str) -> None:
-        """Start one again that has ended, where it listened before, and wait until it is ready."""
+        """Restart a process at its former address, and wait until it is ready."""
         self._start(name)
         self._ready(name)
 
     def check(self) -> None:
-        """Raise if somebody ended whom nobody ended."""
+        """Raise if a process ended unexpectedly."""
         self.processes.check(name for name in self._urls if name not in self.absent)
 
     # Ending
 
     def kill(self, name: str) -> None:
-        """End a process as a power cut would."""
+        """Kill a process without warning."""
         self.absent.add(name)
         self.processes[name].kill()
         self.processes.note()
 
     def stop(self, name: str) -> None:
-        """Ask a process to end."""
+        """Stop a process in an orderly way."""
         self.absent.add(name)
         self.processes[name].signal(signal.SIGTERM)
         self._wait(lambda: not self.processes[name].is_running, START)
         self.processes.end([name])
 
     def end(self) -> None:
-        """End everybody in order: leaves, hubs, then what they stand on."""
+        """Stop all processes in order: leaves, hubs, then router and broker."""
         self.absent.update(PROCESSES)
         for names in (LEAVES, reversed(HUBS), (ROUTER, BROKER)):
             self.processes.end(names)
 
-    # Inside
+    # Internals
 
     def _start(self, name: str) -> Child:
         return self.processes.start(name, self._command(name), takes_orders=name in LEAVES)
@@ -201,9 +201,9 @@ class Fleet:
         if name == BROKER:
             return (*WAYSTATION, "broker", "--listen", _LOOPBACK)
         if name == ROUTER:
-            journal = str(self._place.journal)
+            journal = str(self._directory.journal)
             return (*WAYSTATION, "router", "--listen", _LOOPBACK, "--journal", journal)
-        file = self._place.config / f"{name}.toml"
+        file = self._directory.config / f"{name}.toml"
         replace(file, toml(self._configuration(name)))
         if name in HUBS:
             return (*WAYSTATION, "node", "--config", str(file))
@@ -212,7 +212,7 @@ class Fleet:
         return (sys.executable, "-m", "waystation.demo.leaf", str(file), role, pace)
 
     def _ready(self, name: str) -> None:
-        """Wait until a process has said where it listens, or that it is ready."""
+        """Wait until a process has printed that it listens or is ready."""
         child = self.processes[name]
         last = "is ready" if name not in (BROKER, ROUTER) else "listening on"
 
@@ -230,14 +230,14 @@ class Fleet:
         self.absent.discard(name)
 
     def url(self, name: str, over: str) -> str:
-        """Where others reach a process over a transport."""
+        """The URL of a process for a transport."""
         return next(url for url in self._urls[name] if url.startswith(f"{over}://"))
 
     def _configuration(self, name: str) -> dict[str, Any]:
         tables: dict[str, Any] = {
             "node": {"name": name, "drain": 2.0},
             "journal": {
-                "directory": str(self._place.journal),
+                "directory": str(self._directory.journal),
                 "flush_seconds": 0.2,
                 "fsync": "never",
             },
@@ -248,7 +248,7 @@ class Fleet:
         before = self._urls.get(name)
         tables: dict[str, Any] = {
             "node": {"name": name, "hub": True, "drain": 1.0},
-            "listen": [{"url": url} for url in before or self._doors(name)],
+            "listen": [{"url": url} for url in before or self._listen_urls(name)],
             "status": {"enabled": True},
             "mqtt": self._mqtt(name),
         }
@@ -260,7 +260,7 @@ class Fleet:
             "directory": {"ask": "hub-a"},
         }
 
-    def _doors(self, name: str) -> list[str]:
+    def _listen_urls(self, name: str) -> list[str]:
         free = f"tcp://{_LOOPBACK}"
         if name == "hub-a":
             return [free, f"ws://{_LOOPBACK}"]

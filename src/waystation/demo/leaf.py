@@ -1,8 +1,8 @@
 """A leaf of the fleet as a process: `python -m waystation.demo.leaf FILE ROLE PACE`.
 
-The node of FILE, and beside it the traffic of its role. Orders come as lines on standard input;
-when that ends, so does the leaf. It says `node NAME is ready`, and `resting` when it was told to
-`rest` and nothing that it began is left to do.
+Runs the node of FILE, and the traffic of its role. Commands come as lines on standard input; the
+leaf stops at its end. It prints `node NAME is ready`, and `resting` when it was told to `rest` and
+all of its traffic has finished.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 from waystation.config import plan_from, running
 from waystation.demo.fleet import Pace
-from waystation.demo.traffic import ROLES, Day, Orders
+from waystation.demo.traffic import ROLES, Orders, TrafficPeriod
 from waystation.node import run
 from waystation.node.runner import stop_signals
 
@@ -27,7 +27,7 @@ RESTING: Final = "resting"
 
 
 async def main(file: Path, role: str, pace: Pace) -> None:
-    """Live until told to end."""
+    """Run until told to stop."""
     with stop_signals() as told:
         living = asyncio.create_task(_live(file, role, pace, told.set))
         ending = asyncio.create_task(told.wait())
@@ -40,18 +40,18 @@ async def main(file: Path, role: str, pace: Pace) -> None:
 
 async def _live(file: Path, role: str, pace: Pace, end: Callable[[], None]) -> None:
     async with running(plan_from(file)) as live:
-        acting, day = ROLES[role](live.node, pace), Day()
+        acting, period = ROLES[role](live.node, pace), TrafficPeriod()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(_obey({REST: day.end, **acting.orders}, end))
-            traffic = [tasks.create_task(work) for work in acting.traffic(day)]
+            tasks.create_task(_obey({REST: period.end, **acting.orders}, end))
+            traffic = [tasks.create_task(work) for work in acting.traffic(period)]
             await acting.settled.wait()
             _say(f"node {live.node.name} is ready")
-            await asyncio.gather(*traffic, day.over())
+            await asyncio.gather(*traffic, period.over())
             _say(RESTING)
 
 
 async def _obey(orders: Orders, end: Callable[[], None]) -> None:
-    """Do what is written on standard input, until there is nothing more."""
+    """Execute the commands on standard input, until its end."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -61,7 +61,7 @@ async def _obey(orders: Orders, end: Callable[[], None]) -> None:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - it is heard by who started this process
+    print(line, flush=True)  # noqa: T201 - read by the parent process
 
 
 if __name__ == "__main__":

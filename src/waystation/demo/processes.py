@@ -1,8 +1,8 @@
-"""The processes of a demonstration: started, heard when they are ready, and ended by their pid.
+"""The processes of a demonstration: start them, read their output, and end them by pid.
 
-Each writes to a log of its own, and what it says there is how one learns that it is ready. Each is
-a session of its own, so that Ctrl-C in the terminal reaches only the demonstration, which then ends
-them in order; and each ends by itself should the demonstration be killed.
+Each writes to its own log, which also shows when it is ready. Each is in its own session, so that
+Ctrl-C in the terminal reaches only the demonstration, which then stops them in order; and each ends
+by itself if the demonstration is killed.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import IO, Final
 
 from msgspec import Struct
 
-from waystation.demo.place import Place
+from waystation.demo.directory import DemoDirectory
 from waystation.errors import LocalError
-from waystation.testing.minded import minded
+from waystation.testing.end_with_parent import end_with_parent
 
 WAYSTATION: Final = (sys.executable, "-c", "from waystation.cli import main; main()")
-"""The command line of this very installation."""
+"""The command line of this installation."""
 
 GRACE: Final = 8.0
-"""Seconds that a process has to end when it is asked to; then it is killed."""
+"""Seconds that a process has to stop when asked to, before it is killed."""
 
-_LOOK: Final = 0.02  # seconds between two looks at a process that is to end
+_LOOK: Final = 0.02  # seconds between checks of a stopping process
 _RULE: Final = "OB-4"
 _OPTION: Final = "WAYSTATION_"
 
 
-class Told(Struct, frozen=True):
-    """A process, as `processes.json` tells of it."""
+class ProcessInfo(Struct, frozen=True):
+    """A process in `processes.json`."""
 
     name: str
     pid: int
@@ -52,9 +52,9 @@ class Child:
         self.command = list(command)
         self.log = log
         with log.open("ab") as written:
-            self._said = written.tell()  # what is before was said by an earlier process
+            self._said = written.tell()  # what is before is from an earlier process
             self._process = subprocess.Popen(  # noqa: S603 - a program of our own
-                minded(self.command),
+                end_with_parent(self.command),
                 stdin=subprocess.PIPE if takes_orders else subprocess.DEVNULL,
                 stdout=written,
                 stderr=subprocess.STDOUT,
@@ -64,7 +64,7 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Its process id."""
         return self._process.pid
 
     @property
@@ -73,21 +73,21 @@ class Child:
         return self._process.poll() is None
 
     @property
-    def told(self) -> Told:
-        """What `processes.json` says of it."""
+    def info(self) -> ProcessInfo:
+        """Its entry in `processes.json`."""
         code = self._process.poll()
         state = "running" if code is None else f"ended with {code}"
-        return Told(self.name, self.pid, self.command, str(self.log), state)
+        return ProcessInfo(self.name, self.pid, self.command, str(self.log), state)
 
     def lines(self) -> list[str]:
-        """All whole lines that this process has said so far."""
+        """All complete lines that this process has printed so far."""
         with self.log.open("rb") as log:
             log.seek(self._said)
             said = log.read()
         return said[: said.rfind(b"\n") + 1].decode(errors="replace").splitlines()
 
     def order(self, words: str) -> None:
-        """Tell it to do something; one that has ended does not hear it."""
+        """Send a command to its standard input, unless it has ended."""
         orders: IO[bytes] | None = self._process.stdin
         assert orders is not None
         if self.is_running:
@@ -100,12 +100,12 @@ class Child:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it without asking, and see that it has ended."""
+        """Kill it, and wait until it has ended."""
         self._process.kill()
         self._gone()
 
     def wait(self, deadline: float) -> bool:
-        """Whether it ended before an instant of the monotonic clock."""
+        """Wait for its end, until a time of the monotonic clock; return whether it ended."""
         while self._process.poll() is None:
             if time.monotonic() >= deadline:
                 return False
@@ -116,20 +116,20 @@ class Child:
     def _gone(self) -> None:
         self._process.wait()
         if self._process.stdin is not None:
-            with suppress(BrokenPipeError):  # of an order that it never read
+            with suppress(BrokenPipeError):  # of a command that it never read
                 self._process.stdin.close()
 
 
 def _environment() -> dict[str, str]:
-    """Our environment without options for commands: those that are meant for the demonstration."""
+    """This environment without WAYSTATION_ variables, which are meant for the demo command."""
     return {name: value for name, value in os.environ.items() if not name.startswith(_OPTION)}
 
 
 class Processes:
-    """All processes of a demonstration, those that have ended included."""
+    """All processes of a demonstration, including those that have ended."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, directory: DemoDirectory) -> None:
+        self._directory = directory
         self._all: list[Child] = []
         self._latest: dict[str, Child] = {}
 
@@ -138,7 +138,7 @@ class Processes:
 
     def start(self, name: str, command: Iterable[str], *, takes_orders: bool = False) -> Child:
         """Start a process."""
-        log = self._place.logs / f"{name}.log"
+        log = self._directory.logs / f"{name}.log"
         child = Child(name, command, log, takes_orders=takes_orders)
         self._all.append(child)
         self._latest[name] = child
@@ -150,23 +150,23 @@ class Processes:
         for name in expected_to_run:
             child = self._latest[name]
             if not child.is_running:
-                last = next(reversed(child.lines()), "it said nothing")
+                last = next(reversed(child.lines()), "no output")
                 raise LocalError(
-                    f"{name} ended by itself: {last}", rule=_RULE, hint=f"see {child.log}"
+                    f"{name} ended unexpectedly: {last}", rule=_RULE, hint=f"see {child.log}"
                 )
 
     def end(self, names: Iterable[str], *, grace: float = GRACE) -> None:
-        """Ask these to end, and kill what has not done so in time."""
+        """Ask these to stop, and kill those that do not in time."""
         asked = [self._latest[name] for name in names if name in self._latest]
         self._end(asked, grace)
 
     def end_all(self) -> None:
-        """End whatever still runs, all at once."""
+        """Stop everything that still runs, all at once."""
         self._end(self._all, GRACE)
 
     def note(self) -> None:
-        """Write down which processes there are."""
-        self._place.write("processes.json", [child.told for child in self._all])
+        """Write `processes.json`."""
+        self._directory.write("processes.json", [child.info for child in self._all])
 
     def _end(self, children: Iterable[Child], grace: float) -> None:
         running = [child for child in children if child.is_running]

@@ -1,7 +1,7 @@
-"""What the leaves of the fleet do all day: trucks, a dispatcher and an archive.
+"""What the leaves of the fleet do: trucks, a dispatcher and an archive.
 
-A role gets a running node, makes traffic with it, and takes orders, which is how things go wrong on
-purpose. Where the node is and how it is connected is the business of its file.
+A role gets a running node, generates traffic with it, and executes commands that cause faults. How
+the node is connected is in its configuration file.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ DOMAIN: Final = "fleet"
 POSITION: Final = "position"
 ALARM: Final = "alarm"
 NOWHERE: Final = "eu/xx/nowhere"
-"""Where an alarm goes that nobody wants to hear."""
+"""The partition of alarms, which has no subscribers."""
 
 ALARMS: Final = 6
-"""So many of them are sounded at a time."""
+"""Number of alarms published at a time."""
 
 ANSWER: Final = 10.0
-"""Seconds that the dispatcher waits for an answer."""
+"""Seconds that the dispatcher waits for a reply."""
 
 ROOM: Final = 6
-"""So many positions of a truck wait for the archive; then it does without more."""
+"""Size of the archive's queue; further positions are dropped."""
 
-_LIFE: Final = 60.0  # seconds after which a position is of no use
+_LIFE: Final = 60.0  # time to live of a position in seconds
 _BETWEEN_ALARMS: Final = 0.02
 
 Orders: TypeAlias = Mapping[str, Callable[[], None]]
@@ -41,45 +41,45 @@ Work: TypeAlias = Coroutine[Any, Any, None]
 
 
 async def tell_position(message: Message, context: Context) -> None:
-    """Answer a question: the worker of every truck."""
+    """Reply with a position: the worker of every truck."""
     del message
     await context.reply(b"48.1 N 11.6 E")
 
 
-class Day:
-    """The time in which traffic is made."""
+class TrafficPeriod:
+    """The period in which traffic is generated."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
 
     def end(self) -> None:
-        """Begin nothing more."""
+        """Start no new work."""
         self._over.set()
 
     async def over(self) -> None:
-        """Return when nothing more is begun."""
+        """Wait for the end of the period."""
         await self._over.wait()
 
     async def goes_on(self, seconds: float) -> bool:
-        """Let so much time pass; says whether there is anything to do then."""
+        """Sleep for some seconds; return whether the period still goes on."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._over.wait(), seconds)
         return not self._over.is_set()
 
 
 class Role(Protocol):
-    """What a leaf does, and which orders it obeys."""
+    """What a leaf does, and the commands that it executes."""
 
     orders: Orders
-    settled: asyncio.Event  # it has found whom it needs
+    settled: asyncio.Event  # set when it has found the others it needs
 
-    def traffic(self, day: Day) -> list[Work]:
-        """What it does at the same time, until the day is over and all that was begun is done."""
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
+        """Coroutines to run side by side until the period ends and their work is done."""
         ...
 
 
 class Truck:
-    """Publishes where it is, shows it to its driver, and has itself listed for everybody."""
+    """Publishes its position, and registers itself in the directory."""
 
     def __init__(self, node: Node, pace: Pace) -> None:
         self._node = node
@@ -93,23 +93,23 @@ class Truck:
         }
         node.subscribe(node.name, POSITION, "*", callback=_look)
 
-    def traffic(self, day: Day) -> list[Work]:
-        """Two things at a time."""
-        return [self._publish(day), self._register(day)]
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
+        """Publish positions, and renew the registration."""
+        return [self._publish(period), self._register(period)]
 
-    async def _publish(self, day: Day) -> None:
+    async def _publish(self, period: TrafficPeriod) -> None:
         node = self._node
         payload = f"{node.name} is here".encode()
-        while await day.goes_on(1 / self._pace.positions):
+        while await period.goes_on(1 / self._pace.positions):
             await node.publish(POSITION, payload, partition=self._partition, ttl=_LIFE, policy=FAIL)
 
-    async def _register(self, day: Day) -> None:
+    async def _register(self, period: TrafficPeriod) -> None:
         node, listed = self._node, self._pace.listed
         pause = 0.0
-        while await day.goes_on(pause):
+        while await period.goes_on(pause):
             pause = listed / 4
             if self._is_listed:
-                with suppress(WaystationError):  # its hub is away; it is told again soon
+                with suppress(WaystationError):  # its hub is away; it registers again soon
                     await node.register(node.name, DOMAIN, POSITION, everywhere=True, ttl=listed)
 
     def _be_listed(self, wanted: bool) -> None:
@@ -117,7 +117,7 @@ class Truck:
 
 
 class Dispatcher:
-    """Asks the trucks where they are, wherever they are, and hears what they publish."""
+    """Requests the positions of the trucks, and subscribes to what they publish."""
 
     def __init__(self, node: Node, pace: Pace) -> None:
         self._node = node
@@ -129,31 +129,31 @@ class Dispatcher:
             node.subscribe(truck.name, POSITION, "eu/*", callback=_look)
         node.subscribe("truck-3", POSITION, "eu/fr/+", callback=_look)
 
-    def traffic(self, day: Day) -> list[Work]:
-        """Two things at a time."""
-        return [self._ask_around(day), self._discover(day)]
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
+        """Publish positions, and renew the registration."""
+        return [self._ask_around(period), self._discover(period)]
 
-    async def _ask_around(self, day: Day) -> None:
+    async def _ask_around(self, period: TrafficPeriod) -> None:
         await self.settled.wait()
         trucks = cycle(TRUCKS)
-        while await day.goes_on(1 / self._pace.questions):
+        while await period.goes_on(1 / self._pace.questions):
             self._begin(self._ask(next(trucks).name))
         if self._begun:
             await asyncio.wait(self._begun)
 
     async def _ask(self, truck: str) -> None:
-        with suppress(WaystationError):  # the journals tell of it
+        with suppress(WaystationError):  # the journals record it
             await self._node.request(f"hub-a => {truck}", b"where are you?", timeout=ANSWER)
 
-    async def _discover(self, day: Day) -> None:
-        while await day.goes_on(self._pace.listed / 8):
-            with suppress(WaystationError):  # the next question will be answered
+    async def _discover(self, period: TrafficPeriod) -> None:
+        while await period.goes_on(self._pace.listed / 8):
+            with suppress(WaystationError):  # the next request may succeed
                 found = await self._node.discover(DOMAIN, POSITION, Scope.GLOBAL_ONLY)
                 if len(found) == len(TRUCKS):
                     self.settled.set()
 
     async def _sound_alarm(self) -> None:
-        """Publish a few times to nobody."""
+        """Publish a few alarms without subscribers."""
         for _ in range(ALARMS):
             await self._node.publish(
                 ALARM, b"is anybody there?", partition=NOWHERE, ttl=_LIFE, visible=False
@@ -167,7 +167,7 @@ class Dispatcher:
 
 
 class Archive:
-    """Hears everything that is published, and stops reading when it is told to stall."""
+    """Subscribes to everything, and stops reading when told to stall."""
 
     def __init__(self, node: Node, pace: Pace) -> None:
         del pace
@@ -177,9 +177,9 @@ class Archive:
         for truck in TRUCKS:
             node.subscribe(truck.name, POSITION, "*", callback=self._keep, inbox=ROOM)
 
-    def traffic(self, day: Day) -> list[Work]:
-        """It only listens."""
-        del day
+    def traffic(self, period: TrafficPeriod) -> list[Work]:
+        """None: it only receives."""
+        del period
         return []
 
     async def _keep(self, message: Message) -> None:
@@ -192,7 +192,7 @@ ROLES: Final[Mapping[str, Callable[[Node, Pace], Role]]] = {
     DISPATCHER: Dispatcher,
     ARCHIVE: Archive,
 }
-"""What a leaf can be, by name."""
+"""The roles of leaves, by name."""
 
 
 def _at_once() -> asyncio.Event:
@@ -202,5 +202,5 @@ def _at_once() -> asyncio.Event:
 
 
 def _look(message: Message) -> None:
-    """See a position; nothing is kept of it."""
+    """Ignore a position."""
     del message

@@ -1,6 +1,6 @@
-"""The fleet for the eye while it runs: a live picture in a terminal, lines anywhere else.
+"""The display of the fleet while it runs: a live table in a terminal, otherwise lines.
 
-It shows what it is given, and knows nothing of processes or journals.
+It displays what it is given, and knows nothing of processes or journals.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rich.table import Table
 from rich.text import Text
 
 _OUTCOMES: Final = ("DELIVERED", "FORWARDED", "QUEUED")
-_LINES: Final = 8  # of what was said last
-_EVERY: Final = 5.0  # seconds between two lines about the traffic
+_LINES: Final = 8  # of the latest messages
+_EVERY: Final = 5.0  # seconds between lines about the traffic
 
 
 class Picture(Struct, frozen=True):
-    """The fleet at a moment: who is there, and what became of messages at each node."""
+    """A snapshot of the fleet: its processes, and the outcomes of messages at each node."""
 
-    members: Mapping[str, str]  # by name: what it speaks
+    members: Mapping[str, str]  # transports by name
     absent: frozenset[str]
     counts: Mapping[str, Counter[str]]
     rates: Mapping[str, Mapping[str, float]]
@@ -37,10 +37,10 @@ class Picture(Struct, frozen=True):
 
 
 class View(Protocol):
-    """Somewhere to show things."""
+    """A display."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
         ...
 
     def __exit__(
@@ -49,25 +49,25 @@ class View(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Show no more."""
+        """End the display."""
         ...
 
     def say(self, line: str) -> None:
-        """Tell what happens."""
+        """Show a message."""
         ...
 
     def draw(self, picture: Picture) -> None:
-        """Show the fleet as it is now."""
+        """Show the current state of the fleet."""
         ...
 
 
 def view_on(console: Console) -> View:
-    """What suits a console."""
+    """The display for a console: live if it is a terminal."""
     return LiveView(console) if console.is_terminal else Lines(console)
 
 
 class Lines:
-    """One line for each thing that happens, and now and then one about the traffic."""
+    """A display of one line per message, and now and then a line about the traffic."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -83,16 +83,16 @@ class Lines:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Nothing is left to do."""
+        """Does nothing."""
 
     def say(self, line: str) -> None:
-        """Print it, with the time since the beginning."""
+        """Print the message with the time since the start."""
         self._console.print(
             Text(f"{time.monotonic() - self._began:6.1f} s  {line}"), soft_wrap=True
         )
 
     def draw(self, picture: Picture) -> None:
-        """Print a sum of the traffic, if it is time for that."""
+        """Print totals of the traffic, if enough time has passed."""
         now = time.monotonic()
         if now - self._told >= _EVERY and any(picture.counts.values()):
             self._told = now
@@ -100,7 +100,7 @@ class Lines:
 
 
 class LiveView:
-    """A table of the fleet, drawn over and over, with the latest lines below it."""
+    """A display of a table of the fleet with the latest messages below it."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -123,12 +123,12 @@ class LiveView:
         self._live.stop()
 
     def say(self, line: str) -> None:
-        """Put it below the table."""
+        """Add the message below the table."""
         self._said.append(f"{time.monotonic() - self._began:6.1f} s  {line}")
         self._show()
 
     def draw(self, picture: Picture) -> None:
-        """Draw the fleet as it is now."""
+        """Redraw the table."""
         self._picture = picture
         self._show()
 
@@ -140,7 +140,7 @@ class LiveView:
 
 def _table(picture: Picture) -> Table:
     table = Table(title=_sum(picture), title_justify="left", box=None, pad_edge=False)
-    for column in ("", "speaks", "delivered/s", "forwarded/s", "dropped/s", "drops by reason"):
+    for column in ("", "transports", "delivered/s", "forwarded/s", "dropped/s", "drops by reason"):
         numeric = column.endswith("/s")
         table.add_column(column, justify="right" if numeric else "left", header_style="dim")
     for name, speaks in picture.members.items():

@@ -6,11 +6,11 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from waystation.core.gossip import Limits as MemberLimits
+from waystation.core.gossip import MemberLimits
 from waystation.errors import LocalError, quote
 from waystation.net.connection import ConnectionLimits
 from waystation.net.server import ServerLimits
-from waystation.wire.java import Limits as FormatLimits
+from waystation.wire.java import FormatLimits
 
 SlowReceiver: TypeAlias = Literal["shed", "disconnect"]
 """What to do with a receiver whose queue is full (GR-10).

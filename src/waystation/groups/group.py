@@ -20,7 +20,7 @@ from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.identity import AddressCache, LogicalAddress, Mapping, Selection, Uuid
 from waystation.core.membership import Member
-from waystation.core.message import no_bytes
+from waystation.core.message import not_bytes_error
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.sequences import OnEnd
 from waystation.errors import LocalError, UnreachableError, quote
@@ -55,7 +55,7 @@ class Changes:
         self.lost = 0
         self._found: deque[MemberChange] = deque()
         self._most = most
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         self._ended = False
 
     def __aiter__(self) -> Self:
@@ -65,8 +65,8 @@ class Changes:
         while not self._found:
             if self._ended:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            self._news.clear()
+            await self._news.wait()
         return self._found.popleft()
 
     def put(self, change: MemberChange) -> None:
@@ -75,16 +75,12 @@ class Changes:
             self._found.popleft()
             self.lost += 1
         self._found.append(change)
-        self._wake()
+        self._news.set()
 
     def end(self) -> None:
         """There will be no more."""
         self._ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.set()
 
 
 class Group:
@@ -144,8 +140,8 @@ class Group:
         self._journal_at = journal
         self._streams: Streams | None = None
         self._inbox: deque[Entry] = deque()
-        self._readers: list[asyncio.Future[None]] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self._arrived = asyncio.Event()  # something for `messages`, or its end
+        self._has_room = asyncio.Event()  # for those who wait to send
         self._changes: list[Changes] = []
         self._forwarded_to_all = Verdict(
             Outcome.FORWARDED, None, EVERYONE, self._records.address(EVERYONE)
@@ -197,6 +193,7 @@ class Group:
             cache.move(places)
         self._streams = streams
         self._inbox.clear()
+        self._arrived, self._has_room = asyncio.Event(), asyncio.Event()
         streams.start()
         self.changed(MemberKind.JOIN, streams.own)
         try:
@@ -275,7 +272,7 @@ class Group:
         A message that is not there within `ttl` seconds need not arrive any more.
         """
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         if to.__class__ is Member and ttl is None and not self._records.observers:
             verdict = self._send_at_once(to.address.uuid, payload)
             if verdict is not None:
@@ -332,9 +329,8 @@ class Group:
             streams.inbound.room_again()
             if streams.is_closed:
                 return
-            reader = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            await reader
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def hold(self, member: Member) -> None:
         """Take nothing more from a member for now: it will have to wait."""
@@ -377,8 +373,7 @@ class Group:
         for number, payload in enumerate(payloads, first):
             if payload is not None:
                 add((member, payload, number, to_all))
-        if self._readers:
-            self._wake(self._readers)
+        self._arrived.set()
 
     def has_room(self) -> bool:
         """Whether the inbox takes more."""
@@ -386,8 +381,7 @@ class Group:
 
     def room(self) -> None:
         """Let those who wait look again."""
-        if self._waiters:
-            self._wake(self._waiters)
+        self._has_room.set()
 
     def cut_off(self, detail: str) -> None:
         """Tell who wants to know."""
@@ -404,8 +398,8 @@ class Group:
         for changes in self._changes:
             changes.end()
         self._changes.clear()
-        self._wake(self._readers)
-        self._wake(self._waiters)
+        self._arrived.set()
+        self._has_room.set()
 
     # How it works
 
@@ -548,14 +542,11 @@ class Group:
 
     async def _wait_once(self, deadline: float | None) -> bool:
         """Wait until there may be room; True when the time is over."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._has_room.clear()
         try:
             async with asyncio.timeout_at(deadline):
-                await waiter
+                await self._has_room.wait()
         except TimeoutError:
-            if waiter in self._waiters:  # else it was woken in the same moment
-                self._waiters.remove(waiter)
             return True
         return False
 
@@ -605,17 +596,6 @@ class Group:
                 self._records.arrival(streams.own.member.name, name, payload, expiry), verdict
             )
         return verdict
-
-    @staticmethod
-    def _wake(waiting: list[asyncio.Future[None]]) -> None:
-        for waiter in waiting:
-            _finish(waiter)
-        waiting.clear()
-
-
-def _finish(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def _seconds(value: float) -> float:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Mapping as ReadOnlyDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from waystation.core.clock import now_ns
 from waystation.core.discovery import (
     ALL_ANSWER,
     AskRouter,
@@ -142,20 +142,13 @@ class Streams:
         self._purge_at = 0.0
         self._actions: ReadOnlyDict[Effect | SharingEffect, Callable[[Peer], None]] = {
             Effect.ASK_WHERE: self._ask_where,
-            Effect.REPLACE: self._replace,
             Effect.ADMIT: self._admit,
-            Effect.SHARE: partial(self._share, event=SharingEvent.ENTERED),
-            Effect.STOP_SHARING: partial(self._share, event=SharingEvent.LEFT),
-            Effect.TELL_JOINED: partial(self._tell_change, kind=MemberKind.JOIN),
             Effect.TELL_MOVED: partial(self._tell_change, kind=MemberKind.ADDRESS),
-            Effect.TELL_SUSPECTED: partial(self._tell_change, kind=MemberKind.SUSPECT),
-            Effect.TELL_LEFT: partial(self._tell_change, kind=MemberKind.INVALIDATE),
-            Effect.INTRODUCE: self._introduce,
+            Effect.SUSPECT: self._suspect,
+            Effect.DISMISS: partial(self._part_with, kind=MemberKind.INVALIDATE),
             Effect.SEND_AGAIN: self._send_again,
-            Effect.MARK_LEFT: self._mark_left,
             Effect.DROP_LOST: partial(self._drop_outgoing, reason=Reason.TRANSPORT_DOWN),
             Effect.DROP_UNROUTABLE: partial(self._drop_outgoing, reason=Reason.NO_ROUTE),
-            Effect.WAKE_SENDERS: self._wake_senders,
             SharingEffect.START: self._start,
             SharingEffect.TELL_START: self._tell_start,
             SharingEffect.COUNT_LOST: self._count_lost,
@@ -173,7 +166,7 @@ class Streams:
 
     def now_ms(self) -> int:
         """The instant, in milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
+        return now_ns() // 1_000_000
 
     def others(self) -> list[Member]:
         """The other members, in the order in which they joined."""
@@ -484,31 +477,36 @@ class Streams:
     def _ask_where(self, peer: Peer) -> None:
         self._run(self.discovery.ask_for(peer.uuid))
 
-    def _replace(self, peer: Peer) -> None:
-        """One place has one member: whoever was reached there before is gone (LA-2)."""
-        mapping = self.cache.lookup(peer.uuid)
-        if mapping is not None and mapping.physical:
-            for other in self.membership.replaced_by(mapping):
-                self._happens(other, Event.LOST)
-
     def _admit(self, peer: Peer) -> None:
+        """Let a peer in; one place has one member: whoever was reached there is gone (LA-2)."""
         mapping = self.cache.lookup(peer.uuid)
         assert mapping is not None  # or it would not have joined
+        if mapping.physical:
+            for other in self.membership.replaced_by(mapping):
+                self._happens(other, Event.LOST)
         peer.found_at(mapping)
         peer.heard_at = self._loop.time()
         self.cache.learn(mapping)  # it lives
+        self._share(peer, SharingEvent.ENTERED)
+        self._owner.changed(MemberKind.JOIN, mapping)
+        if self.way is Way.HOSTS:
+            self._introduce(peer)
 
     def _introduce(self, peer: Peer) -> None:
         """Tell a new member of the others: its list may name only some of them."""
-        if self.way is not Way.HOSTS:
-            return
         for uuid in self.members:
             known = self.cache.lookup(uuid)
             if uuid != peer.uuid and known is not None and known.physical:
                 self._tell_one(peer.uuid, IHave(known, hearsay=True))
 
-    def _mark_left(self, peer: Peer) -> None:
+    def _suspect(self, peer: Peer) -> None:
         self.cache.leave(peer.uuid, self.now_ms())
+        self._part_with(peer, MemberKind.SUSPECT)
+
+    def _part_with(self, peer: Peer, kind: MemberKind) -> None:
+        self._share(peer, SharingEvent.LEFT)
+        self._tell_change(peer, kind)
+        self._owner.room()
 
     def _tell_change(self, peer: Peer, kind: MemberKind) -> None:
         peer.verdict = None
@@ -523,9 +521,6 @@ class Streams:
             peer.arrivals = None
         if out is not None:
             self._drop(out.give_up(), reason)
-
-    def _wake_senders(self, peer: Peer) -> None:
-        del peer
         self._owner.room()
 
     # What goes to all, in one packet
@@ -635,7 +630,9 @@ class Streams:
                 place = self.cache.select(ack.receiver)
                 self.carrier.to_one(ack.receiver, place, encode_ack(ack))
         self.carrier.flush()
-        self._keep_ticking()
+        is_busy = len(self.all) or self.discovery.waiting or self._in_flight
+        if is_busy and "tick" not in self._timers:
+            self._set("tick", TICK, self._tick)
 
     def _flush_ones(self) -> None:
         unsent, self._unsent = self._unsent, {}
@@ -678,11 +675,6 @@ class Streams:
             act()
 
         self._timers[name] = self._loop.call_later(seconds, ring)
-
-    def _keep_ticking(self) -> None:
-        is_busy = len(self.all) or self.discovery.waiting or self._in_flight
-        if is_busy and "tick" not in self._timers and not self.is_closed:
-            self._set("tick", TICK, self._tick)
 
     def _tick(self) -> None:
         now = self._loop.time()

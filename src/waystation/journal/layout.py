@@ -114,7 +114,7 @@ def lock_path(journal: Path, node: str) -> Path:
 
 
 def housekeeping_lock_path(journal: Path) -> Path:
-    """The lock file of whoever removes or replaces sealed files."""
+    """The lock file of compaction and retention."""
     return journal / ".pack.lock"
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -20,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from waystation.core.access import Access
 from waystation.core.address import Address, Route
+from waystation.core.clock import Clock, current_clock
 from waystation.core.directory import Provider, Scope
 from waystation.core.expiry import NEVER, Expiry
-from waystation.core.message import HOP_LIMIT, Arrival, Message, no_bytes
+from waystation.core.message import HOP_LIMIT, Arrival, Message, not_bytes_error
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Reason, Verdict
@@ -80,12 +80,12 @@ class Node:
         hub: bool = False,
         access: Access | None = None,
         journal: str | Path | None = None,
-        clock: Callable[[], int] = time.time_ns,
+        clock: Clock | None = None,
     ) -> None:
         self._kernel = kernel = Kernel(
             name,
             hop_limit=hop_limit,
-            clock=clock,
+            clock=clock or current_clock(),
             limits=limits or Limits(),
             access=access,
             token=_secret(token),
@@ -327,7 +327,7 @@ class Node:
         """
         multicast_id = str(MulticastId.of(provider or self.name, broadcast, partition))
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(ttl)
         onward = Route((Address(MULTICAST, multicast_id.encode()),))
@@ -374,7 +374,7 @@ class Node:
         if onward is None:
             onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
@@ -403,7 +403,7 @@ class Node:
         """
         onward = self._parsed(route)
         if payload.__class__ is not bytes:
-            raise no_bytes(payload)
+            raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(check_seconds(timeout))
         if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
@@ -506,7 +506,7 @@ class Node:
             return route
         found = self._routes.get(route)
         if found is None:
-            self.router.types.know_usual(route)
+            self.router.types.reserve_usual(route)
             found = Route.parse(route, self.router.types.numbers)
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()

@@ -1,4 +1,4 @@
-"""The pipeline: where did my message go, and why? For a whole fleet, at any moment in the past.
+"""The pipeline: history tables of a whole fleet, built from its journals with Spark.
 
 It reads the journals that nodes write and builds tables of them with Spark. Each step is one
 function from frames to a frame; `build` does all of them and writes the tables. It needs PySpark:
@@ -11,7 +11,7 @@ from waystation.errors import LocalError
 
 if not all(map(find_spec, ("pyspark", "pyarrow", "pandas"))):
     raise LocalError(
-        "the pipeline needs PySpark, pyarrow and pandas, and not all of them are installed",
+        "the pipeline needs PySpark, pyarrow and pandas, which are not all installed",
         rule="SP-4",
         hint="pip install 'waystation[spark]'",
     )

@@ -46,7 +46,7 @@ _TOGETHER: Final = ("expected", "audit")
 
 
 class Progress(Struct, frozen=True):
-    """How far a build is: the table at hand, its number of how many, and what is known of it."""
+    """The progress of a build: the current table, its number and state."""
 
     table: str
     number: int
@@ -57,7 +57,7 @@ class Progress(Struct, frozen=True):
 
 
 class TableSummary(Struct, frozen=True):
-    """What became of one table."""
+    """The result for one table of a build."""
 
     rows: int
     bytes: int
@@ -65,7 +65,7 @@ class TableSummary(Struct, frozen=True):
 
 
 class Summary(Struct, frozen=True):
-    """What a build did."""
+    """The result of a build."""
 
     tables: dict[str, TableSummary]
     rows_in: dict[str, int]  # of the journal, by table, bad rows included
@@ -85,7 +85,7 @@ def build(
     tables: Iterable[str] = TABLES,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Build the tables of a journal and write them to `out`, each replaced whole.
+    """Build the tables of a journal and write them to `out`, replacing each atomically.
 
     All tables are of the same moment: the files that are there when the build begins. `progress`
     hears when each table begins and when it is there.
@@ -183,9 +183,9 @@ def _checked(tables: Iterable[str]) -> list[str]:
     for table in asked:
         if table not in TABLES:
             raise LocalError(
-                f"the pipeline builds no table {quote(table)}",
+                f"unknown table {quote(table)}",
                 rule="SP-1",
-                hint=f"name some of {', '.join(TABLES)}",
+                hint=f"choose from {', '.join(TABLES)}",
             )
     return [table for table in TABLES if table in asked]
 

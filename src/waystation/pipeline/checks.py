@@ -77,13 +77,13 @@ def _routes(rows: pa.Table) -> Problems:
     for name in ("local", "visible", "sticky"):
         yield from _where(rows, "put", _nulls(rows, name))
     addresses = _refused(column(rows, "address"), _are_usual_addresses, Address.parse)
-    yield from _where(rows, "put", _told(addresses, "address is no address"))
+    yield from _where(rows, "put", _told(addresses, "address is not a valid address"))
     yield from _instant(rows, "expiry", optional=True)
 
 
 def _subscriptions(rows: pa.Table) -> Problems:
     patterns = _refused(column(rows, "pattern"), are_usual_patterns, check_pattern)
-    yield from _told(patterns, "pattern is no pattern")
+    yield from _told(patterns, "pattern is not a valid pattern")
     yield from _blank(rows, "receiver")
 
 
@@ -99,7 +99,7 @@ def _messages(rows: pa.Table) -> Problems:
     yield from _one_of(rows, "outcome", [str(outcome) for outcome in Outcome])
     for name in ("onward", "return"):
         yield from _nulls(rows, name)
-        yield from _told(_bad_routes(column(rows, name)), f"{name} holds what is no address")
+        yield from _told(_bad_routes(column(rows, name)), f"{name} has an invalid address")
     unnamed = ((bad, "a multicast has no multicast_id") for bad, _ in _nulls(rows, "multicast_id"))
     yield from _where(rows, "multicast", unnamed)
     yield from _nulls(rows, "bytes")
@@ -148,7 +148,7 @@ def _instant(rows: pa.Table, name: str, *, optional: bool) -> Problems:
     values = longs(rows, name)
     if values.min() < 0 or values.max() > _LAST:
         bad = (values < 0) | (values > _LAST)
-        yield bad, f"{name} lies outside the years 1970 to 9999"
+        yield bad, f"{name} is outside the years 1970 to 9999"
 
 
 def _blank(rows: pa.Table, name: str) -> Problems:
@@ -161,7 +161,7 @@ def _one_of(rows: pa.Table, name: str, allowed: list[str]) -> Problems:
         return ~np.asarray(pc.is_in(texts, pa.array(allowed)))
 
     bad = _failing(column(rows, name), unknown, null=True)
-    yield from _told(bad, f"{name} is none of {', '.join(allowed)}")
+    yield from _told(bad, f"{name} is not one of {', '.join(allowed)}")
 
 
 def _are(texts: pa.Array, text: str) -> Flags:

@@ -77,7 +77,7 @@ class WaystationSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session read journals and send messages: the format `waystation`.
+    """Register the format `waystation`, which reads journals and sends messages, with a session.
 
     ```text
     pipeline.register(spark)
@@ -92,7 +92,7 @@ def register(spark: SparkSession) -> None:
     found = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
     if found < _OLDEST:
         raise LocalError(
-            f"the data source needs PySpark 4.2, and {pyspark.__version__} is installed",
+            f"the data source needs PySpark 4.2, but {pyspark.__version__} is installed",
             rule="SP-4",
             hint="pip install --upgrade pyspark, or use read_journal",
         )

@@ -35,7 +35,7 @@ _ORIGIN: Final = "_waystation_origin"
 
 
 class Journal:
-    """The tables of a journal as frames, bad rows left out; `rejects(journal)` has those.
+    """The tables of a journal as frames, without invalid rows, which `rejects(journal)` returns.
 
     Every frame has the columns of CONTRACT, `node` first. Nothing is read until a frame is used.
     """
@@ -47,12 +47,12 @@ class Journal:
 
     @property
     def path(self) -> str:
-        """Where it lies."""
+        """The directory of the journal."""
         return self.listing.root
 
     @property
     def files(self) -> list[str]:
-        """The files that may be read, from the journal's directory on."""
+        """The files that may be read, relative to the journal's directory."""
         return self.listing.files()
 
     @cached_property
@@ -67,12 +67,12 @@ class Journal:
 
     @cached_property
     def subscriptions(self) -> DataFrame:
-        """Every subscription that came or went."""
+        """Every change of a subscription."""
         return self._table(SUBSCRIPTIONS)
 
     @cached_property
     def members(self) -> DataFrame:
-        """What happened to the members of groups."""
+        """Every change of the membership of groups."""
         return self._table(MEMBERS)
 
     @cached_property
@@ -141,7 +141,7 @@ def read_journal(
     since: str | datetime | None = None,
     until: str | datetime | None = None,
 ) -> Journal:
-    """The journal in a directory, as it is now: files that are sealed later are not seen.
+    """Read the journal in a directory as it is now; files sealed later are not included.
 
     `nodes` limits it to some; `until` to what was known before that instant; `since` to the
     messages from that instant on, with all that is needed to decide them. What lies outside is not
@@ -173,7 +173,7 @@ def instant(value: str | datetime) -> int:
             found = datetime.fromisoformat(found.strip())
         except ValueError:
             raise LocalError(
-                f"{quote(value)} is no instant",
+                f"invalid time {quote(value)}",
                 rule="SP-1",
                 hint="write it as 2026-11-15T12:00:00Z",
             ) from None

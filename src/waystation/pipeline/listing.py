@@ -93,7 +93,7 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
     system, path = locate(root)
     if system.get_file_info(path).type is not FileType.Directory:
         raise LocalError(
-            f"there is no journal {quote(root)}",
+            f"no such journal: {quote(root)}",
             rule="SP-1",
             hint="give the directory that nodes write their journal to",
         )

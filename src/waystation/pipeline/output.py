@@ -59,9 +59,9 @@ def prepared_directory(out: Path) -> Path:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LocalError(
-            f"the tables cannot be written to {quote(str(out))}: {error.strerror}",
+            f"cannot write the tables to {quote(str(out))}: {error.strerror}",
             rule="SP-5",
-            hint="give a directory that can be written to",
+            hint="give a writable directory",
         ) from None
     return out.absolute()
 

@@ -47,7 +47,7 @@ _shipped: Final[WeakSet[SparkSession]] = WeakSet()
 def session(
     name: str = "waystation", *, master: str = "local[*]", config: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session; the one that is there already, as it is, unless `config` asks for something.
+    """A Spark session: the existing one, unchanged unless `config` is given, or a new one.
 
     `master` is any that Spark takes; `sc://…` connects to a Spark Connect server, which brings its
     own configuration. `config` goes over the defaults. Unless the session is local, this package is
@@ -149,16 +149,16 @@ def _reached_from(master: str) -> str | None:
 
     Spark itself would try for a minute or ten, and say it in other words.
     """
-    trouble = "it names no host"
+    trouble = "it has no host"
     for host, port in places_of(master):
         try:
             return reach(host, port, _ANSWER_SECONDS)
         except OSError as error:
             trouble = error.strerror or str(error) or type(error).__name__
     raise LocalError(
-        f"nobody answers at {master}: {trouble}",
+        f"cannot connect to {master}: {trouble}",
         rule="SP-4",
-        hint="start Spark there, or give another master",
+        hint="start Spark there, or give another --master",
     )
 
 
@@ -178,7 +178,7 @@ def _check_connect() -> None:
     if all(map(find_spec, ("grpc", "grpc_status", "google", "zstandard"))):
         return
     raise LocalError(
-        "Spark Connect needs grpcio and what goes with it, which is not installed",
+        "Spark Connect needs grpcio and its companions, which are not installed",
         rule="SP-4",
         hint="pip install 'waystation[connect]'",
     )

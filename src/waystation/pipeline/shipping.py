@@ -120,7 +120,7 @@ def check_executors(spark: SparkSession) -> None:
             raise LocalError(
                 f"the executors on {found.host} (Python {found.python}) have {', '.join(lacks)}",
                 rule="SP-4",
-                hint=f"install there what is installed here: pip install {here}",
+                hint=f"install the versions that are installed here: pip install {here}",
             )
     _fit.add(spark)
 
@@ -145,9 +145,9 @@ def check_shared(spark: SparkSession, *, read: Iterable[str] = (), write: Iterab
         for path in found.unseen:
             directory = str(Path(path).parent) if Path(path) in marks else path
             raise LocalError(
-                f"the executors on {found.host} do not see this machine's {directory!r}",
+                f"the executors on {found.host} cannot see this machine's {directory!r}",
                 rule="SP-4",
-                hint="give a directory that all machines share under the same path",
+                hint="give a directory that all machines share at the same path",
             )
 
 
@@ -191,13 +191,13 @@ def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int
 _TROUBLES: Final = (
     (
         re.compile(r"Python in worker has different version: (\d+\.\d+)"),
-        "the executors run Python {0}, and this is {here}",
-        "let PYSPARK_PYTHON name a Python {here} that all machines have under the same path",
+        "the executors run Python {0}, but this is Python {here}",
+        "set PYSPARK_PYTHON to a Python {here} that all machines have at the same path",
     ),
     (
         re.compile(r"Cannot run program \"([^\"]+)\""),
         "the executors have no program {0}",
-        "let PYSPARK_PYTHON name a Python {here} that all machines have under the same path",
+        "set PYSPARK_PYTHON to a Python {here} that all machines have at the same path",
     ),
     (
         re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'"),

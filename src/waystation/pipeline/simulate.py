@@ -110,7 +110,7 @@ def _telling(
 def _check(directory: Path, *, nodes: int, participants: int, messages: int) -> None:
     if nodes < 2 or participants < 0 or messages < 0:
         raise LocalError(
-            f"a fleet of {nodes} nodes, {participants} participants and {messages} messages",
+            f"invalid fleet: {nodes} nodes, {participants} participants, {messages} messages",
             rule="SP-2",
             hint="give at least 2 nodes: a hub and a leaf",
         )
@@ -118,7 +118,7 @@ def _check(directory: Path, *, nodes: int, participants: int, messages: int) -> 
         raise LocalError(
             f"{quote(str(directory))} is not empty",
             rule="SP-2",
-            hint="give a directory that is not there yet",
+            hint="give a new directory",
         )
 
 

@@ -357,7 +357,7 @@ class _Outlet:
         found = self._routes.get(row.route)
         if found is None:
             types = self._node.router.types
-            types.know_usual(row.route)
+            types.reserve_usual(row.route)
             parsed = Route.parse(row.route, types.numbers)
             if not parsed.addresses:
                 raise LocalError("its route is empty", rule="AD-6", hint="write hub => truck-7")

@@ -64,19 +64,19 @@ class Sending(Struct, frozen=True, kw_only=True):
 
         >>> Sending.of({"via": "127.0.0.1:4000"}, streaming=False)
         Traceback (most recent call last):
-        waystation.errors.LocalError: '127.0.0.1:4000' is no place to send via; write ...
+        waystation.errors.LocalError: invalid via '127.0.0.1:4000'; write ...
         """
         given = known_options(options, _NAMES)
         campaign = given.get("campaign", "")
         if streaming and not campaign:
             raise LocalError(
-                "a stream that sends has no campaign",
+                "a streaming write needs a campaign",
                 rule="AD-7",
-                hint="name one with the option campaign, so that a restart repeats the ids",
+                hint="set the option campaign, so that a restart repeats the ids",
             )
         if "token" in given and "tokenFile" in given:
             raise LocalError(
-                "token and tokenFile are both given", rule="WK-8", hint="give one of them"
+                "both token and tokenFile are given", rule="WK-8", hint="give one of them"
             )
         return cls(
             via=_places(given.get("via", "")),
@@ -116,17 +116,17 @@ def _places(text: str) -> tuple[str, ...]:
     places = _names(text)
     if not places:
         raise LocalError(
-            "nobody said where to send to",
+            "the option via is missing",
             rule="WK-8",
-            hint="give the option via, as tcp://hub.example:4000",
+            hint="set it, for instance to tcp://hub.example:4000",
         )
     for place in places:
         scheme, _, rest = place.partition("://")
         if scheme not in SCHEMES or scheme != places[0].partition("://")[0]:
             raise LocalError(
-                f"{quote(place)} is no place to send via",
+                f"invalid via {quote(place)}",
                 rule="WK-8",
-                hint="write tcp://host:port or ws://host:port, several places of one kind",
+                hint="write tcp://host:port or ws://host:port, or several of one scheme",
             )
         parse_place(rest.partition("/")[0])
     return places

@@ -132,11 +132,11 @@ def outgoing(
     rows = zip(routes, multicast_ids, payloads, ttls, made, strict=True)
     for number, (route, multicast_id, payload, ttl, id) in enumerate(rows, first_row):
         if (route is None) == (multicast_id is None):
-            raise BadRowError(number, "it needs a route or a multicast id, and not both")
+            raise BadRowError(number, "it needs either a route or a multicast id")
         if payload is None:
             raise BadRowError(number, "its payload is null")
         if ttl is not None and not 0 <= ttl < 10**9:
-            raise BadRowError(number, f"its ttl is {quote(ttl)}, not seconds from 0 on")
+            raise BadRowError(number, f"invalid ttl {quote(ttl)}: give seconds, 0 or more")
         seconds = None if ttl is None else float(ttl)
         yield Outgoing(number, route, multicast_id, payload, seconds, id)
 

@@ -105,7 +105,7 @@ def wanted_columns(reading: Reading, schema: StructType) -> pa.Schema:
             raise LocalError(
                 f"the table {reading.table} has no column {field.name} of type {kind}",
                 rule="SP-4",
-                hint=f"leave the schema out, or choose of {whole.simpleString()}",
+                hint=f"omit the schema, or select from {whole.simpleString()}",
             )
     return to_arrow_schema(schema, timezone="UTC")
 
@@ -126,7 +126,7 @@ def _rejects(root: str, work: tuple[str, dict[str, Any]]) -> list[Any]:
 
 def _strays(listing: Listing) -> list[Any]:
     return [
-        (stray.table, None, stray.path, None, "it lies in no directory node=<name>")
+        (stray.table, None, stray.path, None, "it is not in a directory node=<name>")
         for stray in listing.strays
     ]
 

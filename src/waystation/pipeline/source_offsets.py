@@ -93,7 +93,7 @@ class Offset(Struct, frozen=True):
         if found.version != VERSION:
             raise _foreign(f"it has the version {found.version}")
         if found.table != table:
-            raise _foreign(f"it counts the table {quote(found.table)}, not {table}")
+            raise _foreign(f"it is of the table {quote(found.table)}, not {table}")
         return found
 
     def written(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _joined(gone: list[Place], there: list[Place]) -> dict[str, list[tuple[int, 
 
 def _foreign(problem: str) -> LocalError:
     return LocalError(
-        f"the checkpoint holds an offset of another kind: {problem}",
+        f"the checkpoint has an invalid offset: {problem}",
         rule="SP-3",
-        hint="give this query a checkpoint of its own",
+        hint="use a separate checkpoint for this query",
     )

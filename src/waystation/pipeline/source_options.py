@@ -41,7 +41,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
         >>> Reading.of({"path": "/journal", "table": "route"})
         Traceback (most recent call last):
-        waystation.errors.LocalError: there is no table 'route'; give one of nodes, routes, ...
+        waystation.errors.LocalError: unknown table 'route'; give one of nodes, routes, ...
         """
         given = known_options(
             options,
@@ -49,7 +49,7 @@ class Reading(Struct, frozen=True, kw_only=True):
         )
         table = given.get("table", MESSAGES)
         if table not in TABLES:
-            raise _wrong(f"there is no table {quote(table)}", f"give one of {', '.join(TABLES)}")
+            raise _wrong(f"unknown table {quote(table)}", f"give one of {', '.join(TABLES)}")
         return cls(
             path=_path(options),
             table=table,
@@ -70,7 +70,7 @@ def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[st
     full = {name.lower(): name for name in names}
     for name in options:
         if name.lower() not in full and name.lower() not in _SPARKS_OWN:
-            raise _wrong(f"there is no option {quote(name)}", f"use {', '.join(names)}")
+            raise _wrong(f"unknown option {quote(name)}", f"use {', '.join(names)}")
     return {full[name.lower()]: text for name, text in options.items() if name.lower() in full}
 
 
@@ -84,7 +84,7 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 def number(options: Mapping[str, str], name: str) -> int | None:
     """An option that counts something, from 1 on."""
-    return _counted(options, name, {"": 1}, "give a number from 1 on")
+    return _counted(options, name, {"": 1}, "give 1 or more")
 
 
 def seconds(options: Mapping[str, str], name: str, default: float) -> float:
@@ -100,7 +100,7 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
 
 def size(options: Mapping[str, str], name: str) -> int | None:
     """An option in bytes, with a unit if it likes."""
-    return _counted(options, name, _UNITS, "give bytes from 1 on, as 4096, 64k or 8m")
+    return _counted(options, name, _UNITS, "give a number of bytes, such as 4096, 64k or 8m")
 
 
 def _counted(
@@ -119,7 +119,7 @@ def _counted(
 def _path(options: Mapping[str, str]) -> str:
     path = options.get("path", "")
     if not path:
-        raise _wrong("nobody said where the journal is", "give its directory to load()")
+        raise _wrong("the path of the journal is missing", "give its directory to load()")
     return path if "://" in path else str(Path(path).absolute())
 
 

@@ -41,7 +41,7 @@ class GoneError(WaystationError):
     """A file went away while it was read, since somebody compacts or removes files."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} went away while it was read; start the query again")
+        super().__init__(f"{path} was removed while it was read; start the query again")
 
 
 class PieceData(FileData):

@@ -65,7 +65,7 @@ OfNode: TypeAlias = Callable[[NodeData], Iterator[pa.Table]]
 
 
 def route_history(routes: DataFrame, nodes: DataFrame | None = None) -> DataFrame:
-    """Who was reached how at each node, from when to when (SP-1).
+    """The routing entries of each node with their periods of validity (SP-1).
 
     `nodes` tells when incarnations began and stopped; frames of `read_journal` know it already.
 
@@ -83,7 +83,7 @@ def route_history(routes: DataFrame, nodes: DataFrame | None = None) -> DataFram
 
 
 def subscription_history(subscriptions: DataFrame, nodes: DataFrame | None = None) -> DataFrame:
-    """Who was subscribed to what at each node, from when to when (SP-2).
+    """The subscriptions at each node with their periods of validity (SP-2).
 
     ```text
     pipeline.subscription_history(journal.subscriptions).where("valid_to is null").show()
@@ -109,7 +109,7 @@ def _history(
 
 
 def routing_table(history: DataFrame, at: str | datetime, node: str | None = None) -> DataFrame:
-    """The rows of a history that were valid at an instant: the routing tables of that moment.
+    """The rows of a history that were valid at a time: the routing tables at that time.
 
     Works for `subscription_history` as well.
 
@@ -132,7 +132,7 @@ def expected(
     *,
     hop_limit: int = HOP_LIMIT,
 ) -> DataFrame:
-    """What the rules say must have happened to each message that entered a node (SP-2).
+    """The outcome that the rules require for each message that entered a node (SP-2).
 
     ```text
     subscriptions = pipeline.subscription_history(journal.subscriptions)
@@ -140,9 +140,7 @@ def expected(
     ```
     """
     if hop_limit < 1:
-        raise LocalError(
-            f"the hop limit is {hop_limit}", rule="WK-11", hint="give a number from 1 on"
-        )
+        raise LocalError(f"invalid hop limit {hop_limit}", rule="WK-11", hint="give 1 or more")
 
     def work(data: NodeData) -> Iterator[pa.Table]:
         messages = data.coded_events(MESSAGES)
@@ -171,7 +169,7 @@ expected_deliveries = expected
 
 
 def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = None) -> DataFrame:
-    """What must have happened against what did, one row for each recipient.
+    """Compare expected with actual outcomes, one row per recipient.
 
     With `routes`, also each put that a node took or refused otherwise than the rules say; with
     frames straight from `read_journal` these are there in any case.
@@ -237,7 +235,7 @@ def _same_journal(*frames: tuple[DataFrame, str]) -> Journal | None:
 
 
 def traces(messages: DataFrame, *, paths: bool = True) -> DataFrame:
-    """The way of each message over all nodes. The rows of a message are brought together by its id.
+    """The path of each message over all nodes, from its rows, grouped by its id.
 
     Without `paths` the column `path` is null, and nothing is built for it.
 
@@ -273,7 +271,7 @@ def _trace_partitions(messages: DataFrame) -> int:
 
 
 def health(messages: DataFrame, *, window: float = 60.0) -> DataFrame:
-    """Outcomes by node and window of so many seconds: how many, how large, and how long they took.
+    """Outcomes by node and time window (in seconds): their number, size and latency.
 
     ```text
     pipeline.health(journal.messages, window=300).orderBy("window_start").show()
@@ -281,7 +279,7 @@ def health(messages: DataFrame, *, window: float = 60.0) -> DataFrame:
     """
     width = round(window * 1_000_000)
     if width < 1:
-        raise LocalError(f"the window is {window} s", rule="SP-1", hint="give seconds above 0")
+        raise LocalError(f"invalid window {window} s", rule="SP-1", hint="give seconds above 0")
 
     def together(found: Iterator[pa.Table]) -> Iterator[pa.Table]:
         for tallies in sums(found):
@@ -330,7 +328,7 @@ def _of_messages(
 
 
 def rejects(journal: Journal) -> DataFrame:
-    """What could not be read: files and rows, and why (SP-5).
+    """The files and rows that could not be read, and why (SP-5).
 
     ```text
     pipeline.rejects(journal).groupBy("table", "problem").count().show()
@@ -338,7 +336,7 @@ def rejects(journal: Journal) -> DataFrame:
     """
     schema = BUILT["rejects"]
     strays = [
-        (stray.table, None, stray.path, None, "it lies in no directory node=<name>")
+        (stray.table, None, stray.path, None, "it is not in a directory node=<name>")
         for stray in journal.listing.strays
     ]
 

@@ -165,7 +165,7 @@ def checked(name: str, frame: DataFrame) -> DataFrame:
             check_columns(name, found, node=True)
     except UnfitError as error:
         raise LocalError(
-            f"the frame for {name} does not fit: {error}",
+            f"invalid frame for {name}: {error}",
             rule="SP-1",
             hint="give the columns and types that docs/reference/tables.md lists",
         ) from None

@@ -12,30 +12,32 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.transports.transport import Link, LinkOwner
 
-UNSENT = 1_000
-"""So many messages wait in a link before its senders have to."""
-
 _NOWHERE = Route()
 
 
 class MemoryLink:
     """One end of a link."""
 
-    def __init__(self, network: MemoryNetwork, owner: LinkOwner, place: str) -> None:
+    def __init__(
+        self, network: MemoryNetwork, owner: LinkOwner, place: str, path: MemoryPath | None
+    ) -> None:
         self.place = place
-        self._network = network
+        self.path = path
         self.owner = owner
         self.peer: MemoryLink | None = None
-        self._outbox: list[Message] = []
+        self.outbox: list[Message] = []
         self.inbox: list[Message] = []
+        self._network = network
         self._reading = True
         self._paused = False
         self._due = False
         self.closed = False
 
     def join(self, peer: MemoryLink) -> None:
-        """Make a pair of links."""
+        """Be one of two ends of a link."""
         self.peer, peer.peer = peer, self
+        self._network.add(self)
+        self._network.add(peer)
 
     def open(self) -> None:
         """Tell the owner."""
@@ -43,17 +45,17 @@ class MemoryLink:
         self.owner.answered()
 
     def send(self, message: Message) -> Reason | None:
-        """Take a message to the peer with the others of this turn."""
+        """Take a message to the peer, with the others of this turn."""
         if len(message.onward_route) < 2:
             return Reason.NO_ROUTE
         if len(message.payload) > self._network.limit:
             return Reason.TOO_LARGE
-        self._put(message.departed())
+        self.put(message.departed())
         return None
 
     def send_control(self, payload: bytes) -> None:
         """Take a payload to the peer's session."""
-        self._put(Message(_NOWHERE, _NOWHERE, payload))
+        self.put(Message(_NOWHERE, _NOWHERE, payload))
 
     def pause_reading(self) -> None:
         """Hand in nothing more."""
@@ -66,12 +68,12 @@ class MemoryLink:
 
     def close(self) -> None:
         """Deliver what was taken, and end."""
-        self._move()
+        self.carry_over()
         self.end(None, "closed")
 
     def abort(self) -> None:
         """End at once."""
-        self._outbox.clear()
+        self.outbox.clear()
         self.end(Reason.TRANSPORT_DOWN, "aborted")
 
     def end(self, reason: Reason | None, detail: str) -> None:
@@ -79,24 +81,21 @@ class MemoryLink:
         for link in (self, self.peer):
             if link is not None and not link.closed:
                 link.closed = True
-                self._network.links.discard(link)
+                self._network.remove(link)
                 asyncio.get_running_loop().call_soon(link.finish, reason, detail)
-
-    def move(self) -> None:
-        """Bring along what waits: the way is free again."""
-        self.schedule()
 
     def finish(self, reason: Reason | None, detail: str) -> None:
         """Tell the owner of the end."""
         if reason is None:
-            self._hand_in()
+            self.hand_in()
         self.owner.closed(reason, detail)
 
-    def _put(self, message: Message) -> None:
+    def put(self, message: Message) -> None:
+        """Put a message with the others of this turn."""
         if not self.closed:
-            self._outbox.append(message)
+            self.outbox.append(message)
             self.schedule()
-            if len(self._outbox) >= UNSENT and not self._paused:
+            if len(self.outbox) >= self._network.unsent and not self._paused:
                 self._paused = True
                 self.owner.pause()
 
@@ -110,26 +109,27 @@ class MemoryLink:
         self._due = False
         if self.closed:
             return
-        self._hand_in()
-        if not self._network.frozen:
-            self._move()
+        self.hand_in()
+        if self.path is None or not self.path.frozen:
+            self.carry_over()
 
-    def _move(self) -> None:
-        """Carry messages over, as many as the other end has room for."""
+    def carry_over(self) -> None:
+        """Move messages to the other end, as many as it has room for."""
         peer = self.peer
         assert peer is not None
-        room = UNSENT - len(peer.inbox)
-        if self._outbox and room > 0:
-            peer.inbox += [_arrived(m, peer.owner) for m in self._outbox[:room]]
-            del self._outbox[:room]
+        room = self._network.unsent - len(peer.inbox)
+        if self.outbox and room > 0:
+            peer.inbox += [_arrived(m, peer.owner) for m in self.outbox[:room]]
+            del self.outbox[:room]
             peer.schedule()
-        if not self._outbox:
+        if not self.outbox:
             self.owner.sent()
-        if self._paused and len(self._outbox) < UNSENT // 2:
+        if self._paused and len(self.outbox) < self._network.unsent // 2:
             self._paused = False
             self.owner.resume()
 
-    def _hand_in(self) -> None:
+    def hand_in(self) -> None:
+        """Give the owner what arrived, unless it is not reading."""
         if self.inbox and self._reading:
             messages, self.inbox = self.inbox, []
             self.owner.received(messages)
@@ -150,48 +150,19 @@ class _Listener:
         self._network.listeners.pop(self.place, None)
 
 
-class MemoryNetwork:
-    """The places of a test, and what goes wrong between them. It is a FaultyPath to itself."""
+class MemoryPath:
+    """A way to a listener in memory, on which faults can be injected (a FaultyPath).
 
-    def __init__(self, *, limit: int = 16 * 1024 * 1024) -> None:
-        self.limit = limit
-        self.frozen = False
-        self.listeners: dict[str, Callable[[], LinkOwner | None]] = {}
+    It has a place of its own. Links that are dialled there lead to the listener, and suffer the
+    faults; links that are dialled to the listener's own place do not.
+    """
+
+    def __init__(self, place: str, target: str) -> None:
+        self.place = place
+        self.target = target
         self.links: set[MemoryLink] = set()
-        self.place = ""
-        self._refusing = False
-        self._places = 0
-
-    def transport(self) -> MemoryTransport:
-        """A transport of this network."""
-        return MemoryTransport(self)
-
-    @asynccontextmanager
-    async def path(self, target: str) -> AsyncIterator[MemoryNetwork]:
-        """The faulty path to a listener."""
-        self.place = target
-        yield self
-        self.thaw()
-        self.refuse(refuse=False)
-
-    def new_place(self) -> str:
-        """A place that nobody has."""
-        self._places += 1
-        return f"place-{self._places}"
-
-    def dial(self, place: str, owner: LinkOwner) -> MemoryLink:
-        """Open a link."""
-        accept = self.listeners.get(place)
-        far_owner = None if accept is None or self._refusing or self.frozen else accept()
-        if far_owner is None:
-            raise ConnectionRefusedError(f"{place}: nobody listens")
-        here = MemoryLink(self, owner, place)
-        there = MemoryLink(self, far_owner, self.new_place())
-        here.join(there)
-        self.links |= {here, there}
-        there.open()
-        here.open()
-        return here
+        self.frozen = False
+        self.refusing = False
 
     def cut(self) -> None:
         """Break every link."""
@@ -210,11 +181,81 @@ class MemoryNetwork:
         """Let everything through."""
         self.frozen = False
         for link in list(self.links):
-            link.move()
+            link.schedule()
 
     def refuse(self, *, refuse: bool) -> None:
         """Refuse new links, or no longer."""
-        self._refusing = refuse
+        self.refusing = refuse
+
+
+class MemoryNetwork:
+    """A network in memory, with places to listen at and paths on which things go wrong.
+
+    A link carries payloads of at most `limit` bytes, and has at most `unsent` messages waiting in
+    each direction before its senders have to wait. `make_link` makes each end of a link.
+    """
+
+    def __init__(
+        self,
+        *,
+        limit: int = 16 * 1024 * 1024,
+        unsent: int = 1_000,
+        make_link: type[MemoryLink] = MemoryLink,
+    ) -> None:
+        self.limit = limit
+        self.unsent = unsent
+        self.listeners: dict[str, Callable[[], LinkOwner | None]] = {}
+        self.links: set[MemoryLink] = set()
+        self._make_link = make_link
+        self._paths: dict[str, MemoryPath] = {}
+        self._places = 0
+
+    def transport(self) -> MemoryTransport:
+        """A transport of this network."""
+        return MemoryTransport(self)
+
+    @asynccontextmanager
+    async def path(self, target: str) -> AsyncIterator[MemoryPath]:
+        """A faulty path to the listener at a place."""
+        path = MemoryPath(self.new_place(), target)
+        self._paths[path.place] = path
+        try:
+            yield path
+        finally:
+            del self._paths[path.place]
+            path.cut()
+
+    def new_place(self) -> str:
+        """A place that nobody has."""
+        self._places += 1
+        return f"place-{self._places}"
+
+    def dial(self, place: str, owner: LinkOwner) -> MemoryLink:
+        """Open a link."""
+        path = self._paths.get(place)
+        blocked = path is not None and (path.refusing or path.frozen)
+        accept = None if blocked else self.listeners.get(path.target if path else place)
+        far_owner = None if accept is None else accept()
+        if far_owner is None:
+            raise ConnectionRefusedError(f"{place}: nobody listens")
+        here = self._make_link(self, owner, place, path)
+        there = self._make_link(self, far_owner, self.new_place(), path)
+        here.join(there)
+        there.open()
+        here.open()
+        return here
+
+    def add(self, link: MemoryLink) -> None:
+        """Count an end of a link."""
+        self.links.add(link)
+        if link.path is not None:
+            link.path.links.add(link)
+
+    def remove(self, link: MemoryLink) -> None:
+        """Count an end of a link no longer."""
+        self.links.discard(link)
+        if link.path is not None:
+            link.path.links.discard(link)
 
 
 class MemoryTransport:
@@ -230,7 +271,7 @@ class MemoryTransport:
         if place == "any":
             place = self._network.new_place()
         if place in self._network.listeners:
-            raise OSError(f"{place}: somebody listens there already")
+            raise OSError(f"{place}: already in use")
         self._network.listeners[place] = accept
         return _Listener(self._network, place)
 

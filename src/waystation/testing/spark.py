@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from waystation.errors import LocalError
-from waystation.testing.minded import minded
+from waystation.testing.end_with_parent import end_with_parent
 
 LOOPBACK: Final = "127.0.0.1"
 START_SECONDS: Final = 120.0
@@ -44,7 +44,7 @@ class SparkProcess:
         self._log = log
         with log.open("wb") as output:
             self._process = subprocess.Popen(  # noqa: S603 - a program of PySpark's own
-                minded(command, by=signal.SIGKILL),
+                end_with_parent(command, by=signal.SIGKILL),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

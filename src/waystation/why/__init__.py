@@ -1,12 +1,12 @@
-"""Why a message went where it went: one message, explained from the journal (OB).
+"""Explains one message from the journal: where it went, and why (OB).
 
-No Spark: file statistics say where the message is not, and only the rows about it are read. The
-rules are asked of the core itself, which is what the live nodes asked.
+No Spark: file statistics rule most files out, and only the rows about the message are read. What
+the rules say is computed by the core, the same code that the live nodes ran.
 """
 
-import waystation.journal  # noqa: F401 - it says what to install
-from waystation.why.account import Account, Decision, Hop, Step
+import waystation.journal  # noqa: F401 - raises an error that says what to install
 from waystation.why.explain import explain
-from waystation.why.telling import tell
+from waystation.why.explanation import Decision, Explanation, Hop, Step
+from waystation.why.text import explanation_lines
 
-__all__ = ["Account", "Decision", "Hop", "Step", "explain", "tell"]
+__all__ = ["Decision", "Explanation", "Hop", "Step", "explain", "explanation_lines"]

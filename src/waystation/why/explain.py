@@ -1,7 +1,7 @@
-"""From rows to reasons: what the rules say of each hop, and the nearest explanation.
+"""From rows to an explanation: what the rules say of each hop, and the likely cause of a drop.
 
-The tables of a node are rebuilt from its journal with the core's own code, up to the instant at
-which the message came in, for as much as the message is about.
+The routing table and subscriptions of a node are rebuilt from its journal by the core's own code,
+up to the moment when the message arrived, as far as they concern the message.
 """
 
 from __future__ import annotations
@@ -18,31 +18,29 @@ from waystation.core.outcome import Outcome, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
-from waystation.why.account import Account, Decision, Hop, Step
-from waystation.why.evidence import Evidence, Row
+from waystation.why.explanation import Decision, Explanation, Hop, Step
+from waystation.why.lookup import MessageLookup, Row
 
 _SECOND = 1_000_000
 
 
-def explain(journal: Path, message_id: str) -> Account:
-    """Find out all that a journal says of a message; raises LocalError when it says nothing."""
-    evidence = Evidence(journal)
-    rows = evidence.message(message_id)
+def explain(journal: Path, message_id: str) -> Explanation:
+    """Explain a message from a journal; raises LocalError if the journal does not have it."""
+    lookup = MessageLookup(journal)
+    rows = lookup.message(message_id)
     if not rows:
-        unreadable = f" ({len(evidence.problems)} files could not be read)" * bool(
-            evidence.problems
-        )
+        unreadable = f" ({len(lookup.problems)} files could not be read)" * bool(lookup.problems)
         raise LocalError(
-            f"no node of this journal ever had the message {message_id}{unreadable}",
+            f"the journal has no message {message_id}{unreadable}",
             rule="OB-4",
-            hint="check the id, the directory, and whether the journal keeps a sample only",
+            hint="check the id, the directory, and whether the journal keeps only a sample",
         )
-    hops = tuple(_Hop(evidence, entry).told() for entry in _entries(rows))
-    return Account(message_id, hops, summary(hops), tuple(_remarks(evidence, hops)))
+    hops = tuple(_Hop(lookup, entry).described() for entry in _entries(rows))
+    return Explanation(message_id, hops, summary(hops), tuple(_remarks(lookup, hops)))
 
 
 def _entries(rows: list[Row]) -> list[list[Row]]:
-    """The rows of each time that the message came into a node."""
+    """The rows grouped by each arrival of the message at a node."""
     entries: dict[tuple[str, int, int], list[Row]] = {}
     for row in rows:
         key = (row["node"], row["incarnation"], row["received_at"])
@@ -51,10 +49,10 @@ def _entries(rows: list[Row]) -> list[list[Row]]:
 
 
 class _Hop:
-    """One entry of the message into one node."""
+    """One arrival of the message at one node."""
 
-    def __init__(self, evidence: Evidence, rows: list[Row]) -> None:
-        self._evidence = evidence
+    def __init__(self, lookup: MessageLookup, rows: list[Row]) -> None:
+        self._evidence = lookup
         self._rows = rows
         first = rows[0]
         self._node: str = first["node"]
@@ -66,7 +64,7 @@ class _Hop:
         self._expiry: int | None = first["expiry"]
         self._history: dict[str, list[Row]] = {}
 
-    def told(self) -> Hop:
+    def described(self) -> Hop:
         decisions = self._decisions()
         steps = tuple(
             Step(row["at"], row["outcome"], row["reason"], row["next_hop"], row["recipient"])
@@ -149,7 +147,7 @@ class _Hop:
         )
 
     def _since(self, participant: str, entry: RoutingEntry) -> int | None:
-        """When the entry got the address that it had."""
+        """When the routing entry got its address."""
         puts = list(self._before(self._history.get(participant, ())))
         since = None
         for row in reversed(puts):
@@ -159,7 +157,7 @@ class _Hop:
                 since = row["at"]
         return since
 
-    # The nearest explanation
+    # The likely cause
 
     def _explanation(self, steps: tuple[Step, ...]) -> str | None:
         reasons = [step.reason for step in steps if step.reason is not None]
@@ -177,7 +175,7 @@ class _Hop:
     def _why_no_route(self) -> str:
         name = _name(self._onward[0]) if self._onward else None
         if name is None:
-            return "it had nowhere to go: its onward route was empty"
+            return "its onward route was empty"
         history = self._history.get(name, [])
         before = [row for row in self._before(history) if row["accepted"]]
         after = [row for row in history if row["at"] > self._received and row["kind"] == "put"]
@@ -193,11 +191,11 @@ class _Hop:
 
     def _why_unknown(self, name: str, comes: bool) -> str:
         if comes:
-            return f"nobody here was called {name} yet"
+            return f"{name} was not known here yet"
         known = self._evidence.participants(self._node, self._incarnation)
         close = get_close_matches(name, sorted(known), 3)
         alike = f"; the closest names are {', '.join(close)}" if close else ""
-        return f"nobody here was ever called {name}{alike}"
+        return f"{name} was never known here{alike}"
 
     def _why_no_subscriber(self) -> str:
         id = self._multicast_id or ""
@@ -215,39 +213,39 @@ class _Hop:
             trial.subscribe(pattern, pattern)
         gone = trial.match(id)
         if gone:
-            return f"nobody subscribed at that moment; {gone[0]} did before or after"
+            return f"there was no subscriber at that time; {gone[0]} subscribed before or after"
         current = subscriptions.patterns()
         if not current:
-            return "nobody here subscribed to anything"
+            return "there were no subscriptions at this node"
         close = sorted(current, key=lambda pattern: -_alike(pattern, id))[:3]
         return f"no subscription matches {id}; the closest are {', '.join(close)}"
 
     def _why_expired(self) -> str:
         if self._expiry is None:
-            return "its time was over"
+            return "it had expired"
         late = self._rows[-1]["at"] - self._expiry
         if self._received >= self._expiry:
-            return f"its time was over {span(self._received - self._expiry)} before it came in"
+            return f"it had expired {span(self._received - self._expiry)} before it arrived"
         waited = self._rows[-1]["at"] - self._received
-        return f"it waited here for {span(waited)}; its time was over {span(late)} before the end"
+        return f"it waited here for {span(waited)} and expired {span(late)} before it was dropped"
 
     def _why_hop_limit(self) -> str:
-        return f"it came round: its way back has {len(self._back)} addresses"
+        return f"it went in a loop: its return route has {len(self._back)} addresses"
 
 
 REASONS = {
-    "QUEUE_FULL": "whoever should have got it had no room, and its sender did not wait",
-    "TRANSPORT_DOWN": "the connection was down before it was written",
-    "REFUSED": "the node did not want it: an access rule, a missing token, or it was closing",
+    "QUEUE_FULL": "the receiver's queue was full, and the sender did not wait",
+    "TRANSPORT_DOWN": "the connection was lost before it was written",
+    "REFUSED": "the node refused it: an access rule, a missing token, or the node was closing",
     "FAILED": "the worker that got it raised an exception; the node's log has it",
-    "TOO_LARGE": "it is larger than the transport carries",
-    "MALFORMED": "it was not what its format says",
-    "UNKNOWN_TYPE": "no transport of the node goes to an address of that type",
+    "TOO_LARGE": "it is larger than the transport allows",
+    "MALFORMED": "it was not valid in its format",
+    "UNKNOWN_TYPE": "the node has no transport for an address of that type",
 }
 
 
 def summary(hops: tuple[Hop, ...]) -> str:
-    """How it ended, in a line."""
+    """A one-line summary of the outcome."""
     last = hops[-1]
     step = last.steps[-1]
     delivered = [
@@ -264,18 +262,18 @@ def summary(hops: tuple[Hop, ...]) -> str:
     if step.outcome == Outcome.QUEUED:
         return f"still waiting at {last.node} when the journal ends"
     return (
-        f"last seen at {last.node}, which sent it to {step.next_hop}; no journal here says that it "
-        "arrived"
+        f"last seen at {last.node}, which sent it to {step.next_hop}; no journal here shows "
+        "that it arrived"
     )
 
 
-def _remarks(evidence: Evidence, hops: tuple[Hop, ...]) -> Iterable[str]:
+def _remarks(lookup: MessageLookup, hops: tuple[Hop, ...]) -> Iterable[str]:
     for node in dict.fromkeys(hop.node for hop in hops):
-        life = evidence.life(node)
+        life = lookup.life(node)
         lost = sum(row["lost"] or 0 for row in life if row["kind"] == "lost")
         if lost:
-            yield f"the journal of {node} lost {lost} records; something may be missing here"
-    yield from evidence.problems
+            yield f"the journal of {node} lost {lost} records, so this may be incomplete"
+    yield from lookup.problems
 
 
 def _agree(steps: tuple[Step, ...], decisions: tuple[Decision, ...]) -> bool:
@@ -320,7 +318,7 @@ def _alike(pattern: str, id: str) -> int:
 
 
 def span(microseconds: int) -> str:
-    """A time span as people say it.
+    """A duration in seconds or milliseconds.
 
     >>> span(1_200_000), span(850), span(90_000_000)
     ('1.2 s', '0.85 ms', '90 s')

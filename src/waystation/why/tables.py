@@ -1,4 +1,4 @@
-"""The same account from the tables that the pipeline built, where Spark has replayed it all."""
+"""Explains a message from the tables that the pipeline built, instead of the journal."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import pyarrow.dataset as ds
 
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
-from waystation.why.account import Account, Decision, Hop, Step
 from waystation.why.explain import REASONS, span, summary
+from waystation.why.explanation import Decision, Explanation, Hop, Step
 
 Row = dict[str, Any]
 
 
-def explain_from_tables(tables: Path, message_id: str) -> Account:
-    """Find out all that built tables say of a message."""
+def explain_from_tables(tables: Path, message_id: str) -> Explanation:
+    """Explain a message from built tables; raises LocalError if they do not have it."""
     found = _rows(tables, "traces", pc.field("message_id") == message_id)
     if not found:
         raise LocalError(
-            f"the traces in {tables} hold no message {message_id}",
+            f"the traces in {tables} have no message {message_id}",
             rule="OB-4",
-            hint="check the id, and whether the tables were built from the journal that has it",
+            hint="check the id, and that the tables were built from the right journal",
         )
     expected = _rows(tables, "expected", pc.field("message_id") == message_id)
     judged = _rows(tables, "audit", pc.field("message_id") == message_id)
     told = [
-        _Hop(tables, node, list(path), expected, judged).told()
+        _Hop(tables, node, list(path), expected, judged).described()
         for node, path in groupby(found[0]["path"], key=lambda step: step["node"])
     ]
-    # A node may be told what became of a message after the next one has dealt with it.
+    # A node may record an outcome after the next node has recorded its own.
     hops = tuple(sorted(told, key=lambda hop: hop.received_at))
-    return Account(message_id, hops, summary(hops), tuple(_remarks(found[0], hops)))
+    return Explanation(message_id, hops, summary(hops), tuple(_remarks(found[0], hops)))
 
 
 class _Hop:
-    """The message in one node, as the tables tell it."""
+    """One arrival of the message at one node, from the tables."""
 
     def __init__(
         self, tables: Path, node: str, path: list[Row], expected: list[Row], judged: list[Row]
@@ -54,7 +54,7 @@ class _Hop:
         self._expected = [row for row in here if row["at"] == latest]
         self._judged = [row for row in judged if row["node"] == node]
 
-    def told(self) -> Hop:
+    def described(self) -> Hop:
         steps = tuple(
             Step(step["at"], step["outcome"], step["reason"], step["next_hop"], None)
             for step in self._path
@@ -123,7 +123,7 @@ def _rows(tables: Path, table: str, wanted: pc.Expression) -> list[Row]:
     directory = tables / table
     if not directory.is_dir():
         raise LocalError(
-            f"there is no table {table} in {tables}",
+            f"{tables} has no table {table}",
             rule="OB-4",
             hint="build the tables with `waystation pipeline build`",
         )
@@ -142,7 +142,7 @@ def _rows(tables: Path, table: str, wanted: pc.Expression) -> list[Row]:
 
 
 def _with_instants(schema: pa.Schema, unit: pa.DataType) -> pa.Schema:
-    """The schema with another type for instants, also within lists."""
+    """The schema with another timestamp type, also within lists."""
     return pa.schema([pa.field(field.name, _retyped(field.type, unit)) for field in schema])
 
 
@@ -160,7 +160,7 @@ def _remarks(trace: Row, hops: tuple[Hop, ...]) -> list[str]:
     remarks = []
     ended = hops[-1].steps[-1].outcome in (Outcome.DELIVERED, Outcome.DROPPED)
     if trace["looped"]:
-        remarks.append("it came into the same node twice on the same way: a loop")
+        remarks.append("it arrived twice at the same node along the same route: a loop")
     if not trace["complete"] and not ended:
-        remarks.append("no node says how it ended")
+        remarks.append("no node recorded a final outcome")
     return remarks

@@ -1,1 +1,1 @@
-"""Foreign formats: bytes to values and back, one file each, pure, bounded and incremental."""
+"""Codecs for the formats of other systems, one file each: pure, bounded and incremental."""

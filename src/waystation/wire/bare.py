@@ -1,14 +1,16 @@
-"""Ockam's older body in BARE, which its WebSocket peers still speak: messages to bytes and back.
+"""Ockam's older message format in BARE, which its WebSocket peers still use.
 
-One binary WebSocket message is one body: no preface and no length. Nothing here opens a connection;
-the format of TCP and UDP, and the tracing text that both formats share, stand in ockam.py.
+One binary WebSocket message is one body, without preface and length. Nothing here opens a
+connection. The format of TCP and UDP, and the tracing text that both formats share, are in
+ockam.py.
 
     version u8 | onward route | return route | payload | tracing, an option
     route = count, addresses    address = type u8, data    data = length, bytes
 
-Counts and lengths are ULEB128 numbers of at most 64 bits. Written is version 1 without the option
-when there is no tracing, and version 2 with it otherwise: Rust reads both, and so does Elixir,
-which takes nothing after a version 1. Read is also what Rust writes, the option after a version 1.
+Counts and lengths are ULEB128 numbers of at most 64 bits. The encoder writes version 1 without the
+option if there is no tracing, and version 2 with it otherwise: Rust reads both, and so does Elixir,
+which accepts nothing after a version 1. The decoder also reads what Rust writes, the option after a
+version 1.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _TRACED: Final = 2
 
 
 def encode(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
-    """The body of a message.
+    """Encode a message.
 
     >>> encode(Message(Route.parse("echoer"), Route.parse("app"), b"hi")).hex(" ", -4)
     '01010006 6563686f 65720100 03617070 026869'
@@ -41,7 +43,7 @@ def encode(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
         raise LocalError(
             f"message {message} has no onward route",
             rule="AD-6",
-            hint="drop it, or send HEARTBEAT if that is meant",
+            hint="drop it, or send HEARTBEAT",
         )
     if not isinstance(message.payload, bytes):
         raise LocalError(
@@ -65,7 +67,7 @@ def encode(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
 
 
 def decode(body: bytes | bytearray | memoryview, *, limit: int = FRAME_LIMIT) -> Message:
-    """The message of a whole body; HEARTBEAT if its onward route is empty.
+    """Decode a complete body; HEARTBEAT if its onward route is empty.
 
     >>> print(decode(bytes.fromhex("01 01 00 066563686f6572 01 00 03617070 026869")))
     0#echoer | 0#app | 2 B
@@ -102,7 +104,7 @@ def _number(value: int) -> bytes:
 
 
 def _write_route(parts: list[bytes], route: Route) -> None:
-    addresses = Route.of(route.addresses).addresses  # which counts them
+    addresses = Route.of(route.addresses).addresses  # checks their number
     parts.append(_number(len(addresses)))
     for address in addresses:
         kind, data = address.type, address.data
@@ -123,7 +125,7 @@ def _read_number(body: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         digit, at = _read_byte(body, at)
-        if shift == 63 and digit != 1:  # so the tenth digit is the last
+        if shift == 63 and digit != 1:  # the tenth digit is the last
             raise _wrong("a number has more than 64 bits", at - 1)
         value |= (digit & 0x7F) << shift
         if digit < 0x80:
@@ -132,7 +134,7 @@ def _read_number(body: bytes, at: int) -> tuple[int, int]:
 
 
 def _read_extent(body: bytes, at: int) -> tuple[int, int]:
-    """Where the data begin whose length stands here, and where they end."""
+    """Read a length; return the start and the end of the data after it."""
     size, at = _read_number(body, at)
     if size > len(body) - at:
         raise _wrong("the bytes end too early", at)
@@ -171,7 +173,7 @@ def _read_option(body: bytes, at: int) -> str:
     try:
         return short_text(body, at, end)
     except UnicodeDecodeError:
-        raise _wrong("the tracing is no UTF-8", start + 1) from None
+        raise _wrong("the tracing is not UTF-8", start + 1) from None
 
 
 def _wrong(problem: str, at: int, *, too_large: bool = False) -> DecodeError:

@@ -1,12 +1,12 @@
 """The hello of a session (AD-3), and the proof that both sides know the same token.
 
-Both sides send a Hello at once and wait for nothing, so a session costs no round trip. With a
-shared token each side then proves that it knows it: the HMAC of both nonces. The token itself never
-travels, and neither side trusts the other before its proof. An implementation that does not know
-these payloads takes them for heartbeats and sends no Hello: it is admitted where no token is
-required, and only there.
+Both sides send a Hello at once, without waiting, so a session costs no round trip. With a shared
+token each side then proves that it knows the token, by an HMAC of both nonces. The token itself is
+never sent, and neither side trusts the other before its proof. An implementation that does not know
+these payloads treats them as heartbeats and sends no Hello: it is admitted only where no token is
+required.
 
-Pure: nonces and tokens come in as arguments. The payloads are JSON objects.
+Pure: nonces and tokens are arguments. The payloads are JSON objects.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import msgspec
 from waystation.errors import RemoteError, quote
 
 PAYLOAD_LIMIT: Final = 64 * 1024
-"""Bytes that a payload for the session itself has at most."""
+"""Maximum size of a payload for the session itself, in bytes."""
 
 NAME_LIMIT: Final = 255
-"""Characters that the name of a node has at most."""
+"""Maximum length of a node's name, in characters."""
 
 PROOF_PURPOSE: Final = b"waystation session 1 "
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
-    """A peer's name, its address types, and how often it sends a heartbeat when idle."""
+    """A peer's name, its address types, and the interval of its heartbeats."""
 
     node: str
     types: dict[str, int]
@@ -52,8 +52,8 @@ _encode: Final = msgspec.json.Encoder().encode
 class Greeting:
     """The greeting of one session, from one side.
 
-    `admitted` says that the peer has proven all that it has to, and `peer` is what it told of
-    itself. Whatever else the two sides agree on before they open belongs here.
+    `admitted` says that the peer has proven all that is required, and `peer` is its Hello. Whatever
+    else the two sides agree on before the session opens belongs here.
 
     >>> a, b = (Hello(name, {"tcp": 1}, nonce=f"nonce {name}", token=True) for name in "ab")
     >>> here = Greeting(a, b"secret", initiator=True)
@@ -76,11 +76,11 @@ class Greeting:
         self.admitted = token is None
 
     def first(self) -> bytes:
-        """The payload to send as soon as there is a link."""
+        """The first payload, to be sent as soon as there is a link."""
         return _encode(self._ours)
 
     def hear(self, payload: bytes) -> bytes | None:
-        """Take a payload from the peer; returns the answer. A RemoteError ends the link."""
+        """Handle a payload from the peer and return the answer; a RemoteError must end the link."""
         found = _read(payload)
         if isinstance(found, Hello):
             return self._hear_hello(found)
@@ -90,11 +90,11 @@ class Greeting:
 
     def _hear_hello(self, hello: Hello) -> bytes | None:
         if len(hello.node) > NAME_LIMIT:
-            raise RemoteError(f"node {quote(hello.node)} has a name that is too long")
+            raise RemoteError(f"node {quote(hello.node)} has too long a name")
         if self.peer is not None:
             raise RemoteError(f"node {quote(hello.node)} sent a second hello")
         if hello.token and self._token is None:
-            raise RemoteError(f"node {quote(hello.node)} requires a token, and none is set here")
+            raise RemoteError(f"node {quote(hello.node)} requires a token, but none is set here")
         self.peer = hello
         if self._token is None:
             return None
@@ -116,7 +116,7 @@ class Greeting:
 
 
 def _read(payload: bytes) -> Payload | None:
-    """The payload as a value, or None if it is of no kind that we know."""
+    """Decode a payload; None if it is of an unknown kind."""
     if len(payload) > PAYLOAD_LIMIT:
         raise RemoteError(f"a greeting of {len(payload)} bytes is too long")
     try:

@@ -1,10 +1,9 @@
 """The payloads between a leaf and its hub (RE-12, MC-8 .. MC-10).
 
-A leaf announces the participants that are reached through it and the broadcasts that each of them
-subscribes to, and withdraws both. It asks whether a participant can be reached through the hub. All
-of it goes in the payloads for the session itself, in order with the messages, so that an
-announcement holds for every message sent after it. Each payload is a JSON object; a long list goes
-in several.
+A leaf announces the participants that are reached through it and their subscriptions, and withdraws
+both. It also asks whether a participant can be reached through the hub. These payloads are for the
+session itself and stay in order with the messages, so that an announcement holds for every message
+sent after it. Each payload is a JSON object; a long list is split into several.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from waystation.core.expiry import NEVER, Expiry
 from waystation.core.routing import RoutingEntry
 
 ITEMS: Final = 256
-"""Participants or subscriptions in one payload, at most."""
+"""Maximum number of participants or subscriptions in one payload."""
 
 _T = TypeVar("_T")
 
@@ -27,7 +26,7 @@ Subscribed: TypeAlias = tuple[str, str]  # pattern, receiver
 
 
 class _Payload(msgspec.Struct, frozen=True, tag_field="waystation"):
-    """What all of them have in common."""
+    """Base class of all payloads."""
 
 
 class Announce(_Payload, frozen=True, tag="announce"):
@@ -57,7 +56,7 @@ class Unsubscribe(_Payload, frozen=True, tag="unsubscribe"):
 class Resolve(_Payload, frozen=True, tag="resolve"):
     """Asks whether a participant is reached through the receiver.
 
-    `asked` are the nodes that do not know it.
+    `asked` are the names of the nodes that do not know it.
     """
 
     number: int
@@ -73,7 +72,7 @@ class Resolved(_Payload, frozen=True, tag="resolved"):
 
 
 class Declined(_Payload, frozen=True, tag="declined"):
-    """Something that was announced is not accepted, and why."""
+    """An announcement was not accepted; says why."""
 
     why: str
 
@@ -85,7 +84,7 @@ encode: Final = msgspec.json.Encoder().encode
 
 
 def read(payload: bytes) -> Payload | None:
-    """The payload as a value, or None if it is of no kind that stands here.
+    """Decode a payload; None if it is of an unknown kind.
 
     >>> read(encode(Resolve(1, "truck-7")))
     Resolve(number=1, participant='truck-7', asked=[])
@@ -103,7 +102,7 @@ def read(payload: bytes) -> Payload | None:
 
 
 def participant_of(entry: RoutingEntry) -> Participant:
-    """An entry as it is announced."""
+    """A routing entry in the form in which it is announced."""
     expiry = entry.expiry
     return (entry.participant, entry.visible, None if expiry == NEVER else int(expiry))
 
@@ -114,6 +113,6 @@ def expiry_of(participant: Participant) -> Expiry:
 
 
 def in_payloads(items: Sequence[_T]) -> Iterator[list[_T]]:
-    """A long list in parts that fit into a payload each."""
+    """Split a list into parts that fit into one payload each."""
     for begin in range(0, len(items), ITEMS):
         yield list(items[begin : begin + ITEMS])

@@ -1,12 +1,12 @@
-"""What Java's data streams are made of: big-endian numbers, modified UTF-8, strings or null.
+"""The elements of Java's data streams: big-endian numbers, modified UTF-8, strings or null.
 
-Only what both generations of the JGroups formats share stands here, each way. No addresses and no
-messages: those belong to jgroups.py, jgroups2.py and jgroups5.py.
+Only what both generations of the JGroups formats share is here. Addresses and messages are in
+jgroups.py, jgroups2.py and jgroups5.py.
 
 Modified UTF-8 is UTF-8 with two twists: U+0000 is written C0 80, and a character beyond U+FFFF as
-the two surrogates of UTF-16 with three bytes each. We read exactly what a Java writer can write,
-so every text has one spelling. Java's own reader also takes a bare 00 byte, longer spellings of
-short characters and half a surrogate pair; nobody writes the first two, and the third could not
+the two surrogates of UTF-16 with three bytes each. We read exactly what a Java writer can write, so
+every text has one spelling. Java's own reader also takes a bare 00 byte, longer spellings of short
+characters and half a surrogate pair; no writer produces the first two, and the third could not
 leave this process in any other encoding, so all three are refused.
 """
 
@@ -21,13 +21,13 @@ from msgspec import Struct
 from waystation.errors import DecodeError, LocalError, quote
 
 MAX_UTF: Final = 0xFFFF
-"""No text is longer in modified UTF-8: its length is written in two bytes."""
+"""Maximum length of a text in modified UTF-8: its length has two bytes."""
 
 MAX_ITEMS: Final = 0x7FFF
-"""No list is longer: its length is a signed number in two bytes."""
+"""Maximum length of a list: its length is a signed number of two bytes."""
 
 WORTH_A_VIEW: Final = 4096
-"""So many bytes are better copied once, through `cut`; with fewer it is quicker to copy twice."""
+"""From this size on, copying once through `cut` is faster than copying twice."""
 
 _SHORT: Final = struct.Struct(">h")
 _UNSIGNED_SHORT: Final = struct.Struct(">H")
@@ -49,8 +49,8 @@ _WELL_FORMED: Final = re.compile(
 _BEYOND_THREE_BYTES: Final = re.compile("[\U00010000-\U0010ffff]")
 
 
-class Limits(Struct, frozen=True, gc=False):
-    """How much a peer may ask a decoder to hold. A length above is refused before it is believed.
+class FormatLimits(Struct, frozen=True, gc=False):
+    """Limits of a decoder. A length above a limit is refused before memory is allocated for it.
 
     `frame` bounds one whole frame or structure in bytes, payload included; `control` a frame of 5.x
     that is no MESSAGE; `string` one text in bytes, and likewise the extra data of one address.
@@ -59,7 +59,7 @@ class Limits(Struct, frozen=True, gc=False):
     routers know no limits; their members cut what they send into pieces of about 60 kB, their names
     are short, and their groups have less than 2,000 members.
 
-    >>> Limits(frame=1 << 20).string
+    >>> FormatLimits(frame=1 << 20).string
     4096
     """
 
@@ -69,13 +69,14 @@ class Limits(Struct, frozen=True, gc=False):
     control: int = 1 << 20
 
 
-DEFAULT_LIMITS: Final = Limits()
+DEFAULT_LIMITS: Final = FormatLimits()
 
 
 class IncompleteError(Exception):
-    """A cursor's stream ends too early: call again when the buffer holds `need` bytes.
+    """The stream of a cursor is incomplete: call again when the buffer has `need` bytes.
 
-    No fault of anybody, and so no WaystationError: decoders catch it, it never leaves this package.
+    This is not an error, and so not a WaystationError: decoders catch it, it never leaves this
+    package.
     """
 
     def __init__(self, need: int) -> None:
@@ -84,7 +85,7 @@ class IncompleteError(Exception):
 
 
 class Cursor:
-    r"""A place in a buffer that moves over one value after the other, and never past a bound.
+    r"""A position in a buffer that moves over one value after the other, and never past a bound.
 
     A cursor over a `whole` frame raises a DecodeError where its bytes end too early; one over a
     stream raises IncompleteError instead, as long as the structure stays below the limit.
@@ -114,7 +115,7 @@ class Cursor:
         buffer: bytes | bytearray,
         *,
         format: str,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: FormatLimits = DEFAULT_LIMITS,
         position: int = 0,
         end: int | None = None,
         whole: bool = True,
@@ -127,7 +128,7 @@ class Cursor:
         self.edge = len(buffer) if end is None else end  # no read goes past it
         self.base = 0  # how many bytes of the stream came before the buffer
         self.whole = whole
-        self.room = 2 * limits.items  # so many items may the structure's lists still hold
+        self.room = 2 * limits.items  # how many items the structure's lists may still have
 
     def at_end(self) -> bool:
         """Whether nothing is left."""
@@ -140,11 +141,11 @@ class Cursor:
         self.see()
 
     def see(self) -> None:
-        """Take notice of bytes that were added to the buffer."""
+        """Include bytes that were added to the buffer."""
         self.edge = min(len(self.buffer), self.start + self.limits.frame)
 
     def error(self, problem: str, at: int | None = None, *, too_large: bool = False) -> DecodeError:
-        """The error to raise for what stands here, or at another place in the buffer."""
+        """The error to raise for the current position, or for another one in the buffer."""
         offset = self.base + (self.position if at is None else at)
         return DecodeError(problem, format=self.format, offset=offset, too_large=too_large)
 
@@ -160,7 +161,7 @@ class Cursor:
         raise IncompleteError(need)
 
     def skip(self, size: int) -> int:
-        """Step over so many bytes, and say where they begin."""
+        """Skip bytes, and return the position where they start."""
         start = self.position
         stop = start + size
         if stop > self.edge:
@@ -176,13 +177,13 @@ class Cursor:
         return cut(self.buffer, start, start + size)
 
     def since(self, start: int) -> bytes:
-        """The bytes from an earlier position up to here, if they are no more than a text may be."""
+        """The bytes from an earlier position up to here, within the limit of a text."""
         if self.position - start > self.limits.string:
             raise self._too_much_extra(self.position - start, start)
         return bytes(self.buffer[start : self.position])
 
     def skip_extra(self, size: int) -> None:
-        """Step over extra data, which nobody waits for if there is more of it than may be."""
+        """Skip extra data; raises at once if it exceeds the limit."""
         if size > self.limits.string:
             raise self._too_much_extra(size, self.position)
         self.skip(size)
@@ -330,7 +331,7 @@ def encode_count(count: int) -> bytes:
 
 
 def moved(error: DecodeError, by: int = 0) -> DecodeError:
-    """The same error once more, to raise anew, at an offset that many bytes further on.
+    """A copy of an error, without traceback, with its offset shifted by some bytes.
 
     >>> moved(DecodeError("no such type", format="jgroups5", offset=4), by=100).offset
     104

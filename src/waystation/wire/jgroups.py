@@ -1,7 +1,7 @@
-"""What the two generations of JGroups' gossip-router formats share: above all, addresses as values.
+"""What the two generations of JGroups' gossip-router formats share: mainly addresses.
 
-How an address is written differs between the generations and stands in jgroups2.py and jgroups5.py;
-here is only what it means. No framing, no messages.
+The encoding of addresses differs between the generations and is in jgroups2.py and jgroups5.py. No
+framing and no messages here.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class PhysicalAddress(Struct, frozen=True, gc=False):
         match = _HOST_AND_PORT.fullmatch(text)
         if match is None:
             raise LocalError(
-                f"{quote(text)} is no physical address",
+                f"invalid physical address {quote(text)}",
                 rule="GR-2",
                 hint="write 127.0.0.1:7800, [::1]:7800 or [fe80::1%5]:7800",
             )
@@ -166,10 +166,10 @@ The keys of the three have 16, 2, 6 or 18, and 8 bytes: no key of one is a key o
 
 
 class KnownHeads:
-    """The heads of messages that a scan has read and found good, and need not read again.
+    """A cache of message heads that a scan has checked and need not check again.
 
-    Keep one for each connection. It is bounded: long heads are not kept at all, and when too many
-    have come together it starts anew. So a peer that makes up heads costs time, not memory.
+    Use one per connection. It is bounded: long heads are not cached, and a full cache is cleared.
+    So a peer that invents heads costs time, not memory.
 
     >>> known = KnownHeads()
     >>> known.add(b"head")
@@ -192,7 +192,7 @@ class KnownHeads:
             self.by_size = {len(head): {head}}
 
     def size_at(self, buffer: bytes | bytearray, position: int) -> int:
-        """How long the known head is that stands at this position; 0 if none does."""
+        """The length of the known head at this position; 0 if there is none."""
         for size, heads in self.by_size.items():
             if bytes(buffer[position : position + size]) in heads:
                 return size
@@ -213,7 +213,7 @@ def uuid_from_text(text: str) -> bytes:
         uuid = b""
     if len(uuid) != 16 or uuid_text(uuid) != text.lower():
         raise LocalError(
-            f"{quote(text)} is no UUID",
+            f"invalid UUID {quote(text)}",
             rule="LA-1",
             hint="write 8-4-4-4-12 hexadecimal digits",
         )
@@ -221,7 +221,7 @@ def uuid_from_text(text: str) -> bytes:
 
 
 def check_uuid(uuid: bytes) -> bytes:
-    """Return the UUID, or raise the LocalError that says what is wrong with it.
+    """Return the UUID; raise a LocalError if it is invalid.
 
     >>> check_uuid(b"short")
     Traceback (most recent call last):
@@ -257,7 +257,7 @@ def host_bytes(host: str) -> bytes:
         address = ip_address(host)
     except ValueError:
         raise LocalError(
-            f"host {quote(host)} is no IP address",
+            f"host {quote(host)} is not an IP address",
             rule="GR-2",
             hint="look the name up first; the format carries addresses, not names",
         ) from None
@@ -300,11 +300,11 @@ def _in_bytes(number: int, layout: struct.Struct, name: str) -> bytes:
 
 
 def written(value: object, encoders: Mapping[type, Callable[[Any], bytes]]) -> bytes:
-    """The bytes of a value, by the encoder of its class; whatever is wrong is a LocalError."""
+    """Encode a value with the encoder of its class; raises a LocalError if that fails."""
     encoder = encoders.get(type(value))
     if encoder is None:
         raise LocalError(
-            f"{quote(value)} is no value of this format",
+            f"{quote(value)} is not a value of this format",
             rule="GR-11",
             hint="give one of those that the decoders return",
         )
@@ -314,7 +314,7 @@ def written(value: object, encoders: Mapping[type, Callable[[Any], bytes]]) -> b
         raise
     except (TypeError, AttributeError, LookupError, ValueError, struct.error) as error:
         raise LocalError(
-            f"{quote(value)} holds what cannot be written: {error}",
+            f"{quote(value)} cannot be encoded: {error}",
             rule="GR-11",
             hint="give each field a value of its own type",
         ) from None

@@ -1,6 +1,6 @@
 """The gossip-router format of JGroups 2.10 to 2.12: bytes to values and back (GR-11).
 
-Only bytes and values live here: what a router does with a CONNECT is none of this file's business.
+Only bytes and values live here, not what a router does with a CONNECT.
 
 Nothing has a length in front: a client sends one structure of seven fields after the other, and
 only reading them tells where each ends. What a router sends is worse: the answer to CONNECT is one
@@ -42,8 +42,8 @@ from waystation.wire.java import (
     MAX_UTF,
     WORTH_A_VIEW,
     Cursor,
+    FormatLimits,
     IncompleteError,
-    Limits,
     cut,
     encode_count,
     encode_string,
@@ -223,7 +223,7 @@ def _skip_additional_data(cursor: Cursor) -> None:
 
 def _skip_payload_uuid(cursor: Cursor) -> None:
     _skip_additional_data(cursor)
-    cursor.string()  # read, because whoever gets this address next has to read it too
+    cursor.string()  # checked, because the receiver of this address has to read it too
 
 
 def _skip_additional_data_uuid(cursor: Cursor) -> None:
@@ -330,7 +330,7 @@ def _extra_bytes(kind: Kind, extra: bytes) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{quote(extra)} is no extra data of an address of kind {quote(kind)}",
+        f"{quote(extra)} is not valid extra data for an address of kind {quote(kind)}",
         rule="GR-11",
         hint="give what a decoder gave, or the plain() form",
     )
@@ -421,7 +421,7 @@ def _skip_view_payload(cursor: Cursor) -> None:
 
 def _skip_view(cursor: Cursor) -> _Steps[None]:
     # A merged view ends with the views that were merged, each of which may be merged itself. Laid
-    # out flat they are just so many views more to come.
+    # out flat they are just further views.
     to_come = 1
     while to_come:
         is_merge = yield from _whole(cursor, _read_view_head)
@@ -449,7 +449,7 @@ def _read_ping_data(cursor: Cursor) -> _Steps[PingData]:
 class _StreamDecoder(ABC, Generic[V]):
     """A stream of structures, in pieces of any size, to values."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: FormatLimits = DEFAULT_LIMITS) -> None:
         self.error: DecodeError | None = None
         self._buffer = bytearray()
         self._cursor = Cursor(self._buffer, format=FORMAT, limits=limits, whole=False)
@@ -466,7 +466,7 @@ class _StreamDecoder(ABC, Generic[V]):
 
     @property
     def needed(self) -> int:
-        """With fewer bytes than this nothing more can be read; with so many, none is read ahead."""
+        """Minimum number of bytes to feed for progress; feeding exactly these reads none ahead."""
         return self._need - len(self._buffer)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[V | Message]:
@@ -620,7 +620,7 @@ class AnswerDecoder(_StreamDecoder[Answer]):
             return ConnectAnswer(first == _CONNECT_OK)
         cursor.position = cursor.start
         if first not in _UNASKED:
-            raise cursor.error(f"{first} is no answer to a CONNECT")
+            raise cursor.error(f"{first} is not an answer to a CONNECT")
         return (yield from self._read_structure())
 
     def _read_members(self) -> _Steps[Members]:
@@ -738,7 +738,7 @@ def _view_bytes(view: bytes) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{quote(view)} is no view", rule="GR-11", hint="give what a decoder gave, or nothing"
+        f"invalid view {quote(view)}", rule="GR-11", hint="give what a decoder gave, or nothing"
     )
 
 
@@ -752,7 +752,7 @@ def _unknown_bytes(value: Unknown) -> bytes:
     except DecodeError:
         pass
     raise LocalError(
-        f"{quote(raw)} is no structure of type {quote(value.type)}",
+        f"{quote(raw)} is not a structure of type {quote(value.type)}",
         rule="GR-11",
         hint="give what a decoder gave",
     )
@@ -792,7 +792,7 @@ def encode(value: Request | Answer) -> bytes:
 
 # Many messages at once.
 
-_NO_LIMITS: Final = Limits(frame=_MAX_PAYLOAD, string=MAX_UTF, items=MAX_ITEMS)
+_NO_LIMITS: Final = FormatLimits(frame=_MAX_PAYLOAD, string=MAX_UTF, items=MAX_ITEMS)
 
 
 def read_head(head: bytes) -> MessageHead:
@@ -881,7 +881,7 @@ def scan(
     end: int,
     *,
     known: KnownHeads | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: FormatLimits = DEFAULT_LIMITS,
 ) -> tuple[list[Run], int, int]:
     r"""Find the whole MESSAGE structures at the beginning of a part of a buffer, and copy none.
 
@@ -923,7 +923,7 @@ def scan(
 
 
 def _read_new_head(
-    buffer: bytes | bytearray, position: int, end: int, limits: Limits
+    buffer: bytes | bytearray, position: int, end: int, limits: FormatLimits
 ) -> tuple[bytes, int]:
     """The head of the message that is here as a whole, and its end; no head if it is unusual."""
     end = min(end, position + limits.frame)
@@ -950,7 +950,7 @@ def _walk_known(
     position: int,
     end: int,
     known: KnownHeads,
-    limits: Limits,
+    limits: FormatLimits,
     runs: list[Run],
 ) -> int:
     """Step over whole messages with known heads of one size, and note their runs.

@@ -1,16 +1,16 @@
 """The gossip-router format of JGroups 5.x: frames to values and back, both directions (GR-11).
 
 Both directions carry the same frames: a length in four bytes, then one structure of that size; the
-length -5 alone says goodbye. Only bytes and values live here: what a router does with a REGISTER is
-none of this file's business. Releases from 4.0 on write the same REGISTER, UNREGISTER, GET_MBRS and
+length -5 alone says goodbye. Only bytes and values live here, not what a router does with a
+REGISTER. Releases from 4.0 on write the same REGISTER, UNREGISTER, GET_MBRS and
 MESSAGE; before 5.2.6 the number of SUSPECT was that of HEARTBEAT.
 
 Where the two modes of the real router disagree, and in what it leaves open, this is what we do:
 
-- The length is believed, as in its NIO mode. A structure that ends before or after its frame is
+- The length is trusted, as in its NIO mode. A structure that ends before or after its frame is
   malformed, without exception; so is a length below 1 other than -5.
 - A frame of an unknown type is skipped by its length and reported as Unknown.
-- A frame with an address of an unknown class is malformed: nobody can say where the address ends.
+- A frame with an address of an unknown class is malformed, since its length is unknown.
 - Every presence byte but 1 means null, every negative count means an empty list.
 - Fields that a type does not use are read, and then forgotten.
 
@@ -34,7 +34,7 @@ from waystation.wire.java import (
     MAX_ITEMS,
     MAX_UTF,
     Cursor,
-    Limits,
+    FormatLimits,
     encode_count,
     encode_string,
     moved,
@@ -70,7 +70,7 @@ _WITH_MEMBERS: Final = frozenset({_GET_MBRS_RSP, _GET_MBRS_RSP_LAST})
 _LENGTH: Final = struct.Struct(">i")
 _GOODBYE_LENGTH: Final = -5
 _MAX_LENGTH: Final = 0x7FFF_FFFF
-_STEADY: Final = 3  # so many neighbours of one size, and the next ones are guessed to have it too
+_STEADY: Final = 3  # after this many neighbours of one size, the next ones are guessed to have it
 
 
 class PingData(Struct, frozen=True, gc=False):
@@ -213,7 +213,7 @@ def _skip_extended(cursor: Cursor) -> None:
 
 def _skip_site(cursor: Cursor) -> None:
     _skip_extended(cursor)
-    cursor.string()  # read, because whoever gets this address next has to read it too
+    cursor.string()  # checked, because the receiver of this address has to read it too
     cursor.string()
 
 
@@ -338,7 +338,7 @@ def _ping_data_bytes(data: PingData) -> bytes:
 
 # Frames to values.
 
-_HEAD_LIMITS: Final = Limits(string=MAX_UTF, items=MAX_ITEMS)
+_HEAD_LIMITS: Final = FormatLimits(string=MAX_UTF, items=MAX_ITEMS)
 
 
 def _read_message_head(cursor: Cursor) -> MessageHead:
@@ -369,7 +369,7 @@ def _read_head(head: bytes) -> MessageHead:
 _read_short_head: Final = lru_cache(maxsize=1024)(_read_head)  # few are in use at a time
 
 
-def _frame_end(buffer: bytes | bytearray, position: int, limits: Limits) -> int:
+def _frame_end(buffer: bytes | bytearray, position: int, limits: FormatLimits) -> int:
     """Where the frame ends that begins here; its length is there, and is not yet trusted."""
     length: int = _LENGTH.unpack_from(buffer, position)[0]
     if 0 < length <= limits.frame:
@@ -382,7 +382,7 @@ def _frame_end(buffer: bytes | bytearray, position: int, limits: Limits) -> int:
     raise DecodeError(f"the length of a frame is {length}", format=FORMAT, offset=position)
 
 
-def _check_control(buffer: bytes | bytearray, start: int, end: int, limits: Limits) -> None:
+def _check_control(buffer: bytes | bytearray, start: int, end: int, limits: FormatLimits) -> None:
     """Only a MESSAGE may be as long as a frame may be; the type is there."""
     length = end - start - 4
     if length > limits.control and buffer[start + 4] != _MESSAGE:
@@ -394,7 +394,7 @@ def decode(
     buffer: bytes | bytearray,
     start: int = 0,
     end: int | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: FormatLimits = DEFAULT_LIMITS,
 ) -> Value:
     r"""Decode the one frame that a buffer holds, or a part of it, with its length in front.
 
@@ -527,7 +527,7 @@ def _frame(
 def _unknown_frame(value: Unknown) -> bytes:
     if not _LAST_TYPE < value.type <= 255:
         raise LocalError(
-            f"{quote(value.type)} is no unknown type",
+            f"{quote(value.type)} is not an unknown type",
             rule="GR-11",
             hint=f"give {_LAST_TYPE + 1} to 255, or a value of the type's own class",
         )
@@ -577,7 +577,7 @@ def scan(
     end: int,
     *,
     known: KnownHeads | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: FormatLimits = DEFAULT_LIMITS,
 ) -> tuple[list[Run], int, int]:
     r"""Find the whole frames in a part of a buffer, and copy none of them.
 
@@ -607,7 +607,7 @@ def scan(
 
 
 def _split(
-    buffer: bytes | bytearray, position: int, end: int, known: KnownHeads, limits: Limits
+    buffer: bytes | bytearray, position: int, end: int, known: KnownHeads, limits: FormatLimits
 ) -> tuple[list[Run], int, int, DecodeError | None]:
     runs: list[Run] = []
     try:
@@ -618,7 +618,7 @@ def _split(
                 continue
             frame_end = _frame_end(buffer, position, limits)
             if frame_end - position - 4 > limits.control:
-                if end - position < 5:  # nobody waits for so much without knowing the type
+                if end - position < 5:  # the type is needed to know the limit
                     return runs, position, 5, None
                 _check_control(buffer, position, frame_end, limits)
             if frame_end > end:
@@ -635,7 +635,7 @@ def _split(
 
 
 def _read_new_head(
-    buffer: bytes | bytearray, position: int, frame_end: int, limits: Limits
+    buffer: bytes | bytearray, position: int, frame_end: int, limits: FormatLimits
 ) -> bytes:
     """The head of this MESSAGE frame, when all in it is good; nothing if it is no MESSAGE."""
     if frame_end - position == 4 or buffer[position + 4] != _MESSAGE:
@@ -658,7 +658,7 @@ def _walk_known(
     position: int,
     end: int,
     known: KnownHeads,
-    limits: Limits,
+    limits: FormatLimits,
     runs: list[Run],
 ) -> int:
     """Step over whole MESSAGE frames with known heads of one size, and note their runs.
@@ -724,7 +724,7 @@ class Decoder:
     [Heartbeat(), Goodbye()]
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: FormatLimits = DEFAULT_LIMITS) -> None:
         self.error: DecodeError | None = None
         self._limits = limits
         self._known = KnownHeads()

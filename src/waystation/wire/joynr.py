@@ -1,9 +1,9 @@
-"""What joynr writes into its SMRF frames: headers, JSON payloads, and the topics for MQTT.
+"""The contents of joynr's SMRF frames: headers and JSON payloads; and its MQTT topics.
 
 Only names and forms live here: no routing, no matching of multicast ids (`core/multicast.py`), and
 no envelope (`smrf.py`). A payload is a Struct whose `_typeName` is joynr's name for it. On writing,
 `_typeName` comes first and the other properties in alphabetical order, without those that are null,
-as Java writes them; on reading any order will do, and properties nobody knows are passed over.
+as Java writes them; on reading any order is accepted, and unknown properties are ignored.
 
 A `_typeName` from a peer is only ever compared with the names below. What stands deeper, in
 parameters and results, stays plain JSON: no class is ever looked up by a name that came in.
@@ -25,10 +25,10 @@ from waystation.errors import DecodeError, LocalError, quote
 from waystation.wire.smrf import MAX_SIZE
 
 MAX_DEPTH: Final = 64
-"""How deep a payload may be nested. So nobody who walks through one later runs out of stack."""
+"""Maximum nesting depth of a payload, so that recursive readers do not run out of stack."""
 
 MAX_ITEMS: Final = 100_000
-"""How many values the JSON of a payload may have: each takes far more memory than text."""
+"""Maximum number of values in the JSON of a payload: each takes far more memory than text."""
 
 _SHOWN_CHARACTERS: Final = 120
 _STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
@@ -40,11 +40,11 @@ Milliseconds: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class _Payload(Struct, frozen=True, kw_only=True, tag_field="_typeName", rename="camel"):
-    """What all payloads share. The order of their fields is the order in the JSON."""
+    """Base class of all payloads. The order of fields is the order in the JSON."""
 
 
 class _Sparse(_Payload, frozen=True, kw_only=True, omit_defaults=True):
-    """A payload of which some properties may be missing."""
+    """A payload with optional properties."""
 
 
 class RemoteException(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
@@ -186,7 +186,7 @@ class SubscriptionPublication(
 
 
 class MulticastPublication(_Sparse, frozen=True, kw_only=True, tag="joynr.MulticastPublication"):
-    """A value for whoever listens; the recipient of its frame is the multicast id too (MC-1)."""
+    """A value for all subscribers; the recipient of its frame is the multicast id too (MC-1)."""
 
     error: RemoteException | None = None
     multicast_id: str
@@ -214,7 +214,7 @@ class MessageType(StrEnum):
     REPLY = "rp"
     ATTRIBUTE_SUBSCRIPTION_REQUEST = "arq"
     BROADCAST_SUBSCRIPTION_REQUEST = "brq"
-    MULTICAST_SUBSCRIPTION_REQUEST = "mrq"  # nobody has sent one since 2020
+    MULTICAST_SUBSCRIPTION_REQUEST = "mrq"  # not sent by any release since 2020
     SUBSCRIPTION_REPLY = "srp"
     SUBSCRIPTION_STOP = "sst"
     PUBLICATION = "p"
@@ -232,7 +232,7 @@ PAYLOADS: Final[Mapping[MessageType, type[Payload]]] = {
     MessageType.PUBLICATION: SubscriptionPublication,
     MessageType.MULTICAST: MulticastPublication,
 }
-"""Which payload belongs to which type of message."""
+"""The payload class of each message type."""
 
 _PAYLOAD_DECODER: Final = msgspec.json.Decoder(Payload)
 _ENCODER: Final = msgspec.json.Encoder()
@@ -246,7 +246,7 @@ def decode_payload(
 ) -> Payload:
     """Read a payload; with a `type`, it must be the payload of that type of message.
 
-    Properties that nobody knows are passed over without a look inside.
+    Unknown properties are skipped without being decoded.
 
     >>> decode_payload(b'{"_typeName":"joynr.SubscriptionStop","subscriptionId":"7","new":1}')
     SubscriptionStop(subscription_id='7')
@@ -285,7 +285,7 @@ def encode_payload(payload: Payload) -> bytes:
 def _check_qos(payload: SubscriptionRequest | BroadcastSubscriptionRequest) -> None:
     for number in structs.astuple(payload.qos):
         if not (isinstance(number, int) and -(2**63) <= number < 2**63):
-            raise _unwritable(payload, f"{quote(number)} in its qos is no number of 64 bits")
+            raise _unwritable(payload, f"{quote(number)} in its qos is not a 64-bit number")
 
 
 def _has_too_many_values(body: bytes) -> bool:
@@ -437,7 +437,7 @@ class JoynrHeaders(Struct, frozen=True, gc=False):
             raise _malformed("the headers have no type or no id")
         kind = _TYPES.get(headers[_TYPE])
         if kind is None:
-            raise _malformed(f"{quote(headers[_TYPE])} is no type of message")
+            raise _malformed(f"{quote(headers[_TYPE])} is not a message type")
         reply_to = headers.get(_REPLY_TO) if kind in _ASKING else None
         return cls(
             kind,

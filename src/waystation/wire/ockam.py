@@ -1,10 +1,10 @@
 """Ockam's format of July 2024 and later: messages to frames of a TCP stream and to UDP datagrams.
 
-Bytes to values and back, and what is remembered to do it fast. No sockets, no clock, no choice of
-routes or routing numbers: those come in as arguments. The older BARE body stands in bare.py.
+Pure codecs, with caches that make them fast. No sockets, no clock, no choice of routes or routing
+numbers: those are arguments. The older BARE body is in bare.py.
 
-A TCP peer writes the PREFACE once and then frames: a length (u32, big-endian) and so many bytes of
-CBOR, the array [onward route, return route, payload, tracing]. An address is the array [type,
+A TCP peer writes the PREFACE once and then frames: a length (u32, big-endian) and that many bytes
+of CBOR, the array [onward route, return route, payload, tracing]. An address is the array [type,
 data]. A frame with an empty onward route goes no further than the session: it is a heartbeat, or
 holds what two of our nodes tell each other (hello.py). Ockam's nodes pass over both. Written is one
 form only: four elements, definite lengths, shortest heads. Read is all that Ockam's own decoder
@@ -34,23 +34,23 @@ import msgspec
 
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.expiry import LAST_INSTANT, NEVER, Expiry, check_expiry
-from waystation.core.message import Message, check_message_id, no_bytes
+from waystation.core.message import Message, check_message_id, not_bytes_error
 from waystation.errors import DecodeError, LocalError, quote
 
 PREFACE: Final = b"\x01"
 """The first byte that each side of a TCP connection writes, before any frame."""
 
 FRAME_LIMIT: Final = 16 * 1024 * 1024
-"""The longest body that Ockam takes; a longer one makes it close the connection."""
+"""Maximum size of a body that Ockam accepts; it closes the connection for a larger one."""
 
 CHUNK_SIZE: Final = 493
-"""The most bytes of a message in one datagram, which then has at most 508 bytes."""
+"""Maximum number of message bytes in one datagram, which then has at most 508 bytes."""
 
 TRACING_LIMIT: Final = 8192
-"""A longer tracing text is ignored; W3C asks nobody to pass on more than a tenth of that."""
+"""A longer tracing text is ignored; W3C does not require to pass on more than a tenth of that."""
 
 SKIPPED_ITEMS: Final = 4096
-"""So many CBOR items that nobody knows may stand in one frame."""
+"""Maximum number of unknown CBOR items in one frame."""
 
 HEARTBEAT: Final = Message(Route(), Route(), b"")
 """What a frame with neither an onward route nor a payload is decoded to: this very object."""
@@ -113,11 +113,10 @@ def _route_item(route: Route) -> bytes:
 
 
 class _Memory(dict[_Key, _Value]):
-    """What was worked out before, for the next time; never more than ENTRIES, and nothing large.
+    """A cache of at most ENTRIES small values.
 
-    When it is full, it lets PATIENCE new entries pass and then starts afresh. So routes that never
-    come again, from whoever makes them up, neither fill the memory nor drive out at once what
-    comes often.
+    When it is full, it ignores PATIENCE new entries and is then cleared. So routes that are used
+    only once neither fill the memory nor evict frequent ones at once.
     """
 
     ENTRIES: int = 1024
@@ -301,7 +300,7 @@ def _merged_text(id: str, expiry: Expiry, context: str) -> str:
         context.encode()
     except UnicodeEncodeError:
         raise LocalError(
-            f"trace context {quote(context)} is no text that UTF-8 can write",
+            f"trace context {quote(context)} cannot be encoded as UTF-8",
             rule="AD-8",
             hint="pass on what a peer sent, or nothing",
         ) from None
@@ -340,7 +339,7 @@ def read_tracing(text: str) -> Tracing:
 
 
 def short_text(data: bytes, start: int, end: int) -> str:
-    """The text in a part of some bytes; "" if it is so long that nobody looks into it.
+    """The text in a part of some bytes; "" if it is longer than TRACING_LIMIT.
 
     Raises a UnicodeDecodeError if it is no UTF-8, however long it is. Of a long text only a slice
     at a time is in memory as text, where one character may take four times what it took before.
@@ -483,12 +482,12 @@ def encode_control(payload: bytes) -> bytes:
 def _frame(onward: bytes, message: Message, limit: int) -> bytes:
     payload = message.payload
     if type(payload) is not bytes:
-        raise no_bytes(payload)
+        raise not_bytes_error(payload)
     if onward == b"\x80":
         raise LocalError(
             f"message {message} has no onward route",
             rule="AD-6",
-            hint="drop it, or send HEARTBEAT if that is meant",
+            hint="drop it, or send HEARTBEAT",
         )
     try:
         back = _ROUTE_ITEMS[message.return_route]
@@ -537,14 +536,14 @@ def decode_body(body: bytes | bytearray | memoryview) -> Message:
 def _decode(data: bytes, start: int, end: int, ways_back: _WaysBack | None = None) -> Message:
     """The message in data[start:end]; fast if its header is known, and faster with our own text.
 
-    Everything else, right or wrong, is left to the patient reader.
+    Everything else, valid or not, is left to the slow reader.
     """
     length = _guess_length(data[start : start + 8], 0)
     routes = _known_routes(data[start : start + length])
     if routes is None:
         found = _HEADERS.learn(data, start, end)
         if found is None:
-            return _decode_patiently(data, start, end, ways_back)
+            return _decode_slowly(data, start, end, ways_back)
         length, routes = found
     onward, back = routes
     if ways_back is not None:
@@ -563,7 +562,7 @@ def _decode(data: bytes, start: int, end: int, ways_back: _WaysBack | None = Non
     else:
         stop = end
     if stop >= end:
-        return _decode_patiently(data, start, end, ways_back)
+        return _decode_slowly(data, start, end, ways_back)
     tracing = _read_own_text(data, stop, end)
     if tracing is None:
         text = _Reader(data, stop, end).text_or_null()
@@ -572,7 +571,7 @@ def _decode(data: bytes, start: int, end: int, ways_back: _WaysBack | None = Non
     return Message(onward, back, data[at:stop], trace_id, expiry, context)
 
 
-def _decode_patiently(
+def _decode_slowly(
     data: bytes, start: int, end: int, ways_back: _WaysBack | None = None
 ) -> Message:
     onward, back, payload, text = _Reader(data, start, end).message()
@@ -667,7 +666,7 @@ class _Reader:
         start = self._at
         major, count = self._any_head()
         if major != _ARRAY:
-            self._refuse(f"{what} is no array", start)
+            self._refuse(f"{what} is not an array", start)
         return count
 
     def _elements(self, count: int) -> Iterator[int]:
@@ -680,21 +679,21 @@ class _Reader:
         start = self._at
         major, number = self._any_head()
         if major != _UNSIGNED or not 0 <= number <= most:
-            self._refuse(f"{what} is no number from 0 to {most}", start)
+            self._refuse(f"{what} is not a number from 0 to {most}", start)
         return number
 
     def _bytes(self, what: str) -> bytes:
         start = self._at
         major, size = self._any_head()
         if major != _BYTES or size < 0:
-            self._refuse(f"{what} is no byte string of definite length", start)
+            self._refuse(f"{what} is not a byte string of definite length", start)
         return self._take(size)
 
     def _bool(self) -> bool:
         start = self._at
         item = self._take(1)
         if item not in (b"\xf4", b"\xf5"):
-            self._refuse("the mark of the last datagram is no boolean", start)
+            self._refuse("the mark of the last datagram is not a boolean", start)
         return item == b"\xf5"
 
     def text_or_null(self) -> str | None:
@@ -713,11 +712,13 @@ class _Reader:
         try:
             return short_text(self._data, start, self._at)
         except UnicodeDecodeError:
-            self._refuse("a text is no UTF-8", start)
+            self._refuse("a text is not UTF-8", start)
 
     def _skip(self) -> None:
         """Pass over one item, however deep; what is wrong in it is refused."""
-        missing = [1]  # of each open array, map or tag, outermost first: so many items, or -1
+        missing = [
+            1
+        ]  # number of missing items of each open array, map or tag, outermost first, or -1
         while missing:
             count = missing[-1]
             if count == 0 or (count < 0 and self._took_break()):
@@ -801,7 +802,7 @@ class _Reader:
 
 
 def _moved(error: DecodeError, by: int = 0) -> DecodeError:
-    """The same error further on in the stream, and without the frames that a traceback holds."""
+    """A copy of an error with a shifted offset, and without traceback."""
     return DecodeError(
         error.problem, format=_FORMAT, offset=error.offset + by, too_large=error.too_large
     )

@@ -1,4 +1,4 @@
-"""What a UDP link writes and reads, beside the fragments of ockam.py: whole messages to datagrams.
+"""Codec of UDP links: whole messages to datagrams, using the fragments of ockam.py.
 
 Bytes to values and back; no sockets, no clock. One message is one body of ockam.py, in one or more
 datagrams which all have its routing number. A message without an onward route is for the session
@@ -20,7 +20,7 @@ from waystation.wire.ockam import (
 )
 
 GOODBYE: Final = b'{"waystation":"goodbye"}'
-"""The last payload for the peer's session: whoever sent it has ended the link."""
+"""The last payload for the peer's session: its sender has ended the link."""
 
 _LENGTH: Final = 4  # of the length in front of a frame, which no datagram has
 
@@ -77,5 +77,5 @@ class PeerReassembly(Reassembly):
         return message
 
     def forget(self) -> None:
-        """Let go of what is held; what still comes of that message is passed over."""
+        """Discard what is held, and ignore the rest of that message."""
         self._held.clear()

@@ -1,7 +1,7 @@
-"""What a WebSocket link writes and reads: one body of bare.py in each binary message, and fast.
+"""Fast codec for WebSocket links: one body of bare.py in each binary message.
 
-Bytes to values and back, and what is remembered to do it. No WebSocket frames, no sockets. What has
-an unusual form, right or wrong, is left to bare.py; both give the same, which the tests compare.
+Pure, with caches. No WebSocket frames, no sockets. Bodies of an unusual form, valid or not, are
+left to bare.py; the tests check that both give the same results.
 
 A body without an onward route is for the session itself, as in a frame of ockam.py: a heartbeat if
 it has no payload, and otherwise what two of our nodes tell each other (hello.py).
@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
 from waystation.core.expiry import Expiry
-from waystation.core.message import Message, no_bytes
+from waystation.core.message import Message, not_bytes_error
 from waystation.errors import LocalError
 from waystation.wire import bare
 from waystation.wire.ockam import (
@@ -26,13 +26,13 @@ from waystation.wire.ockam import (
 )
 
 MEMORY: Final = 1024
-"""So many routes, and so many ends of a tracing text, are remembered; then it starts afresh."""
+"""Maximum number of cached routes, and of cached ends of tracing texts; then a cache is cleared."""
 
 LONGEST_KEPT: Final = 256
-"""Bytes of routes that are remembered; longer ones are worked out anew each time."""
+"""Maximum size of cached routes in bytes."""
 
 LOOK: Final = 12
-"""So many bytes tell how long the routes are, as likely as not."""
+"""Number of first bytes by which the length of the routes is guessed."""
 
 _Header: TypeAlias = tuple[Route, Route, int]
 
@@ -62,7 +62,7 @@ def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     """
     payload = message.payload
     if type(payload) is not bytes:
-        raise no_bytes(payload)
+        raise not_bytes_error(payload)
     try:
         onward = _departures.get(message.onward_route) or _learn_departure(message)
         back = _ways_back.get(message.return_route) or _learn_way_back(message)
@@ -190,7 +190,7 @@ def _decode_usual(body: bytes, via: Address) -> Message | None:
     an address, and a tracing text that is not long.
     """
     try:
-        # How long the routes are nobody knows before reading them; a wrong guess costs time only.
+        # The length of the routes is unknown before reading them; a wrong guess costs time only.
         known = _headers.get(body[: _lengths.get(body[:LOOK], 0)])
         onward, back, end = known or _learn_routes(body)
         size, at = _short_number(body, end)

@@ -39,10 +39,10 @@ MAX_SIZE: Final = 4_000_000
 """The default limit for a frame and for its inflated body: what joynr's own WebSockets carry."""
 
 MAX_HEADERS: Final = 1024
-"""No frame has more headers. joynr itself uses six, and one for each custom header."""
+"""Maximum number of headers. joynr itself uses six, and one for each custom header."""
 
 MAX_PARTICIPANT: Final = 65_536
-"""The most bytes of a recipient or a sender; joynr's own are UUIDs and ids of multicasts."""
+"""Maximum size of a recipient or sender in bytes; joynr's own are UUIDs and multicast ids."""
 
 MAX_SIGNATURE: Final = 32_767
 """The longest signature: Java reads the length as a signed number."""
@@ -50,7 +50,7 @@ MAX_SIGNATURE: Final = 32_767
 LAST_TTL: Final = 9_223_372_036_854
 """The last millisecond that C++ can count in nanoseconds (year 2262); later ones wrap around there.
 
-So nothing later is ever written. Whoever writes this instant or a later one means "never".
+So nothing later is ever written; this time or a later one means "never".
 """
 
 _VERSION: Final = 1
@@ -67,7 +67,7 @@ class SmrfMessage(Struct, frozen=True, gc=False):
 
     `ttl` is the instant at which the message expires, or, when `ttl_absolute` is false, a number of
     milliseconds (joynr's routers refuse such a message). `body` is the plain body, whether or not
-    it travels compressed; only an encrypted one is left as it is, since nobody can look inside.
+    it travels compressed; only an encrypted one is left as it is, since it cannot be read.
 
     >>> message = SmrfMessage("provider-1", "proxy-1", headers={"t": "o", "id": "1"}, body=b"{}")
     >>> decode(encode(message)) == message
@@ -161,7 +161,8 @@ _ABSENT: Final = 0
 
 _MESSAGE: Final = _Table(
     # recipient, sender, ttlMs, ttlAbsolute, isSigned, isEncrypted, isCompressed, headers, body,
-    # isCustomSigned. A signed and encrypted message is the default, though nobody writes one.
+    # isCustomSigned. A signed and encrypted message is the default, though no implementation writes
+    # one.
     "IIq????II?",
     (_ABSENT, _ABSENT, 0, True, True, True, False, _ABSENT, _ABSENT, False),
 )
@@ -285,7 +286,7 @@ def _inflated(body: bytes, max_size: int) -> bytes:
         if not inflater.eof and inflater.decompress(inflater.unconsumed_tail, 1):
             raise _too_large(f"the inflated body is over {max_size} bytes")
     except zlib.error:
-        raise _malformed("the body is no zlib stream") from None
+        raise _malformed("the body is not a zlib stream") from None
     if not inflater.eof or inflater.unused_data:
         raise _malformed("the body is not one whole zlib stream")
     return plain
@@ -348,17 +349,17 @@ def encode(
     '010000006000000024000000'
     >>> encode(SmrfMessage("r", "s", signature=b"of other bytes"))
     Traceback (most recent call last):
-    waystation.errors.LocalError: a signature holds for the bytes it was made over; give ...
+    waystation.errors.LocalError: a signature is valid only for the bytes it was made over; give ...
     """
     if sign is None and (message.signature or message.is_custom_signed):
         raise LocalError(
-            "a signature holds for the bytes it was made over",
+            "a signature is valid only for the bytes it was made over",
             rule="WK-10",
             hint="give `sign`, or send on the frame as it was received",
         )
     if message.is_encrypted:
         raise LocalError(
-            "nobody reads an encrypted message", rule="WK-10", hint="write a plain body"
+            "encrypted messages are not supported", rule="WK-10", hint="write a plain body"
         )
     try:
         frame = _written(message, sign is not None)
@@ -370,7 +371,7 @@ def encode(
         ) from None
     except (TypeError, AttributeError, struct.error) as error:
         raise LocalError(
-            f"{quote(message)} holds what cannot be written: {error}",
+            f"{quote(message)} cannot be encoded: {error}",
             rule="WK-10",
             hint="give each field a value of its own type",
         ) from None
@@ -457,7 +458,7 @@ def _checked_ttl(ttl: Expiry) -> int:
     if ttl == NEVER:
         return LAST_TTL
     raise LocalError(
-        f"ttl {quote(ttl)} is no instant",
+        f"invalid ttl {quote(ttl)}",
         rule="AD-7",
         hint="give whole milliseconds from 0 on, or NEVER",
     )

@@ -1,14 +1,14 @@
-// The console's page, kept up to date: views without reloading, the fleet as it changes, and a
-// message as it hops. Every part of it is HTML that the server made; nothing is built from text here.
+// Keeps the page up to date: views without reloading, the fleet as it changes, and a message as it
+// travels. All HTML comes from the server; nothing is built from text here.
 "use strict";
 
 const view = document.getElementById("view");
 const pulse = document.getElementById("pulse");
 const still = matchMedia("(prefers-reduced-motion: reduce)");
-const REFRESH = 2000; // milliseconds between two looks at the rows of a view
+const REFRESH = 2000; // milliseconds between refreshes of the rows of a view
 const TYPING = 250; // milliseconds after the last key before a search begins
-let asked = 0; // the number of the latest thing that somebody asked for; older answers come too late
-let waiting = 0; // so many of those have no answer yet
+let asked = 0; // number of the latest request; responses to older ones are ignored
+let waiting = 0; // number of requests without a response
 let refreshed = 0;
 
 // Views
@@ -33,7 +33,7 @@ async function show(url, { keep = false, ...options } = {}) {
     view.focus({ preventScroll: true });
     watchShownMessage();
   } catch {
-    if (number === asked) location.assign(url); // let the browser say what is wrong
+    if (number === asked) location.assign(url); // let the browser show the error
   } finally {
     waiting -= 1;
   }
@@ -56,8 +56,8 @@ async function showRows(url) {
   if (found && number === asked && rows.isConnected) swap(rows, found.html);
 }
 
-// Replace what changed, and leave alone what somebody is using.
-const last = new WeakMap(); // what each element was given; on the page it may have been lit since
+// Replace what changed, except what the user is working with.
+const last = new WeakMap(); // the HTML that each element was last given
 function swap(element, html) {
   if (last.get(element) === html) return false;
   const fresh = document.createElement("template");
@@ -122,8 +122,8 @@ function listen() {
   const events = new EventSource("/events");
   events.addEventListener("open", () => setPulse("live", "live"));
   events.addEventListener("error", () => {
-    setPulse("lost", "the console does not answer; trying again");
-    if (events.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
+    setPulse("lost", "no connection to the console; retrying");
+    if (events.readyState !== EventSource.CLOSED) return; // the browser retries by itself
     setTimeout(listen, REFRESH);
     fetchPart(location.pathname + location.search, "rows").catch(() => {}); // or it leads to the login
   });
@@ -161,10 +161,10 @@ function refreshRows() {
   showRows(location.pathname + location.search);
 }
 
-// A message on its way over the picture
+// Animate a message over the picture
 
-let stops = []; // where the shown message is known to have been
-let drawn = 0; // so many of them the eye has seen
+let stops = []; // the nodes that the shown message has passed
+let drawn = 0; // number of them that were animated
 let moving = false;
 
 function watchShownMessage() {

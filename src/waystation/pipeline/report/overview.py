@@ -34,11 +34,16 @@ def tiles(facts: Facts) -> list[Tile]:
         ),
         Tile(
             short(vanished),
-            "copies never seen again",
+            "copies lost between nodes",
             "bad" if vanished else "good",
             count(vanished),
         ),
-        Tile(short(wrong), "not as the rules say", "bad" if wrong else "good", count(wrong)),
+        Tile(
+            short(wrong),
+            "outcomes that differ from the rules",
+            "bad" if wrong else "good",
+            count(wrong),
+        ),
     ]
 
 
@@ -54,7 +59,9 @@ def findings(facts: Facts) -> list[Finding]:
     ]
     return found or [
         Finding(
-            "Nothing stands out: nothing was lost, and all went as the rules say.", "audit", "good"
+            "Nothing stands out: no message was lost, and all outcomes are as the rules require.",
+            "audit",
+            "good",
         )
     ]
 
@@ -63,17 +70,17 @@ def _missing_tables(facts: Facts) -> Iterator[Finding]:
     if facts.missing:
         noun = "table is" if len(facts.missing) == 1 else "tables are"
         yield Finding(
-            f"{len(facts.missing)} {noun} not there ({', '.join(facts.missing)}); "
-            "what they would tell is left out below.",
+            f"{len(facts.missing)} {noun} missing ({', '.join(facts.missing)}); "
+            "their parts of the page are left out.",
             "topology",
         )
 
 
 def _verdicts(facts: Facts) -> Iterator[Finding]:
     for verdict, told in (
-        ("missing", "should have happened, and nothing tells that they did"),
-        ("unexpected", "happened though nothing asked for them"),
-        ("different", "went otherwise than the rules say"),
+        ("missing", "missing that the rules require"),
+        ("unexpected", "that the rules do not require"),
+        ("different", "that differ from the rules"),
     ):
         rows = [one for one in facts.judgements if one.verdict == verdict]
         number = sum(one.found.messages for one in rows)
@@ -135,8 +142,8 @@ def _vanished(facts: Facts) -> Iterator[Finding]:
     told = Counter({f"{named(names[a])} to {named(names[b])}": n for (a, b), n in vanished.items()})
     worst = _largest(told)
     yield Finding(
-        f"{plural(vanished.total(), 'copy', 'copies')} left a node and never came out anywhere, "
-        f"most on the way from {worst} ({count(told[worst])}).",
+        f"{plural(vanished.total(), 'copy', 'copies')} lost between nodes, "
+        f"most from {worst} ({count(told[worst])}).",
         "topology",
     )
 
@@ -145,13 +152,13 @@ def _stale(facts: Facts) -> Iterator[Finding]:
     nowhere = facts.nowhere
     if nowhere:
         total = sum(found.messages for found in nowhere.values())
-        yield Finding(f"{plural(total, 'message')} went along routes that led nowhere.", "stale")
+        yield Finding(f"{plural(total, 'message')} used stale routes.", "stale")
 
 
 def _followed(facts: Facts) -> Iterator[Finding]:
     looped = sum(ending.found.messages for ending in facts.endings if ending.looped)
     if looped:
-        yield Finding(f"{plural(looped, 'message')} went round in a loop.", "followed")
+        yield Finding(f"{plural(looped, 'message')} went in a loop.", "followed")
     rejected = sum(row["rows"] for row in facts.rejects)
     if rejected:
         yield Finding(

@@ -43,7 +43,7 @@ class Tables:
                     self._datasets[table] = self._opened(table)
         if not self._datasets:
             raise LocalError(
-                f"there are no tables in {quote(str(directory))}",
+                f"no tables in {quote(str(directory))}",
                 rule="OB-4",
                 hint="build them with `waystation pipeline build`",
             )

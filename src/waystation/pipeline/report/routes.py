@@ -36,9 +36,9 @@ _UNREST: Final = "moved or lost"
 def churn(facts: Facts) -> Section:
     """How routing entries came and went."""
     says = (
-        "Routing entries that ended, by how. Renewals are the pulse of a healthy fleet; "
+        "Routing entries that ended, by cause. Renewals are normal; "
         "look for waves of expiries, restarts and moves, "
-        "and for nodes or participants that are never at rest."
+        "and for nodes or participants that change constantly."
     )
     changes = facts.changes
     if not changes.entries:
@@ -52,14 +52,14 @@ def churn(facts: Facts) -> Section:
     if totals.total():
         blocks.append(_churn_figure(facts, totals))
     else:
-        blocks.append(Words("No entry ended in this time.", "good"))
+        blocks.append(Words("No entry ended in this time range.", "good"))
     later = sum(number for (part, _), number in changes.ended.items() if part == LATER)
     opened = f"{plural(changes.entries, 'entry', 'entries')} in all"
     if later:
         blocks.append(
             Words(
-                f"{opened}; {count(later)} ended, or would have run out, only after the time that "
-                "is drawn."
+                f"{opened}; {count(later)} ended, or would have expired, only after the time range "
+                "shown."
             )
         )
     blocks += [*_node_churn(facts), *_restless(facts)]
@@ -74,7 +74,7 @@ def _churn_figure(facts: Facts, totals: Counter[str]) -> Figure:
         if totals[kind]
     ]
     legend = [Key(one.colour, ENDS[one.name], number=totals[one.name]) for one in series]
-    caption = f"One bar for each {width_said(bins.width)}, times in UTC."
+    caption = f"One bar per {width_said(bins.width)}, times in UTC."
     label = "Routing entries that ended, over time"
     return figure(lambda width: stacked_bars(bins, series, width, label), legend, caption)
 
@@ -117,15 +117,15 @@ def _restless(facts: Facts) -> list[Grid]:
     if tally.overlooked:
         note = f"top {len(rows)}; counts may be too low by up to {count(tally.overlooked)}"
     columns = (("participant", "name"), (_UNREST, "number"))
-    return [Grid("Participants that were never at rest", columns, rows, note)]
+    return [Grid("Participants that changed most", columns, rows, note)]
 
 
 def stale(facts: Facts, tables: Path) -> Section:
     """Routes that had outlived what they led to."""
     says = (
-        "Routes that outlived what they led to: a node sent a message along one, "
-        "and the next node knew nobody of that name. Look for pairs of nodes that come up again "
-        "and again: there, leases are too long or removals get lost."
+        "Routes used although their participant was gone: a node sent a message along one, "
+        "and the next node did not know the name. Look for pairs of nodes that appear "
+        "repeatedly: there, leases are too long or removals get lost."
     )
     blocks: list[Figure | Grid | Words | Tree] = [*_nowhere(facts, tables), *_standing(facts)]
     return Section("stale", "Stale routes", says, tuple(blocks))
@@ -138,7 +138,7 @@ def _nowhere(facts: Facts, tables: Path) -> list[Words | Tree]:
         key=lambda item: (-item[1].messages, names[item[0][0]], names[item[0][1]]),
     )
     if not found:
-        return [Words("No message was sent along a route that led nowhere.", "good")]
+        return [Words("No message was sent along a stale route.", "good")]
     total = sum(one.messages for _, one in found)
     branches = tuple(
         Branch(
@@ -152,14 +152,14 @@ def _nowhere(facts: Facts, tables: Path) -> list[Words | Tree]:
     )
     more = top(len(branches), len(found), "pairs of nodes")
     words = (
-        f"{plural(total, 'message')} went along a route that led nowhere, "
+        f"{plural(total, 'message')} used a stale route, "
         f"between {plural(len(found), 'pair')} of nodes{f' ({more})' if more else ''}."
     )
     return [Words(words, "bad"), Tree(branches)]
 
 
 def _standing(facts: Facts) -> list[Figure | Words | Grid]:
-    """Entries that stood at the end, by age; of these the sticky ones past their expiry."""
+    """Entries that existed at the end, by age; of these the sticky ones past their expiry."""
     changes = facts.changes
     if not changes.standing:
         return []
@@ -171,19 +171,19 @@ def _standing(facts: Facts) -> list[Figure | Words | Grid]:
     forever = sum(n for (_, leased), n in changes.standing.items() if not leased)
     total = changes.standing.total()
     caption = (
-        f"{plural(total, 'entry', 'entries')} to other nodes stood at the end, "
-        "by how long they had stood unchanged; "
+        f"{plural(total, 'entry', 'entries')} to other nodes existed at the end, "
+        "by the time since their last change; "
         f"{count(forever)} of them never expire."
     )
-    label = "Standing routing entries by age"
+    label = "Existing routing entries by age"
     blocks: list[Figure | Words | Grid] = [
         figure(lambda width: columns(_short(bars, width), width, label), (), caption)
     ]
     if changes.overdue:
         blocks.append(
             Words(
-                f"{plural(changes.overdue, 'sticky entry', 'sticky entries')} stood "
-                "though the expiry had passed.",
+                f"{plural(changes.overdue, 'sticky entry', 'sticky entries')} existed "
+                "past their expiry.",
                 "bad",
             )
         )
@@ -192,7 +192,7 @@ def _standing(facts: Facts) -> list[Figure | Words | Grid]:
                 "Sticky entries past their expiry", facts, changes.oldest_overdue, changes.overdue
             )
         )
-    blocks.append(_entries("Entries that stood longest", facts, changes.oldest, total))
+    blocks.append(_entries("Oldest entries", facts, changes.oldest, total))
     return blocks
 
 

@@ -26,14 +26,14 @@ from waystation.pipeline.report.words import why_command
 def fan_out(facts: Facts, tables: Path) -> Section:
     """How many got each message."""
     says = (
-        "How many deliveries each message led to: one for a unicast that arrived, "
+        "Number of deliveries per message: one for a delivered unicast, "
         "several for a broadcast. "
-        "Look for many messages with none, and for a few that reach very many."
+        "Look for many messages without any, and for messages with very many."
     )
     blocks: list[Figure | Grid | Words | Tree] = [*_spread(facts), *_widest(facts, tables)]
     blocks += _patterns(facts)
     if not blocks:
-        blocks = [Words("No message has a trace, and nobody subscribed to anything.")]
+        blocks = [Words("There are no traces and no subscriptions.")]
     return Section("fan-out", "Fan-out", says, tuple(blocks))
 
 
@@ -53,7 +53,7 @@ def _spread(facts: Facts) -> list[Figure]:
     caption = (
         f"Messages by number of deliveries: {plural(got, 'delivery', 'deliveries')} "
         f"of {plural(total, 'message')}; "
-        f"{share(deliveries[0], total)} reached nobody."
+        f"{share(deliveries[0], total)} had no receiver."
     )
     label = "Messages by number of deliveries"
     return [figure(lambda width: columns(bars, width, label), (), caption)]
@@ -90,9 +90,9 @@ def _widest(facts: Facts, tables: Path) -> list[Tree]:
     )
     many = sum(n for number, n in facts.hops.deliveries.items() if number > 1)
     label = (
-        f"The {len(commands)} messages that reached most"
+        f"The {len(commands)} messages with the most deliveries"
         if len(commands) == WIDEST
-        else "Messages that reached several"
+        else "Messages with several deliveries"
     )
     part = f"of {count(many)} messages with several deliveries"
     return [Tree((Branch(label, len(commands), part, branches=commands),))]
@@ -102,9 +102,7 @@ def _patterns(facts: Facts) -> list[Grid | Words]:
     ever, now = facts.subscriptions
     if not ever:
         return []
-    words = Words(
-        f"{plural(now, 'subscription')} stood at the end, of {count(ever)} that there ever were."
-    )
+    words = Words(f"{plural(now, 'subscription')} existed at the end, of {count(ever)} in total.")
     if not facts.patterns:
         return [words]
     most = facts.patterns[0][1]

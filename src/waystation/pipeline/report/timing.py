@@ -37,13 +37,13 @@ def latency(facts: Facts) -> Section:
     """How long it took."""
     says = (
         "How long messages took: from node to node by hop and transport, inside nodes, "
-        "and from first sight to the end. Look for a long tail (p99 far from the median) "
+        "and from end to end. Look for a long tail (p99 far from the median) "
         "and for a transport or hop that is slower than the others."
     )
     blocks: list[Figure | Words] = [*_between(facts), *_inside(facts), *_end_to_end(facts)]
     blocks += _disorder(facts)
     if not blocks:
-        blocks = [Words("No message was timed in these tables.")]
+        blocks = [Words("These tables have no timed messages.")]
     return Section("latency", "Latency", says, tuple(blocks))
 
 
@@ -59,8 +59,8 @@ def _between(facts: Facts) -> list[Figure]:
     rows = [_range(f"{type}, all hops", type, by_type[type]) for type in sorted(by_type)]
     rows += [_range(_hop_name(type, hop), type, by_hop[type, hop]) for type, hop in sorted(by_hop)]
     caption = (
-        "From node to node: between two rows of a path, where a message had one copy at a time. "
-        "The clocks of the two nodes are compared as they are."
+        "From node to node: between consecutive rows of a path, for messages with a single copy. "
+        "The clocks of the nodes are not corrected."
     )
     return [_ranges_figure(rows, caption, "Latency from node to node")]
 
@@ -82,7 +82,7 @@ def _inside(facts: Facts) -> list[Figure]:
     if not rows:
         return []
     caption = (
-        "Inside a node, from coming in to the outcome, by type of address: "
+        "Inside a node, from arrival to outcome, by type of address: "
         "the typical median, the typical p99, and the worst p99 of any window."
     )
     return [_ranges_figure(rows, caption, "Latency inside nodes", ("median", "p99", "worst p99"))]
@@ -99,7 +99,7 @@ def _ranges_figure(
         Key("t-1", f"to {names[1]}", "thick"),
         Key("t-1", f"to {names[2]}", "thin"),
     ]
-    exact = "Percentiles are right to within three percent."
+    exact = "Percentiles are accurate to within three percent."
     return figure(lambda width: ranges(rows, width, label), legend, f"{caption} {exact}")
 
 
@@ -123,7 +123,7 @@ def _end_to_end(facts: Facts) -> list[Figure]:
     bars = [(f"< {round_duration(limit)}", number, "t-1") for limit, number in _steps(counts)]
     low, high = percentile(counts, 0.5) or 0.0, percentile(counts, 0.99) or 0.0
     caption = (
-        f"From end to end: {plural(counts.total(), 'delivered message')} by how long they took; "
+        f"From end to end: {plural(counts.total(), 'delivered message')} by latency; "
         f"median {duration(low)}, p99 {duration(high)}."
     )
     label = "Delivered messages by latency"
@@ -149,8 +149,8 @@ def _disorder(facts: Facts) -> list[Words]:
         return []
     return [
         Words(
-            f"{plural(facts.hops.early, 'message')} ended before a node noted that it had sent "
-            "them on: nodes note that when a copy has left, and their clocks may differ. "
+            f"{plural(facts.hops.early, 'message')} ended before a node recorded that it had sent "
+            "them: nodes record that after a copy has left, and their clocks may differ. "
             "Such copies are not timed."
         )
     ]

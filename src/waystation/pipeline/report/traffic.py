@@ -40,19 +40,17 @@ def topology(facts: Facts) -> Section:
     """Who sent to whom."""
     graph = graph_of(facts)
     says = (
-        "Each circle is a node, its size what it handled; a red arc around it is the part that it "
-        "dropped. Lines are copies sent between nodes, dashed red where some were not seen again. "
-        "Look for red, and for nodes that hang on one thin line."
+        "Each circle is a node, sized by its messages; a red arc around it is the share that it "
+        "dropped. Lines are copies sent between nodes, dashed red where some were lost. "
+        "Look for red, and for nodes with a single thin line."
     )
     if not graph.vertices:
-        return Section(
-            "topology", "Topology", says, (Words("No node did anything in these tables."),)
-        )
+        return Section("topology", "Topology", says, (Words("These tables have no activity."),))
     blocks: list[Figure | Grid | Words] = [_graph_figure(graph)]
     if graph.edges:
         blocks.append(_links(graph))
     else:
-        blocks.append(Words("No message was seen at two nodes, so there are no lines."))
+        blocks.append(Words("No message passed two nodes, so there are no lines."))
     if facts.hops.without_path:
         blocks.append(
             Words(f"{plural(facts.hops.without_path, 'trace')} had no path and could not be drawn.")
@@ -99,7 +97,7 @@ def _left_out(graph: Graph, wide: Graph, narrow: Graph) -> str:
         return f"all {count(nodes)} nodes"
 
     both = told(wide) if told(wide) == told(narrow) else f"{told(wide)} (on a phone {told(narrow)})"
-    return f"Drawn: {both}; where there is no room for all, the leaves of a node are one circle."
+    return f"Drawn: {both}; if there are too many, the leaves of a node are drawn as one circle."
 
 
 def _links(graph: Graph) -> Grid:
@@ -134,10 +132,7 @@ def _links(graph: Graph) -> Grid:
 
 def drops(facts: Facts) -> Section:
     """Drops by reason over time."""
-    says = (
-        "How many messages were dropped, by reason, in each part of the time. "
-        "Look for bars that stand out: something changed then."
-    )
+    says = "Number of dropped messages over time, by reason. Look for bars that stand out."
     reasons: Counter[str] = Counter()
     for (_, node, outcome, reason), number in facts.flow.items():
         if node is None and outcome == _DROPPED:
@@ -156,7 +151,7 @@ def drops(facts: Facts) -> Section:
         for one in series
     ]
     label = f"Drops over time by reason: {', '.join(ordered)}"
-    caption = f"One bar for each {width_said(facts.bins.width)}, times in UTC."
+    caption = f"One bar per {width_said(facts.bins.width)}, times in UTC."
     if facts.fine:
         caption += " Counted from the paths of messages, for the span is short."
     blocks: list[Figure | Words] = [
@@ -165,8 +160,8 @@ def drops(facts: Facts) -> Section:
     if facts.outside:
         blocks.append(
             Words(
-                f"{plural(facts.outside, 'outcome')} lie far before or after, by clocks that "
-                "are off; they are not drawn."
+                f"{plural(facts.outside, 'outcome')} are far outside this time range: wrong "
+                "clocks; they are not drawn."
             )
         )
     return Section("drops", "Drops over time", says, tuple(blocks))
@@ -183,8 +178,8 @@ def _over_time(facts: Facts, reason: str) -> list[int]:
 def nodes(facts: Facts) -> Section:
     """The health of each node."""
     says = (
-        "How much of what each node handled it dropped, over time and in total. "
-        "Look for a strong row (one node in trouble) and a strong column (all of them at once)."
+        "The share of messages that each node dropped, over time and in total. "
+        "Look for a dark row (one node in trouble) and a dark column (all nodes at once)."
     )
     if not facts.loads:
         return Section("nodes", "Health by node", says, (Words("The table health has no rows."),))
@@ -209,7 +204,7 @@ def _heat_figure(facts: Facts, ordered: list[str]) -> Figure:
         for step, (_, told) in enumerate(HEATS)
     ]
     width = width_said(facts.bins.width)
-    caption = f"One field for each {width}, times in UTC; empty where the node did nothing."
+    caption = f"One cell per {width}, times in UTC; empty if the node was idle."
     more = top(len(shown), len(ordered), "nodes, by number of drops")
     label = "Drops by node over time"
     return figure(

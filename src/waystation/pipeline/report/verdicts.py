@@ -18,24 +18,24 @@ from waystation.pipeline.report.words import REASONS, VERDICTS, reason_colour, w
 NODES: Final = 20
 ORDER: Final = ("missing", "different", "unexpected", "ok")
 _NAMELESS: Final = "These rows are about routing entries, or about messages without an id."
-_TITLES: Final = {"ok": "lost as the rules say"}
+_TITLES: Final = {"ok": "dropped as the rules require"}
 
 
 def expected_against_actual(facts: Facts, tables: Path) -> Section:
     """What the rules say must happen, and what happened."""
     says = (
-        "For every message that entered a node, what the rules say must happen against what the "
-        "journal says did. Open a line to come from a verdict to the nodes, the reasons, and "
-        "messages to ask about. Look for anything that is missing or unexpected."
+        "For every message that entered a node, the outcome that the rules require against the "
+        "one in the journal. Open a line to go from a verdict to the nodes, the reasons, and "
+        "example messages. Look for anything that is missing or unexpected."
     )
     id, title = "audit", "Expected against actual"
     if not facts.verdicts:
         return Section(id, title, says, (Words("The table audit has no rows."),))
     wrong = sum(n for (verdict, _, _), n in facts.verdicts.items() if verdict != "ok")
     total = facts.verdicts.total()
-    words = Words(f"All {count(total)} outcomes are what the rules say.", "good")
+    words = Words(f"All {count(total)} outcomes are as the rules require.", "good")
     if wrong:
-        agreed = f"{count(total - wrong)} of {count(total)} outcomes are what the rules say"
+        agreed = f"{count(total - wrong)} of {count(total)} outcomes are as the rules require"
         words = Words(f"{agreed}; {count(wrong)} {'is' if wrong == 1 else 'are'} not.", "bad")
     tree = Tree(tuple(_verdict(facts, verdict, tables) for verdict in _verdicts_found(facts)))
     drill_down = (tree,) if tree.branches else ()
@@ -151,19 +151,19 @@ def _matrix(facts: Facts) -> Grid:
 def followed(facts: Facts, tables: Path) -> Section:
     """Traces that do not end, go round, or cannot be answered; and what was rejected."""
     says = (
-        "Messages whose way is not whole, and rows of the journal that could not be used. "
-        "Look for loops, and for messages that no node says the end of."
+        "Messages with an incomplete path, and journal rows that could not be used. "
+        "Look for loops, and for messages without a final outcome."
     )
     kinds: tuple[tuple[str, str, Callable[[Ending], bool]], ...] = (
         (
             "no end",
-            "the last that is known is that it was sent on or queued",
+            "the last known outcome is that it was forwarded or queued",
             lambda e: not e.complete,
         ),
-        ("looped", "it came into a node twice on the same way", lambda e: e.looped),
+        ("looped", "it arrived twice at a node along the same route", lambda e: e.looped),
         (
-            "no way back",
-            "a return route does not continue the one before",
+            "broken return route",
+            "a return route does not continue the previous one",
             lambda e: not e.symmetric,
         ),
     )
@@ -178,7 +178,7 @@ def followed(facts: Facts, tables: Path) -> Section:
     elif branches:
         blocks.append(Tree(tuple(branches)))
     else:
-        blocks.append(Words("Every message can be followed to its end.", "good"))
+        blocks.append(Words("Every message has a final outcome.", "good"))
     blocks += _rejected(facts)
     return Section("followed", "Not followed", says, tuple(blocks))
 
@@ -205,7 +205,7 @@ def _ending(
 def _rejected(facts: Facts) -> list[Words | Grid]:
     total = sum(row["rows"] for row in facts.rejects)
     if not total:
-        return [Words("No row of the journal was rejected.", "good")]
+        return [Words("No journal rows were rejected.", "good")]
     shown = facts.rejects[:NODES]
     rows = tuple(
         (name_cell(row["table"] or ""), name_cell(row["problem"] or ""), number_cell(row["rows"]))

@@ -1,4 +1,4 @@
-"""The words and colours of outcomes, reasons and verdicts, the same in every part of the page."""
+"""Texts and colours of outcomes, reasons and verdicts, shared by all parts of the page."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from pathlib import Path
 from typing import Final
 
 REASONS: Final = {
-    "NO_ROUTE": "nobody of that name was known there",
-    "NO_SUBSCRIBER": "a broadcast that nobody there wanted",
-    "EXPIRED": "too old when it came",
-    "HOP_LIMIT": "came too far, perhaps round in circles",
-    "QUEUE_FULL": "an inbox or queue had no room",
-    "TRANSPORT_DOWN": "the connection was gone",
+    "NO_ROUTE": "the name was not known there",
+    "NO_SUBSCRIBER": "a broadcast without subscribers there",
+    "EXPIRED": "it had expired",
+    "HOP_LIMIT": "too many hops, perhaps a loop",
+    "QUEUE_FULL": "an inbox or queue was full",
+    "TRANSPORT_DOWN": "the connection was lost",
     "FAILED": "the worker raised an error",
-    "REFUSED": "an access rule said no",
-    "UNKNOWN_TYPE": "an address of a type that nobody routes",
+    "REFUSED": "an access rule denied it",
+    "UNKNOWN_TYPE": "an address type without a transport",
     "TOO_LARGE": "larger than the limit",
-    "MALFORMED": "not a message by its format",
+    "MALFORMED": "not valid in its format",
 }
 """What each reason means."""
 
 VERDICTS: Final = {
-    "missing": "The rules say that it must happen, and nothing tells that it did.",
-    "different": "It went otherwise than the rules say, often for what no rule can know: "
+    "missing": "The rules require it, but no record shows that it happened.",
+    "different": "The outcome differs from the rules, often for a cause that they cannot know: "
     "a full inbox, a lost connection.",
-    "unexpected": "It happened, and nothing asked for it.",
-    "ok": "The rules say that it must be dropped, and it was.",
+    "unexpected": "It happened although the rules do not require it.",
+    "ok": "The rules require a drop, and it was dropped.",
 }
-"""What each verdict means; `ok` only where the message was lost all the same."""
+"""What each verdict means; `ok` is listed only for dropped messages."""
 
 ENDS: Final = {
     "renewed": "renewed at the same address",
@@ -36,9 +36,9 @@ ENDS: Final = {
     "moved": "moved to another address",
     "replaced": "replaced",
     "removed": "removed",
-    "expired": "expired, nobody renewed it",
+    "expired": "expired without renewal",
     "stopped": "its node stopped",
-    "restart": "its node restarted without a word",
+    "restart": "its node crashed and restarted",
 }
 """How routing entries end."""
 

@@ -111,7 +111,7 @@ def _umask() -> int:
 
 def _unwritable(target: Path, error: OSError) -> LocalError:
     return LocalError(
-        f"the report cannot be written to {quote(str(target))}: {error.strerror}",
+        f"cannot write the report to {quote(str(target))}: {error.strerror}",
         rule="OB-4",
-        hint="give a file in a directory that can be written to",
+        hint="give a file in a writable directory",
     )

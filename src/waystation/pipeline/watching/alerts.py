@@ -20,7 +20,7 @@ _MINUTE: Final = 60_000_000
 
 
 class Alert(Struct, frozen=True):
-    """Something that somebody should look at.
+    """A condition that needs attention.
 
     `value` is what was found and `limit` what it was measured against: a share of messages, changes
     in a minute, or a number of messages.
@@ -36,7 +36,7 @@ class Alert(Struct, frozen=True):
 
 
 class Alerts(Struct, frozen=True):
-    """What to tell of, and whom: None, or 0, tells of nothing of that kind.
+    """Which alerts to raise, and the function that gets them; None or 0 disables a kind.
 
     `drops`: a node dropped more than this share of the messages of a batch, of `at_least` or more.
     `flaps`: a participant changed its address, or came and went, more often within a minute.
@@ -61,7 +61,7 @@ class Alerts(Struct, frozen=True):
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise LocalError(
-                    f"the limit for {name} is {value}", rule="SP-3", hint="give 0 or more"
+                    f"invalid limit for {name}: {value}", rule="SP-3", hint="give 0 or more"
                 )
 
 
@@ -93,7 +93,7 @@ class Watchman:
             text = f"{node} dropped {dropped:,} of {report.messages:,} messages, most {most}"
             yield _alert("drops", node, None, share, limits.drops, text)
         if limits.missing and report.missing >= limits.missing:
-            text = f"{node} does not tell what became of {report.missing:,} messages"
+            text = f"{node} recorded no outcome for {report.missing:,} messages"
             yield _alert("missing", node, None, report.missing, limits.missing, text)
         if limits.flaps:
             for participant, count in self._flapping(node, report, limits.flaps):

@@ -35,12 +35,12 @@ Run: TypeAlias = Callable[[Task, list[bytes]], list[bytes]]
 """Runs a task once for each order, anywhere, and returns the answers in the same order."""
 
 NO_BATCH: Final = -1
-_STRAY: Final = "it lies in no directory node=<name>"
+_STRAY: Final = "it is not in a directory node=<name>"
 _STRAYS: Final = -1  # the bucket of what belongs to no node
 
 
 class Batch(Struct, frozen=True):
-    """What one batch brought."""
+    """The result of one batch."""
 
     number: int
     files: int
@@ -55,7 +55,7 @@ class Batch(Struct, frozen=True):
 
     @property
     def rows_per_second(self) -> float:
-        """How fast it was taken in."""
+        """Rows processed per second."""
         return self.rows / max(self.seconds, 1e-6)
 
 
@@ -243,9 +243,9 @@ class Engine:
     def _check_journal(self) -> None:
         if self._last.journal != self._journal:
             raise LocalError(
-                f"the checkpoint is of the journal {quote(self._last.journal)}",
+                f"the checkpoint belongs to the journal {quote(self._last.journal)}",
                 rule="SP-3",
-                hint="give each journal a checkpoint and tables of its own",
+                hint="use a separate checkpoint and output directory for each journal",
             )
 
     def _remember_files(self) -> None:

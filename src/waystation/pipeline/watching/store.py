@@ -163,9 +163,9 @@ class Ledger:
             return msgspec.msgpack.decode(content, type=Manifest)
         except msgspec.MsgspecError as error:
             raise LocalError(
-                f"{quote(str(self._path))} is not what a batch leaves: {error}",
+                f"{quote(str(self._path))} is damaged: {error}",
                 rule="SP-3",
-                hint="give a new directory for the checkpoint; the tables are then built anew",
+                hint="use a new checkpoint directory; the tables are then rebuilt",
             ) from None
 
     def write(self, manifest: Manifest) -> None:

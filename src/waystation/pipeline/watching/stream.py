@@ -33,7 +33,7 @@ _FILE: Final = "path string, modificationTime timestamp, length long, content bi
 
 
 class Watched(Struct, frozen=True):
-    """What a watch did from its start to its end."""
+    """The result of a watch, from its start to its end."""
 
     batches: int
     files: int
@@ -269,9 +269,9 @@ def _is_remote(spark: SparkSession) -> bool:
 def _check(*, every: float, files_at_once: int) -> None:
     if every < 0 or files_at_once < 1:
         raise LocalError(
-            f"a batch every {every} s, of {files_at_once} files at the most",
+            f"invalid batches: every {every} s, {files_at_once} files",
             rule="SP-3",
-            hint="give seconds from 0 and files from 1 on",
+            hint="give 0 or more seconds, and 1 or more files",
         )
 
 
@@ -279,7 +279,7 @@ def _check_checkpoint(engine: Engine, spark: Path) -> None:
     """Refuse a checkpoint in which Spark knows of files that nobody took in."""
     if engine.batch < 0 and any((spark / "commits").glob("[0-9]*")):
         raise LocalError(
-            f"the checkpoint {quote(str(spark.parent))} is not whole: what was done is not told",
+            f"the checkpoint {quote(str(spark.parent))} is incomplete: its progress is missing",
             rule="SP-3",
-            hint="give a new directory for the checkpoint; the tables are then built anew",
+            hint="use a new checkpoint directory; the tables are then rebuilt",
         )
