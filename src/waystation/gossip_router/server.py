@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeAlias, assert_never, cast
 
+from msgspec import Struct
+
 from waystation.core.clock import now_ns
 from waystation.core.gossip import (
     Dialect,
@@ -54,14 +56,11 @@ Observer = Callable[[ChangeRecord], object]
 MessageObserver = Callable[[MessageRecord], object]
 
 
-class Roster:
+class Roster(Struct):
     """The members of a group as its dialect lists them, and the last answer made of it."""
 
-    __slots__ = ("answer", "entries")
-
-    def __init__(self) -> None:
-        self.entries: dict[bytes, Entry] = {}
-        self.answer = b""
+    entries: dict[bytes, Entry] = {}
+    answer: bytes = b""
 
 
 class GossipServer:

@@ -204,7 +204,7 @@ class Destination:
                 self._backoff.reset()
             else:
                 self._retry_at = now + self._backoff.next()
-            self._direct.place_failed(self.place, gone=False)
+            self._direct.owner.place_failed(self.place, gone=False)
 
     def _dial(self) -> DialledConnection | None:
         loop = asyncio.get_running_loop()
@@ -224,7 +224,7 @@ class Destination:
             _log.debug("%s: %s", self.place, error)
             self.connection = None
             self._retry_at = asyncio.get_running_loop().time() + self._backoff.next()
-            direct.place_failed(self.place, gone=True)
+            direct.owner.place_failed(self.place, gone=True)
         else:
             direct.owner.membership.place_answered(self.place)
         finally:
@@ -334,11 +334,6 @@ class Direct(Carrier):
         for server in self.servers.values():
             _end(server)
         await self.routers.wait_closed()
-
-    def place_failed(self, place: Physical, *, gone: bool) -> None:
-        """Pass on that a connection broke, or that nobody answered."""
-        if not self.is_closed:
-            self.owner.place_failed(place, gone=gone)
 
     async def _open_all(self, places: Sequence[str]) -> tuple[Physical, ...]:
         found: list[Physical] = []

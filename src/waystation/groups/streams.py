@@ -336,6 +336,8 @@ class Streams:
 
     def place_failed(self, place: Physical, *, gone: bool) -> None:
         """Use other places of who is there (LA-4); without any, suspect it."""
+        if self.is_closed:
+            return
         if gone:
             self.membership.place_failed(place)
         for peer in self.membership.at(place):
