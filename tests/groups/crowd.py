@@ -13,7 +13,7 @@ from waystation.core.identity import LogicalAddress
 from waystation.core.membership import Member
 from waystation.gossip_router import GossipServer, Settings
 from waystation.groups import Group, GroupLimits
-from waystation.groups.router_client import RouterClient
+from waystation.groups.router_client import RouterConnection
 from waystation.groups.routers import Routers as GroupRouters
 from waystation.groups.streams import Streams
 from waystation.net.place import parse_place
@@ -193,11 +193,10 @@ async def vanish(group: Group) -> None:
         timer.cancel()
     streams._timers.clear()
     carrier.is_closed = True
-    for client in router_clients(group):
-        assert client._keeper is not None
-        client._keeper.cancel()
-        if client._connection is not None:
-            client._connection.abort()
+    for keeper in getattr(routers_of(group), "_keepers", ()):
+        keeper.cancel()
+    for connection in router_connections(group):
+        connection.abort()
     for place in list(getattr(carrier, "servers", ())):
         lose_place(group, place)
     for destination in getattr(carrier, "destinations", {}).values():
@@ -217,11 +216,16 @@ def lose_place(group: Group, place: str) -> None:
         connection.abort()
 
 
-def router_clients(group: Group) -> list[RouterClient]:
+def routers_of(group: Group) -> GroupRouters | None:
     """The routers of a member, as it knows them."""
     carrier = carrier_of(group)
-    found = carrier if isinstance(carrier, GroupRouters) else getattr(carrier, "routers", None)
-    return [] if found is None else list(found.clients)
+    return carrier if isinstance(carrier, GroupRouters) else getattr(carrier, "routers", None)
+
+
+def router_connections(group: Group) -> list[RouterConnection]:
+    """The last connection of a member to each of its routers."""
+    found = routers_of(group)
+    return [] if found is None else list(found.connections.values())
 
 
 def port_of(place: str) -> int:

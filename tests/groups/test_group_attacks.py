@@ -30,7 +30,7 @@ from waystation.core.discovery import DiscoveryResponse
 from waystation.core.identity import LogicalAddress, Mapping
 from waystation.core.outcome import Outcome, Reason
 from waystation.groups import Group, GroupLimits
-from waystation.groups.packets import Data, encode_data, encode_notice
+from waystation.groups.packets import EVERYBODY, Data, encode_data, encode_notice
 from waystation.groups.pipe import Key, Kind, head
 from waystation.net.tls import Tls
 from waystation.node import Node
@@ -284,7 +284,7 @@ async def test_a_member_closes_while_it_dials_and_while_others_greet_it() -> Non
     async with pair(LASTING) as (a, b), tcp_path(a.me.physical[0]) as path:
         path.freeze()
         greeting = await Stranger.connect(a)
-        streams_of(b).carrier.to_place(path.place, b"never written")
+        streams_of(b).carrier.to_one(EVERYBODY, path.place, b"never written")
         await asyncio.sleep(0)  # it is being dialled
         await asyncio.wait_for(b.close(), 20)
         await asyncio.wait_for(a.close(), 20)

@@ -17,7 +17,7 @@ from tests.groups.crowd import (
     named,
     names,
     numbers,
-    router_clients,
+    router_connections,
     routers,
     stream,
     streams_of,
@@ -115,7 +115,7 @@ async def test_each_router_in_turn_dies_and_comes_back_and_nothing_is_lost() -> 
             await until(lambda done=done: len(ear.heard) == done)  # type: ignore[misc]
             await found.restart(index)
             await until(
-                lambda: all(client.is_ready for g in (a, b) for client in router_clients(g))
+                lambda: all(each.is_ready for g in (a, b) for each in router_connections(g))
             )
         assert ear.payloads() == 3 * numbers(1_000)
 
@@ -151,16 +151,16 @@ async def test_a_member_that_one_router_lost_is_not_suspected_while_another_sees
         ) as b,
     ):
         await everybody_knows([a, b])
-        await until(lambda: all(client.roster for client in router_clients(a)))
+        await until(lambda: all(client.roster for client in router_connections(a)))
         ear, heard = Ear(a), Ear(b)
         path.refuse(refuse=True)
         path.cut()
-        await until(lambda: not router_clients(a)[0].roster)  # the first router lost b
+        await until(lambda: not router_connections(a)[0].roster)  # the first router lost b
         await stream(a, 100, to=named(a, "b"))
         await until(lambda: heard.payloads() == numbers(100))
         assert ear.events() == []
         path.refuse(refuse=False)
-        await until(lambda: bool(router_clients(a)[0].roster))
+        await until(lambda: bool(router_connections(a)[0].roster))
 
 
 @runs

@@ -18,7 +18,7 @@ from tests.groups.crowd import (
     named,
     names,
     numbers,
-    router_clients,
+    router_connections,
     stream,
 )
 from tests.groups.crowd import routers as our_routers
@@ -59,7 +59,7 @@ async def one_after_the_other(
 
 def is_everywhere(group: Group) -> bool:
     """Whether all routers of a group's list have answered."""
-    return all(client.is_ready for client in router_clients(group))
+    return all(client.is_ready for client in router_connections(group))
 
 
 @pytest.mark.rule("GR-11")

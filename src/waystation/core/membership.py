@@ -118,20 +118,13 @@ class Effect(Word):
     """What to do about it."""
 
     ASK_WHERE = "ask the others where it is"
-    REPLACE = "suspect whoever had its addresses before"
-    ADMIT = "remember where it is, and that it lives"
-    SHARE = "have it get what goes to all, where one packet reaches everybody"
-    STOP_SHARING = "no longer wait for it to get what went to all"
-    TELL_JOINED = "tell that it has joined"
+    ADMIT = "suspect whoever had its addresses, share what goes to all with it, tell that it joined"
     TELL_MOVED = "tell that it is reached elsewhere, or has another name"
-    TELL_SUSPECTED = "tell that it is suspected"
-    TELL_LEFT = "tell that it has closed"
-    INTRODUCE = "tell it of the other members, where nobody has a list of them all"
+    SUSPECT = "let its address age, wait for it no longer, tell that it is suspected"
+    DISMISS = "wait for it no longer, tell that it has closed"
     SEND_AGAIN = "send again what it has not acknowledged"
-    MARK_LEFT = "let its address age"
     DROP_LOST = "drop what is on its way to it: TRANSPORT_DOWN"
     DROP_UNROUTABLE = "drop what is on its way to it: NO_ROUTE"
-    WAKE_SENDERS = "let senders that wait for room look again"
 
 
 Step: TypeAlias = tuple[State, tuple[Effect, ...]]
@@ -141,37 +134,35 @@ _S, _E, _F = State, Event, Effect
 MEMBERS: Final = frozenset({_S.LISTED, _S.PRESENT})
 """The states of peers that are members."""
 
-_JOIN: Final = (_F.REPLACE, _F.ADMIT, _F.SHARE, _F.TELL_JOINED, _F.INTRODUCE, _F.SEND_AGAIN)
+_JOIN: Final = (_F.ADMIT, _F.SEND_AGAIN)
 _MOVE: Final = (_F.TELL_MOVED, _F.SEND_AGAIN)
-_LOSE: Final = (_F.MARK_LEFT, _F.STOP_SHARING, _F.TELL_SUSPECTED, _F.WAKE_SENDERS)
-_END: Final = (_F.DROP_UNROUTABLE, _F.STOP_SHARING, _F.TELL_LEFT, _F.WAKE_SENDERS)
-_DROP: Final = (_F.DROP_LOST, _F.WAKE_SENDERS)
+_END: Final = (_F.DROP_UNROUTABLE, _F.DISMISS)
 
 TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = {
     (_S.UNKNOWN, _E.STRANGE_MESSAGE): (_S.UNKNOWN, (_F.ASK_WHERE,)),
     (_S.UNKNOWN, _E.NAMED): (_S.LISTED, _JOIN),
     (_S.UNKNOWN, _E.SPOKE): (_S.PRESENT, _JOIN),
     (_S.UNKNOWN, _E.LOST): (_S.UNKNOWN, ()),
-    (_S.UNKNOWN, _E.SAID_GOODBYE): (_S.GONE, (_F.DROP_UNROUTABLE, _F.WAKE_SENDERS)),
-    (_S.UNKNOWN, _E.GRACE_OVER): (_S.GONE, _DROP),
-    (_S.UNKNOWN, _E.AGED_OUT): (_S.GONE, _DROP),
+    (_S.UNKNOWN, _E.SAID_GOODBYE): (_S.GONE, (_F.DROP_UNROUTABLE,)),
+    (_S.UNKNOWN, _E.GRACE_OVER): (_S.GONE, (_F.DROP_LOST,)),
+    (_S.UNKNOWN, _E.AGED_OUT): (_S.GONE, (_F.DROP_LOST,)),
     (_S.LISTED, _E.NAMED): (_S.LISTED, ()),
     (_S.LISTED, _E.SPOKE): (_S.PRESENT, ()),
     (_S.LISTED, _E.MOVED): (_S.LISTED, _MOVE),
-    (_S.LISTED, _E.LOST): (_S.SUSPECTED, _LOSE),
+    (_S.LISTED, _E.LOST): (_S.SUSPECTED, (_F.SUSPECT,)),
     (_S.LISTED, _E.SAID_GOODBYE): (_S.GONE, _END),
     (_S.PRESENT, _E.NAMED): (_S.PRESENT, ()),
     (_S.PRESENT, _E.SPOKE): (_S.PRESENT, ()),
     (_S.PRESENT, _E.MOVED): (_S.PRESENT, _MOVE),
-    (_S.PRESENT, _E.LOST): (_S.SUSPECTED, _LOSE),
+    (_S.PRESENT, _E.LOST): (_S.SUSPECTED, (_F.SUSPECT,)),
     (_S.PRESENT, _E.SAID_GOODBYE): (_S.GONE, _END),
     (_S.SUSPECTED, _E.STRANGE_MESSAGE): (_S.SUSPECTED, (_F.ASK_WHERE,)),
     (_S.SUSPECTED, _E.NAMED): (_S.LISTED, _JOIN),
     (_S.SUSPECTED, _E.SPOKE): (_S.PRESENT, _JOIN),
     (_S.SUSPECTED, _E.LOST): (_S.SUSPECTED, ()),
-    (_S.SUSPECTED, _E.SAID_GOODBYE): (_S.GONE, (_F.DROP_UNROUTABLE, _F.WAKE_SENDERS)),
-    (_S.SUSPECTED, _E.GRACE_OVER): (_S.SUSPECTED, _DROP),
-    (_S.SUSPECTED, _E.AGED_OUT): (_S.GONE, _DROP),
+    (_S.SUSPECTED, _E.SAID_GOODBYE): (_S.GONE, (_F.DROP_UNROUTABLE,)),
+    (_S.SUSPECTED, _E.GRACE_OVER): (_S.SUSPECTED, (_F.DROP_LOST,)),
+    (_S.SUSPECTED, _E.AGED_OUT): (_S.GONE, (_F.DROP_LOST,)),
 }
 
 

@@ -49,9 +49,7 @@ class Admission:
         try:
             found = tomllib.loads(path.read_text("utf-8"))
             doors = msgspec.convert(found.pop("groups", {}), dict[str, Door])
-        except (OSError, UnicodeDecodeError) as error:
-            raise _bad_file(path, error) from error
-        except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        except (OSError, ValueError) as error:  # its bytes, its TOML or its tables
             raise _bad_file(path, error) from error
         if found or not doors:
             raise _bad_file(path, "it may only contain tables [groups.NAME]")

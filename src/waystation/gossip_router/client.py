@@ -62,7 +62,7 @@ class Client(BufferedConnection):
         self.number = 0
         self.names: frozenset[str] = frozenset()  # in its certificate
         self.admitted: set[str] = set()  # groups that it brought a token for
-        self.members: set[tuple[str, bytes]] = set()
+        self.members: dict[tuple[str, bytes], None] = {}  # group and UUID of each
         self.room = settings.queue
         self.sender_hold = SenderHold(self._loop, settings.patience, router.counts.waits)
         self._router = router
@@ -138,9 +138,9 @@ class Client(BufferedConnection):
 
     def put(self, data: bytes, size: int) -> None:
         """Queue `size` bytes, to be written when the router's turn ends."""
-        if not self._pieces:
+        if not self.pieces:
             self._router.touched.append(self)
-        self._pieces.append(data)
+        self.pieces.append(data)
         self.room -= size
 
     def tell(self, data: bytes) -> None:
@@ -151,7 +151,7 @@ class Client(BufferedConnection):
     @property
     def unsent(self) -> int:
         """How many bytes the system has not taken yet, with those of this turn."""
-        return super().unsent + sum(map(len, self._pieces))
+        return super().unsent + sum(map(len, self.pieces))
 
     def finds_room(self, size: int) -> bool:
         """Whether this many bytes fit in after all, once the system has taken what it can."""

@@ -8,12 +8,11 @@ stands in docs/explanation/gossip-router.md.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from waystation.core.gossip import Dialect
 from waystation.core.outcome import Reason
 from waystation.gossip_router.reader import REQUEST, TURN, Reader
-from waystation.wire.java import cut
 from waystation.wire.jgroups import Address
 from waystation.wire.jgroups2 import (
     Close,
@@ -37,6 +36,10 @@ from waystation.wire.jgroups2 import (
     size_at,
 )
 
+if TYPE_CHECKING:
+    from waystation.gossip_router.client import Client
+    from waystation.gossip_router.server import GossipServer
+
 _NOT_LEFT = encode(DisconnectAnswer(ok=False))
 
 
@@ -49,14 +52,13 @@ class Reader2(Reader):
     unregistered = encode(DisconnectAnswer(ok=True))
     farewell = b""  # the end of the connection says it
 
-    _data: bytes | bytearray = b""
     _position = 0
     _end = 0
     _runs: Iterator[Run] = iter(())
     _structure = False  # whether the decoder is reading something other than a usual message
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(*arguments)  # type: ignore[arg-type]
+    def __init__(self, client: Client, server: GossipServer) -> None:
+        super().__init__(client, server)
         self._decoder = RequestDecoder(self._limits)
 
     @property
@@ -64,15 +66,10 @@ class Reader2(Reader):
         """Whether a structure is there in part."""
         return bool(self.held or self._decoder.pending)
 
-    def serve(self, data: bytes | bytearray, end: int) -> bool:
-        """Pass on the messages, and answer the requests."""
-        self._data, self._position, self._end = data, 0, end
+    def _begin(self, data: bytes | bytearray, start: int, end: int) -> None:
+        self._data, self._position, self._end = data, start, end
         self.need = 1
         self.progressed = False
-        if self.go_on():
-            return True
-        self._data = cut(data, 0, end)  # the buffer will be used for others
-        return False
 
     def go_on(self) -> bool:
         """Work through the data; False when the turn is over before that."""
@@ -149,7 +146,7 @@ class Reader2(Reader):
             else:
                 client.tell(server.members(client, request.group, _members))
         elif isinstance(request, Ping):
-            server.beat(client)
+            server.heard(client, heartbeat=True)
         elif isinstance(request, Close):
             server.left(client)
 
@@ -163,20 +160,15 @@ class Reader2(Reader):
             plain = encode(Message(None, message.destination, message.payload))
             self._forward(targets, plain, 1, where)
             return
-        self._count_dropped(reason, 1)
-        if self._outcomes is not None:
-            self._tell_dropped(where, [len(encode(message))], reason)
+        self._drop(where, 1, [len(encode(message))], reason)
 
     def _connect(self, request: Connect) -> None:
         if request.group is None or request.address is None:
             self.client.tell(self.refused)
             self.server.reject(self.client, "malformed", "a CONNECT without group or address")
             return
-        physical = tuple(str(place) for place in request.physical or () if place is not None)
         entry = PingData(request.address, request.name, request.physical)
-        self.server.register(
-            self.client, request.group, request.address, request.name, physical, entry
-        )
+        self.server.register(self.client, request.group, entry, request.physical or ())
 
     def _disconnect(self, request: Disconnect) -> None:
         if request.address is None:
@@ -186,14 +178,15 @@ class Reader2(Reader):
         else:
             self.server.unregister_everywhere(self.client, request.address.key)
 
-    def _destination(self, head: bytes) -> tuple[str | None, Address | None]:
+    @staticmethod
+    def _destination(head: bytes) -> tuple[str | None, Address | None]:
         fields = read_head(head)
         return fields.group, fields.destination
 
     def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return size_at(piece, position)
 
-    def suspect(self, group: str, address: Address) -> bytes:  # noqa: ARG002 - there is no place for it
+    def suspect(self, group: str, address: Address | None) -> bytes:  # noqa: ARG002 - there is no place for it
         """A structure, and the address behind it."""
         return encode(Suspect(address))
 

@@ -13,7 +13,6 @@ from typing import ClassVar
 from waystation.core.gossip import Dialect
 from waystation.errors import DecodeError
 from waystation.gossip_router.reader import REQUEST, TURN, Reader
-from waystation.wire.java import cut
 from waystation.wire.jgroups import Address
 from waystation.wire.jgroups5 import (
     ALL_GROUPS,
@@ -43,23 +42,9 @@ class Reader5(Reader):
     registered = refused = unregistered = b""  # a client expects no answer, and understands none
     farewell = encode(Goodbye())
 
-    _data: bytes | bytearray = b""
     _rest = 0  # where its last, unfinished frame begins
     _end = 0
     _runs: Iterator[Run] = iter(())
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether a frame is there in part."""
-        return bool(self.held)
-
-    def serve(self, data: bytes | bytearray, end: int) -> bool:
-        """Pass on the messages, and answer the requests."""
-        self._begin(data, 0, end)
-        if self.go_on():
-            return True
-        self._data = cut(data, 0, end)  # the buffer will be used for others
-        return False
 
     def _begin(self, data: bytes | bytearray, start: int, end: int) -> None:
         try:
@@ -85,7 +70,10 @@ class Reader5(Reader):
                 if targets:
                     forward(targets, view[first:last].tobytes(), count, head)
             else:
-                self._answer(data, first, last)
+                try:
+                    self._handle(decode(data, first, last, self._limits))
+                except DecodeError as error:
+                    self._fail(error)
                 if not self.client.is_open:
                     return True
                 self._check_routes()
@@ -105,18 +93,10 @@ class Reader5(Reader):
                 self.held += memoryview(data)[rest:end]
         return True
 
-    def _answer(self, data: bytes | bytearray, first: int, last: int) -> None:
-        try:
-            value = decode(data, first, last, self._limits)
-        except DecodeError as error:
-            self._fail(error)
-            return
-        self._work += REQUEST
-        self._counts.requests[type(value).__name__.lower()] += 1
-        self._handle(value)
-
     def _handle(self, value: Value) -> None:
         client, server = self.client, self.server
+        self._work += REQUEST
+        self._counts.requests[type(value).__name__.lower()] += 1
         if isinstance(value, Register):
             self._register(value)
         elif isinstance(value, Unregister):
@@ -125,7 +105,7 @@ class Reader5(Reader):
         elif isinstance(value, GetMembers):
             self._tell_members(value.group)
         elif isinstance(value, Heartbeat):
-            server.beat(client)
+            server.heard(client, heartbeat=True)
             client.tell(_HEARTBEAT)
         elif isinstance(value, Goodbye):
             server.left(client)
@@ -134,11 +114,8 @@ class Reader5(Reader):
         if value.group is None or value.address is None:
             self.server.reject(self.client, "malformed", "a REGISTER without group or address")
             return
-        physical = () if value.physical is None else (str(value.physical),)
         entry = PingData(value.address, value.name, value.physical)
-        self.server.register(
-            self.client, value.group, value.address, value.name, physical, entry, value.token
-        )
+        self.server.register(self.client, value.group, entry, (value.physical,), value.token)
 
     def _tell_members(self, group: str | None) -> None:
         client, server = self.client, self.server
@@ -153,14 +130,15 @@ class Reader5(Reader):
         if not groups:
             client.tell(_members(ALL_GROUPS, (), last=True))
 
-    def _destination(self, head: bytes) -> tuple[str | None, Address | None]:
+    @staticmethod
+    def _destination(head: bytes) -> tuple[str | None, Address | None]:
         fields = read_head(head)
         return fields.group, fields.destination
 
     def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return 4 + int.from_bytes(piece[position : position + 4], "big")
 
-    def suspect(self, group: str, address: Address) -> bytes:
+    def suspect(self, group: str, address: Address | None) -> bytes:
         """One frame, which names the group."""
         return encode(Suspect(group, address))
 

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from msgspec import Struct, field
+
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
 
@@ -13,26 +15,20 @@ if TYPE_CHECKING:
     from waystation.gossip_router.server import GossipServer
 
 
-class Counts:
+class Counts(Struct):
     """The counters of a router; each only ever grows."""
 
-    __slots__ = (
-        "bytes_received", "bytes_sent", "delivered", "disconnected", "dropped", "members",
-        "opened", "received", "refused", "requests", "waits",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.opened = 0
-        self.received = 0  # messages
-        self.delivered = 0  # copies of messages handed to the connections of receivers
-        self.bytes_received = 0
-        self.bytes_sent = 0  # over connections that ended; the others know theirs
-        self.dropped: Counter[str] = Counter()  # copies, or messages that had no receiver at all
-        self.requests: Counter[str] = Counter()
-        self.members: Counter[str] = Counter()  # what happened to them
-        self.refused: Counter[str] = Counter()
-        self.disconnected: Counter[str] = Counter()
-        self.waits: Counter[str] = Counter()  # of senders for receivers, by how that ended
+    opened: int = 0
+    received: int = 0  # messages
+    delivered: int = 0  # copies of messages handed to the connections of receivers
+    bytes_received: int = 0
+    bytes_sent: int = 0  # over connections that ended; the others know theirs
+    dropped: Counter[str] = field(default_factory=Counter)  # copies, or messages without a receiver
+    requests: Counter[str] = field(default_factory=Counter)
+    members: Counter[str] = field(default_factory=Counter)  # what happened to them
+    refused: Counter[str] = field(default_factory=Counter)
+    disconnected: Counter[str] = field(default_factory=Counter)
+    waits: Counter[str] = field(default_factory=Counter)  # of senders, by how that ended
 
 
 class RouterMetrics:

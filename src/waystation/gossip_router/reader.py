@@ -15,10 +15,12 @@ from waystation.core.gossip import Dialect
 from waystation.core.message import Arrival
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
+from waystation.wire.java import cut
 from waystation.wire.jgroups import Address, KnownHeads
 
 if TYPE_CHECKING:
     from waystation.gossip_router.client import Client
+    from waystation.gossip_router.outcomes import Outcomes
     from waystation.gossip_router.server import GossipServer
 
 _log = logging.getLogger("waystation.router")
@@ -63,36 +65,47 @@ class Reader(ABC):
         self._routes: dict[bytes, Targets] = {}  # by the head of a message
         self._generation = -1  # of the membership for which the routes hold
         self._work = 0
+        self._data: bytes | bytearray = b""  # to be worked through
 
     @property
-    @abstractmethod
     def unfinished(self) -> bool:
         """Whether the bytes so far end within a frame."""
+        return bool(self.held)
 
-    @abstractmethod
     def serve(self, data: bytes | bytearray, end: int) -> bool:
         """Do what the data ask for, up to the end; False when some of it has to wait.
 
         Then call `go_on` until that is done, and give no more until then. Of `data` nothing is
         used after the call.
         """
+        self._begin(data, 0, end)
+        if self.go_on():
+            return True
+        self._data = cut(data, 0, end)  # the buffer will be used for others
+        return False
+
+    @abstractmethod
+    def _begin(self, data: bytes | bytearray, start: int, end: int) -> None:
+        """Prepare to work through a part of the data."""
 
     @abstractmethod
     def go_on(self) -> bool:
         """Do more of what had to wait; False when there is still something."""
 
+    @staticmethod
     @abstractmethod
-    def _destination(self, head: bytes) -> tuple[str | None, Address | None]:
-        """Where a message with this head goes."""
+    def _destination(head: bytes) -> tuple[str | None, Address | None]:
+        """The group and the member that a message with this head goes to."""
 
     @abstractmethod
-    def suspect(self, group: str, address: Address) -> bytes:
+    def suspect(self, group: str, address: Address | None) -> bytes:
         """The notice that a member is dead."""
 
     def _fail(self, error: DecodeError) -> None:
         reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
         if self._outcomes is not None:
-            self._tell_dropped((None, None), [len(self.held)], reason)
+            arrivals = self._arrivals(self._outcomes, (None, None), [len(self.held)])
+            self._outcomes.dropped(arrivals, reason)
         self.server.reject(self.client, reason.lower(), str(error))
 
     def _forward(self, targets: Targets, piece: bytes, count: int, where: Where) -> None:
@@ -101,9 +114,13 @@ class Reader(ABC):
         counts.received += count
         size = len(piece)
         lost: list[int] = []  # how many messages, the last ones, each receiver without room lost
+        touched = self.server.touched
         for receiver in targets:
-            if receiver.room >= size:
-                receiver.put(piece, size)
+            if receiver.room >= size:  # as `Client.put` does, without a call for each copy
+                if not receiver.pieces:
+                    touched.append(receiver)
+                receiver.pieces.append(piece)
+                receiver.room -= size
             elif left := self._squeeze(receiver, piece, count):
                 lost.append(left)
                 counts.delivered -= left
@@ -112,7 +129,12 @@ class Reader(ABC):
         self._work += copies + 1
         outcomes = self._outcomes
         if outcomes is not None and (lost or outcomes.tells_forwarded):
-            self._tell_outcomes(piece, where, copies, lost)
+            arrivals = self._arrivals(outcomes, where, self._sizes(piece, 0, size))
+            for left in lost:
+                outcomes.dropped(arrivals[-left:], Reason.QUEUE_FULL)
+            if outcomes.tells_forwarded:
+                nobody_got = min(lost) if len(lost) == copies else 0
+                outcomes.forwarded(arrivals[: len(arrivals) - nobody_got])
 
     def _squeeze(self, receiver: Client, piece: bytes, count: int) -> int:
         """Put in what has room, one message after the other; returns how many had none."""
@@ -143,9 +165,8 @@ class Reader(ABC):
         head, first, last, count = run
         targets, reason = self._targets(*self._destination(head))
         if reason is not None:
-            self._count_dropped(reason, count)
-            if self._outcomes is not None:
-                self._tell_dropped(head, self._sizes(data, first, last), reason)
+            sizes = [] if self._outcomes is None else self._sizes(data, first, last)
+            self._drop(head, count, sizes, reason)
         if targets and len(head) <= KnownHeads.LONGEST:
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
@@ -156,50 +177,29 @@ class Reader(ABC):
         self, group: str | None, destination: Address | None
     ) -> tuple[Targets, Reason | None]:
         """The receivers for a destination, or why there are none."""
-        server = self.server
         self._work += 1
-        reason = Reason.NO_ROUTE
-        if group is not None:
-            if server.admits(self.client, group):
-                key = None if destination is None else destination.key
-                targets = server.route(self.client, group, key)
-                if targets:
-                    return targets, None
-            else:
-                reason = Reason.REFUSED
-        return (), reason
+        if group is None:
+            return (), Reason.NO_ROUTE
+        if not self.server.admits(self.client, group):
+            return (), Reason.REFUSED
+        key = None if destination is None else destination.key
+        targets = self.server.route(self.client, group, key)
+        return targets, None if targets else Reason.NO_ROUTE
 
-    def _count_dropped(self, reason: Reason, count: int) -> None:
-        counts = self._counts
-        counts.received += count
-        counts.dropped[reason.value] += count
+    def _drop(self, where: Where, count: int, sizes: list[int], reason: Reason) -> None:
+        """Count and tell that messages end here; their sizes only matter to observers."""
+        self._counts.received += count
+        self._counts.dropped[reason.value] += count
         _log.debug("%s: %d messages dropped: %s", self.client.place, count, reason)
+        if self._outcomes is not None:
+            self._outcomes.dropped(self._arrivals(self._outcomes, where, sizes), reason)
 
     # For the journal
 
-    def _tell_outcomes(self, piece: bytes, where: Where, copies: int, lost: list[int]) -> None:
-        """Tell which messages of a piece were lost on the way to somebody, and which were not."""
-        outcomes = self._outcomes
-        assert outcomes is not None
-        arrivals = self._arrivals(where, self._sizes(piece, 0, len(piece)))
-        self._work += len(arrivals)
-        for left in lost:
-            outcomes.dropped(arrivals[-left:], Reason.QUEUE_FULL)
-        if outcomes.tells_forwarded:
-            nobody_got = min(lost) if len(lost) == copies else 0
-            outcomes.forwarded(arrivals[: len(arrivals) - nobody_got])
-
-    def _tell_dropped(self, where: Where, sizes: list[int], reason: Reason) -> None:
-        outcomes = self._outcomes
-        assert outcomes is not None
+    def _arrivals(self, outcomes: Outcomes, where: Where, sizes: list[int]) -> list[Arrival]:
         self._work += len(sizes)
-        outcomes.dropped(self._arrivals(where, sizes), reason)
-
-    def _arrivals(self, where: Where, sizes: list[int]) -> list[Arrival]:
         group, destination = self._destination(where) if isinstance(where, bytes) else where
         here = [uuid for joined, uuid in self.client.members if joined == group]
-        outcomes = self._outcomes
-        assert outcomes is not None
         return outcomes.arrivals(
             group,
             None if destination is None else destination.key,

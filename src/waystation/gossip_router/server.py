@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from typing import Any, Final, assert_never, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, TypeAlias, assert_never, cast
+
+from msgspec import Struct
 
 from waystation.core.clock import now_ns
 from waystation.core.gossip import (
@@ -38,6 +40,7 @@ from waystation.gossip_router.settings import Settings
 from waystation.net.connection import Failure
 from waystation.net.server import Server
 from waystation.net.tls import Tls
+from waystation.wire import jgroups2, jgroups5
 from waystation.wire.jgroups import Address
 
 _log = logging.getLogger("waystation.router")
@@ -46,18 +49,18 @@ BUFFER: Final = 256 * 1024
 
 _GONE: Final = frozenset({MemberKind.LEAVE, MemberKind.SUSPECT})
 
+Entry: TypeAlias = jgroups2.PingData | jgroups5.PingData
+"""A member as its dialect lists it."""
+
 Observer = Callable[[ChangeRecord], object]
 MessageObserver = Callable[[MessageRecord], object]
 
 
-class Roster:
+class Roster(Struct):
     """The members of a group as its dialect lists them, and the last answer made of it."""
 
-    __slots__ = ("answer", "entries")
-
-    def __init__(self) -> None:
-        self.entries: dict[bytes, tuple[Address, Any]] = {}
-        self.answer = b""
+    entries: dict[bytes, Entry] = {}
+    answer: bytes = b""
 
 
 class GossipServer:
@@ -162,13 +165,9 @@ class GossipServer:
         self._rules.connected(client.number, dialect, self._now_ms())
         _log.debug("%s: client %d speaks %s", client.place, client.number, dialect.value)
 
-    def heard(self, client: Client) -> None:
+    def heard(self, client: Client, *, heartbeat: bool = False) -> None:
         """Note that something arrived."""
-        self._rules.heard(client.number, self._now_ms())
-
-    def beat(self, client: Client) -> None:
-        """Note that a heartbeat arrived."""
-        self._rules.heard(client.number, self._now_ms(), heartbeat=True)
+        self._rules.heard(client.number, self._now_ms(), heartbeat=heartbeat)
 
     def left(self, client: Client) -> None:
         """End a client that said goodbye."""
@@ -234,32 +233,26 @@ class GossipServer:
         self,
         client: Client,
         group: str,
-        address: Address,
-        name: str | None,
-        physical: tuple[str, ...],
-        entry: Any,
+        entry: Entry,
+        places: Sequence[Address | None],
         token: bytes = b"",
     ) -> None:
         """Let a member join a group, if it may."""
-        member = LogicalAddress(address.key, name or "")
+        assert entry.address is not None  # or its reader has refused it
+        member = LogicalAddress(entry.address.key, entry.name or "")
         if self._admission is not None and self._admission.by_token(group, token):
             client.admitted.add(group)
         if not self.admits(client, group):
             self._refuse_member(Refused(client.number, group, member, f"not admitted to {group!r}"))
             return
+        physical = tuple(str(place) for place in places if place is not None)
         effects = self._rules.register(client.number, group, member, physical)
         if isinstance(effects[0], Registered):
-            self._enter(client, group, address, entry)
+            roster = self.rosters.setdefault((client.reader.dialect, group), Roster())
+            roster.entries[member.uuid] = entry
+            roster.answer = b""
+            client.members[group, member.uuid] = None
         self._apply(effects, client.reader.dialect)
-
-    def _enter(self, client: Client, group: str, address: Address, entry: Any) -> None:
-        key = (client.reader.dialect, group)
-        roster = self.rosters.get(key)
-        if roster is None:
-            roster = self.rosters[key] = Roster()
-        roster.entries[address.key] = (address, entry)
-        roster.answer = b""
-        client.members.add((group, address.key))
 
     def unregister(self, client: Client, group: str, uuid: bytes) -> None:
         """Let a member leave a group."""
@@ -269,10 +262,9 @@ class GossipServer:
     def unregister_everywhere(self, client: Client, uuid: bytes) -> None:
         """Let a member leave all groups, with one answer."""
         effects: list[Effect] = [Unregistered(client.number, "", uuid)]
-        for group, member in list(client.members):
-            if member == uuid:
-                effects += self._rules.unregister(client.number, group, uuid)[1:]
-                client.members.discard((group, uuid))
+        for group in [group for group, member in client.members if member == uuid]:
+            effects += self._rules.unregister(client.number, group, uuid)[1:]
+            del client.members[group, uuid]
         self._apply(effects, client.reader.dialect)
 
     def route(self, client: Client, group: str, uuid: bytes | None) -> tuple[Client, ...]:
@@ -295,7 +287,7 @@ class GossipServer:
         roster = self.rosters.get((client.reader.dialect, group))
         if roster is None or not self.admits(client, group):
             return ()
-        return tuple(entry for _, entry in roster.entries.values())
+        return tuple(roster.entries.values())
 
     def members(
         self, client: Client, group: str, encode: Callable[[str, tuple[Any, ...]], bytes]
@@ -305,7 +297,7 @@ class GossipServer:
         if roster is None or not self.admits(client, group):
             return encode(group, ())
         if not roster.answer:
-            roster.answer = encode(group, self.entries(client, group))
+            roster.answer = encode(group, tuple(roster.entries.values()))
         return roster.answer
 
     def flush(self) -> None:
@@ -320,7 +312,7 @@ class GossipServer:
     # What is to be done
 
     def _apply(self, effects: Iterable[Effect], dialect: Dialect) -> None:
-        gone: dict[tuple[str, bytes], Address] = {}
+        gone: dict[tuple[str, bytes], Entry] = {}
         for effect in effects:
             match effect:
                 case Registered():
@@ -331,19 +323,18 @@ class GossipServer:
                     self._refuse_member(effect)
                 case Unregistered():
                     client = self._clients[effect.connection]
-                    client.members.discard((effect.group, effect.uuid))
+                    client.members.pop((effect.group, effect.uuid), None)
                     client.tell(client.reader.unregistered)
                 case MemberChange():
                     self._note(effect, dialect)
                     if effect.kind in _GONE:
-                        place = effect.group, effect.mapping.uuid
-                        gone[place] = self._remove_member(dialect, *place)
+                        left = effect.group, effect.mapping.uuid
+                        gone[left] = self._remove_member(dialect, *left)
                 case Superseded():
-                    place = effect.group, effect.member.uuid
-                    self._clients[effect.connection].members.discard(place)
+                    lost = effect.group, effect.member.uuid
+                    self._clients[effect.connection].members.pop(lost, None)
                 case Suspect():
-                    address = gone[effect.group, effect.member.uuid]
-                    self._tell_suspect(effect, address)
+                    self._tell_suspect(effect, gone[effect.group, effect.member.uuid])
                 case Disconnect():
                     self._disconnect(effect)
                 case _:
@@ -365,21 +356,21 @@ class GossipServer:
         if self._observe is not None:
             self._observe(MemberRecord(change, now_ns() // 1000, dialect.value))
 
-    def _remove_member(self, dialect: Dialect, group: str, uuid: bytes) -> Address:
+    def _remove_member(self, dialect: Dialect, group: str, uuid: bytes) -> Entry:
         """Take a member off the roster of its group."""
         roster = self.rosters[dialect, group]
-        address, _ = roster.entries.pop(uuid)
         roster.answer = b""
+        entry = roster.entries.pop(uuid)
         if not roster.entries:
             del self.rosters[dialect, group]
-        return address
+        return entry
 
-    def _tell_suspect(self, effect: Suspect, address: Address) -> None:
+    def _tell_suspect(self, effect: Suspect, entry: Entry) -> None:
         notice = b""
         for number in effect.connections:
             client = self._clients[number]
             if client.is_open:
-                notice = notice or client.reader.suspect(effect.group, address)
+                notice = notice or client.reader.suspect(effect.group, entry.address)
                 client.tell(notice)
                 if client.is_overfull():
                     self.give_up(client, "stuck", "it does not even take notices")

@@ -14,9 +14,11 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from waystation.core.discovery import Way
 from waystation.core.identity import Physical, Uuid
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
+from waystation.groups.carrier import Carrier
 from waystation.groups.router_client import ClientConnection
 from waystation.groups.routers import Routers
 from waystation.groups.settings import CarrierSettings
@@ -153,7 +155,7 @@ class DialledConnection(ClientConnection):
     """A connection to a place of another member, which says nothing over it."""
 
     def __init__(self, destination: Destination, direct: Direct) -> None:
-        super().__init__(direct.settings)
+        super().__init__(destination.place, direct.settings)
         self._destination = destination
         self.queue(direct.greeting)
 
@@ -202,7 +204,7 @@ class Destination:
                 self._backoff.reset()
             else:
                 self._retry_at = now + self._backoff.next()
-            self._direct.place_failed(self.place, gone=False)
+            self._direct.owner.place_failed(self.place, gone=False)
 
     def _dial(self) -> DialledConnection | None:
         loop = asyncio.get_running_loop()
@@ -217,19 +219,19 @@ class Destination:
     async def _connect(self, connection: DialledConnection) -> None:
         direct = self._direct
         try:
-            await connection.dial(self.place)
+            await connection.dial()
         except OSError as error:
-            direct.failure = str(error)
+            _log.debug("%s: %s", self.place, error)
             self.connection = None
             self._retry_at = asyncio.get_running_loop().time() + self._backoff.next()
-            direct.place_failed(self.place, gone=True)
+            direct.owner.place_failed(self.place, gone=True)
         else:
             direct.owner.membership.place_answered(self.place)
         finally:
             self._dialling = None
 
 
-class Direct:
+class Direct(Carrier):
     """Connections from member to member."""
 
     limit = LIMIT
@@ -246,12 +248,10 @@ class Direct:
         self.owner = owner
         self.greeting = greeting(settings.group)
         self.is_closed = False
-        self.failure = ""
         self.servers: dict[Physical, Server] = {}
         self.destinations: dict[Physical, Destination] = {}
-        self.routers = Routers(routers, settings, owner) if routers else None
-        self._listen = list(listen)
-        self._known = known
+        self.routers = Routers(routers, settings, owner)
+        self._listen = listen or [place_of((own_host_towards(known[0]), 0))]
         self._unflushed: dict[Physical, Destination] = {}
 
     @property
@@ -259,28 +259,26 @@ class Direct:
         """Whether others can be reached."""
         return bool(self.servers) and not self.is_closed
 
+    @property
+    def failure(self) -> str:
+        """Why no router says who is there."""
+        return self.routers.failure
+
     async def open(self) -> tuple[Physical, ...]:
-        """Listen, by default where the first known place sees us."""
-        listen = self._listen or [place_of((own_host_towards(self._known[0]), 0))]
-        return await self._open_all(listen)
+        """Listen."""
+        return await self._open_all(self._listen)
 
     def start(self) -> None:
         """Find the others."""
-        if self.routers is not None:
-            self.routers.start()
-        else:
+        self.routers.start()
+        if self.owner.way is Way.HOSTS:
             self.owner.opened()
 
     def to_one(self, uuid: Uuid, place: Physical | None, packet: bytes) -> None:
-        """Take a packet to a member at one of its places."""
-        del uuid
-        if place is not None:
-            self.to_place(place, packet)
-
-    def to_place(self, place: Physical, packet: bytes) -> None:
         """Take a packet to whoever is at a place."""
-        if place in self.servers or self.is_closed:
-            return  # that is here
+        del uuid
+        if place is None or place in self.servers or self.is_closed:
+            return  # that is here, or nowhere
         destination = self.destinations.get(place)
         if destination is None:
             destination = self.destinations[place] = Destination(self, place)
@@ -293,20 +291,18 @@ class Direct:
 
     def ask(self) -> None:
         """Ask the routers who is there."""
-        if self.routers is not None:
-            self.routers.ask()
+        self.routers.ask()
 
     def flush(self) -> None:
         """Write what this turn brought."""
         for destination in self._unflushed.values():
             destination.flush()
         self._unflushed.clear()
-        if self.routers is not None:
-            self.routers.flush()
+        self.routers.flush()
 
     async def move(self, places: Sequence[str]) -> tuple[Physical, ...]:
         """Listen there, and no longer where it was; who is connected there has to dial again."""
-        stay = {place for place in self.servers if place in places}
+        stay = [place for place in self.servers if place in places]
         leaving = [place for place in self.servers if place not in stay]
         found = await self._open_all([place for place in places if place not in stay])
         for place in leaving:
@@ -315,8 +311,7 @@ class Direct:
 
     def moved(self) -> None:
         """Tell the routers."""
-        if self.routers is not None:
-            self.routers.moved()
+        self.routers.moved()
 
     def close(self) -> None:
         """Accept nobody, write what is left, and end."""
@@ -328,8 +323,7 @@ class Direct:
             server.close()
         for destination in self.destinations.values():
             destination.close()
-        if self.routers is not None:
-            self.routers.close()
+        self.routers.close()
 
     async def wait_closed(self) -> None:
         """Wait until what was left is written, and end all connections."""
@@ -339,13 +333,7 @@ class Direct:
             await asyncio.wait(ends, timeout=self.settings.limits.linger)
         for server in self.servers.values():
             _end(server)
-        if self.routers is not None:
-            await self.routers.wait_closed()
-
-    def place_failed(self, place: Physical, *, gone: bool) -> None:
-        """Pass on that a connection broke, or that nobody answered."""
-        if not self.is_closed:
-            self.owner.place_failed(place, gone=gone)
+        await self.routers.wait_closed()
 
     async def _open_all(self, places: Sequence[str]) -> tuple[Physical, ...]:
         found: list[Physical] = []

@@ -32,7 +32,7 @@ from waystation.groups.records import EVERYONE, Entry, Observer, Records, messag
 from waystation.groups.router_protocol import check_dialect
 from waystation.groups.routers import Routers
 from waystation.groups.settings import CarrierSettings, GroupLimits, Via, parse_via
-from waystation.groups.streams import QueuedMessage, Streams
+from waystation.groups.streams import Streams, Waiting
 from waystation.net.hosts import host_name
 from waystation.net.tls import Tls
 
@@ -55,7 +55,7 @@ class Changes:
         self.lost = 0
         self._found: deque[MemberChange] = deque()
         self._most = most
-        self._waiter: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         self._ended = False
 
     def __aiter__(self) -> Self:
@@ -65,8 +65,8 @@ class Changes:
         while not self._found:
             if self._ended:
                 raise StopAsyncIteration
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
+            self._news.clear()
+            await self._news.wait()
         return self._found.popleft()
 
     def put(self, change: MemberChange) -> None:
@@ -75,16 +75,12 @@ class Changes:
             self._found.popleft()
             self.lost += 1
         self._found.append(change)
-        self._wake()
+        self._news.set()
 
     def end(self) -> None:
         """There will be no more."""
         self._ended = True
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._news.set()
 
 
 class Group:
@@ -144,8 +140,8 @@ class Group:
         self._journal_at = journal
         self._streams: Streams | None = None
         self._inbox: deque[Entry] = deque()
-        self._readers: list[asyncio.Future[None]] = []
-        self._waiters: list[asyncio.Future[None]] = []
+        self._arrived = asyncio.Event()  # something for `messages`, or its end
+        self._has_room = asyncio.Event()  # for those who wait to send
         self._changes: list[Changes] = []
         self._forwarded_to_all = Verdict(
             Outcome.FORWARDED, None, EVERYONE, self._records.address(EVERYONE)
@@ -182,7 +178,7 @@ class Group:
             capacity=limits.cache_size,
         )
         hosts = self._via.places if self._via.way is Way.HOSTS else ()
-        discovery: Discovery[QueuedMessage] = Discovery(
+        discovery: Discovery[Waiting] = Discovery(
             cache, self._via.way, jitter=random.random, hosts=hosts, max_waiting=limits.waiting
         )
         streams = Streams(discovery, limits, self._carrier, self)
@@ -197,6 +193,7 @@ class Group:
             cache.move(places)
         self._streams = streams
         self._inbox.clear()
+        self._arrived, self._has_room = asyncio.Event(), asyncio.Event()
         streams.start()
         self.changed(MemberKind.JOIN, streams.own)
         try:
@@ -305,7 +302,7 @@ class Group:
         if streams.discovery.reachable(uuid):
             streams.send(uuid, payload, NEVER, on_end)
         else:
-            streams.queue(uuid, QueuedMessage(payload, NEVER, on_end))
+            streams.queue(uuid, payload, NEVER, on_end)
 
     def is_full(self, uuid: Uuid) -> bool:
         """Whether so much is on its way to a member that senders have to wait."""
@@ -332,9 +329,8 @@ class Group:
             streams.inbound.room_again()
             if streams.is_closed:
                 return
-            reader = asyncio.get_running_loop().create_future()
-            self._readers.append(reader)
-            await reader
+            self._arrived.clear()
+            await self._arrived.wait()
 
     def hold(self, member: Member) -> None:
         """Take nothing more from a member for now: it will have to wait."""
@@ -377,8 +373,7 @@ class Group:
         for number, payload in enumerate(payloads, first):
             if payload is not None:
                 add((member, payload, number, to_all))
-        if self._readers:
-            self._wake(self._readers)
+        self._arrived.set()
 
     def has_room(self) -> bool:
         """Whether the inbox takes more."""
@@ -386,8 +381,7 @@ class Group:
 
     def room(self) -> None:
         """Let those who wait look again."""
-        if self._waiters:
-            self._wake(self._waiters)
+        self._has_room.set()
 
     def cut_off(self, detail: str) -> None:
         """Tell who wants to know."""
@@ -404,8 +398,8 @@ class Group:
         for changes in self._changes:
             changes.end()
         self._changes.clear()
-        self._wake(self._readers)
-        self._wake(self._waiters)
+        self._arrived.set()
+        self._has_room.set()
 
     # How it works
 
@@ -504,7 +498,7 @@ class Group:
             arrival = self._records.arrival(sender, queued.recipient, payload, expiry)
             self._records.add_outcome(arrival, queued)
             on_end = self._records.on_end(arrival, self._forwarded(streams, uuid))
-        streams.queue(uuid, QueuedMessage(payload, expiry, on_end))
+        streams.queue(uuid, payload, expiry, on_end)
         return queued
 
     async def _send_all(
@@ -548,14 +542,11 @@ class Group:
 
     async def _wait_once(self, deadline: float | None) -> bool:
         """Wait until there may be room; True when the time is over."""
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._has_room.clear()
         try:
             async with asyncio.timeout_at(deadline):
-                await waiter
+                await self._has_room.wait()
         except TimeoutError:
-            if waiter in self._waiters:  # else it was woken in the same moment
-                self._waiters.remove(waiter)
             return True
         return False
 
@@ -605,17 +596,6 @@ class Group:
                 self._records.arrival(streams.own.member.name, name, payload, expiry), verdict
             )
         return verdict
-
-    @staticmethod
-    def _wake(waiting: list[asyncio.Future[None]]) -> None:
-        for waiter in waiting:
-            _finish(waiter)
-        waiting.clear()
-
-
-def _finish(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def _seconds(value: float) -> float:

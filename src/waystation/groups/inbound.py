@@ -45,7 +45,7 @@ class Inbound:
         arrivals = sender.arrivals
         if arrivals is None:
             arrivals = sender.arrivals = Arrivals()
-        if not self._has_room(arrivals):
+        if arrivals.waiting >= self._window or not self._receiver.has_room():
             self._starved[sender] = None
             self._acknowledge(sender, arrivals, 0, at_once=True)
             return 0
@@ -100,9 +100,6 @@ class Inbound:
             return []
         due, self._due = self._due, {}
         return [self._ack(own, sender, a) for sender in due if (a := sender.arrivals) is not None]
-
-    def _has_room(self, arrivals: Arrivals) -> bool:
-        return arrivals.waiting < self._window and self._receiver.has_room()
 
     def _acknowledge(self, sender: Peer, arrivals: Arrivals, count: int, *, at_once: bool) -> None:
         arrivals.unacknowledged += count

@@ -8,7 +8,6 @@ several may share an address.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from waystation.core.identity import Physical, Uuid
 from waystation.errors import LocalError
+from waystation.groups.carrier import Carrier
 from waystation.groups.direct import greeting
 from waystation.groups.settings import CarrierSettings
 from waystation.net.datagrams import (
@@ -46,7 +46,7 @@ WAITING: Final = 1_024
 _log = logging.getLogger("waystation.group")
 
 
-class Multicast:
+class Multicast(Carrier):
     """Members that receive one multicast address."""
 
     limit = LIMIT
@@ -55,7 +55,6 @@ class Multicast:
         self, place: str, interface: str | None, settings: CarrierSettings, owner: Streams
     ) -> None:
         self.owner = owner
-        self.failure = ""
         self.sockets: list[DatagramSocket] = []  # the first one sends
         self._place = place
         self._everybody = host, port = parse_place(place)
@@ -85,25 +84,14 @@ class Multicast:
     def to_one(self, uuid: Uuid, place: Physical | None, packet: bytes) -> None:
         """Send a datagram to a member's place."""
         del uuid
-        if place is not None:
-            self.to_place(place, packet)
-
-    def to_place(self, place: Physical, packet: bytes) -> None:
-        """Send a datagram to a place."""
-        address = parse_place(place)
-        if is_ipv4(address[0]):  # no name is looked up for a datagram
+        address = None if place is None else parse_place(place)
+        if address is not None and is_ipv4(address[0]):  # no name is looked up for a datagram
             self._send(packet, address)
 
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """Send one datagram to everybody."""
         del notice
         self._send(packet, self._everybody)
-
-    def ask(self) -> None:
-        """There are no routers."""
-
-    def flush(self) -> None:
-        """Nothing is kept: a datagram is written at once."""
 
     async def move(self, places: Sequence[str]) -> tuple[Physical, ...]:
         """Use another interface, the host of the first place."""
@@ -113,18 +101,11 @@ class Multicast:
             each.close()
         return found
 
-    def moved(self) -> None:
-        """The multicast has told everybody."""
-
     def close(self) -> None:
         """Close the sockets."""
         for each in self.sockets:
             each.close()
         self.sockets = []
-
-    async def wait_closed(self) -> None:
-        """Nothing is left to wait for."""
-        await asyncio.sleep(0)
 
     def _open(self, interface: str) -> tuple[Physical, ...]:
         opened: list[DatagramSocket] = []

@@ -7,8 +7,10 @@ and what it makes of the answers.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
+
+from msgspec import Struct
 
 from waystation.core.identity import LogicalAddress, Mapping, Uuid
 from waystation.errors import DecodeError, LocalError, quote
@@ -20,17 +22,14 @@ LIMITS: Final = FormatLimits(frame=64 << 20, control=4 << 20)
 """A member takes larger frames from its router than a router takes from its clients."""
 
 
-class Answers:
+class Answers(Struct):
     """What the router said in some bytes."""
 
-    __slots__ = ("error", "gone", "lists", "packets", "refused")
-
-    def __init__(self) -> None:
-        self.packets: list[bytes] = []
-        self.lists: list[list[Mapping]] = []
-        self.gone: list[Uuid] = []
-        self.refused = False
-        self.error: DecodeError | None = None
+    error: DecodeError | None = None  # behind the rest
+    refused: bool = False
+    packets: list[bytes] = []
+    lists: list[list[Mapping]] = []
+    gone: list[Uuid] = []
 
 
 class JGroups5:
@@ -74,17 +73,15 @@ class JGroups5:
 
     def read(self, data: bytes) -> Answers:
         """Take frames apart."""
-        said = Answers()
-        decoder = self._decoder
-        for value in decoder.feed(data):
+        values = self._decoder.feed(data)
+        said = Answers(self._decoder.error)
+        for value in values:
             if isinstance(value, jgroups5.Message):
                 said.packets.append(value.payload)
-            elif isinstance(value, jgroups5.Members):
-                if value.group == self._group:
-                    said.lists.append(_mappings((m, (m.physical,)) for m in value.members))
+            elif isinstance(value, jgroups5.Members) and value.group == self._group:
+                said.lists.append(_mappings((m, (m.physical,)) for m in value.members))
             elif isinstance(value, jgroups5.Suspect) and value.group == self._group:
-                _add_uuid(said.gone, value.address)
-        said.error = decoder.error
+                said.gone += _uuids(value.address)
         return said
 
 
@@ -125,19 +122,18 @@ class JGroups2:
 
     def read(self, data: bytes) -> Answers:
         """Take structures apart."""
-        said = Answers()
-        decoder = self._decoder
-        for value in decoder.feed(data):
+        values = self._decoder.feed(data)
+        said = Answers(self._decoder.error)
+        for value in values:
             if isinstance(value, jgroups2.Message):
                 said.packets.append(value.payload or b"")
             elif isinstance(value, jgroups2.Members):
                 if self._asked.popleft():
                     said.lists.append(_mappings((m, m.physical or ()) for m in value.members))
             elif isinstance(value, jgroups2.Suspect):
-                _add_uuid(said.gone, value.address)
+                said.gone += _uuids(value.address)
             elif isinstance(value, jgroups2.ConnectAnswer) and not value.ok:
                 said.refused = True
-        said.error = decoder.error
         return said
 
     def _get(self, group: str, *, for_members: bool) -> bytes:
@@ -172,20 +168,19 @@ def _physical(own: Mapping) -> tuple[PhysicalAddress, ...]:
     return tuple(PhysicalAddress.parse(place) for place in own.physical)
 
 
-def _mappings(found: object) -> list[Mapping]:
+def _mappings(
+    found: Iterable[tuple[jgroups2.PingData | jgroups5.PingData, Sequence[Address | None]]],
+) -> list[Mapping]:
     """The members of a list whose addresses are UUIDs; others are none of ours."""
-    mappings: list[Mapping] = []
-    for data, places in found:  # type: ignore[attr-defined]
-        if isinstance(data.address, UuidAddress):
-            member = LogicalAddress(data.address.uuid, data.name or "")
-            mappings.append(Mapping(member, _texts(places)))
-    return mappings
+    return [
+        Mapping(
+            LogicalAddress(uuid, data.name or ""),
+            tuple(str(place) for place in places if isinstance(place, PhysicalAddress)),
+        )
+        for data, places in found
+        for uuid in _uuids(data.address)
+    ]
 
 
-def _texts(places: Sequence[Address | None]) -> tuple[str, ...]:
-    return tuple(str(place) for place in places if isinstance(place, PhysicalAddress))
-
-
-def _add_uuid(found: list[Uuid], address: Address | None) -> None:
-    if isinstance(address, UuidAddress):
-        found.append(address.uuid)
+def _uuids(address: Address | None) -> list[Uuid]:
+    return [address.uuid] if isinstance(address, UuidAddress) else []

@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from waystation.core.identity import Mapping, Physical, Uuid
+from waystation.groups.carrier import Carrier
 from waystation.groups.packets import EVERYBODY, sender_of
-from waystation.groups.router_client import RouterClient
+from waystation.groups.router_client import RouterConnection
 from waystation.groups.settings import CarrierSettings
+from waystation.net.backoff import Backoff
+from waystation.net.dialer import keep
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams
@@ -30,18 +34,29 @@ PER_SECOND: Final = 20
 GRACE: Final = 3.0
 """Seconds that a member has to register again, when no router lists it any more."""
 
+FIRST_WAIT: Final = 0.05
+LONGEST_WAIT: Final = 0.5
+"""Seconds between attempts to reach a router: doubling between these two, with a share of chance.
 
-class Routers:
+Short, because everything waits for it; a router takes thousands of attempts in a second.
+"""
+
+
+class Routers(Carrier):
     """The routers of one member; as a carrier, the tunnel through them (LA-9)."""
 
     limit = 8 << 20
 
     def __init__(self, places: Sequence[str], settings: CarrierSettings, owner: Streams) -> None:
-        self.clients = [RouterClient(place, settings, self) for place in places]
-        self.current: RouterClient | None = None
+        self.connections: dict[str, RouterConnection] = {}  # the last one to each place
+        self.current: RouterConnection | None = None
+        self._places = places
+        self._settings = settings
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._elsewhere: list[tuple[RouterClient, Uuid]] = []  # who is not at the current one
+        self._keepers: list[asyncio.Task[None]] = []
+        self._failures: dict[str, str] = {}  # of the routers that are not there, by place
+        self._elsewhere: list[tuple[RouterConnection, Uuid]] = []  # who is not at the current one
         self._missing: dict[Uuid, float | None] = {}  # everybody: since when no router lists it
         self._asked_at = 0.0
         self._refresh = REFRESH
@@ -59,119 +74,117 @@ class Routers:
     @property
     def failure(self) -> str:
         """Why none is."""
-        return "; ".join(dict.fromkeys(each.failure for each in self.clients if each.failure))
-
-    async def open(self) -> tuple[Physical, ...]:
-        """Nothing to open: in a tunnel a member has no place."""
-        return ()
+        return "; ".join(dict.fromkeys(self._failures.values()))
 
     def start(self) -> None:
-        """Connect to all of them."""
-        for client in self.clients:
-            client.start()
+        """Connect to all of them, again whenever a connection is gone."""
+        for place in self._places:
+            backoff = Backoff(first=FIRST_WAIT, most=LONGEST_WAIT)
+            keeping = keep(partial(self._connect, place), backoff=backoff)
+            name = f"waystation router {place}"
+            self._keepers.append(self._loop.create_task(keeping, name=name))
 
     def to_one(self, uuid: Uuid, place: Physical | None, packet: bytes) -> None:
-        """Take a packet to a member, over a router that knows it."""
+        """Take a packet to a member, over a router that knows it; there are no places."""
         del place
-        client = self.current
-        if client is not None and uuid not in client.roster:
-            client = self._client_with(uuid) or client
-        if client is not None:
-            client.send(uuid, packet)
-
-    def to_place(self, place: Physical, packet: bytes) -> None:
-        """There are no places in a tunnel."""
+        router = self.current
+        if router is not None and uuid not in router.roster:
+            router = self._router_of(uuid) or router
+        if router is not None:
+            router.send(uuid, packet)
 
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """Take a packet to everybody."""
         if notice:
-            for client in self._ready():
-                client.send(None, packet)
+            for router in self._ready():
+                router.send(None, packet)
         elif self.current is not None:
             self.current.send(None, packet)
-            for client, uuid in self._elsewhere:
-                client.send(uuid, packet)
+            for router, uuid in self._elsewhere:
+                router.send(uuid, packet)
 
     def ask(self) -> None:
         """Ask all of them who is there."""
         self._asked_at = self._loop.time()
-        for client in self._ready():
-            client.ask()
-
-    async def move(self, places: Sequence[str]) -> tuple[Physical, ...]:
-        """Nothing to move in a tunnel."""
-        del places
-        return ()
+        for router in self._ready():
+            router.ask()
 
     def moved(self) -> None:
         """Tell all of them where we are now."""
-        for client in self._ready():
-            client.register()
+        for router in self._ready():
+            router.register()
 
     def flush(self) -> None:
         """Write what this turn brought."""
-        for client in self.clients:
-            client.flush()
+        for router in self.connections.values():
+            if router.is_ready:
+                router.flush()
 
     def close(self) -> None:
-        """Leave them all."""
-        for client in self.clients:
-            client.close()
+        """Leave them all; nobody waits for that."""
+        for keeper in self._keepers:
+            keeper.cancel()
+        for router in self.connections.values():
+            router.leave()
 
     async def wait_closed(self) -> None:
         """Wait until the connections are gone."""
-        await asyncio.gather(*(client.wait_closed() for client in self.clients))
+        if self._keepers:
+            await asyncio.wait(self._keepers)
+        ends = [each.ended for each in self.connections.values() if each.transport is not None]
+        if ends:
+            await asyncio.wait(ends, timeout=self._settings.limits.linger + 1)
 
-    # What the clients tell
+    # What the connections tell
 
-    def packets_came(self, router: RouterClient, packets: Sequence[bytes]) -> None:
+    def packets_came(self, router: RouterConnection, packets: Sequence[bytes]) -> None:
         """Hand packets in; whoever sent one is registered there."""
         roster, own = router.roster, self.own.uuid
         for packet in packets:
             sender = sender_of(packet)
             if sender not in roster and sender not in (own, EVERYBODY):
-                roster.add(sender)
+                roster[sender] = None
                 self._missing[sender] = None
                 if router is not self.current or self._elsewhere:
                     self._choose()
         self._owner.take_packets(packets)
 
-    def list_came(self, router: RouterClient, members: list[Mapping]) -> None:
+    def list_came(self, router: RouterConnection, members: list[Mapping]) -> None:
         """Compare with what was known, and hand the list in."""
         was_ready, router.is_ready = router.is_ready, True
-        router.roster = {mapping.uuid for mapping in members}
-        router.roster.discard(self.own.uuid)
+        others = [mapping for mapping in members if mapping.uuid != self.own.uuid]
+        router.roster = dict.fromkeys(mapping.uuid for mapping in others)
         self._refresh = REFRESH + len(members) / PER_SECOND
         self._choose()
         if not was_ready:
             self._owner.opened()  # first, so that they know who speaks to them
-        self._owner.listed([mapping for mapping in members if mapping.uuid != self.own.uuid])
+        self._owner.listed(others)
         self._look_for_missing()
         if not was_ready:
             self._owner.rerouted(None)
 
-    def member_gone(self, router: RouterClient, uuid: Uuid) -> None:
+    def member_gone(self, router: RouterConnection, uuid: Uuid) -> None:
         """Find another way to a member that a router lost, if there is one."""
         if uuid == self.own.uuid:
             return
-        router.roster.discard(uuid)
+        router.roster.pop(uuid, None)
         self._choose()
-        if self._client_with(uuid) is not None:
+        if self._router_of(uuid) is not None:
             self._owner.rerouted(uuid)
         else:
             self._missing.pop(uuid, None)
             self._owner.vanished(uuid)
 
-    def beat(self, router: RouterClient) -> None:
+    def beat(self) -> None:
         """Ask now and then who is there."""
         if self._loop.time() - self._asked_at >= self._refresh:
-            self.ask()
-            for other in self.clients:
-                if other is not router:
-                    other.flush()
+            self._ask_now()
 
-    def router_lost(self, router: RouterClient, detail: str) -> None:
+    def router_lost(self, router: RouterConnection, detail: str) -> None:
         """Go on over another router."""
+        self._failures[router.place] = detail
+        if self._owner.is_closed:
+            return
         was_current = router is self.current
         self._choose()
         if self.current is None:
@@ -181,14 +194,22 @@ class Routers:
 
     # How it works
 
-    def _ready(self) -> list[RouterClient]:
-        return [client for client in self.clients if client.is_ready]
+    async def _connect(self, place: str) -> bool:
+        router = self.connections[place] = RouterConnection(place, self._settings, self)
+        self._failures.pop(place, None)
+        try:
+            await router.dial()
+        except OSError as error:
+            self.router_lost(router, str(error))
+            return False
+        await router.ended
+        return True
 
-    def _client_with(self, uuid: Uuid) -> RouterClient | None:
-        for client in self.clients:
-            if client.is_ready and uuid in client.roster:
-                return client
-        return None
+    def _ready(self) -> list[RouterConnection]:
+        return [router for router in self.connections.values() if router.is_ready]
+
+    def _router_of(self, uuid: Uuid) -> RouterConnection | None:
+        return next((router for router in self._ready() if uuid in router.roster), None)
 
     def _choose(self) -> None:
         """Keep to the current router while it is there."""
@@ -197,27 +218,26 @@ class Routers:
             self.current = ready[0] if ready else None
         self._elsewhere = []
         seen = set() if self.current is None else set(self.current.roster)
-        for client in ready:
-            self._elsewhere += [(client, uuid) for uuid in client.roster - seen]
-            seen |= client.roster
+        for router in ready:
+            self._elsewhere += [(router, uuid) for uuid in router.roster if uuid not in seen]
+            seen.update(router.roster)
 
     def _look_for_missing(self) -> None:
         now = self._loop.time()
-        listed = set().union(*(client.roster for client in self._ready()))
+        listed = {uuid: None for router in self._ready() for uuid in router.roster}
         missing = self._missing
-        for uuid in listed:
-            missing[uuid] = None
+        missing |= listed
         if len(missing) == len(listed):
             return
         for uuid in [uuid for uuid in missing if uuid not in listed]:
             since = missing[uuid]
             if since is None:
                 missing[uuid] = now
-                self._loop.call_later(GRACE, self._ask_again)
+                self._loop.call_later(GRACE, self._ask_now)
             elif now - since >= GRACE:
                 del missing[uuid]
                 self._owner.vanished(uuid)
 
-    def _ask_again(self) -> None:
+    def _ask_now(self) -> None:
         self.ask()
         self.flush()

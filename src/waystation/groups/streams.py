@@ -15,9 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Mapping as ReadOnlyDict
 from functools import partial
-from typing import TYPE_CHECKING, Final
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.clock import now_ns
 from waystation.core.discovery import (
@@ -32,7 +30,6 @@ from waystation.core.discovery import (
     Tell,
     ToEveryone,
     ToMember,
-    ToPhysical,
     Transmit,
     Way,
     WhoHas,
@@ -107,13 +104,8 @@ _WATCHED: Final = frozenset({Way.HOSTS, Way.MULTICAST})
 
 _log = logging.getLogger("waystation.group")
 
-
-class QueuedMessage(Struct, frozen=True, gc=False):
-    """A message that waits for the address of its receiver."""
-
-    payload: bytes
-    expiry: Expiry
-    on_end: OnEnd | None
+Waiting: TypeAlias = tuple[bytes, Expiry, OnEnd | None]
+"""A message that waits for the address of its receiver: payload, expiry, whom to tell its end."""
 
 
 class Streams:
@@ -121,7 +113,7 @@ class Streams:
 
     def __init__(
         self,
-        discovery: Discovery[QueuedMessage],
+        discovery: Discovery[Waiting],
         limits: GroupLimits,
         make_carrier: Callable[[Streams], Carrier],
         owner: Group,
@@ -150,20 +142,13 @@ class Streams:
         self._purge_at = 0.0
         self._actions: ReadOnlyDict[Effect | SharingEffect, Callable[[Peer], None]] = {
             Effect.ASK_WHERE: self._ask_where,
-            Effect.REPLACE: self._replace,
             Effect.ADMIT: self._admit,
-            Effect.SHARE: partial(self._share, event=SharingEvent.ENTERED),
-            Effect.STOP_SHARING: partial(self._share, event=SharingEvent.LEFT),
-            Effect.TELL_JOINED: partial(self._tell_change, kind=MemberKind.JOIN),
             Effect.TELL_MOVED: partial(self._tell_change, kind=MemberKind.ADDRESS),
-            Effect.TELL_SUSPECTED: partial(self._tell_change, kind=MemberKind.SUSPECT),
-            Effect.TELL_LEFT: partial(self._tell_change, kind=MemberKind.INVALIDATE),
-            Effect.INTRODUCE: self._introduce,
+            Effect.SUSPECT: self._suspect,
+            Effect.DISMISS: partial(self._part_with, kind=MemberKind.INVALIDATE),
             Effect.SEND_AGAIN: self._send_again,
-            Effect.MARK_LEFT: self._mark_left,
             Effect.DROP_LOST: partial(self._drop_outgoing, reason=Reason.TRANSPORT_DOWN),
             Effect.DROP_UNROUTABLE: partial(self._drop_outgoing, reason=Reason.NO_ROUTE),
-            Effect.WAKE_SENDERS: self._wake_senders,
             SharingEffect.START: self._start,
             SharingEffect.TELL_START: self._tell_start,
             SharingEffect.COUNT_LOST: self._count_lost,
@@ -280,10 +265,10 @@ class Streams:
             self._all_unsent = True
             self._soon()
 
-    def queue(self, uuid: Uuid, message: QueuedMessage) -> None:
+    def queue(self, uuid: Uuid, payload: bytes, expiry: Expiry, on_end: OnEnd | None) -> None:
         """Have a message wait until the address of its receiver is known (LA-6)."""
-        now = self.now_ms()
-        self._run(self.discovery.send(uuid, message, expiry=message.expiry, now=now))
+        message = payload, expiry, on_end
+        self._run(self.discovery.send(uuid, message, expiry=expiry, now=self.now_ms()))
 
     def leave_behind(self) -> None:
         """Wait no longer for members that do not keep up: they lose what they have not got.
@@ -351,6 +336,8 @@ class Streams:
 
     def place_failed(self, place: Physical, *, gone: bool) -> None:
         """Use other places of who is there (LA-4); without any, suspect it."""
+        if self.is_closed:
+            return
         if gone:
             self.membership.place_failed(place)
         for peer in self.membership.at(place):
@@ -492,31 +479,36 @@ class Streams:
     def _ask_where(self, peer: Peer) -> None:
         self._run(self.discovery.ask_for(peer.uuid))
 
-    def _replace(self, peer: Peer) -> None:
-        """One place has one member: whoever was reached there before is gone (LA-2)."""
-        mapping = self.cache.lookup(peer.uuid)
-        if mapping is not None and mapping.physical:
-            for other in self.membership.replaced_by(mapping):
-                self._happens(other, Event.LOST)
-
     def _admit(self, peer: Peer) -> None:
+        """Let a peer in; one place has one member: whoever was reached there is gone (LA-2)."""
         mapping = self.cache.lookup(peer.uuid)
         assert mapping is not None  # or it would not have joined
+        if mapping.physical:
+            for other in self.membership.replaced_by(mapping):
+                self._happens(other, Event.LOST)
         peer.found_at(mapping)
         peer.heard_at = self._loop.time()
         self.cache.learn(mapping)  # it lives
+        self._share(peer, SharingEvent.ENTERED)
+        self._owner.changed(MemberKind.JOIN, mapping)
+        if self.way is Way.HOSTS:
+            self._introduce(peer)
 
     def _introduce(self, peer: Peer) -> None:
         """Tell a new member of the others: its list may name only some of them."""
-        if self.way is not Way.HOSTS:
-            return
         for uuid in self.members:
             known = self.cache.lookup(uuid)
             if uuid != peer.uuid and known is not None and known.physical:
                 self._tell_one(peer.uuid, IHave(known, hearsay=True))
 
-    def _mark_left(self, peer: Peer) -> None:
+    def _suspect(self, peer: Peer) -> None:
         self.cache.leave(peer.uuid, self.now_ms())
+        self._part_with(peer, MemberKind.SUSPECT)
+
+    def _part_with(self, peer: Peer, kind: MemberKind) -> None:
+        self._share(peer, SharingEvent.LEFT)
+        self._tell_change(peer, kind)
+        self._owner.room()
 
     def _tell_change(self, peer: Peer, kind: MemberKind) -> None:
         peer.verdict = None
@@ -531,9 +523,6 @@ class Streams:
             peer.arrivals = None
         if out is not None:
             self._drop(out.give_up(), reason)
-
-    def _wake_senders(self, peer: Peer) -> None:
-        del peer
         self._owner.room()
 
     # What goes to all, in one packet
@@ -575,31 +564,28 @@ class Streams:
 
     # Effects of discovery, and packets out
 
-    def _run(self, effects: Iterable[DiscoveryEffect[QueuedMessage]]) -> None:
+    def _run(self, effects: Iterable[DiscoveryEffect[Waiting]]) -> None:
         for effect in effects:
             if isinstance(effect, Tell):
                 self._tell(effect)
             elif isinstance(effect, Transmit):
                 assert isinstance(effect.to, ToMember)  # nobody else is waited for
-                message = effect.body
-                self.send(effect.to.uuid, message.payload, message.expiry, message.on_end)
+                self.send(effect.to.uuid, *effect.body)
             elif isinstance(effect, Drop):
-                message = effect.body
-                self._drop([(message.payload, message.expiry, message.on_end)], effect.reason)
+                self._drop([effect.body], effect.reason)
             else:
                 assert isinstance(effect, AskRouter)
                 self.carrier.ask()
         self._soon()
 
     def _tell(self, effect: Tell) -> None:
-        to, own = effect.to, self._own_uuid
+        to = effect.to
+        receiver = to.uuid if isinstance(to, ToMember) else EVERYBODY
+        packet = encode_notice(self._own_uuid, receiver, effect.notice)
         if isinstance(to, ToEveryone):
-            self.carrier.to_all(encode_notice(own, EVERYBODY, effect.notice), notice=True)
-        elif isinstance(to, ToPhysical):
-            self.carrier.to_place(to.physical, encode_notice(own, EVERYBODY, effect.notice))
+            self.carrier.to_all(packet, notice=True)
         else:
-            packet = encode_notice(own, to.uuid, effect.notice)
-            self.carrier.to_one(to.uuid, to.physical, packet)
+            self.carrier.to_one(receiver, to.physical, packet)
 
     def _tell_one(self, uuid: Uuid, notice: Notice) -> None:
         self._tell(Tell(notice, ToMember(uuid, self.cache.select(uuid))))
@@ -646,7 +632,9 @@ class Streams:
                 place = self.cache.select(ack.receiver)
                 self.carrier.to_one(ack.receiver, place, encode_ack(ack))
         self.carrier.flush()
-        self._keep_ticking()
+        is_busy = len(self.all) or self.discovery.waiting or self._in_flight
+        if is_busy and "tick" not in self._timers:
+            self._set("tick", TICK, self._tick)
 
     def _flush_ones(self) -> None:
         unsent, self._unsent = self._unsent, {}
@@ -689,11 +677,6 @@ class Streams:
             act()
 
         self._timers[name] = self._loop.call_later(seconds, ring)
-
-    def _keep_ticking(self) -> None:
-        is_busy = len(self.all) or self.discovery.waiting or self._in_flight
-        if is_busy and "tick" not in self._timers and not self.is_closed:
-            self._set("tick", TICK, self._tick)
 
     def _tick(self) -> None:
         now = self._loop.time()

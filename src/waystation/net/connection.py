@@ -105,9 +105,9 @@ class BaseConnection(OneTimer):
     """What both kinds of connection share; `Connection` and `BufferedConnection` are below."""
 
     __slots__ = (
-        "_batches", "_flush_due", "_given", "_held", "_immediate", "_pieces", "_settle_due",
-        "_settled", "_size", "_turn", "failure", "limits", "peer_is_slow", "place", "server",
-        "state", "transport", "unfinished_since", "written",
+        "_batches", "_flush_due", "_given", "_held", "_immediate", "_settle_due", "_settled",
+        "_size", "_turn", "failure", "limits", "peer_is_slow", "pieces", "place", "server", "state",
+        "transport", "unfinished_since", "written",
     )  # fmt: skip
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -121,7 +121,7 @@ class BaseConnection(OneTimer):
         self.server: Server | None = None  # that accepted it
         self.written = 0  # bytes
         self.peer_is_slow = False  # more than `high_water` bytes wait for the peer to read
-        self._pieces: list[bytes] = []  # to be written at the end of this turn
+        self.pieces: list[bytes] = []  # to be written at the end of this turn
         self._size = 0  # bytes in those
         self._turn = 0  # bytes of messages that were given to it in this turn
         self._given = self._settled = 0  # messages given to it, and told to be out of our hands
@@ -199,7 +199,7 @@ class BaseConnection(OneTimer):
 
         With 0 `messages` it does not: somebody else tells what became of it.
         """
-        self._pieces.append(data)
+        self.pieces.append(data)
         size = len(data)
         self._size += size
         self._given += messages
@@ -224,15 +224,15 @@ class BaseConnection(OneTimer):
 
     def queue(self, data: bytes) -> None:
         """Put bytes behind the others; whoever queues calls `flush` at the end of its turn."""
-        self._pieces.append(data)
+        self.pieces.append(data)
         self._size += len(data)
 
     def flush(self) -> None:
         """Write what this turn brought so far, in one piece."""
-        pieces = self._pieces
+        pieces = self.pieces
         if not pieces:
             return
-        self._pieces = []
+        self.pieces = []
         self._size = 0
         transport = self.transport
         if transport is None or not _GREETING <= self.state <= _OPEN or transport.is_closing():
@@ -248,7 +248,7 @@ class BaseConnection(OneTimer):
 
     def discard(self) -> None:
         """Forget what this turn brought so far."""
-        self._pieces = []
+        self.pieces = []
         self._size = 0
 
     def settle_if_written(self) -> None:
@@ -358,7 +358,7 @@ class BaseConnection(OneTimer):
         """Write the messages of this turn; when they are few, the next may go without waiting."""
         self._flush_due = False
         self._turn = 0
-        pieces = len(self._pieces)
+        pieces = len(self.pieces)
         self._immediate = pieces == 0 or (pieces == 1 and not self._immediate)
         if pieces:
             self.flush()

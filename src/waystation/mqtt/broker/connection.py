@@ -183,7 +183,7 @@ class ClientConnection(Connection):
         """
         if not self._size:
             self._broker.flush_later(self)
-        self._pieces.append(data)
+        self.pieces.append(data)
         self._size += len(data)
         if self.peer_is_slow and self.unsent > 2 * self.limits.high_water:
             self.pause_reading()
@@ -199,9 +199,9 @@ class ClientConnection(Connection):
         if not self._size:
             self._broker.flush_later(self)
         if qos:  # in pieces, or each receiver would have its own copy of the payload
-            self._pieces += (head, packet_id.to_bytes(2, "big"), tail)
+            self.pieces += (head, packet_id.to_bytes(2, "big"), tail)
         else:
-            self._pieces.append(head)
+            self.pieces.append(head)
         self._size += size
         if self._size >= BATCH:
             self.flush()
