@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 REMEMBERED: Final = 32_768
 """Number of broadcast ids that are remembered, to recognise those that come back."""
 
-QUEUE_LIMIT: Final = 10_000
-"""Maximum number of broadcasts that wait for a slow session; more are QUEUE_FULL."""
-
 _log = logging.getLogger("waystation.node")
 
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
@@ -270,7 +267,7 @@ class Broadcasts:
                 verdicts += await self._wait(full.pop(0), arrival, policy)
         finally:  # of a publisher that was cancelled while it waited for one of them
             for receiver in full:
-                kernel.waiting.drop(NoRoom.at(receiver), arrival)
+                kernel.waiting.drop(receiver, arrival)
         return verdicts
 
     def arrive(self, arrival: Arrival) -> Verdict:
@@ -387,14 +384,15 @@ class Broadcasts:
                 return self._keep_or_drop(receiver, arrival)
             if isinstance(policy, Wait):
                 policy = Wait(policy.seconds)  # a copy waits for room, and for nobody else
-            verdict = await self._kernel.waiting.wait(verdict, arrival, policy)
+            verdict = await self._kernel.waiting.wait(receiver, arrival, policy)
         return _for_each(receiver, verdict)
 
     def _keep_or_drop(self, receiver: Receiver, arrival: Arrival) -> Verdicts:
         """Let a message wait for a slow session; a slow subscriber goes without it."""
         kernel = self._kernel
-        if not isinstance(receiver, Outbound) or receiver.waiting() >= QUEUE_LIMIT:
-            return _for_each(receiver, kernel.waiting.drop(NoRoom.at(receiver), arrival))
+        limit = kernel.waiting.QUEUE_LIMIT
+        if not isinstance(receiver, Outbound) or receiver.waiting() >= limit:
+            return _for_each(receiver, kernel.waiting.drop(receiver, arrival))
         kernel.waiting.wait_or_drop(receiver, arrival, Wait(kernel.limits.stall))
         return receiver.verdicts
 

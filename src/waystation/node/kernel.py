@@ -161,7 +161,7 @@ class Kernel:
         """Take a message from a caller that cannot wait: without room it is dropped."""
         arrival = Arrival(message, self.tick(), from_global)
         verdict = self.take(arrival)
-        return self.waiting.drop(verdict, arrival) if type(verdict) is NoRoom else verdict
+        return self.waiting.drop(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
 
     def arrive(self, message: Message, from_global: bool) -> Pending | None:
         """Take a message from a peer; a future when the peer has to be held back until then.
@@ -171,7 +171,9 @@ class Kernel:
         self.latest = at = self.latest + 1
         arrival = Arrival(message, at, from_global)
         verdict = self.take(arrival)
-        return self.waiting.hold_back(verdict, arrival) if type(verdict) is NoRoom else None
+        if type(verdict) is not NoRoom:
+            return None
+        return self.waiting.hold_back(verdict.receiver, arrival)
 
     def refuse(self, message: Message) -> Verdict:
         """Drop a message that its sender is not allowed to send."""
@@ -238,7 +240,7 @@ class Kernel:
             session = self.receivers.get(address.data)
             if not isinstance(session, Session):
                 return Reason.TRANSPORT_DOWN
-        elif self.links.transport(address.type) is None:
+        elif address.type not in self.links.transports:
             return Reason.UNKNOWN_TYPE
         elif to_place and self._is_foreign(message):
             return Reason.REFUSED  # peers do not choose whom this node connects to
@@ -343,6 +345,10 @@ class Kernel:
             if self.worker(address.name) is worker:
                 self.remove_receiver(address)
 
+    def entry(self, participant: str) -> RoutingEntry | None:
+        """The routing entry of a participant, unless it has none or that has expired."""
+        return self.router.table.lookup(participant, self.tick() // 1000)
+
     def put_route(self, entry: RoutingEntry) -> RouteChange:
         """Put an entry into the routing table; the rules decide whether it is accepted (RE).
 
@@ -387,7 +393,7 @@ class Kernel:
             return
         name = back[-1].name
         if name and not self.is_reserved(name) and self.hierarchy.may_add(session, name):
-            session.participants.add(name)
+            session.participants[name] = None
             entry = RoutingEntry.of_request(name, session.address, message.expiry)
             with contextlib.suppress(LocalError):  # for the name of a session, which stays that
                 self.put_route(entry)
@@ -436,7 +442,7 @@ class Kernel:
         """The receiver of a copy for this address, if there is one now."""
         if address.type == LOCAL:
             return self.receivers.get(address.data)
-        if self.links.transport(address.type) is None:
+        if address.type not in self.links.transports:
             return None
         return self.links.reach(address)
 
@@ -468,7 +474,7 @@ class Kernel:
 
     def _check_replaces_nothing(self, entry: RoutingEntry) -> None:
         """Raise LocalError for an entry that would take a name from its receiver."""
-        existing = self.router.table.lookup(entry.participant, self.tick() // 1000)
+        existing = self.entry(entry.participant)
         if existing is None or (
             REPLACES[existing.local, entry.local] and not _lead_to_same(existing, entry)
         ):

@@ -249,7 +249,7 @@ class Node:
     @property
     def listening(self) -> list[Listening]:
         """Where peers connect."""
-        return self._links.listening
+        return list(self._links.listening)
 
     @property
     def draining(self) -> bool:
@@ -386,7 +386,7 @@ class Node:
         verdict = kernel.take(arrival)
         if type(verdict) is not NoRoom:
             return verdict
-        return await kernel.waiting.wait(verdict, arrival, policy)
+        return await kernel.waiting.wait(verdict.receiver, arrival, policy)
 
     async def request(
         self,
@@ -437,7 +437,7 @@ class Node:
         verdict = kernel.take(arrival)
         if type(verdict) is not NoRoom:
             return verdict
-        return await kernel.waiting.wait(verdict, arrival, policy)
+        return await kernel.waiting.wait(verdict.receiver, arrival, policy)
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
         """Send a message as `route` does, but without waiting for anything."""

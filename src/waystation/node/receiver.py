@@ -21,24 +21,19 @@ class Receiver(Protocol):
     @property
     def verdict(self) -> Verdict:
         """What becomes of a message that it takes."""
-        ...
 
     @property
     def refusal(self) -> Reason:
         """Why it takes no message at the moment."""
-        ...
 
     def offer(self, arrival: Arrival) -> Verdict:
         """Take a message now; NoRoom if it has to wait."""
-        ...
 
     def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
         """Take a message as soon as there is room, unless its sender gives up before."""
-        ...
 
     def waiting(self) -> int:
         """How many messages wait for room."""
-        ...
 
 
 class NoRoom(Verdict, frozen=True, kw_only=True, gc=True):

@@ -17,13 +17,10 @@ from waystation.node.absent import AbsentReceiver, PersistentPending
 from waystation.node.hierarchy import QUESTION_TIME
 from waystation.node.inbox import Pending
 from waystation.node.policy import WAIT, Fail, Policy, Queue, Wait, check_seconds
-from waystation.node.receiver import NoRoom, Receiver, verdicts_of
+from waystation.node.receiver import Receiver, verdicts_of
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
-
-QUEUE_LIMIT: Final = 10_000
-"""Maximum number of messages that a node keeps for one receiver while their senders go on."""
 
 _TIMER_SLACK: Final = 0.005  # seconds; uvloop's timers may be a little early
 
@@ -31,14 +28,15 @@ _TIMER_SLACK: Final = 0.005  # seconds; uvloop's timers may be a little early
 class Waiting:
     """How the messages of one node wait for room."""
 
+    QUEUE_LIMIT = 10_000  # messages that are kept for one receiver while their senders go on
+
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    async def wait(self, no_room: NoRoom, arrival: Arrival, policy: Policy) -> Verdict:
+    async def wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdict:
         """Wait as a sender wants it."""
-        receiver = no_room.receiver
         if isinstance(policy, Fail) or _is_pointless(receiver, policy):
-            return self.drop(no_room, arrival)
+            return self.drop(receiver, arrival)
         if isinstance(policy, Queue):
             return self._queue(receiver, arrival, policy)
         pending = self._start(receiver, arrival, policy)
@@ -46,30 +44,26 @@ class Waiting:
             verdict = await pending
         except asyncio.CancelledError:
             if pending.cancelled():
-                self._drop(receiver, arrival)  # the sender takes the message with it
+                self.drop(receiver, arrival)  # the sender takes the message with it
             raise
         return self._drop_late(receiver, arrival, policy) if verdict is None else verdict
 
-    def hold_back(self, no_room: NoRoom, arrival: Arrival) -> Pending | None:
+    def hold_back(self, receiver: Receiver, arrival: Arrival) -> Pending | None:
         """Keep a peer's message until there is room; a future while the peer has to wait as well.
 
         For somebody who is not there the peer does not wait: others would have to wait behind.
         """
-        receiver, limits = no_room.receiver, self._kernel.limits
+        limits = self._kernel.limits
         if not isinstance(receiver, AbsentReceiver):
             return self.wait_or_drop(receiver, arrival, Wait(limits.stall))
         policy = Wait(limits.appear, persist=True) if limits.appear > 0 else WAIT
         if _is_pointless(receiver, policy):
-            self.drop(no_room, arrival)
-        elif self._kernel.absent.count >= QUEUE_LIMIT:  # for all: a peer can make up any name
-            self._kernel.drop(arrival, Reason.QUEUE_FULL, no_room.recipient)
+            self.drop(receiver, arrival)
+        elif self._kernel.absent.count >= self.QUEUE_LIMIT:  # for all: a peer can make up any name
+            self._kernel.drop(arrival, Reason.QUEUE_FULL, receiver.verdict.recipient)
         else:
             self.wait_or_drop(receiver, arrival, policy)
         return None
-
-    def drop(self, no_room: NoRoom, arrival: Arrival) -> Verdict:
-        """Do not wait."""
-        return self._drop(no_room.receiver, arrival)
 
     def wait_or_drop(self, receiver: Receiver, arrival: Arrival, policy: Wait) -> Pending:
         """Let a message wait without its sender; it is dropped if it is not taken in time."""
@@ -77,7 +71,7 @@ class Waiting:
 
         def settled(_: object) -> None:
             if pending.result() is None:
-                self._drop(receiver, arrival)
+                self.drop(receiver, arrival)
 
         pending.add_done_callback(settled)
         return pending
@@ -99,7 +93,7 @@ class Waiting:
     def _queue(self, receiver: Receiver, arrival: Arrival, policy: Queue) -> Verdict:
         """Keep a message for a receiver without making its sender wait."""
         kernel, recipient = self._kernel, receiver.verdict.recipient
-        if receiver.waiting() >= QUEUE_LIMIT:
+        if receiver.waiting() >= self.QUEUE_LIMIT:
             return kernel.drop(arrival, Reason.QUEUE_FULL, recipient)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + check_seconds(policy.seconds)
@@ -123,9 +117,9 @@ class Waiting:
         outlived = seconds is None or arrival.received_at / 1000 + seconds * 1000 >= expiry
         if policy.persist and expiry != NEVER and outlived and not kernel.is_closed:
             return kernel.drop(arrival, Reason.EXPIRED, receiver.verdict.recipient)
-        return self._drop(receiver, arrival)
+        return self.drop(receiver, arrival)
 
-    def _drop(self, receiver: Receiver, arrival: Arrival) -> Verdict:
+    def drop(self, receiver: Receiver, arrival: Arrival) -> Verdict:
         """Drop a message for the reason that its receiver has at this moment."""
         kernel, reason = self._kernel, receiver.refusal
         if isinstance(receiver, AbsentReceiver) and arrival.message.expired(kernel.tick() // 1000):
