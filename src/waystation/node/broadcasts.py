@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from waystation.core.address import LOCAL, Address, Route
@@ -32,7 +31,6 @@ from waystation.node.receiver import (
     Verdicts,
     verdicts_of,
 )
-from waystation.node.session import Session
 from waystation.transports.transport import Broadcaster
 
 if TYPE_CHECKING:
@@ -64,12 +62,7 @@ class Subscription(InboxReceiver):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def __aiter__(self) -> Self:
@@ -173,9 +166,9 @@ class Broadcasts:
         self._kernel = kernel
         self._subscribers: dict[str, Subscription] = {}
         self._providers: dict[str, bool] = {}  # names that only publish; whether they are visible
-        self._broadcasters: list[Broadcaster] = []
+        self.broadcasters: list[Broadcaster] = []
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
-        self._heard_globally: set[str] = set()  # the patterns that the broadcasters were told
+        self._heard_globally: dict[str, None] = {}  # the patterns that the broadcasters were told
         self._sent_up = _RecentIds()
         self._from_outside = _RecentIds()
         self.echoes = 0  # broadcasts that came back
@@ -183,7 +176,7 @@ class Broadcasts:
 
     def use(self, broadcaster: Broadcaster) -> None:
         """Publish globally over a transport, and hear what others publish there (MC-12)."""
-        self._broadcasters.append(broadcaster)
+        self.broadcasters.append(broadcaster)
         self._kernel.router.has_global_transport = True
         broadcaster.attach(self.arrive_from_outside)
         for pattern in self._heard_globally:
@@ -216,26 +209,22 @@ class Broadcasts:
     def add_subscriber(self, pattern: str, receiver: str) -> bool:
         """Subscribe a participant to a pattern (MC-8); returns False if it was subscribed."""
         change = self._kernel.router.subscriptions.subscribe(pattern, receiver)
-        if change is None:
-            return False
-        self._note(change)
-        if change.edge:
-            self._patterns_of.setdefault(pattern.partition("/")[0], {})[pattern] = None
-            self._listen_globally(pattern)
-        return True
+        if change is not None:
+            self._follow(change)
+        return change is not None
 
     def remove_subscriber(self, pattern: str, receiver: str) -> bool:
         """End a subscription of a participant; returns whether there was one."""
         change = self._kernel.router.subscriptions.unsubscribe(pattern, receiver)
         if change is not None:
-            self._forget(change)
+            self._follow(change)
         return change is not None
 
     def drop_subscriber(self, receiver: str) -> int:
         """End all subscriptions of a participant that is gone; returns their number."""
         changes = self._kernel.router.subscriptions.unsubscribe_all(receiver)
         for change in changes:
-            self._forget(change)
+            self._follow(change)
         return len(changes)
 
     def provider_changed(self, provider: str) -> None:
@@ -274,26 +263,19 @@ class Broadcasts:
         """Pass on what a peer published; a receiver without room for it goes without."""
         multicast_id = arrival.message.onward_route.addresses[0].data.decode(errors="replace")
         arrival = Arrival(arrival.message, arrival.received_at, arrival.from_global, multicast_id)
-        if arrival.message.id in self._sent_up:
-            return self._ignore_echo(arrival)
-        if arrival.from_global and self._is_duplicate(arrival.message.id):
+        # What went up from here has reached its receivers here. A parent sends it down to whoever
+        # subscribed behind this node, and does not know that it came from here. From a leaf it
+        # comes only where hubs are parents of each other.
+        went_up = arrival.message.id in self._sent_up
+        if went_up and not arrival.from_global:
+            return self._kernel.drop(arrival, Reason.HOP_LIMIT)
+        if went_up or (arrival.from_global and self._is_duplicate(arrival.message.id)):
             self.echoes += 1
             return _FORWARDED
         verdicts: list[Verdict] = []
         for receiver in self._fan_out(arrival, verdicts):
             verdicts += self._keep_or_drop(receiver, arrival)
         return verdicts[0] if verdicts else _FORWARDED
-
-    def _ignore_echo(self, arrival: Arrival) -> Verdict:
-        """Ignore a broadcast that went up from here: its receivers here have it.
-
-        A parent sends it down to whoever subscribed behind this node, and does not know that it
-        came from here. From a leaf it comes only where hubs are parents of each other.
-        """
-        if arrival.from_global:
-            self.echoes += 1
-            return _FORWARDED
-        return self._kernel.drop(arrival, Reason.HOP_LIMIT)
 
     def arrive_from_outside(self, multicast_id: str, message: Message) -> None:
         """Pass on what came over the global transport to the receivers here, and no further."""
@@ -305,7 +287,7 @@ class Broadcasts:
 
     def _is_duplicate(self, id: str) -> bool:
         """Whether it came over another parent or broadcaster already."""
-        ways = len(self._broadcasters) + len(self._kernel.hierarchy.parents)
+        ways = len(self.broadcasters) + len(self._kernel.hierarchy.parents)
         return ways > 1 and not self._from_outside.learn(id)
 
     def _announce_publisher(self, provider: str, *, visible: bool) -> None:
@@ -335,7 +317,7 @@ class Broadcasts:
                 behind.setdefault(verdict.address, []).append(verdict)
         full: list[Receiver] = []
         for address, theirs in behind.items():
-            receiver = self._receiver(address, arrival.message, tuple(theirs))
+            receiver = kernel.receiver_of_copy(address, arrival.message, tuple(theirs))
             if receiver is None:
                 down = Reason.TRANSPORT_DOWN
                 verdicts += (kernel.drop(arrival, down, verdict.recipient) for verdict in theirs)
@@ -348,14 +330,6 @@ class Broadcasts:
         if fan_out.upward:
             full += self._send_up(arrival)
         return full
-
-    def _receiver(
-        self, address: Address, message: Message, verdicts: tuple[Verdict, ...]
-    ) -> Receiver | None:
-        found = self._kernel.receiver_at(address)
-        if isinstance(found, Session):
-            return Outbound(found, message, verdicts)
-        return found
 
     def _send_up(self, arrival: Arrival) -> list[Receiver]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
@@ -371,7 +345,7 @@ class Broadcasts:
             assert arrival.multicast_id is not None
             topic = Address(MULTICAST, arrival.multicast_id.encode())
             up = Verdict(Outcome.FORWARDED, None, None, topic)
-            for broadcaster in self._broadcasters:
+            for broadcaster in self.broadcasters:
                 reason = broadcaster.publish(arrival.multicast_id, message)
                 kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
         return full
@@ -398,32 +372,33 @@ class Broadcasts:
 
     # Telling others
 
-    def _note(self, change: SubscriptionChange) -> None:
-        kernel = self._kernel
+    def _follow(self, change: SubscriptionChange) -> None:
+        """Tell of a change; the first subscription to a pattern, and the last, concern others."""
+        kernel, pattern = self._kernel, change.pattern
         kernel.notify(ChangeRecord(change, kernel.tick()))
         if kernel.hierarchy.parents:
             kernel.hierarchy.subscription_changed(change)
-
-    def _forget(self, change: SubscriptionChange) -> None:
-        assert change.kind is SubscriptionKind.UNSUBSCRIBE
-        self._note(change)
-        if change.edge:
-            provider = change.pattern.partition("/")[0]
-            patterns = self._patterns_of[provider]
-            del patterns[change.pattern]
-            if not patterns:
-                del self._patterns_of[provider]
-        if change.edge and change.pattern in self._heard_globally:
-            self._heard_globally.discard(change.pattern)
-            for broadcaster in self._broadcasters:
-                broadcaster.unsubscribe(change.pattern)
+        if not change.edge:
+            return
+        provider = pattern.partition("/")[0]
+        if change.kind is SubscriptionKind.SUBSCRIBE:
+            self._patterns_of.setdefault(provider, {})[pattern] = None
+            self._listen_globally(pattern)
+            return
+        del self._patterns_of[provider][pattern]
+        if not self._patterns_of[provider]:
+            del self._patterns_of[provider]
+        if pattern in self._heard_globally:
+            del self._heard_globally[pattern]
+            for broadcaster in self.broadcasters:
+                broadcaster.unsubscribe(pattern)
 
     def _listen_globally(self, pattern: str) -> None:
         kernel = self._kernel
         known = pattern in self._heard_globally
         if not known and kernel.router.listens_globally(pattern, kernel.tick() // 1000):
-            self._heard_globally.add(pattern)
-            for broadcaster in self._broadcasters:
+            self._heard_globally[pattern] = None
+            for broadcaster in self.broadcasters:
                 broadcaster.subscribe(pattern)
 
 

@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.access import Access
 from waystation.core.address import LOCAL, Address
@@ -191,12 +191,15 @@ class Kernel:
         addresses = message.onward_route.addresses
         if addresses:
             first = addresses[0]
+            receiver: Receiver | None
             if first.type == LOCAL:
                 receiver = self.receivers.get(first.data)
             elif first.type == MULTICAST:
                 return self.broadcasts.arrive(arrival)
             else:
-                receiver = self._session_at(first, message)
+                receiver = self.links.by_place.get(first)
+                if receiver is not None and self._is_foreign(message):
+                    receiver = None
             # Every receiver has an entry that never expires, so the table need not be asked: only
             # what the rules check before it is checked here.
             if (
@@ -213,25 +216,21 @@ class Kernel:
         if self.stage is _CLOSED:
             return self.drop(arrival, Reason.REFUSED)
         verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
-        recipient = verdict.recipient
+        recipient, address = verdict.recipient, verdict.address
         if verdict.reason is Reason.NO_ROUTE and recipient is not None:
             return self.absent.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
-        if verdict.address is None:
+        if address is None:
             return self.end(arrival, verdict)
-        return self._pass_on(arrival, verdict, verdict.address)
-
-    def _pass_on(self, arrival: Arrival, verdict: Verdict, address: Address) -> Verdict:
-        """Send a message to the address that the rules named."""
-        message = arrival.message
         carry = self.carriers.get(address.type)
-        hop = (
-            self._next_hop(message, verdict, address) if carry is None else carry(message, address)
-        )
-        if hop is None:
-            return self.end(arrival, verdict)
-        if isinstance(hop, Reason):
-            return self.drop(arrival, hop, verdict.recipient)
-        return hop.offer(arrival)
+        if carry is None:
+            hop = self._next_hop(arrival.message, verdict, address)
+            return (
+                self.drop(arrival, hop, recipient)
+                if isinstance(hop, Reason)
+                else hop.offer(arrival)
+            )
+        reason = carry(arrival.message, address)
+        return self.end(arrival, verdict if reason is None else Verdict.dropped(reason, recipient))
 
     def _next_hop(self, message: Message, verdict: Verdict, address: Address) -> Receiver | Reason:
         """The receiver that leads to an address, or the reason why there is none."""
@@ -250,11 +249,6 @@ class Kernel:
                 return self.absent.receiver(address, Reason.TRANSPORT_DOWN, verdict.recipient)
             self.absent.appeared(address)  # what waits for it was sent before
         return session if to_place else Outbound(session, message, (verdict,))
-
-    def _session_at(self, place: Address, message: Message) -> Session | None:
-        """The session with a place, if there is one and the message may use it."""
-        session = self.links.by_place.get(place)
-        return None if session is None or self._is_foreign(message) else session
 
     def _is_foreign(self, message: Message) -> bool:
         """Whether a peer may have sent the message, and this node does not connect for peers.
@@ -292,12 +286,10 @@ class Kernel:
                 for verdict in verdicts[1:]:
                     self.notify(MessageRecord(arrival, verdict, at))
 
-    def lose_all(self, lost: Iterable[tuple[Arrival, Verdicts]]) -> None:
-        """Record that a link broke before it had written these messages."""
-        for arrival, verdicts in lost:
-            for verdict in verdicts:
-                recipient = verdict.recipient if arrival.multicast_id is not None else None
-                self.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
+    def drop_each(self, arrival: Arrival, reason: Reason, verdicts: Verdicts) -> Verdict:
+        """Record that a message was dropped for all behind its receiver; returns the first."""
+        dropped = [self.drop(arrival, reason, verdict.recipient) for verdict in verdicts]
+        return dropped[0]
 
     def notify(self, record: Record) -> None:
         """Call the observers; an exception in one does not affect the others."""
@@ -355,10 +347,19 @@ class Kernel:
         Raises LocalError for an entry that nobody here could follow: over the name of a worker, a
         session or a subscriber of this node, or to a local address that is no session's.
         """
+        is_session = isinstance(self.receivers.get(entry.address.data), Session)
         if entry.participant in self._own:
-            self._check_replaces_nothing(entry)
-        elif entry.local and entry.address.type == LOCAL:
-            self._check_is_session(entry)
+            existing = self.entry(entry.participant)
+            replaces = existing is None or REPLACES[existing.local, entry.local]
+            if replaces and not (existing and _lead_to_same(existing, entry)):
+                self.check_not_own(entry.participant, rule="RE-3")
+        elif entry.local and entry.address.type == LOCAL and not is_session:
+            raise LocalError(
+                f"the local entry for {quote(entry.participant)} points at {entry.address}, "
+                "where there is no session",
+                rule="RE-1",
+                hint="start a worker of that name, or give the address of a session",
+            )
         return self._put(entry)
 
     def check_not_own(self, participant: str, *, rule: str) -> None:
@@ -434,17 +435,16 @@ class Kernel:
         own = self._own.get(name)
         return own[1].worker if own is not None and isinstance(own[1], WorkerAddress) else None
 
-    def is_worker_task(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task runs the handlers of a worker of this node."""
-        return any(worker.task is task for worker in self.workers)
-
-    def receiver_at(self, address: Address) -> Receiver | None:
-        """The receiver of a copy for this address, if there is one now."""
+    def receiver_of_copy(
+        self, address: Address, message: Message, verdicts: Verdicts
+    ) -> Receiver | None:
+        """The receiver of a copy for those behind an address, if there is one now."""
+        receiver: Receiver | None = None
         if address.type == LOCAL:
-            return self.receivers.get(address.data)
-        if address.type not in self.links.transports:
-            return None
-        return self.links.reach(address)
+            receiver = self.receivers.get(address.data)
+        elif address.type in self.links.transports:
+            receiver = self.links.reach(address)
+        return Outbound(receiver, message, verdicts) if isinstance(receiver, Session) else receiver
 
     def _put(self, entry: RoutingEntry) -> RouteChange:
         at = self.tick()
@@ -471,23 +471,6 @@ class Kernel:
             self.hierarchy.route_changed(change)
         if self.router.has_global_transport and change.accepted:
             self.broadcasts.provider_changed(change.entry.participant)
-
-    def _check_replaces_nothing(self, entry: RoutingEntry) -> None:
-        """Raise LocalError for an entry that would take a name from its receiver."""
-        existing = self.entry(entry.participant)
-        if existing is None or (
-            REPLACES[existing.local, entry.local] and not _lead_to_same(existing, entry)
-        ):
-            self.check_not_own(entry.participant, rule="RE-3")
-
-    def _check_is_session(self, entry: RoutingEntry) -> None:
-        if not isinstance(self.receivers.get(entry.address.data), Session):
-            raise LocalError(
-                f"the local entry for {quote(entry.participant)} points at {entry.address}, "
-                "where there is no session",
-                rule="RE-1",
-                hint="start a worker of that name, or give the address of a session",
-            )
 
 
 _CLOSED: Final = Stage.CLOSED

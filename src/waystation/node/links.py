@@ -8,7 +8,6 @@ All others end with their link, and their names with them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Coroutine, Mapping, Sequence
@@ -91,24 +90,21 @@ class Links:
         self.listening: list[Listening] = []
         self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._broadcasters: list[Broadcaster] = []
         self._unstarted: list[Broadcaster] = []
         self._known_types: dict[object, PeerTypes] = {}
         self.closing = False
 
     # Transports and places
 
-    def use(self, transport: Transport) -> int:
+    def use(self, transport: Transport) -> None:
         """Carry messages over a transport from now on."""
         types, name = self.kernel.router.types, transport.type_name
         number = types.register(name, types.usual(name))
         self.transports[number] = transport
         if isinstance(transport, Broadcaster):
             self.kernel.broadcasts.use(transport)
-            self._broadcasters.append(transport)
             self._unstarted.append(transport)
             self.start_broadcasters()
-        return number
 
     def start_broadcasters(self) -> None:
         """Let broadcasters connect, as soon as there is an event loop."""
@@ -211,13 +207,6 @@ class Links:
         )
         return session
 
-    def own_address(self) -> str | None:
-        """Where the first listener of this node is reached, with the name of its type."""
-        if not self.listening:
-            return None
-        first = self.listening[0]
-        return f"{self.kernel.router.types.name(first.address.type)}#{first.place}"
-
     # What sessions tell
 
     def link_made(self, session: Session, link: Link) -> bool:
@@ -231,6 +220,7 @@ class Links:
 
     def link_opened(self, session: Session) -> None:
         """Enter a session's name into the routing table, and tell that it is open."""
+        session.openings += 1
         self.unreachable.pop(session.place, None)
         if not self._is_registered(session):
             self._register(session)
@@ -293,7 +283,7 @@ class Links:
             await listening.close()
         sessions = dict.fromkeys([*self.sessions.values(), *self.by_place.values()])
         await asyncio.gather(*(session.close() for session in sessions))
-        await asyncio.gather(*(broadcaster.close() for broadcaster in self._broadcasters))
+        await asyncio.gather(*(each.close() for each in self.kernel.broadcasts.broadcasters))
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -386,11 +376,7 @@ class Links:
 
     async def _wait_until_open(self, session: Session, seconds: float) -> None:
         try:
-            async with asyncio.timeout(check_seconds(seconds)):
-                while not session.is_open and not session.ended:
-                    await asyncio.shield(session.change)
-        except TimeoutError:
-            pass
+            await session.until(lambda: session.is_open or session.ended, check_seconds(seconds))
         except BaseException:
             session.give_up()
             raise
@@ -398,15 +384,10 @@ class Links:
             session.give_up()
             detail = session.failure or f"no answer within {seconds:g} s"
             raise UnreachableError(str(session.place), detail)
-        if session.is_parent:
-            await self._wait_for_name(session)
-
-    async def _wait_for_name(self, session: Session) -> None:
-        """Wait a moment for the name of a parent: its hello may come after the session opened."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.NAME_TIMEOUT):
-                while session.peer is None and not session.ended:
-                    await asyncio.shield(session.change)
+        if session.is_parent:  # its hello, which names it, may come after the session opened
+            await session.until(
+                lambda: session.peer is not None or session.ended, self.NAME_TIMEOUT
+            )
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task that ends with the node at the latest."""

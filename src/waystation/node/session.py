@@ -28,7 +28,7 @@ from waystation.errors import RemoteError, quote
 from waystation.node.inbox import Pending, WaitingLine
 from waystation.node.receiver import NoRoom, Verdicts
 from waystation.transports.transport import Link
-from waystation.wire.hello import Greeting, Hello
+from waystation.wire.hello import Greeting
 
 if TYPE_CHECKING:
     from waystation.node.links import Links
@@ -158,11 +158,15 @@ class Session(Struct, eq=False):
     async def close(self) -> None:
         """End it: what was given to it is written, what waits for it is TRANSPORT_DOWN."""
         self._apply(Event.CLOSE_ASKED)
-        with contextlib.suppress(TimeoutError):  # of a link that never tells that it ended
-            async with asyncio.timeout(CLOSE_TIMEOUT):
-                while self.has_link:
-                    await asyncio.shield(self.change)
+        await self.until(lambda: not self.has_link, CLOSE_TIMEOUT)  # it may never tell its end
         self.give_up()
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until something holds for this session, for at most this many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await asyncio.shield(self.change)
 
     # A receiver of messages
 
@@ -226,10 +230,7 @@ class Session(Struct, eq=False):
         if reason is None:
             self._unsettled.append((arrival, verdicts))
             return verdicts[0]
-        kernel = self._links.kernel
-        for verdict in verdicts[1:]:
-            kernel.end(arrival, Verdict.dropped(reason, verdict.recipient))
-        return kernel.end(arrival, Verdict.dropped(reason, verdicts[0].recipient))
+        return self._links.kernel.drop_each(arrival, reason, verdicts)
 
     def _verdicts_on(self, message: Message) -> Verdicts:
         """The verdict of the rules on a message that goes here, by whichever name it was sent."""
@@ -347,7 +348,10 @@ class Session(Struct, eq=False):
         link.send_control(self._greeting.first())
         loop = asyncio.get_running_loop()
         if not self._greeting.admitted:
-            self._admission_timer = loop.call_later(limits.greeting, self._refuse_silence)
+            why = f"the peer did not prove the token within {limits.greeting:g} s"
+            self._admission_timer = loop.call_later(
+                limits.greeting, self._fail, Reason.REFUSED, why
+            )
         self._types = self._links.peer_types(None, outgoing=self.outgoing)
         self._beat = Heartbeat(limits.heartbeat)
         if limits.heartbeat:
@@ -363,10 +367,6 @@ class Session(Struct, eq=False):
             self._admission_timer = loop.call_later(seconds, self._apply, Event.TYPES_TIMEOUT)
         else:
             self._apply(Event.ADMITTED)
-
-    def _tell_opened(self) -> None:
-        self.openings += 1
-        self._links.link_opened(self)
 
     def _stop_admission_timer(self) -> None:
         if self._admission_timer is not None:
@@ -384,7 +384,10 @@ class Session(Struct, eq=False):
         self._send = _send_without_link
         self.is_ready = False
         lost, self._unsettled = self._unsettled, []
-        self._links.kernel.lose_all(lost)
+        for arrival, verdicts in lost:
+            for verdict in verdicts:
+                recipient = verdict.recipient if arrival.multicast_id is not None else None
+                self._links.kernel.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
 
     def _close_link(self) -> None:
         self._send = _refuse_while_closing
@@ -406,9 +409,7 @@ class Session(Struct, eq=False):
                 return
             (arrival, message, verdicts), room = first
             if message.expired(kernel.tick() // 1000):
-                for verdict in verdicts:
-                    kernel.end(arrival, Verdict.dropped(Reason.EXPIRED, verdict.recipient))
-                room.set_result(Verdict.dropped(Reason.EXPIRED, verdicts[0].recipient))
+                room.set_result(kernel.drop_each(arrival, Reason.EXPIRED, verdicts))
             else:
                 room.set_result(self.carry(arrival, message, verdicts))
 
@@ -416,7 +417,7 @@ class Session(Struct, eq=False):
         Effect.GREET: _greet,
         Effect.CHECK_ADMISSION: _check_admission,
         Effect.STOP_ADMISSION_TIMER: _stop_admission_timer,
-        Effect.TELL_OPENED: _tell_opened,
+        Effect.TELL_OPENED: lambda self: self._links.link_opened(self),
         Effect.SEND_WAITING: _send_waiting,
         Effect.STOP_TIMERS: _stop_timers,
         Effect.RELEASE_LINK: _release_link,
@@ -438,7 +439,7 @@ class Session(Struct, eq=False):
         greeting = self._greeting
         if self.state is _OPEN and self._links.kernel.hierarchy.receive(self, payload):
             return
-        knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
+        before = (greeting.peer, greeting.admitted)
         try:
             answer = greeting.hear(payload)
         except RemoteError as error:
@@ -446,21 +447,12 @@ class Session(Struct, eq=False):
             return
         if answer is not None and self._link is not None:
             self._link.send_control(answer)
-        if greeting.peer is not None and not knew_peer:
-            self._learn(greeting.peer)
-        if greeting.admitted and not was_admitted:
+        if greeting.peer is not None and before[0] is None:
+            _log.debug("session %s: hello from node %s", self.name, quote(greeting.peer.node))
+            self._types = self._links.peer_types(greeting.peer.types, outgoing=self.outgoing)
+            self.wake()
+        if greeting.admitted and before != (greeting.peer, greeting.admitted):
             self._apply(Event.ADMITTED)
-
-    def _learn(self, peer: Hello) -> None:
-        _log.debug("session %s: hello from node %s", self.name, quote(peer.node))
-        self._types = self._links.peer_types(peer.types, outgoing=self.outgoing)
-        if self._greeting.admitted:
-            self._apply(Event.ADMITTED)
-        self.wake()
-
-    def _refuse_silence(self) -> None:
-        seconds = self._links.limits.greeting
-        self._fail(Reason.REFUSED, f"the peer did not prove the token within {seconds:g} s")
 
     def _keep_alive(self) -> None:
         link, beat, peer = self._link, self._beat, self._greeting.peer
@@ -489,8 +481,10 @@ class Session(Struct, eq=False):
                 types = self._types
                 continue
             if not self._greeting.admitted:
-                self._refuse_unproven([message, *messages])
+                for one in (message, *messages):
+                    kernel.refuse(one)
                 messages.clear()
+                self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
                 break
             if message.id == NO_ID:  # from a peer that gives none (AD-7)
                 message = structs.replace(message, id=kernel.new_id())
@@ -521,10 +515,3 @@ class Session(Struct, eq=False):
             self.wake()  # whoever wants to connect again has waited for this
         elif not self._links.closing:
             self._link.resume_reading()
-
-    def _refuse_unproven(self, messages: Sequence[Message]) -> None:
-        """Drop messages from a peer that has not proven the token, and the link with them."""
-        kernel = self._links.kernel
-        for message in messages:
-            kernel.refuse(message)
-        self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")

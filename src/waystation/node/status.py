@@ -145,7 +145,6 @@ class LossCounter(Protocol):
     @property
     def lost(self) -> int:
         """How many records were lost."""
-        ...
 
 
 class _Mark(Struct, frozen=True):

@@ -124,11 +124,7 @@ class Waiting:
         kernel, reason = self._kernel, receiver.refusal
         if isinstance(receiver, AbsentReceiver) and arrival.message.expired(kernel.tick() // 1000):
             reason = Reason.EXPIRED
-        first, *others = verdicts_of(receiver)
-        dropped = kernel.drop(arrival, reason, first.recipient)
-        for other in others:
-            kernel.drop(arrival, reason, other.recipient)
-        return dropped
+        return kernel.drop_each(arrival, reason, verdicts_of(receiver))
 
 
 def _is_pointless(receiver: Receiver, policy: Wait | Queue) -> bool:
