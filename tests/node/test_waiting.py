@@ -50,7 +50,7 @@ def numbered(count: int) -> list[bytes]:
 
 def waiting_for(node: Node) -> dict[Any, int]:
     """Whom messages wait for, and how many of them."""
-    waited_for = node._kernel.absent.waited_for
+    waited_for = node._kernel.waiting.waited_for
     return {key: absent.waiting() for key, absent in waited_for.items()}
 
 

@@ -19,7 +19,7 @@ from waystation.node.inbox import Pending, WaitingLine
 from waystation.node.receiver import NoRoom
 
 if TYPE_CHECKING:
-    from waystation.node.kernel import Kernel
+    from waystation.node.waiting import Waiting
 
 Key: TypeAlias = str | Address  # a participant, or a place
 
@@ -30,26 +30,24 @@ LONGEST_PAUSE: Final = 10.0
 class PersistentPending(Pending):
     """Waits for whoever is there in the end: rejected by one receiver, the message looks anew."""
 
-    def __init__(self, absent: AbsentReceivers, arrival: Arrival) -> None:
+    def __init__(self, waiting: Waiting, arrival: Arrival) -> None:
         super().__init__()
-        self._absent = absent
+        self._waiting = waiting
         self.arrival = arrival
 
     def reject(self) -> None:
         """Let the message be taken anew, as soon as whoever rejects it is done with that."""
-        self.get_loop().call_soon(self._absent.take_again, self.arrival, self, _backoff())
+        self.get_loop().call_soon(self._waiting.take_again, self.arrival, self, _backoff())
 
 
 class AbsentReceiver(WaitingLine[Arrival]):
     """Somebody who is not there, as the receiver of what is sent to it."""
 
-    __slots__ = ("_absent", "_is_asked_for", "_timer", "backoff", "key", "refusal", "verdict")
+    __slots__ = ("_is_asked_for", "_timer", "_waiting", "backoff", "key", "refusal", "verdict")
 
-    def __init__(
-        self, absent: AbsentReceivers, key: Key, reason: Reason, recipient: str | None
-    ) -> None:
+    def __init__(self, waiting: Waiting, key: Key, reason: Reason, recipient: str | None) -> None:
         super().__init__()
-        self._absent = absent
+        self._waiting = waiting
         self.key = key
         self.refusal = reason
         self.verdict = Verdict(Outcome.DROPPED, reason, recipient)
@@ -60,7 +58,7 @@ class AbsentReceiver(WaitingLine[Arrival]):
     @property
     def parent_may_know(self) -> bool:
         """Whether a parent can be asked for it."""
-        return isinstance(self.key, str) and bool(self._absent.kernel.hierarchy.parents)
+        return isinstance(self.key, str) and bool(self._waiting.kernel.hierarchy.parents)
 
     def offer(self, arrival: Arrival) -> Verdict:  # noqa: ARG002 - nobody is there
         """Take nothing."""
@@ -69,7 +67,7 @@ class AbsentReceiver(WaitingLine[Arrival]):
     def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
         """Wait until somebody is there, or until it is known that nobody is."""
         self.join(arrival, pending)
-        self._absent.waited_for.setdefault(self.key, self)
+        self._waiting.waited_for.setdefault(self.key, self)
         if self._timer is not None:
             return
         if self.parent_may_know:
@@ -80,13 +78,13 @@ class AbsentReceiver(WaitingLine[Arrival]):
     def join(self, item: Arrival, pending: Pending) -> None:
         """Let a message wait behind the others."""
         super().join(item, pending)
-        self._absent.count += 1
+        self._waiting.for_absent += 1
 
     def next(self) -> tuple[Arrival, Pending] | None:
         """Take out the first message that still waits."""
         first = super().next()
         if first is not None:
-            self._absent.count -= 1
+            self._waiting.for_absent -= 1
         return first
 
     def ask(self) -> None:
@@ -95,27 +93,27 @@ class AbsentReceiver(WaitingLine[Arrival]):
             self._is_asked_for = True
             self._stop_timer()
             assert isinstance(self.key, str)
-            self._absent.kernel.hierarchy.ask(self.key, self._on_answer)
+            self._waiting.kernel.hierarchy.ask(self.key, self._on_answer)
 
     def release(self) -> None:
         """Let each message that waits find its way, in order."""
         self.forget()
         while (first := self.next()) is not None:
-            self._absent.take_again(*first, self.backoff)
+            self._waiting.take_again(*first, self.backoff)
 
     def forget(self) -> None:
         """Be waited for no longer."""
-        self._absent.waited_for.pop(self.key, None)
+        self._waiting.waited_for.pop(self.key, None)
         self._stop_timer()
 
     def _leave(self, pending: asyncio.Future[Verdict | None]) -> None:
         super()._leave(pending)
-        self._absent.count -= 1
+        self._waiting.for_absent -= 1
         if not self.line and self._is_waited_for():
             self.forget()
 
     def _is_waited_for(self) -> bool:
-        return self._absent.waited_for.get(self.key) is self
+        return self._waiting.waited_for.get(self.key) is self
 
     def _on_answer(self, found: bool) -> None:
         self._is_asked_for = False
@@ -140,55 +138,6 @@ class AbsentReceiver(WaitingLine[Arrival]):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class AbsentReceivers:
-    """All those that messages of one node wait for although they are not there."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self.kernel = kernel
-        self.waited_for: dict[Key, AbsentReceiver] = {}
-        self.count = 0  # messages, whomever they wait for
-
-    def receiver(self, key: Key, reason: Reason, recipient: str | None) -> AbsentReceiver:
-        """The receiver that stands for whoever is not there."""
-        known = self.waited_for.get(key)
-        return AbsentReceiver(self, key, reason, recipient) if known is None else known
-
-    def appeared(self, key: Key) -> None:
-        """Release what waits for somebody who is there now, before anything that is sent later."""
-        absent = self.waited_for.get(key)
-        if absent is not None:
-            absent.release()
-
-    def ask_again(self) -> None:
-        """Ask for every name that is waited for: there is a parent that may know."""
-        for absent in list(self.waited_for.values()):
-            if absent.parent_may_know:
-                absent.ask()
-
-    def reject_all(self) -> None:
-        """Tell everybody who waits that it is over."""
-        for absent in list(self.waited_for.values()):
-            absent.forget()
-            while (first := absent.next()) is not None:
-                first[1].give_up()
-
-    def take_again(self, arrival: Arrival, pending: Pending, backoff: Backoff) -> None:
-        """Let a message that waits find its way."""
-        if pending.done():
-            return
-        again = Arrival(arrival.message, self.kernel.tick(), arrival.from_global)
-        verdict = self.kernel.take(again)
-        if type(verdict) is not NoRoom:
-            pending.set_result(verdict)
-            return
-        if isinstance(pending, PersistentPending):
-            pending.arrival = again
-        receiver = verdict.receiver
-        if isinstance(receiver, AbsentReceiver):
-            receiver.backoff = backoff  # nothing changed: the next pause is longer
-        receiver.wait_for_room(again, pending)
 
 
 def _backoff() -> Backoff:

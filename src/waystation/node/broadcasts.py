@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
@@ -42,6 +43,7 @@ REMEMBERED: Final = 32_768
 _log = logging.getLogger("waystation.node")
 
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
+_RecentIds: TypeAlias = OrderedDict[str, None]
 
 
 class Subscription(InboxReceiver):
@@ -137,28 +139,6 @@ class _Publisher(ReadyReceiver):
         return self._kernel.end(arrival, self.verdict)
 
 
-class _RecentIds:
-    """The most recent message ids, in two halves; the older half is forgotten as a whole."""
-
-    __slots__ = ("_new", "_old")
-
-    def __init__(self) -> None:
-        self._new: set[str] = set()
-        self._old: set[str] = set()
-
-    def __contains__(self, id: str) -> bool:
-        return id in self._new or id in self._old
-
-    def learn(self, id: str) -> bool:
-        """Remember an id; False when it was known."""
-        if id in self:
-            return False
-        if len(self._new) >= REMEMBERED // 2:
-            self._old, self._new = self._new, set()
-        self._new.add(id)
-        return True
-
-
 class Broadcasts:
     """The broadcasts of one node."""
 
@@ -169,8 +149,8 @@ class Broadcasts:
         self.broadcasters: list[Broadcaster] = []
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
         self._heard_globally: dict[str, None] = {}  # the patterns that the broadcasters were told
-        self._sent_up = _RecentIds()
-        self._from_outside = _RecentIds()
+        self._sent_up: _RecentIds = OrderedDict()
+        self._from_outside: _RecentIds = OrderedDict()
         self.echoes = 0  # broadcasts that came back
         kernel.router.types.register("multicast", MULTICAST)
 
@@ -288,7 +268,7 @@ class Broadcasts:
     def _is_duplicate(self, id: str) -> bool:
         """Whether it came over another parent or broadcaster already."""
         ways = len(self.broadcasters) + len(self._kernel.hierarchy.parents)
-        return ways > 1 and not self._from_outside.learn(id)
+        return ways > 1 and not _learn(self._from_outside, id)
 
     def _announce_publisher(self, provider: str, *, visible: bool) -> None:
         """Make the publisher a participant, so that hubs know whether it is visible."""
@@ -334,7 +314,7 @@ class Broadcasts:
     def _send_up(self, arrival: Arrival) -> list[Receiver]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
         kernel, message = self._kernel, arrival.message
-        self._sent_up.learn(message.id)
+        _learn(self._sent_up, message.id)
         full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
@@ -403,6 +383,16 @@ class Broadcasts:
 
 
 _FORWARDED: Final = Verdict(Outcome.FORWARDED)
+
+
+def _learn(ids: _RecentIds, id: str) -> bool:
+    """Remember an id among the most recent ones; False when it was known."""
+    if id in ids:
+        return False
+    ids[id] = None
+    if len(ids) > REMEMBERED:
+        ids.popitem(last=False)
+    return True
 
 
 def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:

@@ -136,7 +136,7 @@ class Hierarchy:
             if question.parent is None or question.parent is session:
                 self._put(question, session)
         kernel.directory.opened(session)
-        kernel.absent.ask_again()
+        kernel.waiting.ask_again()
 
     def route_changed(self, change: RouteChange) -> None:
         """Tell the parents of a changed entry, and whoever asked for it that it was removed."""

@@ -29,7 +29,6 @@ from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.node.absent import AbsentReceivers
 from waystation.node.broadcasts import Broadcasts
 from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
@@ -37,12 +36,7 @@ from waystation.node.inbox import Pending
 from waystation.node.links import Limits, Links
 from waystation.node.policy import Wait, check_seconds
 from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
-from waystation.node.requests import (
-    REQUEST_PREFIX,
-    PendingRequest,
-    error_reply,
-    wants_error_reply,
-)
+from waystation.node.requests import REQUEST_PREFIX, PendingRequest, error_reply
 from waystation.node.session import Session
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
@@ -106,9 +100,8 @@ class Kernel:
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
         self.broadcasts = Broadcasts(self)
-        self.absent = AbsentReceivers(self)
         self.waiting = Waiting(self)
-        self.links = Links(self, limits, token, dial_for_peers=dial_for_peers)
+        self.links = Links(self, token, dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
 
     @property
@@ -124,7 +117,7 @@ class Kernel:
         for receiver in list(self.receivers.values()):
             if isinstance(receiver, PendingRequest):
                 receiver.give_up(Reason.REFUSED)
-        self.absent.reject_all()
+        self.waiting.reject_all()
 
     async def stop_workers(self, drain: float) -> list[Worker]:
         """Let the workers handle what they have for a while, then stop them; returns them all."""
@@ -218,17 +211,15 @@ class Kernel:
         verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
         recipient, address = verdict.recipient, verdict.address
         if verdict.reason is Reason.NO_ROUTE and recipient is not None:
-            return self.absent.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
+            return self.waiting.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
         if address is None:
             return self.end(arrival, verdict)
         carry = self.carriers.get(address.type)
         if carry is None:
             hop = self._next_hop(arrival.message, verdict, address)
-            return (
-                self.drop(arrival, hop, recipient)
-                if isinstance(hop, Reason)
-                else hop.offer(arrival)
-            )
+            if isinstance(hop, Reason):
+                return self.drop(arrival, hop, recipient)
+            return hop.offer(arrival)
         reason = carry(arrival.message, address)
         return self.end(arrival, verdict if reason is None else Verdict.dropped(reason, recipient))
 
@@ -246,8 +237,8 @@ class Kernel:
         else:
             session = self.links.reach(address)
             if session is None:
-                return self.absent.receiver(address, Reason.TRANSPORT_DOWN, verdict.recipient)
-            self.absent.appeared(address)  # what waits for it was sent before
+                return self.waiting.receiver(address, Reason.TRANSPORT_DOWN, verdict.recipient)
+            self.waiting.appeared(address)  # what waits for it was sent before
         return session if to_place else Outbound(session, message, (verdict,))
 
     def _is_foreign(self, message: Message) -> bool:
@@ -311,8 +302,10 @@ class Kernel:
             asker = self.receivers.get(back[0].data)
             if isinstance(asker, PendingRequest):
                 asker.give_up(reason)
-        elif wants_error_reply(message, reason) and self.stage is not _CLOSED:
-            self.post(error_reply(message, reason, self.name, self.new_id()))
+        elif back and self.stage is not _CLOSED:
+            reply = error_reply(message, reason, self.name, self.new_id())
+            if reply is not None:
+                self.post(reply)
 
     # Who receives
 
@@ -420,10 +413,10 @@ class Kernel:
         """Whether a name belongs to this node itself, and cannot be announced by others."""
         return name in self._own or self.is_reserved(name)
 
-    def has_receiver(self, name: str, receiver: Receiver) -> bool:
-        """Whether a receiver has this name, even if the table refused its entry (RE-15)."""
+    def own_receiver(self, name: str) -> Receiver | None:
+        """The receiver that has this name, even if the table refused its entry (RE-15)."""
         own = self._own.get(name)
-        return own is not None and own[1] is receiver
+        return None if own is None else own[1]
 
     @staticmethod
     def is_reserved(name: str) -> bool:
@@ -432,8 +425,8 @@ class Kernel:
 
     def worker(self, name: str) -> Worker | None:
         """The worker that has this name among its own."""
-        own = self._own.get(name)
-        return own[1].worker if own is not None and isinstance(own[1], WorkerAddress) else None
+        receiver = self.own_receiver(name)
+        return receiver.worker if isinstance(receiver, WorkerAddress) else None
 
     def receiver_of_copy(
         self, address: Address, message: Message, verdicts: Verdicts
@@ -453,7 +446,7 @@ class Kernel:
             self.router.table.purge(at // 1000)
         change = self.router.table.put(entry, at // 1000)
         self._follow(change, at)
-        self.absent.appeared(entry.participant)
+        self.waiting.appeared(entry.participant)
         return change
 
     def _follow(self, change: RouteChange, at: int) -> None:

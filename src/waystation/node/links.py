@@ -76,11 +76,9 @@ class Links:
     UNREACHABLE_LIMIT = 1_000  # unreachable places that are remembered
     NAME_TIMEOUT = 1.0  # seconds that a parent has to tell its name before `connect` returns
 
-    def __init__(
-        self, kernel: Kernel, limits: Limits, token: bytes | None, *, dial_for_peers: bool
-    ) -> None:
+    def __init__(self, kernel: Kernel, token: bytes | None, *, dial_for_peers: bool) -> None:
         self.kernel = kernel
-        self.limits = limits
+        self.limits = kernel.limits
         self.types_timeout = 0.25  # seconds for a peer, which may know no hello, to tell its types
         self.dial_for_peers = dial_for_peers
         self.by_place: dict[Address, Session] = {}
@@ -335,7 +333,7 @@ class Links:
         self.kernel.add_receiver(session.address, session, entry)
 
     def _is_registered(self, session: Session) -> bool:
-        return self.kernel.has_receiver(session.name, session)
+        return self.kernel.own_receiver(session.name) is session
 
     def _set_place(self, session: Session, place: Address) -> None:
         """Note where the peer of a session is, now that it is known."""

@@ -100,7 +100,12 @@ class Node:
         self._closing: asyncio.Task[None] | None = None
         for transport in transports if transports is not None else (Tcp(),):
             self._links.use(transport)
-        self._journal = None if journal is None else self._start_journal(journal)
+        self._journal: Journal | None = None
+        if journal is not None:
+            from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
+
+            self._journal = Journal(journal, name)
+            self.observe(self._journal.note)
 
     async def __aenter__(self) -> Self:
         self._links.start_broadcasters()
@@ -511,13 +516,6 @@ class Node:
                 self._routes.clear()
             self._routes[route] = found
         return found
-
-    def _start_journal(self, directory: str | Path) -> Journal:
-        from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
-
-        journal = Journal(directory, self.name)
-        self.observe(journal.note)
-        return journal
 
 
 def _secret(token: str | bytes | None) -> bytes | None:
