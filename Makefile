@@ -9,9 +9,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PURE := tests/core tests/wire
+SEEDS ?= 200
 TEST := $(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup
 
-.PHONY: help setup java demo test check bench peers faults docs rules mutants lock clean
+.PHONY: help setup java demo test check lab bench peers faults docs rules mutants lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +42,9 @@ demo: setup java  ## Run a small fleet, break it on purpose, and see every messa
 test: setup java  ## Run all tests (no network, no other services); the rules with coverage
 	$(TEST) --cov --cov-fail-under=100 $(PURE)
 	$(TEST) $(PURE:%=--ignore=%)
+
+lab: setup  ## Try whole fleets in simulated time, broken by chance (SEEDS=200)
+	@$(BIN)/python -m waystation.testing.lab --seeds $(SEEDS)
 
 check: setup  ## Check style, types, layers, and that generated files are up to date
 	$(BIN)/ruff check .

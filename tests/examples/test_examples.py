@@ -206,5 +206,6 @@ def test_every_example_is_run_here() -> None:
         "pipeline_notebook",  # by tests/pipeline/test_notebook.py
         "server_side_routing",
         "session_establishment",
+        "simulated_fleet",  # by test_simulated_fleet.py
         "transports_and_nodes",
     ]

@@ -253,7 +253,7 @@ def test_an_offset_of_something_else_is_refused(journal: Path) -> None:
     query = Query(journal)
     routes = Query(journal, table="routes").offset
     for offset, problem in [
-        (routes, "counts the table 'routes', not messages"),
+        (routes, "it is of the table 'routes', not messages"),
         ({"table": "messages", "version": 2}, "it has the version 2"),
         ({"logOffset": 3}, "it cannot be read"),
     ]:

@@ -83,7 +83,7 @@ def test_what_executors_need_is_what_the_package_needs() -> None:
         ),
         (
             'java.io.IOException: Cannot run program "/opt/python": error=2, No such file',
-            "the executors have no program /opt/python; let PYSPARK_PYTHON name",
+            "the executors have no program /opt/python; set PYSPARK_PYTHON to",
         ),
         ("ModuleNotFoundError: No module named 'pyarrow'", "the executors have no pyarrow;"),
     ],

@@ -80,10 +80,14 @@ def knows_sockets(source: str) -> list[str]:
     return found
 
 
-def _files() -> Iterator[tuple[str, Path]]:
+def _all_files() -> Iterator[tuple[str, Path]]:
     for path in sorted(SOURCE.rglob("*.py")):
-        name = path.relative_to(SOURCE).as_posix()
-        if not name.startswith("net/"):
+        yield path.relative_to(SOURCE).as_posix(), path
+
+
+def _files() -> Iterator[tuple[str, Path]]:
+    for name, path in _all_files():
+        if not name.startswith(("net/", "testing/simulation/")):  # the latter is a network itself
             yield name, path
 
 
@@ -126,3 +130,17 @@ def test_what_only_net_may_do_is_found(source: str) -> None:
 )
 def test_what_everybody_may_do_is_not(source: str) -> None:
     assert not knows_sockets(source)
+
+
+LIVE = ("core", "gossip_router", "groups", "journal", "mqtt", "net", "node", "transports", "wire")
+
+
+def test_only_one_file_reads_the_wall_clock() -> None:
+    found = [
+        name
+        for name, path in _all_files()
+        if name.startswith(LIVE)
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in {"time.time", "time.time_ns"}
+    ]
+    assert sorted(set(found)) == ["core/clock.py"]

@@ -7,12 +7,12 @@ either: a router passes on bytes that it does not look into, and keeps none for 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from waystation.core.address import Address, Route
 from waystation.core.address_types import GOSSIP
+from waystation.core.clock import now_ns
 from waystation.core.identity import uuid_text
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
@@ -70,7 +70,7 @@ class Outcomes:
         self, group: str | None, member: bytes | None, sender: bytes | None, sizes: Sequence[int]
     ) -> list[Arrival]:
         """Messages to a member, or to all of a group, as they came in."""
-        at = time.time_ns() // 1000
+        at = now_ns() // 1000
         onward = _NOWHERE if group is None else Route((_address(group, member),))
         back = _NOWHERE if group is None or sender is None else Route((_address(group, sender),))
         multicast_id = group if member is None else None

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, assert_never, cast
 
+from waystation.core.clock import now_ns
 from waystation.core.gossip import (
     Dialect,
     Disconnect,
@@ -363,7 +363,7 @@ class GossipServer:
         self.counts.members[change.kind.value] += 1
         _log.info("%s", change)
         if self._observe is not None:
-            self._observe(MemberRecord(change, time.time_ns() // 1000, dialect.value))
+            self._observe(MemberRecord(change, now_ns() // 1000, dialect.value))
 
     def _remove_member(self, dialect: Dialect, group: str, uuid: bytes) -> Address:
         """Take a member off the roster of its group."""

@@ -9,13 +9,13 @@ import asyncio
 import hashlib
 import logging
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.address import Address, Route
 from waystation.core.address_types import GOSSIP
+from waystation.core.clock import now_ns
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import Mapping, Uuid
@@ -117,7 +117,7 @@ class Records:
                 _log.exception("an observer of %s failed", self._group)
 
     def _tick(self) -> int:
-        now = time.time_ns() // 1000
+        now = now_ns() // 1000
         self._latest = now = max(now, self._latest + 1)
         return now
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Mapping as ReadOnlyDict
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from waystation.core.clock import now_ns
 from waystation.core.discovery import (
     ALL_ANSWER,
     AskRouter,
@@ -181,7 +181,7 @@ class Streams:
 
     def now_ms(self) -> int:
         """The instant, in milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
+        return now_ns() // 1_000_000
 
     def others(self) -> list[Member]:
         """The other members, in the order in which they joined."""

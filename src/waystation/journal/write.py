@@ -26,6 +26,7 @@ from typing import Final, Literal, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waystation.core.clock import now_ns
 from waystation.core.record import Record
 from waystation.errors import LocalError, quote
 from waystation.journal.convert import Batches, Converter, Row, is_kept, sample_threshold
@@ -47,7 +48,7 @@ _OVERLOADED: Final = "the writer could not keep up"
 
 
 def _now() -> int:
-    return time.time_ns() // 1_000
+    return now_ns() // 1_000
 
 
 class Losses:
@@ -133,7 +134,7 @@ class Journal:
             node,
             self.incarnation,
             fsync=fsync != "never",
-            retain=lambda: apply_retention(self.directory, node, limits, time.time()),
+            retain=lambda: apply_retention(self.directory, node, limits, now_ns() / 1e9),
             report_loss=self._losses.add,
             may_recover=lambda: self._lock is not None,
         )

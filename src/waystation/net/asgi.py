@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from email.utils import formatdate
@@ -21,6 +20,7 @@ import h11
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from waystation.core.clock import now_ns
 from waystation.core.outcome import Reason
 from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.server import Server, ServerLimits
@@ -126,7 +126,7 @@ class HttpServer:
 
     def refresh_date(self) -> None:
         """Have answers say the time, which uvicorn leaves to its own server."""
-        now = int(time.time())
+        now = now_ns() // 10**9
         if now != self._dated:
             self._dated = now
             self._state.default_headers = [(b"date", formatdate(now, usegmt=True).encode())]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import listening_at, reason_of
+from waystation.net.sockets import listening_at, new_socket, reason_of
 
 READS: Final = 128
 """This many datagrams are read in one turn of the event loop, before others have theirs."""
@@ -190,8 +190,7 @@ def multicast_receiver(interface: str, group: tuple[str, int], buffer: int) -> O
 
 
 def _datagram_socket(family: int, buffer: int) -> OpenSocket:
-    made = socket.socket(family, socket.SOCK_DGRAM)
-    made.setblocking(False)
+    made = new_socket(family, socket.SOCK_DGRAM)
     for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
         made.setsockopt(socket.SOL_SOCKET, option, buffer)
     return made

@@ -10,7 +10,7 @@ from typing import Final, NoReturn, TypeVar
 
 from waystation.net.backoff import Backoff
 from waystation.net.place import parse_place, place_of
-from waystation.net.sockets import reason_of
+from waystation.net.sockets import new_socket, reason_of
 from waystation.net.tls import Tls
 
 STAGGER: Final = 0.25
@@ -119,9 +119,8 @@ async def _resolve(place: str, errors: list[str]) -> list[tuple[int, tuple[objec
 
 
 async def _connect(family: int, address: tuple[object, ...], place: str) -> _Found:
-    fresh = socket.socket(family, socket.SOCK_STREAM)
+    fresh = new_socket(family, socket.SOCK_STREAM)
     try:
-        fresh.setblocking(False)
         await asyncio.get_running_loop().sock_connect(fresh, address)
     except OSError as error:
         fresh.close()

@@ -18,6 +18,14 @@ _ACKNOWLEDGED: Final = struct.Struct("120xQ")
 """Where `tcpi_bytes_acked` stands in what Linux tells of a connection."""
 
 
+def new_socket(family: int, kind: int) -> socket.socket:
+    """A socket that never blocks; a loop that simulates its network makes one of that."""
+    make = getattr(asyncio.get_running_loop(), "make_socket", socket.socket)
+    made: socket.socket = make(family, kind)
+    made.setblocking(False)
+    return made
+
+
 def prepare(found: socket.socket | None, dead: float, *, user_timeout: bool = False) -> None:
     """Send small messages at once, and have the system probe a quiet peer's machine.
 

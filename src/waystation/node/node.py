@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from waystation.core.access import Access
 from waystation.core.address import Address, Route
+from waystation.core.clock import Clock, current_clock
 from waystation.core.directory import Provider, Scope
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import HOP_LIMIT, Arrival, Message, not_bytes_error
@@ -79,12 +79,12 @@ class Node:
         hub: bool = False,
         access: Access | None = None,
         journal: str | Path | None = None,
-        clock: Callable[[], int] = time.time_ns,
+        clock: Clock | None = None,
     ) -> None:
         self._kernel = kernel = Kernel(
             name,
             hop_limit=hop_limit,
-            clock=clock,
+            clock=clock or current_clock(),
             limits=limits or Limits(),
             access=access,
             token=_secret(token),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import binascii
 import secrets
-import time
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from waystation.core.address import Address, Route
+from waystation.core.clock import now_ns
 from waystation.core.expiry import NEVER, expiry_after
 from waystation.core.message import Message, check_message_id
 from waystation.errors import LocalError
@@ -72,7 +72,7 @@ def _message(posted: Posted, via: Address) -> Message:
         Route.parse(posted.sender).pushed(via),
         _payload(posted),
         secrets.token_hex(16) if posted.id is None else check_message_id(posted.id),
-        NEVER if posted.ttl is None else expiry_after(time.time_ns() // 10**6, _ms(posted.ttl)),
+        NEVER if posted.ttl is None else expiry_after(now_ns() // 10**6, _ms(posted.ttl)),
     )
 
 

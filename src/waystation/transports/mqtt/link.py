@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 
 from mqtt5 import PubAckReasonCode
 
+from waystation.core.clock import now_ns
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
@@ -40,7 +40,7 @@ def expiry_seconds(expiry: Expiry) -> int | None:
     """The time that a message has left, as MQTT counts it: whole seconds, rounded up."""
     if expiry == NEVER:
         return None
-    left = math.ceil(expiry / 1000 - time.time())
+    left = math.ceil(expiry / 1000 - now_ns() / 1e9)
     return max(1, min(left, _LONGEST_EXPIRY))
 
 

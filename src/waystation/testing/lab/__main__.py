@@ -1,0 +1,138 @@
+"""Try many fleets in simulated time, and judge each of them.
+
+    python -m waystation.testing.lab --seeds 200          the seeds 0 to 199
+    python -m waystation.testing.lab --seed 17            one of them again, with all it violates
+    python -m waystation.testing.lab --seed 17 --shrink   the smallest run that still fails
+    python -m waystation.testing.lab --check DIR          judge a history that was kept before
+
+Known violations stand in known.json beside this file, by promise and seed. They are expected
+strictly: a seed that no longer fails has to be taken off the list. Ends with 1 if anything else was
+violated, or a known violation was not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from waystation.testing.lab.fleet import Plan
+from waystation.testing.lab.history import History
+from waystation.testing.lab.running import Violations, judge, run_seed, shrink, try_seed
+
+KNOWN: Final = Path(__file__).with_name("known.json")
+SHOWN: Final = 3
+"""Violations of one promise that are shown for a seed among many."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the lab as the command line says."""
+    asked = _parser().parse_args(arguments)
+    logging.disable(logging.ERROR)  # what a node complains about under faults is no news here
+    if asked.check is not None:
+        return _tell(judge(History.read(asked.check / "history.json"), asked.check / "journal"))
+    if asked.seed is None:
+        return run_many(asked.seeds, write_known=asked.write_known)
+    if asked.shrink:
+        return _shrink(asked.seed)
+    faults = None if asked.faults is None else [int(n) for n in asked.faults.split(",") if n]
+    plan = Plan(messages=asked.messages)
+    if asked.keep is None:
+        return _tell(try_seed(asked.seed, plan, faults))
+    asked.keep.mkdir(parents=True, exist_ok=True)
+    history = run_seed(asked.seed, plan=plan, faults=faults, directory=asked.keep)
+    return _tell(judge(history, asked.keep / "journal"))
+
+
+def run_many(seeds: int, *, write_known: bool = False) -> int:
+    """Try seeds on all cores; the last line says how many, and how many violations."""
+    known = {} if write_known else _known()
+    found: dict[str, list[int]] = {}
+    violations = 0
+    for seed, violated in _try_all(range(seeds)):
+        for promise, sentences in violated.items():
+            found.setdefault(promise, []).append(seed)
+            if seed in known.get(promise, ()) or write_known:
+                continue
+            violations += 1
+            _show(seed, promise, sentences)
+        for promise, listed in known.items():
+            if seed in listed and promise not in violated:
+                violations += 1
+                print(f"seed {seed}: {promise} holds now; take the seed off {KNOWN.name}")
+    if write_known:
+        KNOWN.write_text(_as_json(found))
+    print(f"{seeds} seeds, {violations} violations")
+    return int(violations > 0)
+
+
+def _try_all(seeds: Sequence[int]) -> Iterator[tuple[int, Violations]]:
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        yield from zip(seeds, pool.map(_quietly, seeds, chunksize=2), strict=True)
+
+
+def _quietly(seed: int) -> Violations:
+    logging.disable(logging.ERROR)
+    return try_seed(seed)
+
+
+def _known() -> dict[str, set[int]]:
+    return {promise: set(seeds) for promise, seeds in json.loads(KNOWN.read_text()).items()}
+
+
+def _as_json(found: dict[str, list[int]]) -> str:
+    lines = (f"  {json.dumps(promise)}: {seeds}" for promise, seeds in sorted(found.items()))
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _show(seed: int, promise: str, sentences: list[str]) -> None:
+    print(f"seed {seed} violates {promise}, {len(sentences)} times:")
+    for sentence in sentences[:SHOWN]:
+        print(f"    {sentence}")
+    print(f"    again: python -m waystation.testing.lab --seed {seed}")
+
+
+def _tell(violated: Violations) -> int:
+    for promise, sentences in violated.items():
+        for sentence in sentences:
+            print(f"{promise}: {sentence}")
+    print(f"1 seeds, {len(violated)} violations")
+    return int(bool(violated))
+
+
+def _shrink(seed: int) -> int:
+    violated = try_seed(seed)
+    for promise in violated:
+        plan, faults = shrink(seed, promise)
+        numbers = ",".join(map(str, faults))
+        print(
+            f"{promise}: python -m waystation.testing.lab --seed {seed} "
+            f"--messages {plan.messages} --faults '{numbers}'"
+        )
+    return int(bool(violated))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m waystation.testing.lab", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--seeds", type=int, default=200, help="number of seeds, from 0 on")
+    parser.add_argument("--seed", type=int, help="run this seed only, and show all it violates")
+    parser.add_argument("--shrink", action="store_true", help="look for a smaller run that fails")
+    parser.add_argument("--faults", help="let only the faults of these numbers happen: 0,2")
+    parser.add_argument("--messages", type=int, default=Plan().messages, help="messages to send")
+    parser.add_argument("--keep", type=Path, help="directory for the history and the journals")
+    parser.add_argument("--check", type=Path, help="judge what an earlier run kept in a directory")
+    parser.add_argument(
+        "--write-known", action="store_true", help=f"write what is violated now to {KNOWN.name}"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

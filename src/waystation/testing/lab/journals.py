@@ -1,0 +1,117 @@
+"""The journal's write side without threads, and what the pipeline's kernels say of it.
+
+Records are flushed by the loop, so that a crash loses what was not; what was flushed stays on the
+simulated disk. After the run it is written as sealed files, which the pipeline reads as any others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from waystation.core.clock import current_clock
+from waystation.core.record import Record
+from waystation.journal.convert import Converter
+from waystation.journal.layout import table_directory
+from waystation.journal.schema import NodeKind, NodeRecord
+
+FLUSH: Final = 1.0
+"""Seconds between flushes: what a crash loses at most."""
+
+
+class SimulatedDisk:
+    """What the journals of a fleet have flushed: records by node and incarnation."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, int], list[Record | NodeRecord]] = {}
+        self._incarnations: dict[str, int] = {}
+
+    def next_incarnation(self, node: str, at_least: int) -> int:
+        """The number of a new incarnation: the time, or more if an earlier one had that."""
+        latest = self._incarnations.get(node, 0)
+        self._incarnations[node] = max(at_least, latest + 1)
+        return self._incarnations[node]
+
+    def append(self, node: str, incarnation: int, records: list[Record | NodeRecord]) -> None:
+        """Keep records for good."""
+        self._records.setdefault((node, incarnation), []).extend(records)
+
+    def seal(self, directory: Path) -> None:
+        """Write everything as sealed files of a journal."""
+        for (node, incarnation), records in self._records.items():
+            seq = 0
+            for table, batch in Converter(incarnation).convert(records, 0):
+                folder = table_directory(directory, table, node)
+                folder.mkdir(parents=True, exist_ok=True)
+                path = folder / f"{incarnation}-{seq}.parquet"
+                pq.write_table(pa.Table.from_batches([batch]), path)
+                seq += batch.num_rows
+
+
+class SimulatedJournal:
+    """The journal of one life of a node; pass `note` to `node.observe`."""
+
+    def __init__(self, disk: SimulatedDisk, node: str) -> None:
+        clock = current_clock()
+        self._disk = disk
+        self._node = node
+        self._incarnation = disk.next_incarnation(node, clock() // 1_000_000)
+        self._waiting: list[Record | NodeRecord] = [
+            NodeRecord(NodeKind.START, "simulated", clock() // 1000)
+        ]
+        self._loop = asyncio.get_running_loop()
+        self._flush()
+
+    def note(self, record: Record) -> None:
+        """Take a record."""
+        self._waiting.append(record)
+
+    def _flush(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            self._disk.append(self._node, self._incarnation, waiting)
+        self._loop.call_later(FLUSH, self._flush)
+
+
+BEYOND_THE_RULES: Final = frozenset({"EXPIRED", "QUEUE_FULL", "TRANSPORT_DOWN"})
+"""Why a message may end otherwise than the tables say: it waited, and nothing came of that."""
+
+
+def audit(directory: Path) -> Iterator[str]:
+    """Where the journals of a fleet disagree with the rules, by the pipeline's own kernels."""
+    from waystation.pipeline.comparing import (  # noqa: PLC0415 - only who audits needs them
+        compare,
+        route_differences,
+        waiting_ids,
+    )
+    from waystation.pipeline.deciding import coded_decisions  # noqa: PLC0415
+    from waystation.pipeline.listing import Wanted, list_journal  # noqa: PLC0415
+    from waystation.pipeline.node_data import FileData, Share  # noqa: PLC0415
+    from waystation.pipeline.schema import BUILT  # noqa: PLC0415
+
+    for node in list_journal(str(directory), Wanted()).nodes.items():
+        data = FileData(str(directory), Share(*node), Wanted())
+        messages = data.coded_events("messages")
+        histories = data.coded_route_history, data.coded_subscription_history
+        ruled = list(coded_decisions(data.node, messages, *histories))
+        expected = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
+        later = data.later_entries(waiting_ids(messages))
+        found = [
+            compare(data.node, expected, messages, later),
+            route_differences(data.node, data.coded_events("routes")),
+        ]
+        for row in pa.concat_tables(found).to_pylist():
+            # Copies upward have no recipient, and `expected` does not have them.
+            excused = row["reason"] in BEYOND_THE_RULES and (
+                row["verdict"] == "different" or row["recipient"] is None
+            )
+            if row["verdict"] != "ok" and not excused:
+                yield (
+                    f"{row['node']}: message {row['message_id']} for {row['recipient']}: expected "
+                    f"{row['expected']}, found {row['actual']} ({row['verdict']}, {row['reason']})"
+                )
