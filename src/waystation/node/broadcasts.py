@@ -103,9 +103,11 @@ class Subscription(InboxReceiver):
         if self._closed:
             return
         self._closed = True
-        self._kernel.broadcasts.leave(self)
+        kernel, name = self._kernel, self.address.name
+        kernel.broadcasts.remove_subscriber(self.pattern, name)
+        kernel.remove_receiver(self.address)
         for arrival in self._inbox.empty():
-            self._kernel.drop(arrival, reason, self.address.name)
+            kernel.drop(arrival, reason, name)
         self._inbox.wake_reader()
 
     def read_by(self, callback: Callback) -> None:
@@ -144,7 +146,6 @@ class Broadcasts:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._subscribers: dict[str, Subscription] = {}
         self._providers: dict[str, bool] = {}  # names that only publish; whether they are visible
         self.broadcasters: list[Broadcaster] = []
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
@@ -174,17 +175,9 @@ class Broadcasts:
         pattern = pattern_of(provider, broadcast, partition)
         address = Address(LOCAL, f"subscriber-{kernel.new_id()[-16:]}".encode())
         subscription = Subscription(kernel, pattern, address, inbox)
-        self._subscribers[address.name] = subscription
         kernel.add_receiver(address, subscription, RoutingEntry(address.name, address, local=True))
         self.add_subscriber(pattern, address.name)
         return subscription
-
-    def leave(self, subscription: Subscription) -> None:
-        """End a subscription of this node."""
-        name = subscription.address.name
-        del self._subscribers[name]
-        self.remove_subscriber(subscription.pattern, name)
-        self._kernel.remove_receiver(subscription.address)
 
     def add_subscriber(self, pattern: str, receiver: str) -> bool:
         """Subscribe a participant to a pattern (MC-8); returns False if it was subscribed."""
@@ -214,8 +207,9 @@ class Broadcasts:
 
     def close(self) -> None:
         """End the subscriptions of this node, and what it published as."""
-        for subscription in list(self._subscribers.values()):
-            subscription.stop(Reason.TRANSPORT_DOWN)
+        for receiver in list(self._kernel.receivers.values()):
+            if isinstance(receiver, Subscription):
+                receiver.stop(Reason.TRANSPORT_DOWN)
         for name in list(self._providers):
             self._kernel.remove_receiver(Address(LOCAL, name.encode()))
         self._providers.clear()
