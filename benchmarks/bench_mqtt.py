@@ -191,9 +191,8 @@ async def two_clients(place: str, qos: int) -> AsyncIterator[tuple[Any, Any]]:
         client = MqttClient(broker, owner, Credentials(client_id=f"bench-{name}"))
         client.start()
         await client.ready()
-        granted = asyncio.get_running_loop().create_future()
-        client.subscribe(f"bench/{name}", qos, answer=granted.set_result)
-        await granted
+        client.subscribe(f"bench/{name}", qos)
+        await client.subscriptions.answer(f"bench/{name}")
         made.append((client, owner))
     try:
         yield made[0], made[1]

@@ -124,9 +124,9 @@ async def test_who_never_completes_a_request_is_cut_off(start: bytes) -> None:
     async with monitoring(Program(), seconds=0.2) as monitor:
         _, writer = await asyncio.open_connection(*parse_place(monitor.place))
         writer.write(start)
-        await until(lambda: monitor.open == 1)
+        await until(lambda: len(monitor.connections) == 1)
         async with asyncio.timeout(PATIENCE):
-            while monitor.open:
+            while monitor.connections:
                 writer.write(b"x" if start else b"")  # a byte now and then is no request
                 await asyncio.sleep(0.01)
         writer.close()
@@ -139,6 +139,6 @@ async def test_who_does_not_read_the_response_is_cut_off() -> None:
     async with monitoring(program, seconds=0.2) as monitor:
         _, writer = await asyncio.open_connection(*parse_place(monitor.place), limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-        await until(lambda: monitor.open == 1)
-        await until(lambda: not monitor.open)
+        await until(lambda: len(monitor.connections) == 1)
+        await until(lambda: not monitor.connections)
         writer.close()

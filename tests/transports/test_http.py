@@ -47,9 +47,9 @@ from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
 from waystation.node import FAIL, Node, Wait
 from waystation.testing import check_transport, conformance
-from waystation.transports.http import Http, HttpCounts, HttpLimits
+from waystation.transports.http import Http, HttpLimits
 from waystation.transports.http.channel import Channel, Frame, Outgoing
-from waystation.transports.http.server import Channels
+from waystation.transports.http.server import HttpListener
 from waystation.transports.transport import Transport
 from waystation.wire.hello import PROOF_PURPOSE
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_frame
@@ -409,7 +409,7 @@ async def test_a_connection_that_was_closed_between_two_requests_is_opened_again
     for number in range(3):
         link.send(message(b"%d" % number))
         await until(lambda number=number: owner.settled == number + 1)  # type: ignore[misc]
-        await until(lambda: listener.server.connections == 1)  # on which it asks for messages
+        await until(lambda: len(listener.server.connections) == 1)  # on which it asks for messages
         await settle()  # and the link has noticed
     assert [m.payload for m in theirs.messages] == [b"0", b"1", b"2"]
     assert owner.end is None
@@ -850,7 +850,7 @@ async def test_where_others_can_connect_pages_under_foreign_names_are_refused(
         return {"type": "http.request"}
 
     names = HostNames("0.0.0.0")  # noqa: S104 - nothing listens there
-    channels = Channels(lambda: None, HttpLimits(), HttpCounts(), names)
+    channels = HttpListener(Http(), names, lambda: None)
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": pairs, "query_string": b""}
     await channels(scope, receive, send)

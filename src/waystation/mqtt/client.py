@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from waystation.errors import LocalError, quote
 from waystation.mqtt.connection import BrokerConnection, MqttLimits, OnAck
-from waystation.mqtt.subscriptions import Answer, Subscriptions
+from waystation.mqtt.subscriptions import Subscriptions
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import dial, keep, within
 from waystation.net.place import parse_place, place_of
@@ -79,23 +79,18 @@ class ClientOwner(Protocol):
 
     def disconnected(self, detail: str) -> None:
         """The connection is gone, and what was not acknowledged with it."""
-        ...
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
         """These were published for us."""
-        ...
 
     def settle(self) -> None:
         """What came at once has been told: every `OnAck` of it, and what was published."""
-        ...
 
     def uncrowded(self) -> None:
         """There is room for more messages again."""
-        ...
 
     def make_will(self) -> Will | None:
         """What the broker shall publish when the connection that opens now is lost."""
-        ...
 
 
 class MqttClient:
@@ -128,7 +123,7 @@ class MqttClient:
         self.connection: BrokerConnection | None = None  # while it is open
         self._attempt: BrokerConnection | None = None  # the newest, open or not
         self._keeper: asyncio.Task[None] | None = None
-        self._waiters: list[asyncio.Future[None]] = []
+        self._verdict: asyncio.Future[str] | None = None  # why the attempt failed, for who waits
 
     # Starting and ending
 
@@ -143,9 +138,9 @@ class MqttClient:
     async def ready(self) -> None:
         """Return when there is a connection; raise what the next attempt says if there is none."""
         if self.connection is None:
-            waiter = asyncio.get_running_loop().create_future()
-            self._waiters.append(waiter)
-            await waiter
+            self._verdict = self._verdict or asyncio.get_running_loop().create_future()
+            if failure := await asyncio.shield(self._verdict):
+                raise ConnectionError(failure)
 
     def stop(self) -> None:
         """Say goodbye and end; the broker does not publish our will."""
@@ -153,7 +148,7 @@ class MqttClient:
         if keeper is not None:
             keeper.cancel()
         self._backoff.reset()
-        self._wake(ConnectionError("the client was stopped"))
+        self._wake("the client was stopped")
         if self.connection is not None:
             self.connection.say_farewell()
             self.ended(self.connection, "the client was stopped")
@@ -179,7 +174,7 @@ class MqttClient:
             detail = reason_of(error) if isinstance(error, OSError) else str(error)
             self.failure = f"the broker at {place}: {detail.removeprefix(f'{place}: ')}"
             _log.info("%s", self.failure)
-            self._wake(ConnectionError(self.failure))
+            self._wake(self.failure)
             return False
         finally:
             connection.give_up()
@@ -188,23 +183,17 @@ class MqttClient:
         await connection.finished.wait()
         return loop.time() - began >= LASTING
 
-    def _wake(self, error: OSError | None) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if waiter.done():
-                continue
-            if error is None:
-                waiter.set_result(None)
-            else:
-                waiter.set_exception(error)
+    def _wake(self, failure: str) -> None:
+        """Tell who waits for a connection why there is none; "" when there is one."""
+        verdict, self._verdict = self._verdict, None
+        if verdict is not None:
+            verdict.set_result(failure)
 
     # Subscribing
 
-    def subscribe(
-        self, filter: str, qos: int, *, no_local: bool = False, answer: Answer | None = None
-    ) -> None:
-        """Want what matches a filter, now and after every connect; `answer` is called once."""
-        self.subscriptions.want(filter, qos, no_local=no_local, answer=answer)
+    def subscribe(self, filter: str, qos: int, *, no_local: bool = False) -> None:
+        """Want what matches a filter, now and after every connect."""
+        self.subscriptions.want(filter, qos, no_local=no_local)
         if self.connection is not None:
             self.connection.tell_changes()
 
@@ -240,7 +229,7 @@ class MqttClient:
         self.connection = connection
         self.connections += 1
         self.subscriptions.start_over()
-        self._wake(None)
+        self._wake("")
 
     def ended(self, connection: BrokerConnection, detail: str) -> None:
         """Tell the owner, if it was open; the next connection comes by itself."""

@@ -33,7 +33,7 @@ from mqtt5 import (
 from msgspec import Struct
 
 from waystation.core.outcome import Reason
-from waystation.mqtt.packets import PING, PacketReader, acknowledgement, next_free_id, words_of
+from waystation.mqtt.packets import PING, Inflight, PacketReader, acknowledgement, words_of
 from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
 from waystation.net.sockets import acknowledge_at_once
 
@@ -51,7 +51,6 @@ _CONNACK: Final = 0x20  # the first byte that a broker sends
 _MOST_IDS: Final = 60_000  # in use at the same time, so that a free one is found soon
 _MOST_WAITING: Final = 10_000  # packets, before senders have to wait
 _PACKET_ROOM: Final = 1024 * 1024  # in a packet for what is not the message
-_SILENT_BEATS: Final = 3  # half keep-alive intervals, after which the broker is gone
 
 
 class MqttLimits(Struct, frozen=True, kw_only=True):
@@ -92,10 +91,10 @@ class BrokerConnection(Connection):
     """A connection to a broker, open from its CONNACK on."""
 
     __slots__ = (
-        "_client", "_drained", "_heard", "_inflight", "_largest", "_last_id", "_limits", "_owner",
-        "_qos", "_reader", "_silent_beats", "_socket", "_telling", "_unacknowledged", "_untold",
+        "_client", "_drained", "_heard", "_inflight", "_keep_alive", "_largest", "_limits",
+        "_owner", "_qos", "_reader", "_socket", "_telling", "_unacknowledged", "_untold",
         "_waiting", "_waiting_bytes", "_window", "_written_before", "answered", "finished",
-        "interval", "is_crowded",
+        "is_crowded",
     )  # fmt: skip
 
     def __init__(self, client: MqttClient) -> None:
@@ -104,14 +103,12 @@ class BrokerConnection(Connection):
         self.answered = asyncio.Event()  # the broker has let us in, or the connection is gone
         self.finished = asyncio.Event()  # the connection is gone
         self.is_crowded = False  # senders have to wait
-        self.interval = limits.keep_alive / 2  # seconds between signs of life
         self._limits = limits
         self._client = client
         self._owner = client.owner
         self._socket: Any = None
         self._reader = PacketReader(limits.packet)
-        self._last_id = 0
-        self._inflight: dict[int, Any] = {}  # by packet id: an OnAck, or the filters asked for
+        self._inflight: Inflight[Any] = Inflight()  # each an OnAck, or the filters asked for
         self._unacknowledged = 0  # messages among them
         self._waiting: deque[bytes] = deque()  # packets, until the broker allows more
         self._waiting_bytes = 0
@@ -121,8 +118,8 @@ class BrokerConnection(Connection):
         self._qos = 0  # the best that the broker knows
         self._telling = False  # the broker is told of changed subscriptions in this turn
         self._drained: asyncio.Event | None = None
-        self._heard = False  # since the last beat
-        self._silent_beats = 0
+        self._keep_alive = limits.keep_alive  # seconds
+        self._heard = 0.0  # when the broker last said something
         self._written_before = 0  # the last beat, in bytes
 
     # Subscribing
@@ -138,11 +135,11 @@ class BrokerConnection(Connection):
         added, removed = self._client.subscriptions.take_changes()
         for names in removed:
             _log.debug("%s: unsubscribing from %s", self.place, names)
-            self.write(UnsubscribePacket(self._hold(names), names).write())
+            self.write(UnsubscribePacket(self._inflight.hold(names), names).write())
         for filters in added:
             names = [asked.pattern for asked in filters]
             _log.debug("%s: subscribing to %s", self.place, names)
-            self.write(SubscribePacket(self._hold(names), filters).write())
+            self.write(SubscribePacket(self._inflight.hold(names), filters).write())
 
     # Publishing
 
@@ -166,7 +163,7 @@ class BrokerConnection(Connection):
         if len(self._inflight) >= _MOST_IDS:
             return Reason.QUEUE_FULL
         is_acknowledged = qos and self._qos
-        packet_id = self._hold(on_ack) if is_acknowledged else None
+        packet_id = self._inflight.hold(on_ack) if is_acknowledged else None
         try:
             packet = PublishPacket(
                 topic,
@@ -226,12 +223,6 @@ class BrokerConnection(Connection):
             self._waiting_bytes -= len(packet)
             self._send(packet)
 
-    def _hold(self, what: Any) -> int:
-        """Remember something by a packet id until the broker answers."""
-        self._last_id = number = next_free_id(self._last_id, self._inflight)
-        self._inflight[number] = what
-        return number
-
     def _has_work(self) -> bool:
         return bool(self._waiting or self._untold or self._unacknowledged)
 
@@ -260,7 +251,7 @@ class BrokerConnection(Connection):
         if self.is_greeting and not self._reader.unfinished and data[0] != _CONNACK:
             self.fail(Reason.MALFORMED, "the answer is not that of an MQTT 5 broker")
             return
-        self._heard = True
+        self._heard = self._loop.time()
         acknowledge_at_once(self._socket)
         published = self._serve(self._reader.feed(data))
         if published and self.is_open:
@@ -310,19 +301,14 @@ class BrokerConnection(Connection):
         for packet in packets:
             if type(packet) is PublishPacket:
                 published.append(packet)
-            elif type(packet) is PubAckPacket:
-                self._acknowledged(packet)
-            else:
+            elif type(packet) is not PubAckPacket:
                 self._serve_other(packet)
+            elif packet.packet_id in self._inflight:
+                on_ack = self._inflight.pop(packet.packet_id)
+                self._unacknowledged -= 1
+                if on_ack is not None:
+                    on_ack(packet.reason_code)
         return published
-
-    def _acknowledged(self, packet: PubAckPacket) -> None:
-        packet_id = packet.packet_id
-        if packet_id in self._inflight:
-            on_ack = self._inflight.pop(packet_id)
-            self._unacknowledged -= 1
-            if on_ack is not None:
-                on_ack(packet.reason_code)
 
     def _serve_other(self, packet: Packet) -> None:
         if isinstance(packet, ConnAckPacket):
@@ -351,22 +337,21 @@ class BrokerConnection(Connection):
         self._qos = int(packet.max_qos)
         self.peer_spoke()
         if packet.server_keep_alive is not None:
-            self.interval = packet.server_keep_alive / 2
-        if self.interval:
-            self.start_timer(self.interval, self._beat)
+            self._keep_alive = packet.server_keep_alive
+        if self._keep_alive:
+            self.start_timer(self._keep_alive / 2, self._beat)
         self._client.admitted(self)
         self.tell_changes()
         self.answered.set()
 
     def _beat(self) -> None:
         """See that the broker is there, and let it see that we are."""
-        self._silent_beats = 0 if self._heard else self._silent_beats + 1
-        if self._silent_beats >= _SILENT_BEATS:
-            silence = self._silent_beats * self.interval
-            self.fail(Reason.TRANSPORT_DOWN, f"the broker said nothing for {silence:g} s")
+        interval = self._keep_alive / 2
+        silence = self._loop.time() - self._heard
+        if silence >= 3 * interval:
+            self.fail(Reason.TRANSPORT_DOWN, f"the broker said nothing for {silence:.1f} s")
             return
-        if self._silent_beats or self.written == self._written_before:
+        if silence >= interval or self.written == self._written_before:
             self.write(PING)
-        self._heard = False
         self._written_before = self.written
-        self.start_timer(self.interval, self._beat)
+        self.start_timer(interval, self._beat)

@@ -6,10 +6,9 @@ and whatever the library does about bad bytes becomes one kind of error.
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from mqtt5 import Packet, read
+from mqtt5 import Packet, PubAckPacket, PubAckReasonCode, read
 
 from waystation.errors import DecodeError
 
@@ -24,29 +23,47 @@ REFUSED: Final = 0x80
 but have no order of their own.)"""
 
 _PLAIN_ACK: Final = b"\x40\x02"  # the head of a PUBACK that has only a packet id
+_SUCCESS: Final = PubAckReasonCode.SUCCESS
 _LONGEST_HEAD: Final = 5  # bytes: the type, and a length of four
 _LAST_ID: Final = 65_535
 
+T = TypeVar("T")
 
-def acknowledgement(packet_id: int) -> bytes:
-    """A PUBACK that says nothing but success.
+
+def acknowledgement(packet_id: int, code: PubAckReasonCode = _SUCCESS) -> bytes:
+    """A PUBACK; of success it says nothing but the packet id.
 
     >>> acknowledgement(7).hex(" ")
     '40 02 00 07'
     """
-    return _PLAIN_ACK + packet_id.to_bytes(2, "big")
+    if code is _SUCCESS:
+        return _PLAIN_ACK + packet_id.to_bytes(2, "big")
+    return PubAckPacket(packet_id, reason_code=code).write()
 
 
-def next_free_id(last: int, used: Container[int]) -> int:
-    """The packet id after the last one that is not in use.
+class Inflight(dict[int, T]):
+    """What has no answer yet, by packet id.
 
-    >>> next_free_id(65_535, {1, 2})
-    3
+    >>> inflight = Inflight()
+    >>> inflight.hold("first"), inflight.hold("second"), inflight
+    (1, 2, {1: 'first', 2: 'second'})
     """
-    while True:
-        last = last + 1 if last < _LAST_ID else 1
-        if last not in used:
-            return last
+
+    __slots__ = ("_last_id",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last_id = 0
+
+    def hold(self, what: T) -> int:
+        """Remember something under a packet id that is free."""
+        last = self._last_id
+        while True:
+            last = last + 1 if last < _LAST_ID else 1
+            if last not in self:
+                self._last_id = last
+                self[last] = what
+                return last
 
 
 def words_of(code: Any) -> str:
@@ -65,13 +82,11 @@ def packet_size(data: bytes | bytearray, at: int = 0) -> int:
     >>> packet_size(bytes.fromhex("30 80 01 00")), packet_size(b"\x30\x80")
     (131, 0)
     """
-    size = shift = 0
-    for position in range(at + 1, min(at + _LONGEST_HEAD, len(data))):
-        size |= (data[position] & 0x7F) << shift
-        if data[position] < 0x80:
-            return position + 1 - at + size
-        shift += 7
-    return 0
+    try:
+        size, start = _number(data, at + 1)
+    except IndexError:
+        return 0
+    return start - at + size
 
 
 class PacketReader:
@@ -240,16 +255,16 @@ def _check_fields(layout: str, data: bytes, at: int, end: int) -> int:
     return at
 
 
-def _number(data: bytes, at: int) -> tuple[int, int]:
+def _number(data: bytes | bytearray, at: int) -> tuple[int, int]:
     """A number of variable length, and where it ends."""
-    number = shift = 0
-    while True:
+    number = 0
+    for shift in (0, 7, 14, 21):
         byte = data[at]
         at += 1
         number |= (byte & 0x7F) << shift
-        if byte < 0x80 or shift > 21:
+        if byte < 0x80:
             return number, at
-        shift += 7
+    raise IndexError("a number of more than four bytes")
 
 
 def _malformed(problem: str) -> DecodeError:

@@ -6,10 +6,11 @@ the event loop, at its end the broker is told of the difference (MC-12).
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final, TypeAlias, TypeVar
+from typing import Final, TypeVar
 
 from mqtt5 import QoS, RetainHandling, SubAckReasonCode, TopicFilter
 
@@ -20,7 +21,6 @@ FILTERS: Final = 200
 
 _log: Final = logging.getLogger("waystation.mqtt")
 
-Answer: TypeAlias = Callable[[SubAckReasonCode], None]
 T = TypeVar("T")
 
 
@@ -41,20 +41,17 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._wanted: dict[str, TopicFilter] = {}
-        self._answers: dict[str, list[Answer]] = {}  # who wants to know what the broker says
-        self._told: set[str] = set()  # filters that the broker knows, or has been asked for
-        self._granted: dict[str, SubAckReasonCode] = {}
+        self._answers: dict[str, asyncio.Future[SubAckReasonCode]] = {}  # for who waits for them
+        self._told: dict[str, SubAckReasonCode | None] = {}  # what the broker says, once it does
         self._changed: dict[str, None] = {}  # in this turn
 
     @property
     def is_settled(self) -> bool:
         """Whether the broker has answered for all that is wanted, and knows of nothing else."""
-        return self._wanted.keys() == self._told == self._granted.keys()
+        return self._wanted.keys() == self._told.keys() and None not in self._told.values()
 
-    def want(
-        self, filter: str, qos: int, *, no_local: bool = False, answer: Answer | None = None
-    ) -> None:
-        """Want what matches a filter; `answer` is called once with what the broker says."""
+    def want(self, filter: str, qos: int, *, no_local: bool = False) -> None:
+        """Want what matches a filter."""
         self._wanted[filter] = TopicFilter(
             filter,
             max_qos=QoS(qos),
@@ -62,11 +59,13 @@ class Subscriptions:
             retain_handling=RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS,
         )
         self._changed[filter] = None
-        if answer is not None:
-            if filter in self._granted:
-                answer(self._granted[filter])
-            else:
-                self._answers.setdefault(filter, []).append(answer)
+
+    async def answer(self, filter: str) -> SubAckReasonCode:
+        """Wait for what the broker says to a filter."""
+        if (code := self._told.get(filter)) is not None:
+            return code
+        waiting = asyncio.get_running_loop().create_future()
+        return await asyncio.shield(self._answers.setdefault(filter, waiting))
 
     def unwant(self, filter: str) -> None:
         """Want what matches a filter no longer."""
@@ -77,7 +76,6 @@ class Subscriptions:
     def start_over(self) -> None:
         """Tell everything again: this is another connection."""
         self._told.clear()
-        self._granted.clear()
         self._changed = dict.fromkeys(self._wanted)
 
     def take_changes(self) -> tuple[Iterator[list[TopicFilter]], Iterator[list[str]]]:
@@ -85,10 +83,9 @@ class Subscriptions:
         changed, self._changed = self._changed, {}
         removed = [f for f in changed if f not in self._wanted and f in self._told]
         added = [f for f in changed if f in self._wanted and f not in self._told]
-        self._told.difference_update(removed)
-        self._told.update(added)
         for filter in removed:
-            self._granted.pop(filter, None)
+            del self._told[filter]
+        self._told.update(dict.fromkeys(added))
         return _batches(self._wanted[filter] for filter in added), _batches(removed)
 
     def granted(self, filters: Sequence[str], codes: Sequence[SubAckReasonCode]) -> None:
@@ -97,9 +94,9 @@ class Subscriptions:
             if int(code) >= REFUSED:
                 _log.warning("the broker refused the filter %r: %s", filter, words_of(code))
             if filter in self._told:
-                self._granted[filter] = code
-                for answer in self._answers.pop(filter, ()):
-                    answer(code)
+                self._told[filter] = code
+                if (answer := self._answers.pop(filter, None)) is not None:
+                    answer.set_result(code)
 
 
 def _batches(items: Iterable[T]) -> Iterator[list[T]]:

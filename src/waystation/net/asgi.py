@@ -34,12 +34,12 @@ Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _STILL_SENDS: Final = (h11.SEND_BODY, h11.ERROR)
 
-# A request that is no HTTP is a warning to uvicorn, which would fill the log: `complain` tells it.
+# A request that is no HTTP is a warning to uvicorn, which would fill the log; see `complain`.
 _errors: Final = logging.getLogger("waystation.net.asgi")
 _errors.setLevel(logging.ERROR)
 
 
-class HttpServer:
+class HttpServer(Server):
     """A listening socket whose requests an ASGI application answers.
 
     A client has `connection_limits.first_byte` seconds for its first head, and `limits.frame` for
@@ -59,7 +59,13 @@ class HttpServer:
         log: logging.Logger,
         refused: Counter[str] | None = None,
     ) -> None:
-        self.connection_limits = connection_limits
+        super().__init__(
+            lambda: HttpConnection(self, connection_limits),
+            limits=limits,
+            tls=tls,
+            log=log,
+            refused=refused,
+        )
         self._app = app
         self._state = ServerState()
         self._config = Config(
@@ -74,40 +80,18 @@ class HttpServer:
             timeout_keep_alive=cast("int", keep),
         )
         self._config.load()
-        self._server = Server(
-            lambda: HttpConnection(self), limits=limits, tls=tls, log=log, refused=refused
-        )
         self._dated = 0
-
-    @property
-    def place(self) -> str:
-        """Where it listens, with the port that was chosen if any would do."""
-        return self._server.place
-
-    @property
-    def connections(self) -> int:
-        """How many connections are open."""
-        return len(self._server.connections)
-
-    @property
-    def refused(self) -> Counter[str]:
-        """How many connections were refused, by cause: `connections` for the limit, `tls`."""
-        return self._server.refused
-
-    async def start(self, place: str) -> None:
-        """Listen; port 0 takes a free one."""
-        await self._server.start(place)
 
     def stop(self) -> None:
         """Accept nobody, and end each connection when its request is answered."""
-        self._server.close()
-        for connection in list(self._server.connections):
+        self.close()
+        for connection in list(self.connections):
             cast("HttpConnection", connection).stop()
 
     async def drain(self, seconds: float) -> None:
         """Stop, wait until all requests are answered, and abort those that are not in time."""
         self.stop()
-        await self._server.drain(seconds)
+        await super().drain(seconds)
         late = list(self._state.tasks)
         for task in late:
             task.cancel()
@@ -131,10 +115,6 @@ class HttpServer:
             self._dated = now
             self._state.default_headers = [(b"date", formatdate(now, usegmt=True).encode())]
 
-    def complain(self, connection: HttpConnection) -> None:
-        """Log that a client sent something that is no HTTP."""
-        self._server.complain("invalid HTTP request", connection.place, "answered with 400")
-
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         connection: HttpConnection = scope["state"]["connection"]
         connection.begin_request()
@@ -149,8 +129,8 @@ class HttpConnection(Connection):
 
     __slots__ = ("_owner", "_protocol", "_requests")
 
-    def __init__(self, owner: HttpServer) -> None:
-        super().__init__(owner.connection_limits)
+    def __init__(self, owner: HttpServer, limits: ConnectionLimits) -> None:
+        super().__init__(limits)
         self._owner = owner
         self._protocol: Any = None
         self._requests = 0  # under way
@@ -201,7 +181,7 @@ class HttpConnection(Connection):
         except h11.ProtocolError as error:  # in the body of a request that is being answered
             self.fail(Reason.MALFORMED, str(error))
         if is_head and not self.is_open:
-            self._owner.complain(self)
+            self._owner.complain("invalid HTTP request", self.place, "answered with 400")
 
     def on_crowded(self) -> None:
         """Let the application wait."""

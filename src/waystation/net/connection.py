@@ -22,13 +22,16 @@ import contextlib
 import logging
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from msgspec import Struct
 
 from waystation.core.outcome import Reason
 from waystation.net.place import place_of
 from waystation.net.sockets import prepare
+
+if TYPE_CHECKING:
+    from waystation.net.server import Server
 
 BATCH: Final = 64 * 1024
 """This many bytes are written at once, without waiting for the end of the loop's turn."""
@@ -77,48 +80,56 @@ class Failure(NamedTuple):
     detail: str
 
 
-class Keeper(Protocol):
-    """The server that accepted a connection, as the connection sees it."""
+class OneTimer:
+    """Something that waits for one thing at a time, and not for ever."""
 
-    def take(self, connection: BaseConnection) -> bool:
-        """Count a connection that is established; False to end it at once."""
-        ...
+    __slots__ = ("_loop", "_timer")
 
-    def forget(self, connection: BaseConnection) -> None:
-        """Note that a connection ended."""
-        ...
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start_timer(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call a function later, unless the timer is stopped or started anew before."""
+        self.stop_timer()
+        self._timer = self._loop.call_later(seconds, act)
+
+    def stop_timer(self) -> None:
+        """Call nothing later."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
-class BaseConnection:
+class BaseConnection(OneTimer):
     """What both kinds of connection share; `Connection` and `BufferedConnection` are below."""
 
     __slots__ = (
-        "_batches", "_flush_due", "_given", "_held", "_immediate", "_loop", "_paused", "_pieces",
-        "_server", "_settle_due", "_settled", "_size", "_timer", "_turn", "_written", "failure",
-        "limits", "place", "state", "transport", "unfinished_since",
+        "_batches", "_flush_due", "_given", "_held", "_immediate", "_pieces", "_settle_due",
+        "_settled", "_size", "_turn", "failure", "limits", "peer_is_slow", "place", "server",
+        "state", "transport", "unfinished_since", "written",
     )  # fmt: skip
 
     def __init__(self, limits: ConnectionLimits) -> None:
+        super().__init__()
         self.limits = limits
         self.state = ConnectionState.CONNECTING
         self.place = ""  # of the peer; known once connected, unless a subclass sets it before
         self.failure: Failure | None = None
         self.unfinished_since: float | None = None  # since when the peer owes the rest of a frame
         self.transport: asyncio.Transport | None = None
-        self._server: Keeper | None = None  # that accepted it
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self.server: Server | None = None  # that accepted it
+        self.written = 0  # bytes
+        self.peer_is_slow = False  # more than `high_water` bytes wait for the peer to read
         self._pieces: list[bytes] = []  # to be written at the end of this turn
         self._size = 0  # bytes in those
         self._turn = 0  # bytes of messages that were given to it in this turn
         self._given = self._settled = 0  # messages given to it, and told to be out of our hands
-        self._written = 0  # bytes
         self._batches: list[tuple[int, int]] = []  # of each write: all bytes, all messages so far
         self._flush_due = False
         self._settle_due = False
         self._immediate = True  # the last turns had one message each, which need not wait
         self._held = False  # crowded until the end of this turn
-        self._paused = False  # crowded until the peer has read more
 
     # What subclasses implement
 
@@ -162,10 +173,6 @@ class BaseConnection:
 
     # What users of a connection call
 
-    def accepted_by(self, server: Keeper) -> None:
-        """Belong to a server, which is told when the connection is made and when it ends."""
-        self._server = server
-
     @property
     def is_greeting(self) -> bool:
         """Whether the peer has not spoken yet."""
@@ -183,9 +190,9 @@ class BaseConnection:
         return self._size + (0 if transport is None else transport.get_write_buffer_size())
 
     @property
-    def written(self) -> int:
-        """How many bytes were written so far."""
-        return self._written
+    def holds_senders_back(self) -> bool:
+        """Whether senders have to wait: it is between `on_crowded` and `on_clear`."""
+        return self._held or self.peer_is_slow
 
     def give(self, data: bytes, messages: int = 1) -> None:
         """Write the bytes of a message in this turn; `on_sent` tells when they are out.
@@ -210,8 +217,7 @@ class BaseConnection:
 
     def write(self, data: bytes) -> None:
         """Write bytes at the end of this turn, behind what was given before."""
-        self._pieces.append(data)
-        self._size += len(data)
+        self.queue(data)
         if not self._flush_due:
             self._flush_due = True
             self._loop.call_soon(self._end_turn)
@@ -233,9 +239,9 @@ class BaseConnection:
             return
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         transport.write(data)
-        self._written += len(data)
+        self.written += len(data)
         if self._given > self._settled:
-            self._batches.append((self._written, self._given))
+            self._batches.append((self.written, self._given))
             if not self._settle_due:
                 self._settle_due = True
                 self._loop.call_soon(self._settle)
@@ -291,17 +297,6 @@ class BaseConnection:
             self.failure = Failure(reason, detail)
         self.abort()
 
-    def start_timer(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call a function later, unless the timer is stopped or started anew before."""
-        self.stop_timer()
-        self._timer = self._loop.call_later(seconds, act)
-
-    def stop_timer(self) -> None:
-        """Call nothing later."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     # What the event loop tells
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -317,9 +312,9 @@ class BaseConnection:
         prepare(transport.get_extra_info("socket"), limits.dead, user_timeout=limits.user_timeout)
         made.set_write_buffer_limits(high=limits.high_water, low=limits.high_water // 4)
         if limits.first_byte is not None:
-            self.start_timer(limits.first_byte, self._give_up_on_silence)
+            self.start_timer(limits.first_byte, self.on_silence)
         _log.debug("%s: connected", self.place)
-        if self._server is not None and not self._server.take(self):
+        if self.server is not None and not self.server.take(self):
             self.abort()
             return
         self.on_open()
@@ -331,17 +326,19 @@ class BaseConnection:
 
     def pause_writing(self) -> None:
         """Pass on that the peer does not keep up."""
-        self._paused = True
+        self.peer_is_slow = True
         self.on_crowded()
 
     def resume_writing(self) -> None:
         """Pass on that it does again."""
-        self._paused = False
+        self.peer_is_slow = False
         if not self._held:
             self.on_clear()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell how it ended."""
+        if self.state is ConnectionState.CLOSED:  # its server gave up on the handshake, and said so
+            return
         self.stop_timer()
         self.discard()
         if self.failure is None:
@@ -351,21 +348,11 @@ class BaseConnection:
         if in_order and self.failure is None:  # everything was written first
             self._settle_all()
         _log.debug("%s: %s", self.place, self.failure or "closed")
-        if self._server is not None:
-            self._server.forget(self)
+        if self.server is not None:
+            self.server.forget(self)
         self.on_closed(self.failure)
 
     # How it works
-
-    @property
-    def peer_is_slow(self) -> bool:
-        """Whether more than `high_water` bytes wait for the peer to read."""
-        return self._paused
-
-    @property
-    def holds_senders_back(self) -> bool:
-        """Whether senders have to wait: it is between `on_crowded` and `on_clear`."""
-        return self._held or self._paused
 
     def _end_turn(self) -> None:
         """Write the messages of this turn; when they are few, the next may go without waiting."""
@@ -377,7 +364,7 @@ class BaseConnection:
             self.flush()
         if self._held:
             self._held = False
-            if not self._paused:
+            if not self.peer_is_slow:
                 self.on_clear()
 
     def _settle(self) -> None:
@@ -386,7 +373,7 @@ class BaseConnection:
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        out = self._written - transport.get_write_buffer_size()
+        out = self.written - transport.get_write_buffer_size()
         batches, settled = self._batches, self._settled
         while batches and batches[0][0] <= out:
             settled = batches.pop(0)[1]
@@ -409,14 +396,12 @@ class BaseConnection:
             # has of ours. So end our direction, and discard what arrives until the peer does too.
             with contextlib.suppress(OSError):  # the peer has reset it, and we shall hear of that
                 transport.write_eof()
-            if not transport.is_reading():
-                transport.resume_reading()
+            self.resume_reading()
         else:
             transport.close()
 
     def _end_lingering(self) -> None:
         """Wait no longer for the peer's goodbye, or for it to read."""
-        self._timer = None
         if self.unsent:
             self.failure = Failure(Reason.TRANSPORT_DOWN, "the peer did not read what was left")
         self.abort_transport()
@@ -425,10 +410,6 @@ class BaseConnection:
         """End the socket in whatever state the connection is; `on_closed` follows."""
         if self.transport is not None:
             self.transport.abort()
-
-    def _give_up_on_silence(self) -> None:
-        self._timer = None
-        self.on_silence()
 
 
 class Connection(BaseConnection, asyncio.Protocol):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias
 
 from waystation.net.place import parse_place, place_of
@@ -30,17 +31,6 @@ class DatagramSocket:
     called when the system takes datagrams again after it took none, `failed` gets the system's
     errors, as when nobody is at the peer's port.
     """
-
-    __slots__ = (
-        "_failed",
-        "_longest",
-        "_loop",
-        "_received",
-        "_socket",
-        "_writable",
-        "is_full",
-        "place",
-    )
 
     def __init__(
         self,
@@ -126,12 +116,8 @@ async def bound_socket(place: str, buffer: int) -> OpenSocket:
     """A socket that receives what is sent to a place; port 0 takes a free one."""
     with listening_at(place):
         family, address = (await resolve_datagram(place))[0]
-        made = _datagram_socket(family, buffer)
-        try:
+        with _datagram_socket(family, buffer) as made:
             made.bind(address)
-        except BaseException:
-            made.close()
-            raise
     return made
 
 
@@ -157,40 +143,42 @@ async def dialled_socket(places: Sequence[str], buffer: int) -> OpenSocket:
 
 def connected_socket(family: int, address: SocketAddress, buffer: int) -> OpenSocket:
     """A socket that sends to one place and receives from there only."""
-    made = _datagram_socket(family, buffer)
-    try:
+    with _datagram_socket(family, buffer) as made:
         made.connect(address)
-    except BaseException:
-        made.close()
-        raise
     return made
 
 
 def multicast_sender(interface: str, buffer: int) -> OpenSocket:
     """A socket of its own on an interface, which also sends to multicast addresses from there."""
-    made = _datagram_socket(socket.AF_INET, buffer)
-    made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
-    made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-    # What is sent on the loopback interface is for this machine alone.
-    ttl = 0 if interface.startswith("127.") else 1
-    made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
-    made.bind((interface, 0))
+    with _datagram_socket(socket.AF_INET, buffer) as made:
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(interface))
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        # What is sent on the loopback interface is for this machine alone.
+        ttl = 0 if interface.startswith("127.") else 1
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+        made.bind((interface, 0))
     return made
 
 
 def multicast_receiver(interface: str, group: tuple[str, int], buffer: int) -> OpenSocket:
     """A socket that receives a multicast address, beside those of others on this machine."""
     host, port = group
-    made = _datagram_socket(socket.AF_INET, buffer)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    made.bind((host, port))
-    joined = struct.pack("4s4s", socket.inet_aton(host), socket.inet_aton(interface))
-    made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
+    with _datagram_socket(socket.AF_INET, buffer) as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
+        joined = struct.pack("4s4s", socket.inet_aton(host), socket.inet_aton(interface))
+        made.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, joined)
     return made
 
 
-def _datagram_socket(family: int, buffer: int) -> OpenSocket:
+@contextmanager
+def _datagram_socket(family: int, buffer: int) -> Iterator[OpenSocket]:
+    """A new socket, which is closed if it cannot be set up."""
     made = new_socket(family, socket.SOCK_DGRAM)
-    for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
-        made.setsockopt(socket.SOL_SOCKET, option, buffer)
-    return made
+    try:
+        for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
+            made.setsockopt(socket.SOL_SOCKET, option, buffer)
+        yield made
+    except BaseException:
+        made.close()
+        raise

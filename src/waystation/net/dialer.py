@@ -81,24 +81,21 @@ _Found = tuple[socket.socket, str]
 async def _race(places: Sequence[str]) -> _Found:
     """The first socket that connects, and the place it leads to; later ones start a bit later."""
     loop = asyncio.get_running_loop()
-    attempts: list[asyncio.Task[_Found]] = []
+    attempts: list[asyncio.Task[_Found]] = []  # under way
     errors: list[str] = []
     try:
-        waiting: set[asyncio.Task[_Found]] = set()
         queue = [candidate for place in places for candidate in await _resolve(place, errors)]
-        while queue or waiting:
+        while queue or attempts:
             if queue:
-                attempt = loop.create_task(_connect(*queue.pop(0)))
-                attempts.append(attempt)
-                waiting.add(attempt)
-            done, waiting = await asyncio.wait(
-                waiting,
+                attempts.append(loop.create_task(_connect(*queue.pop(0))))
+            done, _ = await asyncio.wait(
+                attempts,
                 timeout=STAGGER if queue else None,
                 return_when=asyncio.FIRST_COMPLETED,
             )
-            for attempt in done:
+            for attempt in [each for each in attempts if each in done]:  # in the order of places
+                attempts.remove(attempt)
                 if (error := attempt.exception()) is None:
-                    attempts.remove(attempt)
                     return attempt.result()
                 errors.append(str(error))
     finally:

@@ -12,17 +12,18 @@ from typing import Final, NamedTuple
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
+Numbers = float | Mapping[str, float] | Mapping[tuple[str, str], float]
+"""One number, or a number for each value of a label, or of two labels."""
+
+
 class Family(NamedTuple):
-    """All samples of one metric: their labels, as pairs of name and value, and their numbers."""
+    """All samples of one metric."""
 
     name: str
     kind: str
     help_text: str
-    samples: list[tuple[tuple[tuple[str, str], ...], float]]
-
-
-Numbers = float | Mapping[str, float] | Mapping[tuple[str, str], float]
-"""One number, or a number for each value of a label, or of two labels."""
+    numbers: Numbers
+    labels: tuple[str, ...]
 
 
 def counter(name: str, help_text: str, numbers: Numbers, *labels: str) -> Family:
@@ -33,12 +34,12 @@ def counter(name: str, help_text: str, numbers: Numbers, *labels: str) -> Family
     # TYPE shop_sales_total counter
     shop_sales_total{kind="tea"} 2
     """
-    return _family(f"{name}_total", "counter", help_text, numbers, labels)
+    return Family(f"{name}_total", "counter", help_text, numbers, labels)
 
 
 def gauge(name: str, help_text: str, numbers: Numbers, *labels: str) -> Family:
     """A number that is measured now, or one for each value of these labels."""
-    return _family(name, "gauge", help_text, numbers, labels)
+    return Family(name, "gauge", help_text, numbers, labels)
 
 
 def exposition(prefix: str, families: Iterable[Family]) -> str:
@@ -46,30 +47,19 @@ def exposition(prefix: str, families: Iterable[Family]) -> str:
     return "".join(line + "\n" for family in families for line in _lines(prefix, family))
 
 
-def _family(
-    name: str, kind: str, help_text: str, numbers: Numbers, labels: tuple[str, ...]
-) -> Family:
-    if not isinstance(numbers, Mapping):
-        return Family(name, kind, help_text, [((), numbers)])
-    samples = []
-    for key, number in sorted(numbers.items()):
-        values = (key,) if isinstance(key, str) else key
-        samples.append((tuple(zip(labels, values, strict=True)), number))
-    return Family(name, kind, help_text, samples)
-
-
 def _lines(prefix: str, family: Family) -> Iterator[str]:
     name = f"{prefix}_{family.name}"
     yield f"# HELP {name} {_escape(family.help_text)}"
     yield f"# TYPE {name} {family.kind}"
-    for labels, number in family.samples:
-        inside = ",".join(f'{label}="{_escape_quoted(value)}"' for label, value in labels)
-        yield f"{name}{{{inside}}} {number}" if inside else f"{name} {number}"
+    if not isinstance(family.numbers, Mapping):
+        yield f"{name} {family.numbers}"
+        return
+    for key, number in sorted(family.numbers.items()):
+        pairs = zip(family.labels, (key,) if isinstance(key, str) else key, strict=True)
+        quoted = [(label, _escape(value).replace('"', '\\"')) for label, value in pairs]
+        inside = ",".join(f'{label}="{value}"' for label, value in quoted)
+        yield f"{name}{{{inside}}} {number}"
 
 
 def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace("\n", "\\n")
-
-
-def _escape_quoted(text: str) -> str:
-    return _escape(text).replace('"', '\\"')

@@ -34,38 +34,18 @@ class Monitored(Protocol):
 
     def metrics(self) -> str:
         """The text for Prometheus."""
-        ...
 
     def health(self) -> Health:
         """Whether it takes new work."""
-        ...
 
 
-class Monitor:
+class Monitor(Server):
     """The HTTP port of one program; a client has `timeout` seconds for its request."""
 
     def __init__(self, subject: Monitored, *, timeout: float = 5.0) -> None:
         self._subject = subject
         limits = ConnectionLimits(first_byte=timeout, linger=timeout)
-        self._server = Server(lambda: _Request(self, limits), limits=_SERVER_LIMITS, log=_log)
-
-    async def start(self, place: str) -> None:
-        """Listen; port 0 takes a free one, and `place` says which."""
-        await self._server.start(place)
-
-    @property
-    def place(self) -> str:
-        """Where it listens."""
-        return self._server.place
-
-    @property
-    def open(self) -> int:
-        """How many connections are open now."""
-        return len(self._server.connections)
-
-    def close(self) -> None:
-        """Accept no more requests."""
-        self._server.close()
+        super().__init__(lambda: _Request(self, limits), limits=_SERVER_LIMITS, log=_log)
 
     def respond(self, method: str, path: str) -> tuple[HTTPStatus, str, bytes]:
         """The status, the content type and the body for a request."""

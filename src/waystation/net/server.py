@@ -13,19 +13,22 @@ import logging
 import os
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from msgspec import Struct
 
-from waystation.net.complaints import Complaints
 from waystation.net.connection import BaseConnection, ConnectionState
-from waystation.net.place import place_of
-from waystation.net.sockets import open_listener
+from waystation.net.place import parse_place, place_of
+from waystation.net.sockets import listening_at
 from waystation.net.tls import Tls
 
 SWEEP: Final = 1.0
 """Seconds between two looks for handshakes and frames that take too long, or a quarter of those."""
+
+QUIET: Final = 60.0
+"""Seconds for which complaints of one kind are only counted, after one was logged."""
 
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -65,10 +68,11 @@ class Server:
         self.draining = False
         self.opened = 0
         self.refused: Counter[str] = Counter() if refused is None else refused  # by cause
-        self.connections: set[BaseConnection] = set()
+        self.connections: dict[BaseConnection, None] = {}  # in the order in which they came
         self._make = make
         self._tls = tls
-        self._complaints = Complaints(log)
+        self._log = log
+        self._complaints: dict[str, tuple[float, int]] = {}  # when, and how many since, by kind
         self._pending: dict[BaseConnection, float] = {}  # until when each must be established
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -80,15 +84,18 @@ class Server:
         context = None
         if self._tls is not None:
             context = self._tls.for_listener()
-            _watch_handshakes(context, self._handshake_failed)
+            _watch_handshakes(context, partial(self.refuse, "tls", "a client"))
         self.loop = asyncio.get_running_loop()
-        self._server = await open_listener(
-            self._accept,
-            place,
-            backlog=self.limits.backlog,
-            tls=context,
-            handshake=self.limits.handshake,
-        )
+        host, port = parse_place(place)
+        with listening_at(place):
+            self._server = await self.loop.create_server(
+                self._accept,
+                host,
+                port,
+                backlog=self.limits.backlog,
+                ssl=context,
+                ssl_handshake_timeout=self.limits.handshake if context else None,
+            )
         self.place = place_of(self._server.sockets[0].getsockname())
         deadlines = [self.limits.handshake, self.limits.frame or SWEEP]
         self._sweep_interval = min(SWEEP, min(deadlines) / 4)
@@ -117,7 +124,14 @@ class Server:
 
     def complain(self, kind: str, who: str, detail: str) -> None:
         """Log a problem with a peer; of many of one kind, one line a minute."""
-        self._complaints.add(self.loop.time(), kind, who, detail)
+        now = self.loop.time()
+        last, more = self._complaints.get(kind, (now - QUIET, 0))
+        if now - last < QUIET:
+            self._complaints[kind] = (last, more + 1)
+            return
+        self._complaints[kind] = (now, 0)
+        others = f" (and {more} more like it)" if more else ""
+        self._log.warning("%s: %s: %s%s", kind, who, detail, others)
 
     def refuse(self, cause: str, who: str, detail: str) -> None:
         """Count and log that a peer was refused."""
@@ -132,14 +146,14 @@ class Server:
         if self.draining:
             return False
         self.opened += 1
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._empty.clear()
         return True
 
     def forget(self, connection: BaseConnection) -> None:
         """Note that a connection ended."""
         self._pending.pop(connection, None)
-        self.connections.discard(connection)
+        self.connections.pop(connection, None)
         if not self.connections:
             self._empty.set()
 
@@ -153,7 +167,7 @@ class Server:
         made = None if self.draining else self._make()
         if made is None:
             return _Refused()
-        made.accepted_by(self)
+        made.server = self
         self._pending[made] = self.loop.time() + self.limits.handshake + 1
         return cast("asyncio.BaseProtocol", made)
 
@@ -165,8 +179,11 @@ class Server:
                 connection.state = ConnectionState.CLOSED
                 connection.on_handshake_failed()
         if self.limits.frame is not None:
-            for connection in list(self._overdue(now - self.limits.frame)):
-                connection.on_unfinished()
+            latest = now - self.limits.frame
+            for connection in list(self.connections):
+                since = connection.unfinished_since
+                if since is not None and since < latest and connection.is_open:
+                    connection.on_unfinished()
         if not self._is_idle:
             self._look_for_descriptors()
             self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
@@ -175,12 +192,6 @@ class Server:
     def _is_idle(self) -> bool:
         """Whether nobody can come any more, and nobody is there."""
         return self._server is None and not self.connections and not self._pending
-
-    def _overdue(self, latest: float) -> Iterator[BaseConnection]:
-        for connection in self.connections:
-            since = connection.unfinished_since
-            if since is not None and since < latest and connection.is_open:
-                yield connection
 
     def _look_for_descriptors(self) -> None:
         """Say so when nothing can be accepted; event loops are silent about it, or drop peers."""
@@ -193,9 +204,6 @@ class Server:
                     self.place,
                     "no connection can be accepted; raise the limit (ulimit -n)",
                 )
-
-    def _handshake_failed(self, detail: str) -> None:
-        self.refuse("tls", "a client", detail)
 
 
 class _Refused(asyncio.Protocol):

@@ -7,11 +7,9 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
-
-from waystation.net.place import parse_place
 
 _QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _ACKNOWLEDGED: Final = struct.Struct("120xQ")
@@ -72,27 +70,6 @@ def reason_of(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):  # whose number is OpenSSL's and not the system's
         return str(error)
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-
-
-async def open_listener(
-    make: Callable[[], asyncio.BaseProtocol],
-    place: str,
-    *,
-    backlog: int = 100,
-    tls: ssl.SSLContext | None = None,
-    handshake: float | None = None,
-) -> asyncio.Server:
-    """Listen at a place; each that connects gets a protocol, and so long for its TLS handshake."""
-    host, port = parse_place(place)
-    with listening_at(place):
-        return await asyncio.get_running_loop().create_server(
-            make,
-            host,
-            port,
-            backlog=backlog,
-            ssl=tls,
-            ssl_handshake_timeout=handshake if tls else None,
-        )
 
 
 @contextmanager

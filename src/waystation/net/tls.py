@@ -60,11 +60,9 @@ class Tls(Struct, frozen=True, kw_only=True):
             if self.authorities is not None:
                 context.load_verify_locations(self.authorities)
         except (OSError, ssl.SSLError) as error:
+            files = ", ".join(str(f) for f in (self.certificate, self.key, self.authorities) if f)
             raise LocalError(
-                f"the TLS files {self._files()} cannot be used ({error})",
+                f"the TLS files {files} cannot be used ({error})",
                 rule="WK-8",
                 hint="give PEM files that this process may read, the key fitting the certificate",
             ) from error
-
-    def _files(self) -> str:
-        return ", ".join(str(f) for f in (self.certificate, self.key, self.authorities) if f)

@@ -1,24 +1,27 @@
 """What links have in common, whatever carries them: how they tell their owner, and how they end.
 
-`StreamLink` is a link over one connection, whose life is that of net/connection.py. `QueuedLink` is
-a link over something else (datagrams, requests), in which messages wait until they can go. No word
-about any format here.
+`StreamLink` is a link over one connection, whose life is that of net/connection.py. `BaseLink` is a
+link over something else (a broker, datagrams, requests), and in a `QueuedLink` messages wait until
+they can go. No word about any format here.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from enum import IntEnum
+from abc import abstractmethod
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.connection import (
+    Connection,
+    ConnectionLimits,
+    ConnectionState,
+    Failure,
+    OneTimer,
+)
 from waystation.net.server import Server
-from waystation.transports.transport import LinkOwner
+from waystation.transports.transport import Link, LinkOwner
 
 _log = logging.getLogger("waystation.transports")
 
@@ -73,43 +76,27 @@ class StreamListener:
         self._server.close()
 
 
-class LinkState(IntEnum):
-    """Where a queued link is in its life; the order is that of time.
+class BaseLink(OneTimer, Link):
+    """A link that is no connection.
 
-    In OPENING the peer has not answered yet; some links never are. In CLOSING nothing more is
-    taken in either direction, and what was taken is still sent.
+    Its states are those of a connection, as far as it has them: in GREETING the peer has not
+    answered yet, in CLOSING nothing more is taken in either direction, and what was taken is sent.
+    `linger` is the time in seconds to send what is left when the link closes.
     """
 
-    OPENING = 0
-    OPEN = 1
-    CLOSING = 2
-    CLOSED = 3
+    __slots__ = ("_crowded", "_linger", "owner", "place", "state")
 
+    place: str
 
-class QueuedLink(ABC):
-    """A link in which messages wait until they can go.
-
-    More than `high_water` bytes make senders wait until a quarter of that is left. `linger` is the
-    time in seconds to send what is left when the link closes.
-    """
-
-    __slots__ = ("_crowded", "_high_water", "_linger", "_loop", "_timer", "owner", "place", "state")
-
-    def __init__(self, owner: LinkOwner, place: str, *, high_water: int, linger: float) -> None:
+    def __init__(self, owner: LinkOwner, place: str, *, linger: float) -> None:
+        super().__init__()
         self.owner = owner
         self.place = place
-        self.state = LinkState.OPEN
-        self._high_water = high_water
+        self.state = ConnectionState.OPEN
         self._linger = linger
-        self._crowded = False
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._crowded = False  # senders wait
 
-    # What subclasses implement
-
-    @abstractmethod
-    def enqueue(self, message: Message) -> int:
-        """Encode a message and let it wait; how many bytes wait now. LocalError if it cannot be."""
+    # What subclasses implement, beside sending and when to read
 
     @abstractmethod
     def say_goodbye(self) -> None:
@@ -119,36 +106,13 @@ class QueuedLink(ABC):
     def on_end(self) -> None:
         """Let go of everything."""
 
-    @abstractmethod
-    def send_control(self, payload: bytes) -> None:
-        """Let a payload for the peer's session wait with the messages."""
-
-    @abstractmethod
-    def pause_reading(self) -> None:
-        """Hand in nothing more for now."""
-
-    @abstractmethod
-    def resume_reading(self) -> None:
-        """Hand in what comes again."""
-
     # What the owner asks for
-
-    def send(self, message: Message) -> Reason | None:
-        """Let a message wait with the others; the reason why not, if it cannot be written."""
-        try:
-            waiting = self.enqueue(message)
-        except LocalError as error:
-            return why_unsendable(error)
-        if waiting > self._high_water and not self._crowded:
-            self._crowded = True
-            self.owner.pause()
-        return None
 
     def close(self) -> None:
         """Send what is left, within the time for it, and end."""
-        if self.state <= LinkState.OPEN:
+        if self.state <= ConnectionState.OPEN:
             self.say_goodbye()
-            self.state = LinkState.CLOSING
+            self.state = ConnectionState.CLOSING
             self.start_timer(self._linger, self._end_lingering)
 
     def abort(self) -> None:
@@ -162,32 +126,49 @@ class QueuedLink(ABC):
         _log.debug("%s: opened", self.place)
         self.owner.opened(self)
 
-    def note_room(self, waiting: int) -> None:
-        """Let senders go on, if few enough bytes wait now."""
-        if self._crowded and waiting <= self._high_water // 4:
-            self._crowded = False
-            self.owner.resume()
-
     def end(self, reason: Reason | None, detail: str) -> None:
         """Tell the owner, once, at the end of this turn; nothing happens after that."""
-        if self.state is LinkState.CLOSED:
+        if self.state is ConnectionState.CLOSED:
             return
-        self.state = LinkState.CLOSED
+        self.state = ConnectionState.CLOSED
         self.stop_timer()
         _log.debug("%s: %s (%s)", self.place, detail, reason)
         self.on_end()
         self._loop.call_soon(self.owner.closed, reason, detail)
 
-    def start_timer(self, seconds: float, act: Callable[[], None]) -> None:
-        """Call a function later, unless the timer is stopped or started anew before."""
-        self.stop_timer()
-        self._timer = self._loop.call_later(seconds, act)
-
-    def stop_timer(self) -> None:
-        """Call nothing later."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
     def _end_lingering(self) -> None:
         self.end(Reason.TRANSPORT_DOWN, "the peer did not take what was left")
+
+
+class QueuedLink(BaseLink):
+    """A link in which messages wait until they can go.
+
+    More than `high_water` bytes make senders wait until a quarter of that is left.
+    """
+
+    __slots__ = ("_high_water",)
+
+    def __init__(self, owner: LinkOwner, place: str, *, high_water: int, linger: float) -> None:
+        super().__init__(owner, place, linger=linger)
+        self._high_water = high_water
+
+    @abstractmethod
+    def enqueue(self, message: Message) -> int:
+        """Encode a message and let it wait; how many bytes wait now. LocalError if it cannot be."""
+
+    def send(self, message: Message) -> Reason | None:
+        """Let a message wait with the others; the reason why not, if it cannot be written."""
+        try:
+            waiting = self.enqueue(message)
+        except LocalError as error:
+            return why_unsendable(error)
+        if waiting > self._high_water and not self._crowded:
+            self._crowded = True
+            self.owner.pause()
+        return None
+
+    def note_room(self, waiting: int) -> None:
+        """Let senders go on, if few enough bytes wait now."""
+        if self._crowded and waiting <= self._high_water // 4:
+            self._crowded = False
+            self.owner.resume()

@@ -26,44 +26,37 @@ class LinkOwner(Protocol):
     @property
     def address(self) -> Address:
         """The local address that stands for the link in routes."""
-        ...
 
     def opened(self, link: Link) -> None:
         """The link can be used. Comes once, before everything else."""
-        ...
 
     def answered(self) -> None:
         """The peer speaks the link's format. Comes once, before any message."""
-        ...
 
     def received(self, messages: Sequence[Message]) -> None:
         """The peer sent these; an empty batch is a sign of life, as after part of a large one."""
-        ...
 
     def sent(self, messages: int | None = None) -> None:
         """The next `messages` of those given to the link left this process; None: all of them."""
-        ...
 
     def pause(self) -> None:
         """Give the link no more messages for now: the peer or the network does not keep up."""
-        ...
 
     def resume(self) -> None:
         """The link takes messages again."""
-        ...
 
     def closed(self, reason: Reason | None, detail: str) -> None:
         """The link is gone. Comes once, after everything else; None for an orderly end."""
-        ...
 
 
 class Link(Protocol):
     """A way to one peer."""
 
+    __slots__ = ()
+
     @property
     def place(self) -> str:
         """Where the peer is: the data of an address of the transport's type."""
-        ...
 
     def send(self, message: Message) -> Reason | None:
         """Take a message to the peer; the reason why not, if it cannot be sent (TOO_LARGE).
@@ -71,27 +64,21 @@ class Link(Protocol):
         It is written with others at the end of the loop's turn. Between `pause` and `resume` only
         the few messages come that were on their way.
         """
-        ...
 
     def send_control(self, payload: bytes) -> None:
         """Send a payload to the peer's session, in order with the messages; b"" is a heartbeat."""
-        ...
 
     def pause_reading(self) -> None:
         """Hand in nothing more for now, and slow the peer down."""
-        ...
 
     def resume_reading(self) -> None:
         """Hand in messages again."""
-        ...
 
     def close(self) -> None:
         """Write what was taken and end the link; `closed` follows in any case, and soon."""
-        ...
 
     def abort(self) -> None:
         """End the link at once."""
-        ...
 
 
 class Listener(Protocol):
@@ -100,11 +87,9 @@ class Listener(Protocol):
     @property
     def place(self) -> str:
         """Where it is, with the port that was chosen if any would do."""
-        ...
 
     async def close(self) -> None:
         """Accept no more links; those that are open stay."""
-        ...
 
 
 class Transport(Protocol):
@@ -115,11 +100,9 @@ class Transport(Protocol):
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Open a listener; `accept` gives each new link its owner, or None to refuse it."""
-        ...
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a link to the first place of a peer that answers; an OSError says why not."""
-        ...
 
 
 @runtime_checkable
@@ -132,24 +115,18 @@ class Broadcaster(Protocol):
 
     def attach(self, received: Callable[[str, Message], None]) -> None:
         """Have a function called with the id and the message of each broadcast that arrives."""
-        ...
 
     async def start(self) -> None:
         """Begin to connect; what is published until then waits, or is refused."""
-        ...
 
     async def close(self) -> None:
         """Write what was taken and leave the broker."""
-        ...
 
     def publish(self, multicast_id: str, message: Message) -> Reason | None:
         """Send a broadcast to all subscribers; the reason why not, if it cannot be. Never waits."""
-        ...
 
     def subscribe(self, pattern: str) -> None:
         """Receive what matches a pattern."""
-        ...
 
     def unsubscribe(self, pattern: str) -> None:
         """Receive it no longer."""
-        ...

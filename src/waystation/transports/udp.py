@@ -13,7 +13,6 @@ UdpLimits.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
+from waystation.net.connection import ConnectionState, OneTimer
 from waystation.net.datagrams import (
     Datagram,
     DatagramSocket,
@@ -36,7 +36,7 @@ from waystation.net.datagrams import (
 from waystation.net.dialer import within
 from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import reason_of
-from waystation.transports.link import LinkState, QueuedLink
+from waystation.transports.link import QueuedLink
 from waystation.transports.transport import Link, LinkOwner, Listener
 from waystation.wire.ockam_udp import (
     GOODBYE,
@@ -110,7 +110,7 @@ class UdpLink(QueuedLink):
     def __init__(self, port: _Port, peer: SocketAddress, owner: LinkOwner) -> None:
         limits = port.limits
         super().__init__(owner, place_of(peer), high_water=limits.unsent, linger=limits.linger)
-        self.state = LinkState.OPENING
+        self.state = ConnectionState.GREETING
         self.peer = peer
         self.reassembly = PeerReassembly(limit=limits.frame)
         self.heard = self._loop.time()
@@ -166,13 +166,13 @@ class UdpLink(QueuedLink):
         self.hand_over()
         if not waits:
             self._answered()
-        elif self.state is LinkState.OPENING:
+        elif self.state is ConnectionState.GREETING:
             wait, deadline = self._limits.repeat, self._loop.time() + self._limits.answer
             self.start_timer(wait, partial(self._repeat, wait, deadline))
 
     def _answered(self) -> None:
-        if self.state is LinkState.OPENING:
-            self.state = LinkState.OPEN
+        if self.state is ConnectionState.GREETING:
+            self.state = ConnectionState.OPEN
             self.stop_timer()
             self.owner.answered()
 
@@ -222,7 +222,7 @@ class UdpLink(QueuedLink):
         port.note_held(self, before)
         if reassembly.passed_over:
             port.counts.late += 1
-            lost = self._opening is not None and self.state is not LinkState.OPENING
+            lost = self._opening is not None and self.state is not ConnectionState.GREETING
             if lost and self._repeats < REPEATS:  # or the peer would not repeat its own
                 self._repeats += 1
                 self._send_opening()
@@ -246,7 +246,7 @@ class UdpLink(QueuedLink):
     # Sending
 
     def _put(self, datagrams: list[bytes], *, is_message: bool) -> None:
-        if self.state <= LinkState.OPEN:
+        if self.state <= ConnectionState.OPEN:
             self._number = (self._number + 1) & 0xFFFF
             last = len(datagrams) - 1
             self._queue([(d, is_message and place == last) for place, d in enumerate(datagrams)])
@@ -273,7 +273,7 @@ class UdpLink(QueuedLink):
             datagram, ends_message = unsent.popleft()
             self._size -= len(datagram)
             self._given += ends_message
-        if self.state is not LinkState.CLOSED:
+        if self.state is not ConnectionState.CLOSED:
             self._tell_progress(now)
 
     def _tell_progress(self, now: float) -> None:
@@ -284,7 +284,7 @@ class UdpLink(QueuedLink):
         if self._unsent and not self._flush_due and not self._port.socket.is_full:
             self._flush_due = True
             self._loop.call_later(max(0.0, self._next_burst - now), self.flush)
-        elif self.state is LinkState.CLOSING and not self._unsent:
+        elif self.state is ConnectionState.CLOSING and not self._unsent:
             self.owner.sent()
             self.end(None, "closed")
 
@@ -299,18 +299,18 @@ _Batches = dict[UdpLink, list[Message]]
 """The messages that one turn brings, by link."""
 
 
-class _Port:
+class _Port(OneTimer):
     """A socket and the links that share it: a listener, or what a dialled link goes through."""
 
     def __init__(
         self,
+        transport: Udp,
         opened: OpenSocket,
-        limits: UdpLimits,
-        counts: UdpCounts,
-        accept: Callable[[], LinkOwner | None] | None,
+        accept: Callable[[], LinkOwner | None] | None = None,
     ) -> None:
-        self.limits = limits
-        self.counts = counts
+        super().__init__()
+        limits = self.limits = transport.limits
+        self.counts = transport.counts
         self.socket = DatagramSocket(
             opened, LONGEST, self._received, self._flush_all, self._refused
         )
@@ -321,9 +321,8 @@ class _Port:
         self._strangers: dict[SocketAddress, PeerReassembly] = {}
         self._recent: dict[SocketAddress, float] = {}  # that ended, and until when to remember it
         self._held = 0  # bytes of unfinished messages
-        self._loop = asyncio.get_running_loop()
         self._sweep_interval = min(limits.age, limits.idle) / 2
-        self._sweeper = self._loop.call_later(self._sweep_interval, self._sweep)
+        self.start_timer(self._sweep_interval, self._sweep)
 
     # Links
 
@@ -350,7 +349,7 @@ class _Port:
 
     def _close_if_unused(self) -> None:
         if self._accept is None and not self._links:
-            self._sweeper.cancel()
+            self.stop_timer()
             self.socket.close()
 
     def note_held(self, link: UdpLink, before: int) -> None:
@@ -370,7 +369,7 @@ class _Port:
     def _sweep(self) -> None:
         """Drop messages that are too old, and links that are silent."""
         now, idle = self._loop.time(), self.limits.idle
-        self._sweeper = self._loop.call_later(self._sweep_interval, self._sweep)
+        self.start_timer(self._sweep_interval, self._sweep)
         for link in list(self._links.values()):
             if link.reassembly.held and now - link.began > self.limits.age:
                 self._drop_unfinished(link)
@@ -386,16 +385,13 @@ class _Port:
         for datagram, peer in datagrams:
             link = self._links.get(peer)
             if link is not None:
-                batch = batches.get(link)
-                if batch is None:
-                    batch = batches[link] = []
-                link.take(datagram, batch)
+                link.take(datagram, batches.setdefault(link, []))
             elif self._accept is not None and peer not in self._recent:
                 self._take_from_stranger(datagram, peer, batches)
             else:
                 self.counts.late += 1
         for link, batch in batches.items():
-            if link.state is not LinkState.CLOSED:
+            if link.state is not ConnectionState.CLOSED:
                 link.hand_in(batch)
 
     def _take_from_stranger(self, datagram: bytes, peer: SocketAddress, batches: _Batches) -> None:
@@ -473,7 +469,7 @@ class Udp:
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Listen; port 0 takes a free one."""
         opened = await bound_socket(place, self.limits.buffer)
-        return _Port(opened, self.limits, self.counts, accept)
+        return _Port(self, opened, accept)
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a link to the first of these places that there is a way to.
@@ -484,7 +480,7 @@ class Udp:
             parse_place(place)
         async with within(self.limits.answer, places):
             opened = await dialled_socket(places, self.limits.buffer)
-        port = _Port(opened, self.limits, self.counts, None)
+        port = _Port(self, opened)
         link = port.add(port.socket.peer, owner)
         link.open(waits=self._expect_answer)
         return link

@@ -145,22 +145,11 @@ class WebSocketLink(StreamLink, ABC):
             return Failure(Reason.TRANSPORT_DOWN, "the connection ended without a goodbye")
         return None
 
-    def on_closed(self, failure: Failure | None) -> None:
-        """Tell how it ended: the owner, or whoever waits for the link to open."""
-        if self._bodies is not None:
-            super().on_closed(failure)
-        else:
-            self._never_opened(failure)
-
     # Opening
 
     @abstractmethod
     def _shake_hands(self, events: list[Event]) -> None:
         """Check the peer's half of the handshake."""
-
-    @abstractmethod
-    def _never_opened(self, failure: Failure | None) -> None:
-        """Report that the handshake failed."""
 
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner
@@ -250,12 +239,11 @@ class WebSocketLink(StreamLink, ABC):
 
     # Ending
 
-    def say_goodbye(self, transport: asyncio.Transport) -> None:
+    def say_goodbye(self, transport: asyncio.Transport) -> None:  # noqa: ARG002
         """Send the close frame; what arrives before the peer's is discarded."""
         self._protocol.send_close(CloseCode.NORMAL_CLOSURE)
         self._write_out()
-        if not transport.is_reading():
-            transport.resume_reading()
+        self.resume_reading()
 
     def _refuse(self, reason: Reason, detail: str, code: CloseCode | None = None) -> None:
         """End the link, and tell the peer what was wrong, unless the protocol did already."""
@@ -276,7 +264,7 @@ class WebSocketLink(StreamLink, ABC):
 
 
 class _Nobody:
-    """The owner of a link that is not open yet."""
+    """The owner of a link that was refused: everything is told already."""
 
     address: Final = Address(0, b"")
 
@@ -293,33 +281,37 @@ _NOBODY: Final = _Nobody()
 _NO_HANDSHAKE: Final = "the connection ended before the WebSocket handshake"
 
 
-class _Upgrades:
-    """What the connections of one listener share until they are links."""
+class _Upgrades(_Nobody):
+    """The owner of all connections of one listener that are no links yet."""
 
     def __init__(
-        self,
-        accept: Callable[[], LinkOwner | None],
-        limits: WebSocketLimits,
-        path: str,
-        origins: Sequence[str],
+        self, transport: WebSocket, path: str, accept: Callable[[], LinkOwner | None]
     ) -> None:
-        self.accept = accept
-        self.limits = limits
-        self.connection_limits = limits.of_connections()
+        self.transport = transport
         self.path = path
-        self.origins: list[Origin | re.Pattern[str] | None] = [None, *map(Origin, origins)]
+        self._accept = accept
         self.pending = 0  # connections that are no links yet
 
     def make(self) -> _AcceptedLink | None:
         """A link for a connection that comes in; None when there are too many handshakes."""
-        if self.pending >= self.limits.handshakes:
-            self.record(Reason.REFUSED, "the limit of handshakes is reached")
+        if self.pending >= self.transport.limits.handshakes:
+            self._record(Reason.REFUSED, "the limit of handshakes is reached")
             return None
+        self.pending += 1
         return _AcceptedLink(self)
 
-    def record(self, reason: Reason | None, detail: str) -> None:
+    def accept(self) -> LinkOwner | None:
+        """The owner of a connection whose handshake is complete; None to refuse it."""
+        self.pending -= 1
+        return self._accept()
+
+    def closed(self, reason: Reason | None, detail: str) -> None:
         """Have a connection that did not become a link recorded, by an owner of its own."""
-        owner = self.accept()
+        self.pending -= 1
+        self._record(reason, _NO_HANDSHAKE if reason is None else detail)
+
+    def _record(self, reason: Reason | None, detail: str) -> None:
+        owner = self._accept()
         if owner is not None:
             owner.closed(reason, detail)
 
@@ -330,15 +322,11 @@ class _AcceptedLink(WebSocketLink):
     __slots__ = ("_upgrades",)
 
     def __init__(self, upgrades: _Upgrades) -> None:
-        frame = upgrades.limits.frame
-        protocol = ServerProtocol(origins=upgrades.origins, max_size=frame, logger=_log)
-        super().__init__(_NOBODY, frame, upgrades.connection_limits, protocol)
-        self._upgrades: _Upgrades | None = upgrades  # none when the outcome is on record
-        upgrades.pending += 1
-
-    def on_handshake_failed(self) -> None:
-        """Record that there is no link."""
-        self._never_opened(Failure(Reason.REFUSED, "there was no TLS handshake"))
+        transport = upgrades.transport
+        frame = transport.limits.frame
+        protocol = ServerProtocol(origins=transport.origins, max_size=frame, logger=_log)
+        super().__init__(upgrades, frame, transport.connection_limits, protocol)
+        self._upgrades = upgrades
 
     def _shake_hands(self, events: list[Event]) -> None:
         protocol = cast("ServerProtocol", self._protocol)
@@ -350,16 +338,14 @@ class _AcceptedLink(WebSocketLink):
             self._answer(protocol, cast("Request", events[0]))
 
     def _answer(self, protocol: ServerProtocol, request: Request) -> None:
-        owner, upgrades = None, self._upgrades
-        assert upgrades is not None
+        owner, path = None, self._upgrades.path
         response = protocol.accept(request)
-        path = upgrades.path
         if response.status_code == 101 and path and request.path.partition("?")[0] != path:
             response = protocol.reject(404, f"There is nothing here; try {path}\n")
         if response.status_code == 101:
-            self._leave()
-            owner = upgrades.accept()
+            owner = self._upgrades.accept()
             if owner is None:  # and the reason is on record
+                self._owner = _NOBODY
                 response = protocol.reject(503, "The limit of sessions is reached.\n")
         protocol.send_response(response)
         self._write_out()
@@ -370,18 +356,6 @@ class _AcceptedLink(WebSocketLink):
             detail = f"{self.place}: {response.status_code}, {text}"
             self.failure = Failure(Reason.REFUSED, detail)
 
-    def _leave(self) -> _Upgrades | None:
-        """Be none of the handshakes under way any more."""
-        upgrades, self._upgrades = self._upgrades, None
-        if upgrades is not None:
-            upgrades.pending -= 1
-        return upgrades
-
-    def _never_opened(self, failure: Failure | None) -> None:
-        upgrades = self._leave()
-        if upgrades is not None:
-            upgrades.record(*(failure or (None, _NO_HANDSHAKE)))
-
 
 # --- Dialling -------------------------------------------------------------------------------------
 
@@ -391,11 +365,10 @@ class _DialledLink(WebSocketLink):
 
     __slots__ = ("_path", "opening")
 
-    def __init__(
-        self, owner: LinkOwner, frame_limit: int, limits: ConnectionLimits, url: str, path: str
-    ) -> None:
-        protocol = ClientProtocol(parse_uri(url), max_size=frame_limit, logger=_log)
-        super().__init__(owner, frame_limit, limits, protocol)
+    def __init__(self, transport: WebSocket, owner: LinkOwner, url: str, path: str) -> None:
+        frame = transport.limits.frame
+        protocol = ClientProtocol(parse_uri(url), max_size=frame, logger=_log)
+        super().__init__(owner, frame, transport.connection_limits, protocol)
         self._path = path
         self.opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -415,8 +388,11 @@ class _DialledLink(WebSocketLink):
         elif self._protocol.handshake_exc is not None:
             self.failure = Failure(Reason.REFUSED, str(self._protocol.handshake_exc))
 
-    def _never_opened(self, failure: Failure | None) -> None:
-        if not self.opening.done():
+    def on_closed(self, failure: Failure | None) -> None:
+        """Tell how it ended: the owner, or whoever waits for the link to open."""
+        if self._bodies is not None:
+            super().on_closed(failure)
+        elif not self.opening.done():
             detail = _NO_HANDSHAKE if failure is None else failure.detail
             self.opening.set_exception(ConnectionError(f"{self.place}: {detail}"))
 
@@ -442,14 +418,14 @@ class WebSocket:
         origins: Sequence[str] = (),
     ) -> None:
         self.limits = limits or WebSocketLimits()
-        self._connection_limits = self.limits.of_connections()
+        self.connection_limits = self.limits.of_connections()
+        self.origins: list[Origin | re.Pattern[str] | None] = [None, *map(Origin, origins)]
         self._tls = tls
-        self._origins = origins
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> StreamListener:
         """Listen; port 0 takes a free one."""
         host, port, path = parse_websocket_place(place)
-        upgrades = _Upgrades(accept, self.limits, path, self._origins)
+        upgrades = _Upgrades(self, path, accept)
         server = Server(upgrades.make, limits=self.limits.of_servers(), tls=self._tls, log=_log)
         await server.start(place_of((host, port)))
         return StreamListener(server, path)
@@ -464,8 +440,7 @@ class WebSocket:
 
         def make(where: str) -> _DialledLink:
             path = paths[where]
-            url = f"{scheme}://{where}{path}"
-            return _DialledLink(owner, limits.frame, self._connection_limits, url, path)
+            return _DialledLink(self, owner, f"{scheme}://{where}{path}", path)
 
         async with within(limits.dial, places):
             link = await dial(

@@ -18,13 +18,11 @@ from mqtt5 import (
     Packet,
     PingReqPacket,
     PubAckPacket,
-    PubAckReasonCode,
     PublishPacket,
     RetainHandling,
     SubAckPacket,
     SubAckReasonCode,
     SubscribePacket,
-    TopicFilter,
     UnsubAckPacket,
     UnsubAckReasonCode,
     UnsubscribePacket,
@@ -48,6 +46,8 @@ _GRANTED: Final = (
     SubAckReasonCode.GRANTED_QOS_AT_MOST_ONCE,
     SubAckReasonCode.GRANTED_QOS_AT_LEAST_ONCE,
 )
+_ALWAYS: Final = RetainHandling.SEND_ALWAYS
+_IF_NEW: Final = RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS
 _Code = DisconnectReasonCode
 
 
@@ -149,18 +149,16 @@ class ClientConnection(Connection):
         self._check = check
         check.add_done_callback(go_on)
 
-    def admit(
-        self, session: Session, keep_alive: float, receive_maximum: int, largest: int | None
-    ) -> None:
+    def admit(self, session: Session, packet: ConnectPacket) -> None:
         """Serve a client that is who it says."""
         self.session = session
         self.admission = _ADMITTED
-        self.receive_maximum = receive_maximum
-        self._largest = largest
+        self.receive_maximum = packet.receive_max
+        self._largest = packet.max_packet_size
+        self._keep_alive = packet.keep_alive * 1.5
         self.peer_spoke()
-        if keep_alive:
-            self._keep_alive = keep_alive
-            self.start_timer(keep_alive, self._check_keep_alive)
+        if self._keep_alive:
+            self.start_timer(self._keep_alive, self._check_keep_alive)
 
     def expel(self, code: DisconnectReasonCode, detail: str) -> None:
         """End the connection of a client that did something wrong; others see only its will."""
@@ -171,13 +169,8 @@ class ClientConnection(Connection):
         else:
             self.abort()
 
-    def disconnect(self, code: DisconnectReasonCode, detail: str) -> None:
-        """Say why, write what is left, and end; the session is left as it is."""
-        packet = DisconnectPacket(reason_code=code, reason_str=detail)
-        self.dismiss(packet.write() if self.admission is _ADMITTED else b"")
-
     def dismiss(self, last: bytes = b"") -> None:
-        """Write what is left, with a last packet, and end."""
+        """Write what is left, with a last packet, and end; the session is left as it is."""
         self.admission = Admission.DISMISSED
         if last:
             self.queue(last)
@@ -192,7 +185,7 @@ class ClientConnection(Connection):
             self._broker.flush_later(self)
         self._pieces.append(data)
         self._size += len(data)
-        if self._paused and self.unsent > 2 * self.limits.high_water:
+        if self.peer_is_slow and self.unsent > 2 * self.limits.high_water:
             self.pause_reading()
 
     def deliver(self, delivery: Delivery, packet_id: int, *, again: bool = False) -> bool:
@@ -217,9 +210,9 @@ class ClientConnection(Connection):
 
     def flush(self) -> None:
         """Write what this turn brought, and count it."""
-        before = self._written
+        before = self.written
         super().flush()
-        self._broker.counts.bytes_sent += self._written - before
+        self._broker.counts.bytes_sent += self.written - before
 
     # Packets
 
@@ -254,20 +247,14 @@ class ClientConnection(Connection):
         dispatcher = self._dispatcher
         if topic not in dispatcher.known_topics and not is_topic(topic):
             self.expel(_Code.TOPIC_NAME_INVALID, "wildcard in a topic")
-            return
-        if int(packet.qos) > 1:
+        elif int(packet.qos) > 1:
             self.expel(_Code.QOS_NOT_SUPPORTED, "QoS 2 is not supported")
-            return
-        if packet.response_topic is not None and not is_topic(packet.response_topic):
+        elif packet.response_topic is not None and not is_topic(packet.response_topic):
             self.expel(_Code.PROTOCOL_ERROR, "wildcard in a response topic")
-            return
-        found = dispatcher.publish(Publication(packet, topic, dispatcher.now), self.session)
-        packet_id = packet.packet_id
-        if packet_id is not None:
-            if found is PubAckReasonCode.SUCCESS:
-                self.say(acknowledgement(packet_id))
-            else:
-                self.say(PubAckPacket(packet_id, reason_code=found).write())
+        else:
+            code = dispatcher.publish(Publication(packet, topic, dispatcher.now), self.session)
+            if packet.packet_id is not None:
+                self.say(acknowledgement(packet.packet_id, code))
 
     def on_acknowledgement(self, packet: PubAckPacket) -> None:
         """Send what has waited for this one."""
@@ -297,7 +284,8 @@ class ClientConnection(Connection):
             )
             self._dispatcher.subscribe(subscription)
             codes.append(_GRANTED[subscription.qos])
-            if _wants_retained(asked, is_new=is_new):
+            handling = asked.retain_handling
+            if handling is _ALWAYS or (handling is _IF_NEW and is_new):
                 retained.append(subscription)
         self.say(SubAckPacket(packet.packet_id, codes).write())
         for subscription in retained:
@@ -366,13 +354,6 @@ class ClientConnection(Connection):
             self.start_timer(self._keep_alive - silence, self._check_keep_alive)
         else:
             self.expel(_Code.KEEP_ALIVE_TIMEOUT, f"silent for {silence:.1f} s")
-
-
-def _wants_retained(asked: TopicFilter, *, is_new: bool) -> bool:
-    handling = asked.retain_handling
-    return handling is RetainHandling.SEND_ALWAYS or (
-        handling is RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS and is_new
-    )
 
 
 _HANDLERS: Final[dict[type, Callable[[ClientConnection, Any], None]]] = {

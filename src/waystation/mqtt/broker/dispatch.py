@@ -94,12 +94,9 @@ class Dispatcher:
         if targets is None:
             targets = self._find(publication.topic)
         for found in targets:
-            target: _Target | None = found
-            if found.session is origin:
-                target = found.own
-                if target is None:
-                    continue
-            assert target is not None
+            target = found.own if found.session is origin else found
+            if target is None:
+                continue
             qos = min(publication.qos, target.qos)
             retain = publication.retain and target.retain_as_published
             self._deliver(target.session, Delivery(publication, qos, retain, target.ids))

@@ -8,7 +8,6 @@ from mqtt5 import PublishPacket, QoS, Will
 
 _QOS: Final = (QoS.AT_MOST_ONCE, QoS.AT_LEAST_ONCE)
 _FORMS: Final = 4  # ways of writing one message that are kept
-_NO_IDS: Final[tuple[int, ...]] = ()
 
 
 class Publication:
@@ -82,4 +81,4 @@ class Delivery(NamedTuple):
     publication: Publication
     qos: int
     retain: bool
-    ids: tuple[int, ...] = _NO_IDS
+    ids: tuple[int, ...]

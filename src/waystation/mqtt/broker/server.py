@@ -11,14 +11,21 @@ import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from mqtt5 import ConnAckPacket, ConnAckReasonCode, ConnectPacket, DisconnectReasonCode, QoS
+from mqtt5 import (
+    ConnAckPacket,
+    ConnAckReasonCode,
+    ConnectPacket,
+    DisconnectPacket,
+    DisconnectReasonCode,
+    QoS,
+)
 
 from waystation.mqtt.broker.access import Authenticate
-from waystation.mqtt.broker.connection import ClientConnection
+from waystation.mqtt.broker.connection import Admission, ClientConnection
 from waystation.mqtt.broker.counts import Counts
 from waystation.mqtt.broker.dispatch import Dispatcher
 from waystation.mqtt.broker.publication import Publication
-from waystation.mqtt.broker.session import NEVER, Session, SessionKey, SessionState
+from waystation.mqtt.broker.session import NEVER, Session, SessionKey
 from waystation.mqtt.broker.settings import Settings
 from waystation.mqtt.broker.topics import is_topic
 from waystation.net.server import Server
@@ -88,9 +95,11 @@ class Broker:
         """Accept no more clients, write what waits, and end all connections without wills."""
         for session in self._sessions.values():
             session.stop_timers()
+        code = DisconnectReasonCode.SERVER_SHUTTING_DOWN
+        goodbye = DisconnectPacket(reason_code=code, reason_str="the broker is ending").write()
         for connection in list(self._server.connections):
             assert isinstance(connection, ClientConnection)
-            connection.disconnect(DisconnectReasonCode.SERVER_SHUTTING_DOWN, "the broker is ending")
+            connection.dismiss(goodbye if connection.admission is Admission.ADMITTED else b"")
         await self._server.drain(self.settings.linger + 1)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -150,14 +159,11 @@ class Broker:
                 DisconnectReasonCode.SESSION_TAKEN_OVER, "another client has the same id"
             )
         session, present = self._session(key, clean=packet.clean_start)
-        session.state = SessionState.CONNECTED
         session.connection = connection
         asked = packet.session_expiry_interval
         session.expiry = self.bounded_expiry(asked)
         session.will = packet.will
-        connection.admit(
-            session, packet.keep_alive * 1.5, packet.receive_max, packet.max_packet_size
-        )
+        connection.admit(session, packet)
         connection.say(
             ConnAckPacket(
                 session_present=present,
@@ -200,7 +206,7 @@ class Broker:
         _log.debug("%s: %s %s", connection.place, cause, detail)
         if cause not in _ORDERLY:
             self._server.complain(f"disconnected: {cause}", connection.place, detail)
-        if session is not None and session.state is SessionState.CONNECTED:
+        if session is not None:
             self._leave(session)
 
     def refused(self, connection: ClientConnection, code: Any, detail: str) -> None:
@@ -215,7 +221,6 @@ class Broker:
 
     def _leave(self, session: Session) -> None:
         """Note that a client is away, and what has to happen if it stays away."""
-        session.state = SessionState.AWAY
         session.connection = None
         loop = asyncio.get_running_loop()
         delay = 0 if session.will is None else min(session.will.will_delay_interval, session.expiry)
@@ -238,7 +243,6 @@ class Broker:
     def _end(self, session: Session) -> None:
         session.stop_timers()
         self._publish_will(session)
-        session.state = SessionState.ENDED
         del self._sessions[session.key]
         self.dispatcher.forget(session)
 
@@ -246,7 +250,7 @@ class Broker:
 
     def connected(self) -> int:
         """How many clients are connected now."""
-        return sum(s.state is SessionState.CONNECTED for s in self._sessions.values())
+        return sum(s.connection is not None for s in self._sessions.values())
 
     def sessions(self) -> int:
         """How many sessions there are, those of clients that are away included."""

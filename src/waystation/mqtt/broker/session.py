@@ -1,39 +1,26 @@
 """What the broker knows of one client, connected or away. No sockets here.
 
-The life of a session:
-
-    AWAY --its client connects--> CONNECTED --the connection ends--> AWAY
-    AWAY --it expires, or its client starts clean--> ENDED
-
-While it is away, its will may be due after a delay, once.
+A session is connected while it has a connection, and otherwise away, until it expires or its client
+starts clean. While it is away, its will may be due after a delay, once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqtt5 import Will
 from msgspec import Struct
 
 from waystation.mqtt.broker.publication import Delivery
-from waystation.mqtt.packets import next_free_id
+from waystation.mqtt.packets import Inflight
 
 if TYPE_CHECKING:
     from waystation.mqtt.broker.connection import ClientConnection
 
 NEVER: Final = 0xFFFFFFFF
 """The expiry of a session that does not expire."""
-
-
-class SessionState(Enum):
-    """Where a session is in its life."""
-
-    AWAY = "its client is not connected"
-    CONNECTED = "its client is connected"
-    ENDED = "it is over"
 
 
 class SessionKey(NamedTuple):
@@ -61,24 +48,22 @@ class Session:
     """A client's subscriptions, and the messages that are on their way to it or wait for it."""
 
     __slots__ = (
-        "_last_id", "connection", "expiry", "expiry_timer", "held_bytes", "inflight", "key",
-        "name", "queue", "state", "subscriptions", "will", "will_timer",
+        "connection", "expiry", "expiry_timer", "held_bytes", "inflight", "key", "name", "queue",
+        "subscriptions", "will", "will_timer",
     )  # fmt: skip
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
         self.name = repr(tuple(key))  # among the keys of tries
-        self.state = SessionState.AWAY
         self.connection: ClientConnection | None = None  # while it is connected
         self.subscriptions: dict[str, Subscription] = {}
         self.queue: deque[Delivery] = deque()
-        self.inflight: dict[int, Delivery] = {}  # sent, and not acknowledged
+        self.inflight: Inflight[Delivery] = Inflight()  # sent, and not acknowledged
         self.held_bytes = 0  # of both
         self.expiry = 0  # seconds that it outlives its connection
         self.will: Will | None = None
         self.will_timer: asyncio.TimerHandle | None = None
         self.expiry_timer: asyncio.TimerHandle | None = None
-        self._last_id = 0
 
     def enqueue(self, delivery: Delivery) -> None:
         """Keep a message until the client can have it."""
@@ -93,10 +78,8 @@ class Session:
 
     def hold(self, delivery: Delivery) -> int:
         """Keep a message until it is acknowledged; returns its packet id."""
-        self._last_id = number = next_free_id(self._last_id, self.inflight)
-        self.inflight[number] = delivery
         self.held_bytes += delivery.publication.size
-        return number
+        return self.inflight.hold(delivery)
 
     def release(self, number: int) -> None:
         """Forget a message that was acknowledged."""

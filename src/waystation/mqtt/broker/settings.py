@@ -49,10 +49,11 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value in structs.asdict(self).items():
-            if not value > 0:
-                raise _invalid(name, value, "give more than 0")
+            hint = "" if value > 0 else "give more than 0"
             if name in ("receive_maximum", "aliases") and value > 65_535:
-                raise _invalid(name, value, "give at most 65535")
+                hint = "give at most 65535"
+            if hint:
+                raise LocalError(f"invalid setting {name}={quote(value)}", rule="MC-12", hint=hint)
 
     def of_connections(self) -> ConnectionLimits:
         """The part that a connection needs."""
@@ -68,7 +69,3 @@ class Settings(Struct, frozen=True, kw_only=True):
         return ServerLimits(
             connections=self.connections, handshake=self.greeting, backlog=self.backlog
         )
-
-
-def _invalid(name: str, value: object, hint: str) -> LocalError:
-    return LocalError(f"invalid setting {name}={quote(value)}", rule="MC-12", hint=hint)

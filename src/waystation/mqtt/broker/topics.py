@@ -16,6 +16,8 @@ REST: Final = "#"
 MAX_LEVELS: Final = 128
 """No topic and no filter has more levels; that bounds what is walked."""
 
+_FORBIDDEN: Final = frozenset({ONE, REST, "\0"})  # in the names of levels
+
 T = TypeVar("T")
 
 
@@ -40,12 +42,10 @@ def is_filter(text: str) -> bool:
     >>> [is_filter(text) for text in ("a/+/#", "#", "a/#/b", "a+", "")]
     [True, True, False, False, False]
     """
-    if not text or "\0" in text or text.count("/") >= MAX_LEVELS:
-        return False
     levels = text.split("/")
-    if REST in levels[:-1]:
+    if not text or len(levels) > MAX_LEVELS or REST in levels[:-1]:
         return False
-    return all(level in (ONE, REST) or not {ONE, REST} & set(level) for level in levels)
+    return all(level in (ONE, REST) or _FORBIDDEN.isdisjoint(level) for level in levels)
 
 
 class _Node(Generic[T]):

@@ -8,8 +8,9 @@ here: those are the business of http/server.py and http/client.py.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
-from collections import deque
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -18,8 +19,9 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
+from waystation.net.connection import ConnectionState
 from waystation.transports.http.transport import HttpLimits
-from waystation.transports.link import LinkState, QueuedLink
+from waystation.transports.link import QueuedLink
 from waystation.transports.transport import LinkOwner
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
 
@@ -50,82 +52,74 @@ class Outgoing:
     (True, [b'b', b'c'], 3)
     """
 
-    __slots__ = (
-        "_keep", "_kept", "_kept_size", "_settled", "_unsettled", "_waiting", "given", "messages",
-        "size",
-    )  # fmt: skip
+    __slots__ = ("_dropped", "_frames", "_keep", "_settled", "_totals", "given")
 
     def __init__(self, keep: int) -> None:
-        self._keep = keep  # bytes of what is settled that can be asked for again
-        self._waiting: deque[Frame] = deque()
-        self._kept: deque[Frame] = deque()  # given out
-        self._kept_size = 0
-        self._settled = 0  # the number of the last frame that is out of our hands
-        self._unsettled = 0  # messages that were given out and may still be in our hands
         self.given = 0  # the number of the last frame that was given out
-        self.size = 0  # bytes that wait
-        self.messages = 0  # that wait
+        self._settled = 0  # the number of the last frame that is out of our hands
+        self._dropped = 0  # the number of the last frame that is not kept any more
+        self._keep = keep  # bytes of what is settled that can be asked for again
+        self._frames: list[Frame] = []  # all behind that
+        self._totals = [(0, 0)]  # bytes and messages up to `_dropped`, and up to each of those
+
+    @property
+    def size(self) -> int:
+        """How many bytes wait."""
+        return self._totals[-1][0] - self._totals[self.given - self._dropped][0]
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait."""
+        return self._totals[-1][1] - self._total(self.given)[1]
 
     @property
     def done(self) -> bool:
         """Whether the client has every message."""
-        return not self.messages and not self._unsettled
+        return self._totals[-1][1] == self._total(self._settled)[1]
 
     def put(self, frame: Frame) -> None:
         """Let a frame wait behind the others."""
-        self._waiting.append(frame)
-        self.size += len(frame.data)
-        self.messages += frame.is_message
+        size, messages = self._totals[-1]
+        self._frames.append(frame)
+        self._totals.append((size + len(frame.data), messages + frame.is_message))
 
     def take(self, limit: int) -> list[Frame]:
         """Give out what waits, until it is `limit` bytes or more; nothing if that is 0."""
-        frames: list[Frame] = []
-        size = 0
-        while self._waiting and size < limit:
-            frame = self._waiting.popleft()
-            size += len(frame.data)
-            self.messages -= frame.is_message
-            self._unsettled += frame.is_message
-            frames.append(frame)
-        self.size -= size
-        self.given += len(frames)
-        self._kept.extend(frames)
-        self._kept_size += size
-        return frames
+        first = last = self.given - self._dropped
+        enough = self._totals[first][0] + limit
+        while last < len(self._frames) and self._totals[last][0] < enough:
+            last += 1
+        self.given = self._dropped + last
+        return self._frames[first:last]
 
     def rewind(self, number: int) -> bool:
         """Let everything behind a number wait once more; False when it is no longer there."""
-        if not self.given - len(self._kept) <= number <= self.given:
+        if not self._dropped <= number <= self.given:
             return False
-        while self.given > number:
-            frame = self._kept.pop()
-            self._kept_size -= len(frame.data)
-            self._waiting.appendleft(frame)
-            self.size += len(frame.data)
-            self.messages += frame.is_message
-            if self.given > self._settled:
-                self._unsettled -= frame.is_message
-            else:
-                self._settled = self.given - 1
-            self.given -= 1
+        self.given = number
+        self._settled = min(self._settled, number)
         return True
 
     def settle(self, number: int) -> int:
         """Note that frames up to a number are out of our hands; how many messages more that is."""
-        first = self.given - len(self._kept) + 1  # the number of the first that is kept
-        fresh = range(max(self._settled + 1, first), min(number, self.given) + 1)
-        messages = sum(self._kept[index - first].is_message for index in fresh)
-        self._unsettled -= messages
+        before = self._total(self._settled)[1]
         self._settled = max(self._settled, min(number, self.given))
-        while self._kept and self._kept_size > self._keep and first <= self._settled:
-            self._kept_size -= len(self._kept.popleft().data)
-            first += 1
+        messages = self._total(self._settled)[1] - before
+        kept_from = self._total(self.given)[0] - self._keep
+        too_many = bisect_left(self._totals, (kept_from, 0))
+        self.forget(min(self._settled, self._dropped + too_many))
         return messages
 
     def forget(self, number: int) -> None:
         """Keep nothing up to a number: the client said that it has that."""
-        while self._kept and self.given - len(self._kept) < number:
-            self._kept_size -= len(self._kept.popleft().data)
+        frames = max(0, number - self._dropped)
+        del self._frames[:frames]
+        del self._totals[:frames]
+        self._dropped += frames
+
+    def _total(self, number: int) -> tuple[int, int]:
+        """The bytes and the messages in all frames up to a number."""
+        return self._totals[number - self._dropped]
 
 
 class ChannelEnd(QueuedLink):
@@ -137,6 +131,8 @@ class ChannelEnd(QueuedLink):
         self._frame_limit = limits.frame
         self._out = Outgoing(keep)
         self._news = asyncio.Event()  # for whoever takes frames
+        self.room = asyncio.Event()  # the owner takes messages, or never will again
+        self.room.set()
 
     def enqueue(self, message: Message) -> int:
         """Encode a message and let it wait for the other end."""
@@ -147,8 +143,17 @@ class ChannelEnd(QueuedLink):
         """Let a payload for the other session wait."""
         self._put(Frame(encode_control(payload), False))
 
+    def pause_reading(self) -> None:
+        """Take in nothing more; the other end has to wait."""
+        if self.state is ConnectionState.OPEN:
+            self.room.clear()
+
+    def resume_reading(self) -> None:
+        """Take in what comes again."""
+        self.room.set()
+
     def _put(self, frame: Frame) -> None:
-        if self.state is LinkState.OPEN:
+        if self.state is ConnectionState.OPEN:
             self._out.put(frame)
             self._news.set()
 
@@ -172,26 +177,13 @@ class Channel(ChannelEnd):
         self.id = secrets.token_urlsafe(24)
         self.expired = False
         self.posting = asyncio.Lock()  # one request at a time hands in messages
-        self.room = asyncio.Event()  # there is some, or there will never be any
-        self.room.set()
         self.over = asyncio.Event()  # it has ended
         self._forget = forget
-        self._receiver = 0  # number of the request that waits for frames; a later one replaces it
         self._requests = 0  # under way
-        self._last_request = self._loop.time()  # when it ended
         self._decoder: FrameDecoder | None = None  # a new one at first, and after an error
-        self._idle = self._loop.call_later(limits.idle, self._expire)
+        self.start_timer(limits.idle, self._expire)
 
     # What the owner asks for
-
-    def pause_reading(self) -> None:
-        """Take in nothing more; what the client posts has to wait."""
-        if not self.ended:
-            self.room.clear()
-
-    def resume_reading(self) -> None:
-        """Take in what is posted again."""
-        self.room.set()
 
     def say_goodbye(self) -> None:
         """Let the client fetch what is left, and acknowledge it."""
@@ -210,21 +202,24 @@ class Channel(ChannelEnd):
     @property
     def is_open(self) -> bool:
         """Whether the node takes what comes."""
-        return self.state is LinkState.OPEN
+        return self.state is ConnectionState.OPEN
 
     @property
     def ended(self) -> bool:
         """Whether nothing can be fetched any more, either."""
-        return self.state is LinkState.CLOSED
+        return self.state is ConnectionState.CLOSED
 
     def begin(self) -> None:
         """Note that the client is there."""
         self._requests += 1
+        if self.is_open:
+            self.stop_timer()
 
     def done(self) -> None:
-        """Note that a request has been answered."""
+        """Note that a request has been answered; without another one, the channel ends."""
         self._requests -= 1
-        self._last_request = self._loop.time()
+        if self.is_open and not self._requests:
+            self.start_timer(self._limits.idle, self._expire)
 
     async def decode(self, body: bytes) -> list[Message]:
         """The messages in the body of a request, all of them or a DecodeError.
@@ -254,17 +249,17 @@ class Channel(ChannelEnd):
 
     async def wait_for_frames(self, seconds: float, *, only_messages: bool = False) -> bool:
         """Wait until there is something to give out; False when another request asks for it now."""
-        self._receiver = mine = self._receiver + 1
+        out = self._out
         self._news.set()  # whoever waited has to leave
-        self._news = asyncio.Event()
-        try:
+        self._news = mine = asyncio.Event()
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._receiver == mine and not self.ended and not self._has(only_messages):
-                    self._news.clear()
-                    await self._news.wait()
-        except TimeoutError:
-            pass
-        return self._receiver == mine
+                while not (out.messages if only_messages else out.size) and not self.ended:
+                    mine.clear()
+                    await mine.wait()
+                    if self._news is not mine:
+                        break
+        return self._news is mine
 
     def take(self, limit: int) -> list[Frame]:
         """Give out the next frames, or none if there are none."""
@@ -277,7 +272,7 @@ class Channel(ChannelEnd):
         messages = self._out.settle(number)
         if messages and not self.ended:
             self.owner.sent(messages)
-        if self.state is LinkState.CLOSING:
+        if self.state is ConnectionState.CLOSING:
             self._loop.call_soon(self._end_if_done)
 
     def go_back_to(self, number: int) -> bool:
@@ -296,15 +291,11 @@ class Channel(ChannelEnd):
 
     def on_end(self) -> None:
         """Tell the requests that wait."""
-        self._idle.cancel()
         self.room.set()
         self.over.set()
         self._news.set()
 
     # Inside
-
-    def _has(self, only_messages: bool) -> bool:
-        return bool(self._out.messages if only_messages else self._out.size)
 
     def _end_if_done(self) -> None:
         if self._out.done and not self.ended:
@@ -312,12 +303,7 @@ class Channel(ChannelEnd):
             self.end(None, "closed")
 
     def _expire(self) -> None:
-        """End what nobody asks for; look again later if somebody did."""
-        latest = self._loop.time() if self._requests else self._last_request
-        left = latest + self._limits.idle - self._loop.time()
-        if left > 0:
-            self._idle = self._loop.call_later(left, self._expire)
-        else:
-            self.expired = True
-            seconds = self._limits.idle
-            self.end(Reason.TRANSPORT_DOWN, f"the client asked for nothing for {seconds:g} s")
+        """End what nobody asks for."""
+        self.expired = True
+        seconds = self._limits.idle
+        self.end(Reason.TRANSPORT_DOWN, f"the client asked for nothing for {seconds:g} s")

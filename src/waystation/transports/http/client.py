@@ -16,40 +16,33 @@ import msgspec
 
 from waystation.core.outcome import Reason
 from waystation.net.backoff import Backoff
-from waystation.net.connection import Connection, ConnectionLimits, Failure
+from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
 from waystation.net.dialer import dial as dial_place
 from waystation.net.dialer import within
 from waystation.net.place import parse_place
-from waystation.net.tls import Tls
 from waystation.transports.http.channel import ChannelEnd
-from waystation.transports.http.transport import HttpLimits, OpenedChannel
-from waystation.transports.link import LinkState
+from waystation.transports.http.transport import Http, OpenedChannel
 from waystation.transports.transport import LinkOwner
 
 OCTETS: Final = (("content-type", "application/octet-stream"),)
 ACCEPT: Final = (("accept", "application/octet-stream"),)
 
 
-async def dial(
-    places: Sequence[str], owner: LinkOwner, tls: Tls | None, limits: HttpLimits
-) -> HttpLink:
+async def dial(transport: Http, places: Sequence[str], owner: LinkOwner) -> HttpLink:
     """A link to the first place that opens a channel; an OSError says why there is none."""
     for place in places:
         parse_place(place)
     errors: list[str] = []
     for place in places:
-        requests = Requests(place, tls, limits)
+        requests = Requests(transport, place)
         try:
-            async with within(limits.dial / len(places), [place]):
+            async with within(transport.limits.dial / len(places), [place]):
                 return HttpLink(owner, requests, await _open_channel(requests))
-        except TimeoutError as error:
-            errors.append(str(error))
-        except (OSError, ValueError) as error:
-            errors.append(f"{place}: {error}")
-        except BaseException:
+        except BaseException as error:
             requests.drop()
-            raise
-        requests.drop()
+            if not isinstance(error, OSError | ValueError):
+                raise
+            errors.append(str(error) if isinstance(error, TimeoutError) else f"{place}: {error}")
     raise ConnectionError("; ".join(errors) or "there is no place to connect to")
 
 
@@ -83,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True):
 class _RequestConnection(Connection):
     """A connection to a listener, for one request after the other."""
 
-    __slots__ = ("_answer", "_body", "_head", "_http", "_limit", "_size")
+    __slots__ = ("_answer", "_body", "_head", "_http", "_limit")
 
     def __init__(self, limits: ConnectionLimits, limit: int) -> None:
         super().__init__(limits)
@@ -91,8 +84,7 @@ class _RequestConnection(Connection):
         self._http = h11.Connection(h11.CLIENT)
         self._answer: asyncio.Future[Answer] | None = None  # that the request waits for
         self._head: h11.Response | None = None
-        self._body: list[bytes] = []
-        self._size = 0
+        self._body = bytearray()
 
     async def request(
         self, method: str, target: str, headers: list[tuple[str, str]], body: bytes
@@ -138,11 +130,10 @@ class _RequestConnection(Connection):
             if isinstance(event, h11.Response):
                 self._head = event
             elif isinstance(event, h11.Data):
-                self._size += len(event.data)
-                if self._size > self._limit:
+                self._body += event.data
+                if len(self._body) > self._limit:
                     self.fail(Reason.TOO_LARGE, "the answer is too large")
                     return
-                self._body.append(bytes(event.data))
             elif isinstance(event, h11.EndOfMessage):
                 self._complete()
                 return
@@ -151,9 +142,9 @@ class _RequestConnection(Connection):
         head, http = self._head, self._http
         assert head is not None
         assert self._answer is not None
-        answer = Answer(head.status_code, dict(head.headers), b"".join(self._body))
+        answer = Answer(head.status_code, dict(head.headers), bytes(self._body))
         self._answer.set_result(answer)
-        self._body, self._size = [], 0
+        self._body.clear()
         if http.our_state is http.their_state is h11.DONE and not http.trailing_data[0]:
             http.start_next_cycle()
         else:
@@ -163,15 +154,10 @@ class _RequestConnection(Connection):
 class Requests:
     """Requests to one place, in order; connects again when the connection ended between two."""
 
-    def __init__(self, place: str, tls: Tls | None, limits: HttpLimits) -> None:
+    def __init__(self, transport: Http, place: str) -> None:
         self.place = place
-        self.limits = limits
-        self._tls = tls
+        self.transport = transport
         self._connection: _RequestConnection | None = None
-
-    def sibling(self) -> Requests:
-        """Requests to the same place, over a connection of their own."""
-        return Requests(self.place, self._tls, self.limits)
 
     async def request(
         self,
@@ -194,13 +180,13 @@ class Requests:
             self._connection.abort()
 
     async def _connect(self) -> _RequestConnection:
-        limits = self.limits
+        limits = self.transport.limits
         silent = msgspec.structs.replace(limits.of_connections(), first_byte=None)  # until it asks
         return await dial_place(
             lambda _: _RequestConnection(silent, limits.post),
             [self.place],
             timeout=limits.dial,
-            tls=self._tls,
+            tls=self.transport.tls,
             handshake=limits.greeting,
         )
 
@@ -217,33 +203,22 @@ class HttpLink(ChannelEnd):
     """A channel at a listener, as the side that opened it sees it."""
 
     def __init__(self, owner: LinkOwner, requests: Requests, channel: OpenedChannel) -> None:
-        limits = requests.limits
+        limits = requests.transport.limits
         super().__init__(owner, requests.place, limits, keep=0)
         self._frame_limit = min(limits.frame, channel.frame)
         self._theirs = channel
         self._path = f"/channels/{channel.id}"
         self._posts = requests
-        self._polls = requests.sibling()
+        self._polls = Requests(requests.transport, requests.place)
         self._decoder = self._fresh_decoder()
         self._last = 0  # the number of the last frame that came
-        self._reads = asyncio.Event()  # the owner takes messages
-        self._reads.set()
         self._tasks: list[asyncio.Task[None]] = []
         self.hand_over()
         owner.answered()
-        if self.state is not LinkState.CLOSED:
-            self._start("post", self._post_all)
-            self._start("poll", self._poll_all)
-
-    # What the owner asks for
-
-    def pause_reading(self) -> None:
-        """Ask for nothing more; the other end then holds its senders back."""
-        self._reads.clear()
-
-    def resume_reading(self) -> None:
-        """Ask again."""
-        self._reads.set()
+        if self.state is not ConnectionState.CLOSED:
+            for work in (self._post_all, self._poll_all):
+                name = f"waystation http {self.place}"
+                self._tasks.append(self._loop.create_task(self._run(work), name=name))
 
     def say_goodbye(self) -> None:
         """Post what is left, and then end the channel."""
@@ -262,7 +237,7 @@ class HttpLink(ChannelEnd):
                 if messages:
                     self.owner.sent(messages)
                 self.note_room(self._out.size)
-            if self.state is LinkState.CLOSING:
+            if self.state is ConnectionState.CLOSING:
                 await self._posts.request("DELETE", f"{self._path}?after={self._last}")
                 self.owner.sent()
                 raise _EndError(None, "closed")
@@ -291,7 +266,7 @@ class HttpLink(ChannelEnd):
             messages = self._decoder.feed(answer.body)
             error = self._decoder.error
             await self._until_read()
-            if self.state is not LinkState.OPEN:
+            if self.state is not ConnectionState.OPEN:
                 return
             self.owner.received(messages)
             if error is not None or self._decoder.unfinished:
@@ -304,18 +279,14 @@ class HttpLink(ChannelEnd):
 
     async def _until_read(self) -> None:
         """Wait until the owner takes messages, and let the channel live meanwhile."""
-        while not self._reads.is_set():
+        while not self.room.is_set():
             try:
                 async with asyncio.timeout(max(1.0, self._theirs.idle) / 3):
-                    await self._reads.wait()
+                    await self.room.wait()
             except TimeoutError:
                 await self._ask("limit=0")
 
     # Ending
-
-    def _start(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        task = self._loop.create_task(self._run(work), name=f"waystation http {name} {self.place}")
-        self._tasks.append(task)
 
     async def _run(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

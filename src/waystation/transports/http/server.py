@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import msgspec
@@ -31,10 +31,9 @@ from waystation.errors import DecodeError
 from waystation.net.asgi import HttpConnection, HttpServer, Receive, Scope, Send
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place, place_of
-from waystation.net.tls import Tls
 from waystation.transports.http.channel import Channel, Frame
 from waystation.transports.http.json_messages import read_messages, write_frames
-from waystation.transports.http.transport import HttpCounts, HttpLimits, OpenedChannel
+from waystation.transports.http.transport import Http, OpenedChannel
 from waystation.transports.transport import LinkOwner
 
 OCTETS: Final = "application/octet-stream"
@@ -61,40 +60,13 @@ _log = logging.getLogger("waystation.http")
 
 
 async def listen(
-    place: str,
-    accept: Callable[[], LinkOwner | None],
-    tls: Tls | None,
-    limits: HttpLimits,
-    counts: HttpCounts,
-    hosts: Sequence[str],
+    transport: Http, place: str, accept: Callable[[], LinkOwner | None]
 ) -> HttpListener:
     """Open a listener."""
-    names = HostNames(parse_place(place)[0], [host_name(), *hosts])
-    channels = Channels(accept, limits, counts, names)
-    server = HttpServer(
-        channels,
-        limits=limits.of_servers(),
-        connection_limits=limits.of_connections(),
-        keep=limits.keep,
-        tls=tls,
-        log=_log,
-        refused=counts.refused_connections,
-    )
-    await server.start(place)
-    return HttpListener(server, channels)
-
-
-class HttpListener:
-    """A listening socket, and the channels of those who connected."""
-
-    def __init__(self, server: HttpServer, channels: Channels) -> None:
-        self.place = server.place
-        self.server = server
-        self._channels = channels
-
-    async def close(self) -> None:
-        """Open no more channels; the socket stays for those that are open, until the last ends."""
-        self._channels.close(self.server.stop)
+    names = HostNames(parse_place(place)[0], [host_name(), *transport.hosts])
+    listener = HttpListener(transport, names, accept)
+    await listener.server.start(place)
+    return listener
 
 
 class _Problem(Exception):  # noqa: N818 - an answer that is told by raising it
@@ -106,23 +78,28 @@ class _Problem(Exception):  # noqa: N818 - an answer that is told by raising it
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-class Channels:
-    """The channels of one listener, and the requests to them: an ASGI application."""
+class HttpListener:
+    """A listening socket, its channels, and the requests to them: an ASGI application."""
 
     def __init__(
-        self,
-        accept: Callable[[], LinkOwner | None],
-        limits: HttpLimits,
-        counts: HttpCounts,
-        names: HostNames,
+        self, transport: Http, names: HostNames, accept: Callable[[], LinkOwner | None]
     ) -> None:
-        self.counts = counts
+        limits = self._limits = transport.limits
+        self.counts = transport.counts
+        self.server = HttpServer(
+            self,
+            limits=limits.of_servers(),
+            connection_limits=limits.of_connections(),
+            keep=limits.keep,
+            tls=transport.tls,
+            log=_log,
+            refused=self.counts.refused_connections,
+        )
         self._accept = accept
-        self._limits = limits
         self._names = names
         self._open: dict[str, Channel] = {}
         self._gone: dict[str, tuple[Reason | None, str]] = {}
-        self._when_empty: Callable[[], None] | None = None
+        self._closing = False
         self._app = Starlette(
             routes=[
                 Route("/", _help),
@@ -137,11 +114,16 @@ class Channels:
         refusal = self._refusal(Headers(scope=scope))
         await (refusal or self._app)(scope, receive, send)
 
-    def close(self, when_empty: Callable[[], None]) -> None:
-        """Open no more; `when_empty` is called when the last one has ended."""
-        self._when_empty = when_empty
+    @property
+    def place(self) -> str:
+        """Where it listens, with the port that was chosen if any would do."""
+        return self.server.place
+
+    async def close(self) -> None:
+        """Open no more channels; the socket stays for those that are open, until the last ends."""
+        self._closing = True
         if not self._open:
-            when_empty()
+            self.server.stop()
 
     def _refusal(self, headers: Headers) -> Response | None:
         """Refuse pages of other sites: a browser would let them use a node on its machine.
@@ -161,7 +143,7 @@ class Channels:
 
     async def _opened(self, request: Request) -> Response:
         owner = None
-        if self._when_empty is None and len(self._open) < self._limits.channels:
+        if not self._closing and len(self._open) < self._limits.channels:
             owner = self._accept()
         if owner is None:
             self.counts.refused += 1
@@ -252,16 +234,15 @@ class Channels:
 
     async def _wait_for_room(self, channel: Channel) -> None:
         """Until it is this request's turn and the node has room; then `posting` is held."""
-        held = False
         try:
             async with asyncio.timeout(self._limits.hold):
-                held = await channel.posting.acquire()
-                await channel.room.wait()
-        except BaseException as error:
-            if held:
-                channel.posting.release()
-            if not isinstance(error, TimeoutError):
-                raise
+                await channel.posting.acquire()
+                try:
+                    await channel.room.wait()
+                except BaseException:
+                    channel.posting.release()
+                    raise
+        except TimeoutError:
             self.counts.held_back += 1
             raise _Problem(429, "the node has no room for this; retry", retry_after="1") from None
 
@@ -330,8 +311,8 @@ class Channels:
             del self._gone[next(iter(self._gone))]
         self._gone[channel.id] = (reason, detail)
         self.counts.expired += channel.expired
-        if self._when_empty is not None and not self._open:
-            self._when_empty()
+        if self._closing and not self._open:
+            self.server.stop()
 
     def _gone_answer(self, id: str) -> Response:
         reason, detail = self._gone.get(id, (Reason.TRANSPORT_DOWN, "gone"))

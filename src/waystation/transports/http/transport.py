@@ -113,21 +113,19 @@ class Http:
     ) -> None:
         self.limits = limits or HttpLimits()
         self.counts = HttpCounts()
-        self._hosts = hosts
-        self._tls = tls
+        self.hosts = hosts
+        self.tls = tls
         self._server: Any = _load("server")
         self._client: Any = _load("client")
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Listen; port 0 takes a free one."""
-        listener: Listener = await self._server.listen(
-            place, accept, self._tls, self.limits, self.counts, self._hosts
-        )
+        listener: Listener = await self._server.listen(self, place, accept)
         return listener
 
     async def dial(self, places: Sequence[str], owner: LinkOwner) -> Link:
         """Open a channel at the first of these places that gives one."""
-        link: Link = await self._client.dial(places, owner, self._tls, self.limits)
+        link: Link = await self._client.dial(self, places, owner)
         return link
 
 

@@ -20,7 +20,7 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.message import Message, check_message_id
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
-from waystation.transports.mqtt.link import ForeignLink, LinkState, MqttLink, expiry_seconds
+from waystation.transports.mqtt.link import MqttLink, expiry_seconds
 from waystation.transports.transport import LinkOwner
 from waystation.wire import smrf
 from waystation.wire.joynr import (
@@ -166,16 +166,11 @@ def message_of(frame: smrf.SmrfMessage, headers: JoynrHeaders, onward: Route) ->
     return Message(onward, route_of(frame.sender), frame.body, id_of(headers.id), frame.ttl)
 
 
-class JoynrLink(ForeignLink):
+class JoynrLink(MqttLink):
     """A link to a joynr node: known by its topic, and by the participants that speak from there."""
 
     def __init__(
-        self,
-        hub: Mqtt,
-        owner: LinkOwner,
-        inbox: str,
-        peer: str,
-        learn: Callable[[str, JoynrLink], None],
+        self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str, learn: Callable[..., None]
     ) -> None:
         super().__init__(hub, owner, inbox, peer)
         self._topic = unicast_topic(peer)
@@ -183,22 +178,22 @@ class JoynrLink(ForeignLink):
 
     def heard(self, message: Message, size: int) -> None:
         """Take a message that came from there."""
-        if self.state is LinkState.OPEN:
-            self._take((message.arrived(self._owner.address),), size)
+        if self.is_receiving:
+            self._take((message.arrived(self.owner.address),), size)
 
-    def _send(self, message: Message) -> Reason | None:
-        try:
-            frame, headers, recipient = encode_unicast(
-                message, self.inbox, best_effort=not self._qos
-            )
-        except LocalError as error:
-            return Reason.NO_ROUTE if error.rule == "AD-6" else Reason.MALFORMED
+    def publish(self, message: Message) -> Reason | None:
+        """Publish a message in joynr's frame."""
+        frame, headers, recipient = encode_unicast(message, self.inbox, best_effort=not self._qos)
         if len(frame) > self._hub.limits.frame:
             return Reason.TOO_LARGE
         self._learn(recipient, self)
-        properties = [(CUSTOM_PREFIX + name, value) for name, value in headers.custom.items()]
-        expiry = expiry_seconds(message.expiry)
-        return self._publish(self._topic, frame, expiry=expiry, properties=properties)
+        return self._publish(
+            self._topic,
+            frame,
+            self._message_acknowledged,
+            expiry=expiry_seconds(message.expiry),
+            properties=[(CUSTOM_PREFIX + name, value) for name, value in headers.custom.items()],
+        )
 
 
 class JoynrFormat:
@@ -220,10 +215,7 @@ class JoynrFormat:
         """Open a link to a joynr node, which is not asked."""
         if qos is not None:
             raise OSError(f"{topic}: with joynr's format the QoS is that of the transport")
-        link = JoynrLink(self._hub, owner, self._hub.topic, topic, self._learn)
-        self._hub.add(link)
-        link.open()
-        return link
+        return self._add(owner, self._hub.topic, topic)
 
     def forgot(self, link: MqttLink) -> None:
         """Forget the participants behind a link."""
@@ -256,7 +248,7 @@ class JoynrFormat:
     def take_other(self, packet: PublishPacket, topic: str) -> bool:
         """Take a frame on the topic below one of ours, where joynr publishes."""
         own = topic.removesuffix(_LOW)
-        if own == topic or not self._hub.is_inbox(own):
+        if own == topic or own not in self._hub.inboxes:
             return False
         self.take(packet, own)
         return True
@@ -267,11 +259,15 @@ class JoynrFormat:
             owner = self._hub.accept(topic)
             if owner is None:
                 return None
-            link = JoynrLink(self._hub, owner, topic, peer, self._learn)
-            self._hub.add(link)
+            link = self._add(owner, topic, peer)
             link.end_when_idle()
-            link.open()
         return link if isinstance(link, JoynrLink) else None
+
+    def _add(self, owner: LinkOwner, inbox: str, peer: str) -> JoynrLink:
+        link = JoynrLink(self._hub, owner, inbox, peer, self._learn)
+        self._hub.add(link)
+        link.open()
+        return link
 
     def _learn(self, participant: str, link: JoynrLink) -> None:
         if self._participants.get(participant) is not link:

@@ -14,7 +14,7 @@ import secrets
 from collections import Counter, deque
 from enum import IntEnum
 from struct import Struct as Layout
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from mqtt5 import PubAckReasonCode, PublishPacket, QoS, Will
 
@@ -22,9 +22,10 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
+from waystation.mqtt.client import OnAck
 from waystation.mqtt.packets import REFUSED, words_of
-from waystation.transports.link import why_unsendable
-from waystation.transports.mqtt.link import ForeignLink, LinkState, MqttLink, expiry_seconds
+from waystation.net.connection import ConnectionState
+from waystation.transports.mqtt.link import MqttLink, expiry_seconds
 from waystation.transports.transport import LinkOwner
 from waystation.wire.joynr import unicast_topic
 from waystation.wire.ockam import (
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 MAGIC: Final = b"way1"
 _HEAD: Final = Layout(">4sB8sQQ")
 _GONE: Final = "/gone"  # behind a node's topic: where its will is published
+_Numbered: TypeAlias = "tuple[Kind, bytes, int | None, OnAck]"
+"""A publication of a link, its payload and expiry, and who is told what became of it."""
 
 
 class Kind(IntEnum):
@@ -78,23 +81,34 @@ def read_label(data: bytes | None) -> tuple[int, bytes, int, int] | None:
     return kind, tag, number, taken
 
 
-def _decoder(hub: Mqtt, owner: LinkOwner) -> FrameDecoder:
-    decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
-    decoder.feed(PREFACE)
-    return decoder
+class PlainLink(MqttLink):
+    """A link to a peer that publishes Ockam's frames and has a response topic, and no more."""
+
+    def __init__(
+        self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str, *, qos: int | None = None
+    ) -> None:
+        super().__init__(hub, owner, inbox, peer, qos=qos)
+        self._decoder = FrameDecoder(limit=hub.limits.frame, via=owner.address)
+        self._decoder.feed(PREFACE)
+
+    def take_frame(self, payload: bytes) -> None:
+        """Take a publication of the peer, which must hold whole frames."""
+        decoder = self._decoder
+        self._take(decoder.feed(payload), len(payload))
+        if (error := decoder.error) is not None:
+            reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
+            self._end_when_handed_in(reason, str(error))
+        elif decoder.unfinished:
+            self._end_when_handed_in(Reason.MALFORMED, "a publication holds half a frame")
+
+    def publish(self, message: Message) -> Reason | None:
+        """Publish a message in a frame."""
+        frame = encode_departure(message, limit=self._hub.limits.frame)
+        expiry = expiry_seconds(message.expiry)
+        return self._publish(self.place, frame, self._message_acknowledged, expiry=expiry)
 
 
-def _problem(decoder: FrameDecoder) -> tuple[Reason, str] | None:
-    """What is wrong with the last publication, which must have been whole frames."""
-    error = decoder.error
-    if error is not None:
-        return Reason.TOO_LARGE if error.too_large else Reason.MALFORMED, str(error)
-    if decoder.unfinished:
-        return Reason.MALFORMED, "a publication holds half a frame"
-    return None
-
-
-class OckamLink(MqttLink):
+class OckamLink(PlainLink):
     """A link to another node of ours: one frame to a publication, within a window."""
 
     def __init__(
@@ -112,12 +126,9 @@ class OckamLink(MqttLink):
         self.key = (peer, tag)
         self.incarnation = incarnation  # of the peer's connection to the broker
         self._tag = tag
-        self._answer: asyncio.Future[None] | None = None  # of the peer, to our OPEN
-        self._decoder = _decoder(hub, owner)
+        self._answer: asyncio.Future[None] = self._loop.create_future()  # of the peer, to our OPEN
         self._number = 0  # of our last publication
-        self._waiting: deque[tuple[Kind, bytes, int | None, bool]] = (
-            deque()
-        )  # until there is room in the window
+        self._waiting: deque[_Numbered] = deque()  # until there is room in the window
         self._ahead: deque[int] = deque()  # sizes of what the peer has not taken yet
         self._ahead_bytes = 0
         self._since_asked = self._bytes_since_asked = 0
@@ -129,22 +140,19 @@ class OckamLink(MqttLink):
 
     async def ask(self, incarnation: bytes) -> None:
         """Ask the peer for the link and wait for its answer."""
-        self.state = LinkState.OPENING
-        self._answer = self._loop.create_future()
+        self.state = ConnectionState.GREETING
         self.say(Kind.OPEN, incarnation)
         await self._answer
 
     def end(self, reason: Reason | None, detail: str) -> None:
         """End the link; if the peer has not answered, only who asked is told."""
-        if self.state is not LinkState.OPENING:
+        if self.state is not ConnectionState.GREETING:
             super().end(reason, detail)
-            return
-        self.state = LinkState.ENDED
-        if self._answer is not None and not self._answer.done():
+        elif not self._answer.done():
             self._answer.set_exception(ConnectionRefusedError(f"{self.place}: {detail}"))
 
     def _open_acknowledged(self, code: PubAckReasonCode) -> None:
-        if self.state is LinkState.OPENING:
+        if self.state is ConnectionState.GREETING:
             if code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS:
                 self.end(Reason.TRANSPORT_DOWN, "this topic has no subscriber")
             elif int(code) >= REFUSED:
@@ -155,28 +163,26 @@ class OckamLink(MqttLink):
     def send_control(self, payload: bytes) -> None:
         """Publish a payload for the peer's session, in order with the messages."""
         frame = encode_control(payload) if payload else HEARTBEAT_FRAME
-        self._give(Kind.MESSAGE, frame, None, is_message=False)
+        self._give(Kind.MESSAGE, frame, None, self._acknowledged)
 
-    def close(self) -> None:
-        """Say goodbye behind what was taken, and end."""
-        if self.state is LinkState.OPEN:
-            self._give(Kind.CLOSE, b"", None, is_message=False)
-        super().close()
+    def say_goodbye(self) -> None:
+        """Say so behind what was taken."""
+        self._give(Kind.CLOSE, b"", None, self._acknowledged)
+        super().say_goodbye()
 
     def abort(self) -> None:
         """End at once, and tell the peer."""
-        if self.state is not LinkState.ENDED:
+        if self.state is not ConnectionState.CLOSED:
             self.say(Kind.UNKNOWN)
         super().abort()
 
-    def _send(self, message: Message) -> Reason | None:
-        try:
-            frame = encode_departure(message, limit=self._hub.limits.frame)
-        except LocalError as error:
-            return why_unsendable(error)
+    def publish(self, message: Message) -> Reason | None:
+        """Publish a message in a frame, within the window."""
+        frame = encode_departure(message, limit=self._hub.limits.frame)
         if not self._connection.fits(len(frame) + len(self.place)):
             return Reason.TOO_LARGE
-        self._give(Kind.MESSAGE, frame, expiry_seconds(message.expiry), is_message=True)
+        expiry = expiry_seconds(message.expiry)
+        self._give(Kind.MESSAGE, frame, expiry, self._message_acknowledged)
         return None
 
     # What the transport tells
@@ -196,15 +202,15 @@ class OckamLink(MqttLink):
         """Take what the peer published for this link."""
         self._note_taken(taken)
         if kind in (Kind.MESSAGE, Kind.ASKING, Kind.CLOSE):
-            if self._is_new(number) and self.state is LinkState.OPEN:
+            if self._is_new(number) and self.is_receiving:
                 self._take_numbered(kind, payload)
         elif kind == Kind.UNKNOWN:
-            if self.state is not LinkState.OPENING:
+            if self.state is not ConnectionState.GREETING:
                 self.end(Reason.TRANSPORT_DOWN, "the peer does not know this link any more")
-        elif self.state is LinkState.OPENING and self._answer is not None:
+        elif self.state is ConnectionState.GREETING and not self._answer.done():
             if kind == Kind.REFUSED:
                 self.end(Reason.REFUSED, "the peer takes no links")
-            elif kind == Kind.OPENED and not self._answer.done():
+            elif kind == Kind.OPENED:
                 self.incarnation = payload
                 self._answer.set_result(None)
                 self.open()
@@ -224,16 +230,15 @@ class OckamLink(MqttLink):
         if kind == Kind.CLOSE:
             self._end_when_handed_in(None, "closed by the peer")
             return
-        self._take(self._decoder.feed(payload), len(payload))
+        self.take_frame(payload)
         self._asked |= kind == Kind.ASKING
-        if (problem := _problem(self._decoder)) is not None:
+        if self._ending is not None:
             self.say(Kind.UNKNOWN)
-            self._end_when_handed_in(*problem)
 
     def _hand_in(self) -> None:
         super()._hand_in()
         self._taken = self._received
-        if self._asked and self._reading and self.state is LinkState.OPEN:
+        if self._asked and self._reading and self.is_receiving:
             self._asked = False
             self.say(Kind.TAKEN)
 
@@ -247,18 +252,14 @@ class OckamLink(MqttLink):
     def _has_unsent(self) -> bool:
         return bool(self._waiting) or super()._has_unsent()
 
-    def _give(self, kind: Kind, payload: bytes, expiry: int | None, *, is_message: bool) -> None:
+    def _give(self, *numbered: *_Numbered) -> None:
         if self._waiting or not self._has_room():
-            self._waiting.append((kind, payload, expiry, is_message))
+            self._waiting.append(numbered)
         else:
-            self._number_and_publish(kind, payload, expiry, is_message)
+            self._number_and_publish(*numbered)
 
     def _number_and_publish(
-        self,
-        kind: Kind,
-        payload: bytes,
-        expiry: int | None,
-        is_message: bool,
+        self, kind: Kind, payload: bytes, expiry: int | None, on_ack: OnAck
     ) -> None:
         size = len(payload)
         self._number += 1
@@ -273,9 +274,7 @@ class OckamLink(MqttLink):
             kind = Kind.ASKING
             self._since_asked = self._bytes_since_asked = 0
         label = write_label(kind, self._tag, self._number, self._taken)
-        reason = self._publish(
-            self.place, payload, expiry=expiry, correlation=label, is_message=is_message
-        )
+        reason = self._publish(self.place, payload, on_ack, expiry=expiry, correlation=label)
         if reason is not None and reason is not Reason.TRANSPORT_DOWN:  # of that it is told anyway
             self.abort()
 
@@ -290,29 +289,6 @@ class OckamLink(MqttLink):
         while self._waiting and self._has_room():
             self._number_and_publish(*self._waiting.popleft())
         self.relax()
-
-
-class PlainLink(ForeignLink):
-    """A link to a peer that publishes Ockam's frames and has a response topic, and no more."""
-
-    def __init__(self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str) -> None:
-        super().__init__(hub, owner, inbox, peer)
-        self._decoder = _decoder(hub, owner)
-        self.end_when_idle()
-
-    def heard(self, payload: bytes) -> None:
-        """Take a frame that the peer published."""
-        if self.state is LinkState.OPEN:
-            self._take(self._decoder.feed(payload), len(payload))
-            if (problem := _problem(self._decoder)) is not None:
-                self._end_when_handed_in(*problem)
-
-    def _send(self, message: Message) -> Reason | None:
-        try:
-            frame = encode_departure(message, limit=self._hub.limits.frame)
-        except LocalError as error:
-            return why_unsendable(error)
-        return self._publish(self.place, frame, expiry=expiry_seconds(message.expiry))
 
 
 class OckamFormat:
@@ -340,7 +316,7 @@ class OckamFormat:
         try:
             await link.ask(self._incarnation)
         except BaseException:
-            link.state = LinkState.ENDED
+            link.state = ConnectionState.CLOSED
             hub.forget(link)
             raise
         return link
@@ -422,9 +398,10 @@ class OckamFormat:
                 return
             link = PlainLink(self._hub, owner, topic, peer)
             self._add(link)
+            link.end_when_idle()
             link.open()
-        if isinstance(link, PlainLink):
-            link.heard(payload)
+        if isinstance(link, PlainLink) and link.is_receiving:
+            link.take_frame(payload)
 
     # Broadcasts
 

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import ClassVar, Final, Literal
 
-from mqtt5 import PublishPacket, SubAckReasonCode, Will
+from mqtt5 import PublishPacket, Will
 
 from waystation.core.message import NO_ID, Message
 from waystation.core.multicast import MulticastId, is_multicast_id
@@ -126,12 +127,11 @@ class Mqtt:
         self._format = JoynrFormat(self) if format == "joynr" else OckamFormat(self)
         self._users: set[object] = set()  # while there are any, there is a connection
         self._listeners: dict[str, MqttListener] = {}  # by topic
-        self._inboxes: set[str] = set()  # topics of ours
+        self.inboxes: set[str] = set()  # topics of ours
         self._unsettled: dict[MqttLink, None] = {}  # in this turn
         self._received: Received | None = None
-        self._recent: set[tuple[str, str]] = set()  # broadcasts
-        self._order: deque[tuple[str, str]] = deque()  # of those, the oldest first
-        self._known_ids: dict[str, str] = {}  # multicast ids by topic, "" if it is not one
+        self._recent: OrderedDict[tuple[str, str], None] = OrderedDict()  # broadcasts
+        self._id_of = lru_cache(_RECENT)(partial(_multicast_id, prefix))
 
     @property
     def in_use(self) -> bool:
@@ -171,35 +171,24 @@ class Mqtt:
             attempt = object()
             self._use(attempt)
             try:
+                topic, qos = _topic_and_qos(place)
+                unicast_topic(topic)
                 async with within(self.limits.dial, [place]):
-                    return await self._open(place, owner)
-            except OSError as error:
+                    await self._subscribed(self.topic)
+                    return await self._format.open(topic, qos, owner)
+            except (OSError, LocalError) as error:
                 errors.append(str(error))
             finally:
                 self._leave(attempt)
         raise ConnectionError("; ".join(errors) or "no topic to connect to")
 
-    async def _open(self, place: str, owner: LinkOwner) -> Link:
-        topic, qos = _topic_and_qos(place)
-        try:
-            unicast_topic(topic)
-        except LocalError as error:
-            raise OSError(str(error)) from None
-        await self._subscribed(self.topic)
-        return await self._format.open(topic, qos, owner)
-
     async def _subscribed(self, topic: str) -> None:
         """Wait until messages for a topic of ours arrive."""
         await self.client.ready()
-        self._inboxes.add(topic)
-        answer: asyncio.Future[SubAckReasonCode] = asyncio.get_running_loop().create_future()
-
-        def hear(code: SubAckReasonCode) -> None:
-            if not answer.done():
-                answer.set_result(code)
-
-        self.client.subscribe(self._format.inbox_filter(topic), self.qos, answer=hear)
-        code = await answer
+        self.inboxes.add(topic)
+        filter = self._format.inbox_filter(topic)
+        self.client.subscribe(filter, self.qos)
+        code = await self.client.subscriptions.answer(filter)
         if int(code) >= REFUSED:
             raise ConnectionRefusedError(f"the broker refused the topic {topic}: {words_of(code)}")
 
@@ -255,7 +244,7 @@ class Mqtt:
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
         """Take publications: for links, or broadcasts."""
-        inboxes, take = self._inboxes, self._format.take
+        inboxes, take = self.inboxes, self._format.take
         for packet in packets:
             topic = packet.topic
             if topic in inboxes:
@@ -276,10 +265,6 @@ class Mqtt:
             link.relax()
 
     # What links ask for
-
-    def is_inbox(self, topic: str) -> bool:
-        """Whether a topic is one of ours."""
-        return topic in self._inboxes
 
     def accept(self, topic: str) -> LinkOwner | None:
         """The owner of a new link on a topic of ours; None to refuse it."""
@@ -319,9 +304,7 @@ class Mqtt:
     # Broadcasts that arrive
 
     def _take_broadcast(self, topic: str, payload: bytes) -> None:
-        id = self._known_ids.get(topic)
-        if id is None:
-            id = self._id_of(topic)
+        id = self._id_of(topic)
         if not id or self._received is None:
             return
         message = self._format.decode_broadcast(id, payload)
@@ -335,21 +318,16 @@ class Mqtt:
     def _is_new(self, broadcast: tuple[str, str]) -> bool:
         if broadcast in self._recent:
             return False
-        self._recent.add(broadcast)
-        self._order.append(broadcast)
-        if len(self._order) > _RECENT:
-            self._recent.discard(self._order.popleft())
+        self._recent[broadcast] = None
+        if len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
         return True
 
-    def _id_of(self, topic: str) -> str:
-        """The multicast id that a topic stands for; "" if it is not one."""
-        id = topic.removeprefix(self._prefix) if topic.startswith(self._prefix) else ""
-        if not is_multicast_id(id):
-            id = ""
-        if len(self._known_ids) >= _RECENT:
-            self._known_ids.clear()
-        self._known_ids[topic] = id
-        return id
+
+def _multicast_id(prefix: str, topic: str) -> str:
+    """The multicast id that a topic stands for; "" if it is not one."""
+    id = topic.removeprefix(prefix) if topic.startswith(prefix) else ""
+    return id if is_multicast_id(id) else ""
 
 
 def _topic_and_qos(place: str) -> tuple[str, int | None]:
