@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from tests.rule_errors import breaks
 from waystation.core.session import (
     ENDING,
-    FLOW_TRANSITIONS,
     LINKED,
     TRANSITIONS,
     Effect,
     Event,
     Flow,
-    FlowEffect,
-    FlowEvent,
     State,
     step,
 )
@@ -131,7 +128,7 @@ def test_every_state_is_reached_and_every_effect_is_used() -> None:
 
 
 def test_the_words_of_the_table_are_explained_once_each() -> None:
-    for words in (State, Event, Effect, Flow, FlowEvent, FlowEffect):
+    for words in (State, Event, Effect, Flow):
         assert len({member.value for member in words}) == len(words.__members__)
         assert all(member.value for member in words)
 
@@ -211,13 +208,3 @@ def test_a_session_that_is_asked_to_close_ends_with_its_link(events: list[Event]
         session.happens(E.LINK_LOST)
     assert session.state is S.ENDED
     assert session.done[F.FORGET] > 0
-
-
-# --- The two flows --------------------------------------------------------------------------------
-
-
-def test_each_flow_is_held_and_goes_on() -> None:
-    assert set(FLOW_TRANSITIONS) == set(product(Flow, FlowEvent))
-    for flow in Flow:
-        assert FLOW_TRANSITIONS[flow, FlowEvent.HOLD] == (Flow.HELD, (FlowEffect.STOP,))
-        assert FLOW_TRANSITIONS[flow, FlowEvent.GO] == (Flow.FREE, (FlowEffect.GO_ON,))

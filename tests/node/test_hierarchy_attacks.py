@@ -35,7 +35,7 @@ from waystation.core.record import SessionKind
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import Limits, Node, Queue, Wait
-from waystation.node import broadcasts as broadcasts_module
+from waystation.node.waiting import Waiting
 from waystation.testing import ManualClock
 from waystation.wire.hierarchy import (
     Announce,
@@ -769,7 +769,7 @@ async def test_a_broadcast_under_no_such_id_is_malformed_and_goes_to_nobody() ->
 async def test_a_leaf_that_subscribes_and_never_reads_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(broadcasts_module, "QUEUE_LIMIT", 10)
+    monkeypatch.setattr(Waiting, "QUEUE_LIMIT", 10)
     async with Node("hub", hub=True, limits=QUIET) as center:
         journal = Journal(center)
         listening = await center.listen("tcp://127.0.0.1:0")

@@ -64,7 +64,7 @@ async def test_routes_are_told_up_to_a_number_and_by_a_pattern() -> None:
             hub.put_route(RoutingEntry(name, Address(1, b"a:1"), local=False, expiry=expiry))
         seen = status.snapshot(Question(routes=3))
         assert (len(seen.routes), seen.routes_total) == (3, 2_000)
-        assert len(status.snapshot(Question(routes=10**9)).routes) == module.MOST_ROUTES
+        assert len(status.snapshot(Question(routes=10**9)).routes) == module.MOST
         assert status.snapshot(Question(routes=-1)).routes == []
         [one] = status.snapshot(Question(filter="truck-7")).routes
         assert (one.participant, one.address, one.expiry) == ("truck-7", "1#a:1", expiry)

@@ -16,7 +16,7 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.errors import LocalError, UndeliverableError
 from waystation.net.place import place_of
 from waystation.node import FAIL, Limits, Node, Queue, Wait
-from waystation.node import waiting as waiting_module
+from waystation.node.waiting import Waiting
 from waystation.testing import (
     DEADLINE,
     Gate,
@@ -50,7 +50,8 @@ def numbered(count: int) -> list[bytes]:
 
 def waiting_for(node: Node) -> dict[Any, int]:
     """Whom messages wait for, and how many of them."""
-    return dict(node._kernel.absent.numbers())
+    waited_for = node._kernel.waiting.waited_for
+    return {key: absent.waiting() for key, absent in waited_for.items()}
 
 
 # A name that nobody has
@@ -271,7 +272,7 @@ async def test_who_appears_with_a_small_inbox_gets_everything_in_order() -> None
 async def test_no_more_than_so_many_are_parked_for_one_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 3)
+    monkeypatch.setattr(Waiting, "QUEUE_LIMIT", 3)
     async with Node("garage") as node:
         journal = Recorder(node)
         verdicts = [await node.send("truck", payload, policy=KEEP) for payload in numbered(5)]
@@ -291,7 +292,7 @@ async def test_no_more_than_so_many_are_parked_for_one_name(
 
 @async_test
 async def test_those_who_gave_up_do_not_count_as_parked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 3)
+    monkeypatch.setattr(Waiting, "QUEUE_LIMIT", 3)
     async with Node("garage") as node:
         journal = Recorder(node)
         for _ in range(3):
@@ -406,7 +407,7 @@ async def test_what_a_peer_sent_to_nobody_waits_on_when_the_peer_is_gone() -> No
 async def test_a_peer_cannot_make_a_node_wait_for_names_without_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(waiting_module, "QUEUE_LIMIT", 100)
+    monkeypatch.setattr(Waiting, "QUEUE_LIMIT", 100)
     async with Node("garage", limits=Limits(heartbeat=0, appear=60)) as node:
         journal = Recorder(node)
         echo(node)

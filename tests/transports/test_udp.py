@@ -510,7 +510,7 @@ async def test_a_peer_that_is_silent_for_long_is_let_go() -> None:
 @runs_on_every_loop
 async def test_a_listener_that_is_closed_keeps_its_links_and_takes_no_others() -> None:
     async with hub() as (node, _, transport, place):
-        (listening,) = node._links._listeners
+        (listening,) = node.listening
         with raw_peer(place) as peer, raw_peer(place) as other:
             peer.send("echo", b"x", 1)
             await peer.hear()

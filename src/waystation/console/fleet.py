@@ -19,7 +19,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError, RemoteError, WaystationError
 from waystation.node import Node, Session
-from waystation.node.status import MOST_SESSIONS, STATUS, Question, Snapshot
+from waystation.node.status import MOST, STATUS, Question, Snapshot
 
 HISTORY: Final = 60
 """Number of polls remembered for the sparkline of a node's traffic."""
@@ -33,7 +33,7 @@ DRAWN_SESSIONS: Final = 200
 MAX_STATUS_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a status."""
 
-_POLL: Final = Question(routes=0, sessions=min(DRAWN_SESSIONS, MOST_SESSIONS))
+_POLL: Final = Question(routes=0, sessions=min(DRAWN_SESSIONS, MOST))
 _GOOD: Final = frozenset(str(outcome) for outcome in Outcome if outcome is not Outcome.DROPPED)
 
 

@@ -29,7 +29,7 @@ Rule 5. CLOSE_LINK and ABORT_LINK stand last: a link may end at once, and LINK_L
 Whether a link takes messages at the moment, and whether the peer's messages find room here, are
 not states of this table. Either can change in any state that has a link, also before the session
 opens, and the second outlives the link: together they would make four of each state. So each
-direction is a `Flow` with a table of its own.
+direction is a `Flow` of its own.
 """
 
 from __future__ import annotations
@@ -187,29 +187,3 @@ class Flow(Enum):
 
     FREE = "messages move as they come"
     HELD = "messages wait, in order"
-
-
-class FlowEvent(Enum):
-    """What happens to a flow."""
-
-    HOLD = "there is no room for more"
-    GO = "there is room again"
-
-
-class FlowEffect(Enum):
-    """What to do about it."""
-
-    STOP = "take no more: let senders wait, or stop reading"
-    GO_ON = "move what waits, then take more"
-
-
-FlowStep: TypeAlias = tuple[Flow, tuple[FlowEffect, ...]]
-
-FLOW_TRANSITIONS: Final[Mapping[tuple[Flow, FlowEvent], FlowStep]] = {
-    # Both may come twice: who asks for a pause may have two reasons, and a new link starts free
-    # while what the last one brought still waits.
-    (Flow.FREE, FlowEvent.HOLD): (Flow.HELD, (FlowEffect.STOP,)),
-    (Flow.HELD, FlowEvent.HOLD): (Flow.HELD, (FlowEffect.STOP,)),
-    (Flow.FREE, FlowEvent.GO): (Flow.FREE, (FlowEffect.GO_ON,)),
-    (Flow.HELD, FlowEvent.GO): (Flow.FREE, (FlowEffect.GO_ON,)),
-}

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from waystation.core.address import LOCAL, Address, Route
@@ -32,7 +32,6 @@ from waystation.node.receiver import (
     Verdicts,
     verdicts_of,
 )
-from waystation.node.session import Session
 from waystation.transports.transport import Broadcaster
 
 if TYPE_CHECKING:
@@ -41,12 +40,10 @@ if TYPE_CHECKING:
 REMEMBERED: Final = 32_768
 """Number of broadcast ids that are remembered, to recognise those that come back."""
 
-QUEUE_LIMIT: Final = 10_000
-"""Maximum number of broadcasts that wait for a slow session; more are QUEUE_FULL."""
-
 _log = logging.getLogger("waystation.node")
 
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
+_RecentIds: TypeAlias = OrderedDict[str, None]
 
 
 class Subscription(InboxReceiver):
@@ -67,12 +64,7 @@ class Subscription(InboxReceiver):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     def __aiter__(self) -> Self:
@@ -111,9 +103,11 @@ class Subscription(InboxReceiver):
         if self._closed:
             return
         self._closed = True
-        self._kernel.broadcasts.leave(self)
+        kernel, name = self._kernel, self.address.name
+        kernel.broadcasts.remove_subscriber(self.pattern, name)
+        kernel.remove_receiver(self.address)
         for arrival in self._inbox.empty():
-            self._kernel.drop(arrival, reason, self.address.name)
+            kernel.drop(arrival, reason, name)
         self._inbox.wake_reader()
 
     def read_by(self, callback: Callback) -> None:
@@ -147,46 +141,23 @@ class _Publisher(ReadyReceiver):
         return self._kernel.end(arrival, self.verdict)
 
 
-class _RecentIds:
-    """The most recent message ids, in two halves; the older half is forgotten as a whole."""
-
-    __slots__ = ("_new", "_old")
-
-    def __init__(self) -> None:
-        self._new: set[str] = set()
-        self._old: set[str] = set()
-
-    def __contains__(self, id: str) -> bool:
-        return id in self._new or id in self._old
-
-    def learn(self, id: str) -> bool:
-        """Remember an id; False when it was known."""
-        if id in self:
-            return False
-        if len(self._new) >= REMEMBERED // 2:
-            self._old, self._new = self._new, set()
-        self._new.add(id)
-        return True
-
-
 class Broadcasts:
     """The broadcasts of one node."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._subscribers: dict[str, Subscription] = {}
         self._providers: dict[str, bool] = {}  # names that only publish; whether they are visible
-        self._broadcasters: list[Broadcaster] = []
+        self.broadcasters: list[Broadcaster] = []
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
-        self._heard_globally: set[str] = set()  # the patterns that the broadcasters were told
-        self._sent_up = _RecentIds()
-        self._from_outside = _RecentIds()
+        self._heard_globally: dict[str, None] = {}  # the patterns that the broadcasters were told
+        self._sent_up: _RecentIds = OrderedDict()
+        self._from_outside: _RecentIds = OrderedDict()
         self.echoes = 0  # broadcasts that came back
         kernel.router.types.register("multicast", MULTICAST)
 
     def use(self, broadcaster: Broadcaster) -> None:
         """Publish globally over a transport, and hear what others publish there (MC-12)."""
-        self._broadcasters.append(broadcaster)
+        self.broadcasters.append(broadcaster)
         self._kernel.router.has_global_transport = True
         broadcaster.attach(self.arrive_from_outside)
         for pattern in self._heard_globally:
@@ -204,41 +175,29 @@ class Broadcasts:
         pattern = pattern_of(provider, broadcast, partition)
         address = Address(LOCAL, f"subscriber-{kernel.new_id()[-16:]}".encode())
         subscription = Subscription(kernel, pattern, address, inbox)
-        self._subscribers[address.name] = subscription
         kernel.add_receiver(address, subscription, RoutingEntry(address.name, address, local=True))
         self.add_subscriber(pattern, address.name)
         return subscription
 
-    def leave(self, subscription: Subscription) -> None:
-        """End a subscription of this node."""
-        name = subscription.address.name
-        del self._subscribers[name]
-        self.remove_subscriber(subscription.pattern, name)
-        self._kernel.remove_receiver(subscription.address)
-
     def add_subscriber(self, pattern: str, receiver: str) -> bool:
         """Subscribe a participant to a pattern (MC-8); returns False if it was subscribed."""
         change = self._kernel.router.subscriptions.subscribe(pattern, receiver)
-        if change is None:
-            return False
-        self._note(change)
-        if change.edge:
-            self._patterns_of.setdefault(pattern.partition("/")[0], {})[pattern] = None
-            self._listen_globally(pattern)
-        return True
+        if change is not None:
+            self._follow(change)
+        return change is not None
 
     def remove_subscriber(self, pattern: str, receiver: str) -> bool:
         """End a subscription of a participant; returns whether there was one."""
         change = self._kernel.router.subscriptions.unsubscribe(pattern, receiver)
         if change is not None:
-            self._forget(change)
+            self._follow(change)
         return change is not None
 
     def drop_subscriber(self, receiver: str) -> int:
         """End all subscriptions of a participant that is gone; returns their number."""
         changes = self._kernel.router.subscriptions.unsubscribe_all(receiver)
         for change in changes:
-            self._forget(change)
+            self._follow(change)
         return len(changes)
 
     def provider_changed(self, provider: str) -> None:
@@ -248,8 +207,9 @@ class Broadcasts:
 
     def close(self) -> None:
         """End the subscriptions of this node, and what it published as."""
-        for subscription in list(self._subscribers.values()):
-            subscription.stop(Reason.TRANSPORT_DOWN)
+        for receiver in list(self._kernel.receivers.values()):
+            if isinstance(receiver, Subscription):
+                receiver.stop(Reason.TRANSPORT_DOWN)
         for name in list(self._providers):
             self._kernel.remove_receiver(Address(LOCAL, name.encode()))
         self._providers.clear()
@@ -270,33 +230,26 @@ class Broadcasts:
                 verdicts += await self._wait(full.pop(0), arrival, policy)
         finally:  # of a publisher that was cancelled while it waited for one of them
             for receiver in full:
-                kernel.waiting.drop(NoRoom.at(receiver), arrival)
+                kernel.waiting.drop(receiver, arrival)
         return verdicts
 
     def arrive(self, arrival: Arrival) -> Verdict:
         """Pass on what a peer published; a receiver without room for it goes without."""
         multicast_id = arrival.message.onward_route.addresses[0].data.decode(errors="replace")
         arrival = Arrival(arrival.message, arrival.received_at, arrival.from_global, multicast_id)
-        if arrival.message.id in self._sent_up:
-            return self._ignore_echo(arrival)
-        if arrival.from_global and self._is_duplicate(arrival.message.id):
+        # What went up from here has reached its receivers here. A parent sends it down to whoever
+        # subscribed behind this node, and does not know that it came from here. From a leaf it
+        # comes only where hubs are parents of each other.
+        went_up = arrival.message.id in self._sent_up
+        if went_up and not arrival.from_global:
+            return self._kernel.drop(arrival, Reason.HOP_LIMIT)
+        if went_up or (arrival.from_global and self._is_duplicate(arrival.message.id)):
             self.echoes += 1
             return _FORWARDED
         verdicts: list[Verdict] = []
         for receiver in self._fan_out(arrival, verdicts):
             verdicts += self._keep_or_drop(receiver, arrival)
         return verdicts[0] if verdicts else _FORWARDED
-
-    def _ignore_echo(self, arrival: Arrival) -> Verdict:
-        """Ignore a broadcast that went up from here: its receivers here have it.
-
-        A parent sends it down to whoever subscribed behind this node, and does not know that it
-        came from here. From a leaf it comes only where hubs are parents of each other.
-        """
-        if arrival.from_global:
-            self.echoes += 1
-            return _FORWARDED
-        return self._kernel.drop(arrival, Reason.HOP_LIMIT)
 
     def arrive_from_outside(self, multicast_id: str, message: Message) -> None:
         """Pass on what came over the global transport to the receivers here, and no further."""
@@ -308,8 +261,8 @@ class Broadcasts:
 
     def _is_duplicate(self, id: str) -> bool:
         """Whether it came over another parent or broadcaster already."""
-        ways = len(self._broadcasters) + len(self._kernel.hierarchy.parents)
-        return ways > 1 and not self._from_outside.learn(id)
+        ways = len(self.broadcasters) + len(self._kernel.hierarchy.parents)
+        return ways > 1 and not _learn(self._from_outside, id)
 
     def _announce_publisher(self, provider: str, *, visible: bool) -> None:
         """Make the publisher a participant, so that hubs know whether it is visible."""
@@ -338,7 +291,7 @@ class Broadcasts:
                 behind.setdefault(verdict.address, []).append(verdict)
         full: list[Receiver] = []
         for address, theirs in behind.items():
-            receiver = self._receiver(address, arrival.message, tuple(theirs))
+            receiver = kernel.receiver_of_copy(address, arrival.message, tuple(theirs))
             if receiver is None:
                 down = Reason.TRANSPORT_DOWN
                 verdicts += (kernel.drop(arrival, down, verdict.recipient) for verdict in theirs)
@@ -352,18 +305,10 @@ class Broadcasts:
             full += self._send_up(arrival)
         return full
 
-    def _receiver(
-        self, address: Address, message: Message, verdicts: tuple[Verdict, ...]
-    ) -> Receiver | None:
-        found = self._kernel.receiver_at(address)
-        if isinstance(found, Session):
-            return Outbound(found, message, verdicts)
-        return found
-
     def _send_up(self, arrival: Arrival) -> list[Receiver]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
         kernel, message = self._kernel, arrival.message
-        self._sent_up.learn(message.id)
+        _learn(self._sent_up, message.id)
         full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
@@ -374,7 +319,7 @@ class Broadcasts:
             assert arrival.multicast_id is not None
             topic = Address(MULTICAST, arrival.multicast_id.encode())
             up = Verdict(Outcome.FORWARDED, None, None, topic)
-            for broadcaster in self._broadcasters:
+            for broadcaster in self.broadcasters:
                 reason = broadcaster.publish(arrival.multicast_id, message)
                 kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
         return full
@@ -387,49 +332,61 @@ class Broadcasts:
                 return self._keep_or_drop(receiver, arrival)
             if isinstance(policy, Wait):
                 policy = Wait(policy.seconds)  # a copy waits for room, and for nobody else
-            verdict = await self._kernel.waiting.wait(verdict, arrival, policy)
+            verdict = await self._kernel.waiting.wait(receiver, arrival, policy)
         return _for_each(receiver, verdict)
 
     def _keep_or_drop(self, receiver: Receiver, arrival: Arrival) -> Verdicts:
         """Let a message wait for a slow session; a slow subscriber goes without it."""
         kernel = self._kernel
-        if not isinstance(receiver, Outbound) or receiver.waiting() >= QUEUE_LIMIT:
-            return _for_each(receiver, kernel.waiting.drop(NoRoom.at(receiver), arrival))
+        limit = kernel.waiting.QUEUE_LIMIT
+        if not isinstance(receiver, Outbound) or receiver.waiting() >= limit:
+            return _for_each(receiver, kernel.waiting.drop(receiver, arrival))
         kernel.waiting.wait_or_drop(receiver, arrival, Wait(kernel.limits.stall))
         return receiver.verdicts
 
     # Telling others
 
-    def _note(self, change: SubscriptionChange) -> None:
-        kernel = self._kernel
+    def _follow(self, change: SubscriptionChange) -> None:
+        """Tell of a change; the first subscription to a pattern, and the last, concern others."""
+        kernel, pattern = self._kernel, change.pattern
         kernel.notify(ChangeRecord(change, kernel.tick()))
         if kernel.hierarchy.parents:
             kernel.hierarchy.subscription_changed(change)
-
-    def _forget(self, change: SubscriptionChange) -> None:
-        assert change.kind is SubscriptionKind.UNSUBSCRIBE
-        self._note(change)
-        if change.edge:
-            provider = change.pattern.partition("/")[0]
-            patterns = self._patterns_of[provider]
-            del patterns[change.pattern]
-            if not patterns:
-                del self._patterns_of[provider]
-        if change.edge and change.pattern in self._heard_globally:
-            self._heard_globally.discard(change.pattern)
-            for broadcaster in self._broadcasters:
-                broadcaster.unsubscribe(change.pattern)
+        if not change.edge:
+            return
+        provider = pattern.partition("/")[0]
+        if change.kind is SubscriptionKind.SUBSCRIBE:
+            self._patterns_of.setdefault(provider, {})[pattern] = None
+            self._listen_globally(pattern)
+            return
+        del self._patterns_of[provider][pattern]
+        if not self._patterns_of[provider]:
+            del self._patterns_of[provider]
+        if pattern in self._heard_globally:
+            del self._heard_globally[pattern]
+            for broadcaster in self.broadcasters:
+                broadcaster.unsubscribe(pattern)
 
     def _listen_globally(self, pattern: str) -> None:
         kernel = self._kernel
         known = pattern in self._heard_globally
         if not known and kernel.router.listens_globally(pattern, kernel.tick() // 1000):
-            self._heard_globally.add(pattern)
-            for broadcaster in self._broadcasters:
+            self._heard_globally[pattern] = None
+            for broadcaster in self.broadcasters:
                 broadcaster.subscribe(pattern)
 
 
 _FORWARDED: Final = Verdict(Outcome.FORWARDED)
+
+
+def _learn(ids: _RecentIds, id: str) -> bool:
+    """Remember an id among the most recent ones; False when it was known."""
+    if id in ids:
+        return False
+    ids[id] = None
+    if len(ids) > REMEMBERED:
+        ids.popitem(last=False)
+    return True
 
 
 def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:

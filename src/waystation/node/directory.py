@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
@@ -73,7 +73,6 @@ class DirectoryReply(msgspec.Struct, frozen=True):
 
 
 Ask: TypeAlias = Register | Leave | Lookup
-_A = TypeVar("_A", Register, Leave, Lookup)
 
 _asks: Final[msgspec.json.Decoder[Ask]] = msgspec.json.Decoder(Ask)
 _answers: Final = msgspec.json.Decoder(DirectoryReply)
@@ -90,9 +89,8 @@ class ProviderDirectory:
         self._everywhere: Directory | None = None  # of the node that hosts it
         self._beyond: str | None = None  # the route to the node that hosts it
         self._address: str | None = None  # where others reach this node
-        self._serving = False
         self._offered: dict[str, Register] = {}  # what was registered here, for new parents
-        self._open: set[asyncio.Task[None]] = set()  # questions of others, news for parents
+        self._open: dict[asyncio.Task[None], None] = {}  # questions of others, news for parents
 
     def host(self) -> None:
         """Be the global directory."""
@@ -107,18 +105,8 @@ class ProviderDirectory:
 
     def serve(self) -> None:
         """Answer the questions of leaves and other nodes."""
-        if not self._serving:
-            self._serving = True
+        if self._kernel.worker(NAME) is None:
             self._node.start_worker((NAME,), self._handle, reserved=True)
-
-    async def register(
-        self, participant: str, domain: str, name: str, *, everywhere: bool, ttl: float | None
-    ) -> None:
-        """List a participant of this node, here and where its parents and others find it."""
-        expiry = self._kernel.expiry_in(ttl)
-        ends = None if expiry == NEVER else int(expiry)
-        provider = Provider(participant, domain, name, None, ends)
-        await self._register(Register(provider, everywhere))
 
     async def _handle(self, message: Message, context: Context) -> None:
         if len(self._open) >= OPEN_QUESTIONS:
@@ -137,14 +125,14 @@ class ProviderDirectory:
         for ask in list(self._offered.values()):
             if now < ask.provider.ends():
                 try:
-                    await self._ask(parent, ask)
+                    await self._request(f"{parent.name} => {NAME}", ask)
                 except WaystationError as error:
                     _log.warning("session %s: %s", parent.name, error)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work, name="waystation directory")
-        self._open.add(task)
-        task.add_done_callback(self._open.discard)
+        self._open[task] = None
+        task.add_done_callback(self._open.pop)
 
     async def close(self) -> None:
         """Answer nothing more."""
@@ -157,7 +145,7 @@ class ProviderDirectory:
         try:
             ask = _asks.decode(message.payload)
             self._check_owner(ask, message)
-            answer = DirectoryReply([] if self._kernel.name in ask.asked else await self._do(ask))
+            answer = DirectoryReply([] if self._kernel.name in ask.asked else await self.do(ask))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             answer = DirectoryReply(error=f"invalid question for a directory: {error}")
         except WaystationError as error:
@@ -169,41 +157,38 @@ class ProviderDirectory:
         if isinstance(ask, Lookup):
             return
         name = ask.participant if isinstance(ask, Leave) else ask.provider.participant
-        entry = self._kernel.router.table.lookup(name, self._kernel.tick() // 1000)
-        asker = message.return_route.first
-        if entry is not None and entry.local and entry.address != asker:
+        entry = self._kernel.entry(name)
+        if entry is not None and entry.local and entry.address != message.return_route.first:
             raise RemoteError(f"{quote(name)} belongs to somebody else")
 
-    def _passed_on(self, ask: _A) -> _A:
-        return msgspec.structs.replace(ask, asked=[*ask.asked, self._kernel.name])
-
-    async def _ask(self, parent: Session, ask: _A) -> DirectoryReply:
-        return await self._request(f"{parent.name} => {NAME}", self._passed_on(ask))
-
-    async def _do(self, ask: Ask) -> list[Provider]:
-        if isinstance(ask, Register):
-            await self._register(ask)
-        elif isinstance(ask, Leave):
-            await self.leave(ask)
+    async def do(self, ask: Ask) -> list[Provider]:
+        """Do what a node asks, this one or another, here and where it has to be known."""
+        now = self._kernel.tick() // 1000
+        for participant in self._here.purge(now):
+            self._offered.pop(participant, None)
+        if self._everywhere is not None:
+            self._everywhere.purge(now)
+        if isinstance(ask, Lookup):
+            return await self._lookup(ask, now)
+        if isinstance(ask, Leave):
+            await self._leave(ask)
+        elif ask.provider.address is not None and self._everywhere is not None:
+            self._everywhere.register(ask.provider)  # by another node, for everybody
         else:
-            return await self.lookup(ask)
+            await self._register(ask)
         return []
 
     async def _register(self, ask: Register) -> None:
-        self._purge()
-        if ask.provider.address is not None and self._everywhere is not None:
-            self._everywhere.register(ask.provider)  # by another node, for everybody
-            return
         self._here.register(ask.provider)
         self._offered[ask.provider.participant] = ask
         self._kernel.hierarchy.announce_changes()  # the parents must know whose it is
-        for parent in self._kernel.hierarchy.parents:
-            await self._ask(parent, ask)
+        await self._ask_parents(ask)
         if ask.everywhere and not self._kernel.hierarchy.parents:
             await self._register_everywhere(ask.provider)
 
     async def _register_everywhere(self, provider: Provider) -> None:
-        own = self._address or self._kernel.links.own_address()
+        urls = [listening.url.replace("://", "#", 1) for listening in self._node.listening]
+        own = self._address or next(iter(urls), None)
         known = msgspec.structs.replace(provider, address=own)
         if self._everywhere is not None:
             self._everywhere.register(known)
@@ -222,63 +207,56 @@ class ProviderDirectory:
                 hint="host a directory here, ask one elsewhere, or connect to a parent that does",
             )
 
-    async def leave(self, ask: Leave) -> None:
-        """Take a participant off all lists."""
+    async def _leave(self, ask: Leave) -> None:
         self._here.leave(ask.participant)
         self._offered.pop(ask.participant, None)
         if self._everywhere is not None:
             self._everywhere.leave(ask.participant)
         elif self._beyond is not None:
-            await self._request(self._beyond, self._passed_on(ask))
-        for parent in self._kernel.hierarchy.parents:
-            await self._ask(parent, ask)
+            await self._request(self._beyond, ask)
+        await self._ask_parents(ask)
 
-    async def lookup(self, ask: Lookup) -> list[Provider]:
+    async def _lookup(self, ask: Lookup, now: int) -> list[Provider]:
         """Find providers, and the way to those elsewhere."""
-        self._purge()
-        now = self._kernel.tick() // 1000
         found: dict[str, Provider] = {}
         if ask.scope is not Scope.GLOBAL_ONLY:
             there = self._kernel.router.table.contains  # a leaf that is away may come back
             listed = self._here.lookup(ask.domain, ask.name, now)
             found = {p.participant: p for p in listed if there(p.participant, now)}
         enough = ask.scope is Scope.LOCAL_ONLY or (ask.scope is Scope.LOCAL_THEN_GLOBAL and found)
-        if enough and not self._kernel.hierarchy.parents:  # what the parent lists is local as well
-            return list(found.values())
-        for provider in await self._lookup_elsewhere(ask):
+        if self._kernel.hierarchy.parents:  # what a parent lists is local as well
+            elsewhere = await self._ask_parents(ask)
+        else:
+            elsewhere = [] if enough else await self._lookup_everywhere(ask, now)
+        for provider in elsewhere:
             found.setdefault(provider.participant, provider)
         return list(found.values())
 
-    async def _lookup_elsewhere(self, ask: Lookup) -> list[Provider]:
-        parents = self._kernel.hierarchy.parents
-        if parents:
-            providers = []
-            for parent in parents:
-                answer = await self._ask(parent, ask)
-                for provider in answer.providers:
-                    self._learn(provider, parent.address)
-                providers += answer.providers
-            return providers
+    async def _ask_parents(self, ask: Ask) -> list[Provider]:
+        """Ask the parents, and remember that what they list is reached over them."""
+        providers = []
+        for parent in self._kernel.hierarchy.parents:
+            found = await self._request(f"{parent.name} => {NAME}", ask)
+            for provider in found:
+                self._learn(provider, parent.address)
+            providers += found
+        return providers
+
+    async def _lookup_everywhere(self, ask: Lookup, now: int) -> list[Provider]:
         if self._everywhere is not None:
-            found = self._everywhere.lookup(ask.domain, ask.name, self._kernel.tick() // 1000)
+            found = self._everywhere.lookup(ask.domain, ask.name, now)
         elif self._beyond is not None:
             # What is local there is not local here, and has no address.
-            beyond = msgspec.structs.replace(self._passed_on(ask), scope=Scope.GLOBAL_ONLY)
-            found = (await self._request(self._beyond, beyond)).providers
+            beyond = msgspec.structs.replace(ask, scope=Scope.GLOBAL_ONLY)
+            found = await self._request(self._beyond, beyond)
         else:
             return []
         for provider in found:
             if provider.address is not None:
-                self._learn(provider, self._parsed(provider.address))
+                self._learn(provider, provider.address)
         return found
 
-    def _parsed(self, address: str) -> Address:
-        try:
-            return Address.parse(address, self._kernel.router.types.numbers)
-        except LocalError as error:
-            raise RemoteError(f"a directory listed an invalid address: {error}") from error
-
-    def _learn(self, provider: Provider, address: Address) -> None:
+    def _learn(self, provider: Provider, address: Address | str) -> None:
         """Remember the way to a provider elsewhere; a local entry stays what it is (RE-14)."""
         kernel = self._kernel
         expiry = provider.ends()
@@ -287,11 +265,15 @@ class ProviderDirectory:
         if kernel.is_own_name(provider.participant):
             return
         try:
+            if isinstance(address, str):
+                address = Address.parse(address, kernel.router.types.numbers)
             kernel.put_route(RoutingEntry.of_discovery(provider.participant, address, expiry))
         except LocalError as error:
             raise RemoteError(f"a directory listed an invalid provider: {error}") from error
 
-    async def _request(self, route: str, ask: Ask) -> DirectoryReply:
+    async def _request(self, route: str, ask: Ask) -> list[Provider]:
+        """Ask another node, and tell it who passed the question on."""
+        ask = msgspec.structs.replace(ask, asked=[*ask.asked, self._kernel.name])
         message = await self._node.request(route, _encode(ask))
         try:
             answer = _answers.decode(message.payload)
@@ -303,14 +285,7 @@ class ProviderDirectory:
                 rule="RE-14",
                 hint="see what it says",
             )
-        return answer
-
-    def _purge(self) -> None:
-        now = self._kernel.tick() // 1000
-        for participant in self._here.purge(now):
-            self._offered.pop(participant, None)
-        if self._everywhere is not None:
-            self._everywhere.purge(now)
+        return answer.providers
 
 
 _WORKER: Final = Address(0, NAME.encode())

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from msgspec import Struct
 
 from waystation.core.expiry import expiry_after
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
@@ -64,21 +66,16 @@ _log = logging.getLogger("waystation.node")
 Answered: TypeAlias = Callable[[bool], None]  # called with whether the participant was found
 
 
-class _Question:
+class _Question(Struct, eq=False):
     """One participant, asked for at one parent after the other."""
 
-    __slots__ = ("answered", "asked", "left", "number", "parent", "participant", "timeout")
-
-    def __init__(
-        self, number: int, participant: str, left: list[Session], asked: list[str]
-    ) -> None:
-        self.number = number
-        self.participant = participant
-        self.left = left  # parents that were not asked yet
-        self.asked = asked  # names of nodes that do not know it
-        self.answered: list[Answered] = []
-        self.parent: Session | None = None
-        self.timeout: asyncio.TimerHandle | None = None
+    number: int
+    participant: str
+    left: list[Session]  # parents that were not asked yet
+    asked: list[str]  # names of nodes that do not know it
+    answered: list[Answered]
+    parent: Session | None = None
+    timeout: asyncio.TimerHandle | None = None
 
 
 class Hierarchy:
@@ -89,15 +86,12 @@ class Hierarchy:
         self._kernel = kernel
         self.is_hub = hub
         # What the parents are to be told at the end of this turn of the event loop:
-        self._changed_entries: dict[
-            str, RoutingEntry | None
-        ] = {}  # by participant; None: withdrawn
+        self._changed_entries: dict[str, RoutingEntry | None] = {}  # None: withdrawn
         self._changed_subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
-        self._due = False
         self._questions: dict[int, _Question] = {}
         self._by_participant: dict[str, _Question] = {}
         self._numbers = count(1)
-        self._told: dict[str, weakref.WeakSet[Session]] = {}
+        self._told: dict[str, dict[bytes, None]] = {}  # by participant: addresses of sessions
 
     # Upward: what the parents are told
 
@@ -109,21 +103,21 @@ class Hierarchy:
 
     def session_ended(self, session: Session) -> None:
         """Forget a session that ended, and the participants reached over it (RE-12)."""
-        if session in self.parents:
+        if session.is_parent:
             self.parents.remove(session)
             self._kernel.router.has_parent = bool(self.parents)
         for change in self._kernel.remove_routes_over(session.address):
-            session.participants.add(change.entry.participant)
+            session.participants[change.entry.participant] = None
         self._prune_participants(session)
 
     def link_lost(self, session: Session) -> None:
         """Forget the participants reached over a parent without a link, if another can be asked."""
-        if session in self.parents and len(self.parents) > 1:
+        if session.is_parent and len(self.parents) > 1:
             self._kernel.remove_routes_over(session.address)
 
     def link_opened(self, session: Session) -> None:
         """Announce everything to a parent: it may have forgotten us, or never have known us."""
-        if session not in self.parents:
+        if not session.is_parent:
             return
         kernel = self._kernel
         now = kernel.tick() // 1000
@@ -142,36 +136,37 @@ class Hierarchy:
             if question.parent is None or question.parent is session:
                 self._put(question, session)
         kernel.directory.opened(session)
-        kernel.absent.ask_again()
+        kernel.waiting.ask_again()
 
     def route_changed(self, change: RouteChange) -> None:
         """Tell the parents of a changed entry, and whoever asked for it that it was removed."""
         entry = change.entry
         put = change.kind is RouteKind.PUT
         if self.parents and change.accepted and self._is_announced(entry):
-            self._changed_entries[entry.participant] = entry if put else None
             self._announce_soon()
+            self._changed_entries[entry.participant] = entry if put else None
         if not put and entry.participant in self._told:
-            for session in self._told.pop(entry.participant):
-                session.answer(wire.encode(Withdraw([entry.participant])))
+            for address in self._told.pop(entry.participant):
+                session = self._kernel.links.sessions.get(address)
+                if session is not None:
+                    session.answer(wire.encode(Withdraw([entry.participant])))
 
     def subscription_changed(self, change: SubscriptionChange) -> None:
         """Tell the parents of a subscription that came or went."""
+        self._announce_soon()
         subscribed = change.kind is SubscriptionKind.SUBSCRIBE
         self._changed_subscriptions[change.pattern, change.receiver] = subscribed
-        self._announce_soon()
 
     def announce_changes(self) -> None:
         """Tell the parents of all changes now: what is sent after this counts on it."""
-        self._due = False
         changed, self._changed_entries = self._changed_entries, {}
         subscriptions, self._changed_subscriptions = self._changed_subscriptions, {}
+        if not changed and not subscriptions:
+            return
         withdrawn = [name for name, entry in changed.items() if entry is None]
         announced = [wire.participant_of(entry) for entry in changed.values() if entry is not None]
         unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
         subscribed = [pair for pair, wanted in subscriptions.items() if wanted]
-        if not changed and not subscriptions:
-            return
         _log.debug(
             "node %s announces %d participants and %d subscriptions, and withdraws %d and %d",
             *(self._kernel.name, len(announced), len(subscribed)),
@@ -184,13 +179,8 @@ class Hierarchy:
         )
 
     def _announce_soon(self) -> None:
-        if not self._due:
-            self._due = True
-            asyncio.get_running_loop().call_soon(self._announce_if_due)
-
-    def _announce_if_due(self) -> None:
-        if self._due:
-            self.announce_changes()
+        if not self._changed_entries and not self._changed_subscriptions:
+            asyncio.get_running_loop().call_soon(self.announce_changes)
 
     def _is_announced(self, entry: RoutingEntry) -> bool:
         return entry.local and not self._kernel.is_reserved(entry.participant)
@@ -208,8 +198,7 @@ class Hierarchy:
             return
         open_first = sorted(self.parents, key=lambda parent: not parent.is_open)
         asked = [*(asked or []), self._kernel.name]
-        question = _Question(next(self._numbers), participant, open_first, asked)
-        question.answered.append(answered)
+        question = _Question(next(self._numbers), participant, open_first, asked, [answered])
         self._questions[question.number] = self._by_participant[participant] = question
         self._ask_next(question)
 
@@ -265,25 +254,22 @@ class Hierarchy:
             self._receive_answer(session, told)
         elif isinstance(told, Declined):
             self._complain(session, f"the peer declined an announcement: {quote(told.why)}")
-        elif isinstance(told, Withdraw) and session in self.parents:
-            for name in told.participants:
-                if self._is_at(session, name):
-                    self._kernel.remove_route(name)
+        elif isinstance(told, Withdraw) and session.is_parent:
+            for name in filter(partial(self._is_at, session), told.participants):
+                self._kernel.remove_route(name)
         elif session.from_outside:
             self._decline(session, "a peer from outside cannot be a leaf")
-        elif self.is_hub and session not in self.parents:
+        elif self.is_hub and not session.is_parent:
             self._receive_from_leaf(session, told)
         else:
-            self._decline(
-                session, f"node {self._kernel.name} is not a hub; create it with hub=True"
-            )
+            why = f"node {self._kernel.name} is not a hub; create it with hub=True"
+            self._decline(session, why)
         return True
 
     def _receive_from_leaf(self, session: Session, told: Payload) -> None:
         if isinstance(told, Announce):
-            _log.debug(
-                "session %s: %d participants announced", session.name, len(told.participants)
-            )
+            number = len(told.participants)
+            _log.debug("session %s: %d participants announced", session.name, number)
             for participant in told.participants:
                 self._add(session, participant)
         elif isinstance(told, Withdraw):
@@ -295,33 +281,27 @@ class Hierarchy:
         elif isinstance(told, Unsubscribe):
             for pattern, receiver in told.pairs:
                 if self._is_at(session, receiver):
-                    session.subscriptions -= self._kernel.broadcasts.remove_subscriber(
-                        pattern, receiver
-                    )
+                    removed = self._kernel.broadcasts.remove_subscriber(pattern, receiver)
+                    session.subscriptions -= removed
 
     def _add(self, session: Session, participant: wire.Participant) -> None:
         name, visible, _ = participant
-        kernel = self._kernel
+        kernel, limit = self._kernel, self._kernel.limits.participants
         if len(name) > NAME_LIMIT:
             self._decline(session, f"{quote(name)} is longer than {NAME_LIMIT} characters")
-            return
-        if kernel.is_own_name(name):
+        elif kernel.is_own_name(name):
             self._decline(session, f"{quote(name)} is a name of node {kernel.name} itself")
-            return
-        if not self.may_add(session, name):
-            limit = kernel.limits.participants
+        elif not self.may_add(session, name):
             self._decline(session, f"a session announces at most {limit} participants")
-            return
-        expiry = wire.expiry_of(participant)
-        try:
-            entry = RoutingEntry.of(
-                name, session.address, local=True, visible=visible, expiry=expiry
-            )
-            kernel.put_route(entry)
-        except LocalError as error:
-            self._decline(session, str(error))
-            return
-        session.participants.add(name)
+        else:
+            expiry, address = wire.expiry_of(participant), session.address
+            try:
+                entry = RoutingEntry.of(name, address, local=True, visible=visible, expiry=expiry)
+                kernel.put_route(entry)
+            except LocalError as error:
+                self._decline(session, str(error))
+            else:
+                session.participants[name] = None
 
     def may_add(self, session: Session, name: str) -> bool:
         """Whether one more participant may be reached over a session."""
@@ -342,13 +322,13 @@ class Hierarchy:
             if entry is None:
                 session.subscriptions -= self._kernel.broadcasts.drop_subscriber(name)
             if entry is None or entry.address != session.address:
-                session.participants.discard(name)
+                del session.participants[name]
 
     def _withdraw(self, session: Session, name: str) -> None:
         if self._is_at(session, name):
             session.subscriptions -= self._kernel.broadcasts.drop_subscriber(name)
             self._kernel.remove_route(name)
-        session.participants.discard(name)
+        session.participants.pop(name, None)
 
     def _subscribe(self, session: Session, pattern: str, receiver: str) -> None:
         limit = self._kernel.limits.participants
@@ -364,8 +344,7 @@ class Hierarchy:
             self._decline(session, str(error))
 
     def _is_at(self, session: Session, name: str) -> bool:
-        kernel = self._kernel
-        entry = kernel.router.table.lookup(name, kernel.tick() // 1000)
+        entry = self._kernel.entry(name)
         return entry is not None and entry.address == session.address
 
     def _answer(self, session: Session, question: Resolve) -> None:
@@ -373,29 +352,25 @@ class Hierarchy:
         name, number = question.participant, question.number
 
         def answered(found: bool) -> None:
-            entry = kernel.router.table.lookup(name, kernel.tick() // 1000)
+            entry = kernel.entry(name)
             known = found and entry is not None and entry.address != session.address
             if known:
                 self._remember(name, session)
             session.answer(wire.encode(Resolved(number, known)))
 
-        known = kernel.router.table.contains(name, kernel.tick() // 1000)
-        goes_up = bool(self.parents) and session not in self.parents
-        if (
-            known
-            or not goes_up
-            or kernel.name in question.asked
-            or len(question.asked) >= ASKED_LIMIT
-        ):
+        known = kernel.entry(name) is not None
+        goes_up = bool(self.parents) and not session.is_parent
+        asked = question.asked
+        if known or not goes_up or kernel.name in asked or len(asked) >= ASKED_LIMIT:
             answered(found=known)
         else:
-            self.ask(name, answered, question.asked)
+            self.ask(name, answered, asked)
 
     def _remember(self, name: str, session: Session) -> None:
         """Remember who was told that a participant is reached here, to withdraw it when it goes."""
         if len(self._told) >= TOLD_LIMIT:
             self._told.clear()  # the answers expire soon in any case
-        self._told.setdefault(name, weakref.WeakSet()).add(session)
+        self._told.setdefault(name, {})[session.address.data] = None
 
     def _decline(self, session: Session, why: str) -> None:
         """Tell a peer, once for each cause and not for ever, that something is not accepted."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waystation.core.outcome import Verdict
@@ -40,12 +39,15 @@ class Pending(asyncio.Future[Verdict | None]):
 class WaitingLine(Generic[T]):
     """Items that wait for room, in order, each with what its sender waits for."""
 
-    __slots__ = ("_gone", "_on_leave", "line")
+    __slots__ = ("_gone", "line")
 
-    def __init__(self, on_leave: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.line: deque[tuple[T, Pending]] = deque()
         self._gone = 0  # how many in the line have given up, at least
-        self._on_leave = on_leave  # called for each that gave up
+
+    def waiting(self) -> int:
+        """How many wait, with some that gave up meanwhile."""
+        return len(self.line)
 
     def join(self, item: T, pending: Pending) -> None:
         """Let an item wait behind the others."""
@@ -67,7 +69,7 @@ class WaitingLine(Generic[T]):
         while (first := self.next()) is not None:
             first[1].reject()
 
-    def _leave(self, _: asyncio.Future[Verdict | None]) -> None:
+    def _leave(self, pending: asyncio.Future[Verdict | None]) -> None:  # noqa: ARG002
         """Remove those who gave up, as soon as that is every second one."""
         line = self.line
         self._gone += 1
@@ -76,8 +78,6 @@ class WaitingLine(Generic[T]):
             waiting = [one for one in line if not one[1].done()]
             line.clear()
             line.extend(waiting)
-        if self._on_leave is not None:
-            self._on_leave()
 
 
 class Inbox(Generic[T]):

@@ -17,7 +17,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.access import Access
 from waystation.core.address import LOCAL, Address
@@ -29,7 +29,6 @@ from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.node.absent import AbsentReceivers
 from waystation.node.broadcasts import Broadcasts
 from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
@@ -37,12 +36,7 @@ from waystation.node.inbox import Pending
 from waystation.node.links import Limits, Links
 from waystation.node.policy import Wait, check_seconds
 from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
-from waystation.node.requests import (
-    REQUEST_PREFIX,
-    PendingRequest,
-    error_reply,
-    wants_error_reply,
-)
+from waystation.node.requests import REQUEST_PREFIX, PendingRequest, error_reply
 from waystation.node.session import Session
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
@@ -106,9 +100,8 @@ class Kernel:
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
         self.broadcasts = Broadcasts(self)
-        self.absent = AbsentReceivers(self)
         self.waiting = Waiting(self)
-        self.links = Links(self, limits, token, dial_for_peers=dial_for_peers)
+        self.links = Links(self, token, dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
 
     @property
@@ -124,7 +117,7 @@ class Kernel:
         for receiver in list(self.receivers.values()):
             if isinstance(receiver, PendingRequest):
                 receiver.give_up(Reason.REFUSED)
-        self.absent.reject_all()
+        self.waiting.reject_all()
 
     async def stop_workers(self, drain: float) -> list[Worker]:
         """Let the workers handle what they have for a while, then stop them; returns them all."""
@@ -161,7 +154,7 @@ class Kernel:
         """Take a message from a caller that cannot wait: without room it is dropped."""
         arrival = Arrival(message, self.tick(), from_global)
         verdict = self.take(arrival)
-        return self.waiting.drop(verdict, arrival) if type(verdict) is NoRoom else verdict
+        return self.waiting.drop(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
 
     def arrive(self, message: Message, from_global: bool) -> Pending | None:
         """Take a message from a peer; a future when the peer has to be held back until then.
@@ -171,7 +164,9 @@ class Kernel:
         self.latest = at = self.latest + 1
         arrival = Arrival(message, at, from_global)
         verdict = self.take(arrival)
-        return self.waiting.hold_back(verdict, arrival) if type(verdict) is NoRoom else None
+        if type(verdict) is not NoRoom:
+            return None
+        return self.waiting.hold_back(verdict.receiver, arrival)
 
     def refuse(self, message: Message) -> Verdict:
         """Drop a message that its sender is not allowed to send."""
@@ -189,12 +184,15 @@ class Kernel:
         addresses = message.onward_route.addresses
         if addresses:
             first = addresses[0]
+            receiver: Receiver | None
             if first.type == LOCAL:
                 receiver = self.receivers.get(first.data)
             elif first.type == MULTICAST:
                 return self.broadcasts.arrive(arrival)
             else:
-                receiver = self._session_at(first, message)
+                receiver = self.links.by_place.get(first)
+                if receiver is not None and self._is_foreign(message):
+                    receiver = None
             # Every receiver has an entry that never expires, so the table need not be asked: only
             # what the rules check before it is checked here.
             if (
@@ -211,25 +209,19 @@ class Kernel:
         if self.stage is _CLOSED:
             return self.drop(arrival, Reason.REFUSED)
         verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
-        recipient = verdict.recipient
+        recipient, address = verdict.recipient, verdict.address
         if verdict.reason is Reason.NO_ROUTE and recipient is not None:
-            return self.absent.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
-        if verdict.address is None:
+            return self.waiting.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
+        if address is None:
             return self.end(arrival, verdict)
-        return self._pass_on(arrival, verdict, verdict.address)
-
-    def _pass_on(self, arrival: Arrival, verdict: Verdict, address: Address) -> Verdict:
-        """Send a message to the address that the rules named."""
-        message = arrival.message
         carry = self.carriers.get(address.type)
-        hop = (
-            self._next_hop(message, verdict, address) if carry is None else carry(message, address)
-        )
-        if hop is None:
-            return self.end(arrival, verdict)
-        if isinstance(hop, Reason):
-            return self.drop(arrival, hop, verdict.recipient)
-        return hop.offer(arrival)
+        if carry is None:
+            hop = self._next_hop(arrival.message, verdict, address)
+            if isinstance(hop, Reason):
+                return self.drop(arrival, hop, recipient)
+            return hop.offer(arrival)
+        reason = carry(arrival.message, address)
+        return self.end(arrival, verdict if reason is None else Verdict.dropped(reason, recipient))
 
     def _next_hop(self, message: Message, verdict: Verdict, address: Address) -> Receiver | Reason:
         """The receiver that leads to an address, or the reason why there is none."""
@@ -238,21 +230,16 @@ class Kernel:
             session = self.receivers.get(address.data)
             if not isinstance(session, Session):
                 return Reason.TRANSPORT_DOWN
-        elif self.links.transport(address.type) is None:
+        elif address.type not in self.links.transports:
             return Reason.UNKNOWN_TYPE
         elif to_place and self._is_foreign(message):
             return Reason.REFUSED  # peers do not choose whom this node connects to
         else:
             session = self.links.reach(address)
             if session is None:
-                return self.absent.receiver(address, Reason.TRANSPORT_DOWN, verdict.recipient)
-            self.absent.appeared(address)  # what waits for it was sent before
+                return self.waiting.receiver(address, Reason.TRANSPORT_DOWN, verdict.recipient)
+            self.waiting.appeared(address)  # what waits for it was sent before
         return session if to_place else Outbound(session, message, (verdict,))
-
-    def _session_at(self, place: Address, message: Message) -> Session | None:
-        """The session with a place, if there is one and the message may use it."""
-        session = self.links.by_place.get(place)
-        return None if session is None or self._is_foreign(message) else session
 
     def _is_foreign(self, message: Message) -> bool:
         """Whether a peer may have sent the message, and this node does not connect for peers.
@@ -290,12 +277,10 @@ class Kernel:
                 for verdict in verdicts[1:]:
                     self.notify(MessageRecord(arrival, verdict, at))
 
-    def lose_all(self, lost: Iterable[tuple[Arrival, Verdicts]]) -> None:
-        """Record that a link broke before it had written these messages."""
-        for arrival, verdicts in lost:
-            for verdict in verdicts:
-                recipient = verdict.recipient if arrival.multicast_id is not None else None
-                self.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
+    def drop_each(self, arrival: Arrival, reason: Reason, verdicts: Verdicts) -> Verdict:
+        """Record that a message was dropped for all behind its receiver; returns the first."""
+        dropped = [self.drop(arrival, reason, verdict.recipient) for verdict in verdicts]
+        return dropped[0]
 
     def notify(self, record: Record) -> None:
         """Call the observers; an exception in one does not affect the others."""
@@ -317,8 +302,10 @@ class Kernel:
             asker = self.receivers.get(back[0].data)
             if isinstance(asker, PendingRequest):
                 asker.give_up(reason)
-        elif wants_error_reply(message, reason) and self.stage is not _CLOSED:
-            self.post(error_reply(message, reason, self.name, self.new_id()))
+        elif back and self.stage is not _CLOSED:
+            reply = error_reply(message, reason, self.name, self.new_id())
+            if reply is not None:
+                self.post(reply)
 
     # Who receives
 
@@ -343,16 +330,29 @@ class Kernel:
             if self.worker(address.name) is worker:
                 self.remove_receiver(address)
 
+    def entry(self, participant: str) -> RoutingEntry | None:
+        """The routing entry of a participant, unless it has none or that has expired."""
+        return self.router.table.lookup(participant, self.tick() // 1000)
+
     def put_route(self, entry: RoutingEntry) -> RouteChange:
         """Put an entry into the routing table; the rules decide whether it is accepted (RE).
 
         Raises LocalError for an entry that nobody here could follow: over the name of a worker, a
         session or a subscriber of this node, or to a local address that is no session's.
         """
+        is_session = isinstance(self.receivers.get(entry.address.data), Session)
         if entry.participant in self._own:
-            self._check_replaces_nothing(entry)
-        elif entry.local and entry.address.type == LOCAL:
-            self._check_is_session(entry)
+            existing = self.entry(entry.participant)
+            replaces = existing is None or REPLACES[existing.local, entry.local]
+            if replaces and not (existing and _lead_to_same(existing, entry)):
+                self.check_not_own(entry.participant, rule="RE-3")
+        elif entry.local and entry.address.type == LOCAL and not is_session:
+            raise LocalError(
+                f"the local entry for {quote(entry.participant)} points at {entry.address}, "
+                "where there is no session",
+                rule="RE-1",
+                hint="start a worker of that name, or give the address of a session",
+            )
         return self._put(entry)
 
     def check_not_own(self, participant: str, *, rule: str) -> None:
@@ -387,7 +387,7 @@ class Kernel:
             return
         name = back[-1].name
         if name and not self.is_reserved(name) and self.hierarchy.may_add(session, name):
-            session.participants.add(name)
+            session.participants[name] = None
             entry = RoutingEntry.of_request(name, session.address, message.expiry)
             with contextlib.suppress(LocalError):  # for the name of a session, which stays that
                 self.put_route(entry)
@@ -413,10 +413,10 @@ class Kernel:
         """Whether a name belongs to this node itself, and cannot be announced by others."""
         return name in self._own or self.is_reserved(name)
 
-    def has_receiver(self, name: str, receiver: Receiver) -> bool:
-        """Whether a receiver has this name, even if the table refused its entry (RE-15)."""
+    def own_receiver(self, name: str) -> Receiver | None:
+        """The receiver that has this name, even if the table refused its entry (RE-15)."""
         own = self._own.get(name)
-        return own is not None and own[1] is receiver
+        return None if own is None else own[1]
 
     @staticmethod
     def is_reserved(name: str) -> bool:
@@ -425,20 +425,19 @@ class Kernel:
 
     def worker(self, name: str) -> Worker | None:
         """The worker that has this name among its own."""
-        own = self._own.get(name)
-        return own[1].worker if own is not None and isinstance(own[1], WorkerAddress) else None
+        receiver = self.own_receiver(name)
+        return receiver.worker if isinstance(receiver, WorkerAddress) else None
 
-    def is_worker_task(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task runs the handlers of a worker of this node."""
-        return any(worker.task is task for worker in self.workers)
-
-    def receiver_at(self, address: Address) -> Receiver | None:
-        """The receiver of a copy for this address, if there is one now."""
+    def receiver_of_copy(
+        self, address: Address, message: Message, verdicts: Verdicts
+    ) -> Receiver | None:
+        """The receiver of a copy for those behind an address, if there is one now."""
+        receiver: Receiver | None = None
         if address.type == LOCAL:
-            return self.receivers.get(address.data)
-        if self.links.transport(address.type) is None:
-            return None
-        return self.links.reach(address)
+            receiver = self.receivers.get(address.data)
+        elif address.type in self.links.transports:
+            receiver = self.links.reach(address)
+        return Outbound(receiver, message, verdicts) if isinstance(receiver, Session) else receiver
 
     def _put(self, entry: RoutingEntry) -> RouteChange:
         at = self.tick()
@@ -447,7 +446,7 @@ class Kernel:
             self.router.table.purge(at // 1000)
         change = self.router.table.put(entry, at // 1000)
         self._follow(change, at)
-        self.absent.appeared(entry.participant)
+        self.waiting.appeared(entry.participant)
         return change
 
     def _follow(self, change: RouteChange, at: int) -> None:
@@ -465,23 +464,6 @@ class Kernel:
             self.hierarchy.route_changed(change)
         if self.router.has_global_transport and change.accepted:
             self.broadcasts.provider_changed(change.entry.participant)
-
-    def _check_replaces_nothing(self, entry: RoutingEntry) -> None:
-        """Raise LocalError for an entry that would take a name from its receiver."""
-        existing = self.router.table.lookup(entry.participant, self.tick() // 1000)
-        if existing is None or (
-            REPLACES[existing.local, entry.local] and not _lead_to_same(existing, entry)
-        ):
-            self.check_not_own(entry.participant, rule="RE-3")
-
-    def _check_is_session(self, entry: RoutingEntry) -> None:
-        if not isinstance(self.receivers.get(entry.address.data), Session):
-            raise LocalError(
-                f"the local entry for {quote(entry.participant)} points at {entry.address}, "
-                "where there is no session",
-                rule="RE-1",
-                hint="start a worker of that name, or give the address of a session",
-            )
 
 
 _CLOSED: Final = Stage.CLOSED

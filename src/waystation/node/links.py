@@ -8,7 +8,6 @@ All others end with their link, and their names with them.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 from collections.abc import Coroutine, Mapping, Sequence
@@ -54,13 +53,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     participants: int = 100_000
 
 
-class Listening:
+class Listening(Struct, frozen=True):
     """A listener of a node; `address` is how it stands in a route."""
 
-    def __init__(self, listener: Listener, address: Address, url: str) -> None:
-        self._listener = listener
-        self.address = address
-        self.url = url
+    _listener: Listener
+    address: Address
+    url: str
 
     @property
     def place(self) -> str:
@@ -77,40 +75,34 @@ class Links:
 
     UNREACHABLE_LIMIT = 1_000  # unreachable places that are remembered
     NAME_TIMEOUT = 1.0  # seconds that a parent has to tell its name before `connect` returns
-    CLOSE_TIMEOUT = 10.0  # seconds that a link has to end, once it was told to
 
-    def __init__(
-        self, kernel: Kernel, limits: Limits, token: bytes | None, *, dial_for_peers: bool
-    ) -> None:
+    def __init__(self, kernel: Kernel, token: bytes | None, *, dial_for_peers: bool) -> None:
         self.kernel = kernel
-        self.limits = limits
+        self.limits = kernel.limits
         self.types_timeout = 0.25  # seconds for a peer, which may know no hello, to tell its types
         self.dial_for_peers = dial_for_peers
         self.by_place: dict[Address, Session] = {}
         self.sessions: dict[bytes, Session] = {}
         self._token = token
-        self._transports: dict[int, Transport] = {}
-        self._listeners: list[Listening] = []
+        self.transports: dict[int, Transport] = {}  # by address type
+        self.listening: list[Listening] = []
         self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._broadcasters: list[Broadcaster] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._unstarted: list[Broadcaster] = []
         self._known_types: dict[object, PeerTypes] = {}
         self.closing = False
 
     # Transports and places
 
-    def use(self, transport: Transport) -> int:
+    def use(self, transport: Transport) -> None:
         """Carry messages over a transport from now on."""
         types, name = self.kernel.router.types, transport.type_name
         number = types.register(name, types.usual(name))
-        self._transports[number] = transport
+        self.transports[number] = transport
         if isinstance(transport, Broadcaster):
             self.kernel.broadcasts.use(transport)
-            self._broadcasters.append(transport)
             self._unstarted.append(transport)
             self.start_broadcasters()
-        return number
 
     def start_broadcasters(self) -> None:
         """Let broadcasters connect, as soon as there is an event loop."""
@@ -121,18 +113,14 @@ class Links:
         while self._unstarted:
             self._start(self._unstarted.pop(0).start(), "waystation broadcaster")
 
-    def transport(self, number: int) -> Transport | None:
-        """The transport of an address type."""
-        return self._transports.get(number)
-
     def parse(self, text: str) -> Address:
         """The address that a text means: `tcp://host:port`, as well as `tcp#host:port`."""
         kind, mark, place = text.partition("://")
         address = Address.parse(
             f"{kind}#{place}" if mark else text, self.kernel.router.types.numbers
         )
-        if address.type not in self._transports:
-            names = sorted(t.type_name for t in self._transports.values())
+        if address.type not in self.transports:
+            names = sorted(t.type_name for t in self.transports.values())
             raise LocalError(
                 f"no transport for the address {quote(text)}",
                 rule="AD-2",
@@ -144,15 +132,10 @@ class Links:
             )
         return address
 
-    @property
-    def listening(self) -> list[Listening]:
-        """The listeners so far."""
-        return list(self._listeners)
-
     async def listen(self, text: str, token: bytes | None, *, outside: bool) -> Listening:
         """Open a listener."""
         address = self.parse(text)
-        transport = self._transports[address.type]
+        transport = self.transports[address.type]
 
         def accept() -> Session | None:
             if self._is_full():
@@ -168,8 +151,8 @@ class Links:
         listener = await transport.listen(address.data.decode(), accept)
         found = Address(address.type, listener.place.encode())
         listening = Listening(listener, found, f"{transport.type_name}://{listener.place}")
-        self._listeners.append(listening)
-        self.kernel.router.table.set_own_addresses(found.address for found in self._listeners)
+        self.listening.append(listening)
+        self.kernel.router.table.set_own_addresses(found.address for found in self.listening)
         return listening
 
     async def connect(
@@ -191,7 +174,8 @@ class Links:
                 hint="give one or more addresses of one peer, all on one transport",
             )
         own = None if name is None else self._free_address(name)
-        session = self._session(addresses[0], token, outgoing=True, own=own, reconnects=reconnects)
+        session = self._session(addresses[0], token, own, outgoing=True)
+        session.reconnects = reconnects
         session.candidates = len(addresses)
         self._register(session)
         if parent:
@@ -213,20 +197,13 @@ class Links:
         _, retry_at = self.unreachable.get(place, (None, 0.0))
         if self._is_full() or loop.time() < retry_at:
             return None
-        session = self._session(place, None, outgoing=True)
+        session = self._session(place, outgoing=True)
         self.by_place[place] = session
         self._start(
             self._dial_once(session, [place.data.decode(errors="replace")]),
             f"waystation dial {place}",
         )
         return session
-
-    def own_address(self) -> str | None:
-        """Where the first listener of this node is reached, with the name of its type."""
-        if not self._listeners:
-            return None
-        first = self._listeners[0]
-        return f"{self.kernel.router.types.name(first.address.type)}#{first.place}"
 
     # What sessions tell
 
@@ -241,6 +218,7 @@ class Links:
 
     def link_opened(self, session: Session) -> None:
         """Enter a session's name into the routing table, and tell that it is open."""
+        session.openings += 1
         self.unreachable.pop(session.place, None)
         if not self._is_registered(session):
             self._register(session)
@@ -252,15 +230,16 @@ class Links:
         self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
         self.kernel.hierarchy.link_lost(session)
 
-    def link_refused(self, session: Session) -> None:
-        """Tell that a session lost its link before it opened."""
-        self._tell(SessionKind.REFUSED, session, session.peer, session.ending)
-        self._retry_later(session)
-
-    def not_linked(self, session: Session) -> None:
-        """Tell that a session got no link."""
-        self._tell(SessionKind.REFUSED, session, None, session.ending)
-        self._retry_later(session)
+    def link_refused(self, session: Session, peer: str | None) -> None:
+        """Tell that a session got no link, or lost it before it opened; delay the next attempt."""
+        self._tell(SessionKind.REFUSED, session, peer, session.ending)
+        if session.reconnects or not session.outgoing:
+            return
+        backoff, _ = self.unreachable.get(session.place) or (Backoff(), 0.0)
+        if len(self.unreachable) >= self.UNREACHABLE_LIMIT:
+            self.unreachable.clear()
+        retry_at = asyncio.get_running_loop().time() + backoff.next()
+        self.unreachable[session.place] = (backoff, retry_at)
 
     def forget(self, session: Session) -> None:
         """Remove a session's name, reject what waits for it, and connect no more."""
@@ -289,15 +268,6 @@ class Links:
 
     # Closing
 
-    async def close_session(self, session: Session) -> None:
-        """End a session and wait until its link is gone."""
-        session.begin_close()
-        with contextlib.suppress(TimeoutError):  # of a link that never tells that it ended
-            async with asyncio.timeout(self.CLOSE_TIMEOUT):
-                while session.has_link:
-                    await asyncio.shield(session.change)
-        session.give_up()
-
     def stop_listening(self) -> None:
         """Take no new sessions, and nothing more from those that are there."""
         self.closing = True
@@ -307,11 +277,11 @@ class Links:
     async def close(self) -> None:
         """End everything."""
         self.closing = True
-        for listening in self._listeners:
+        for listening in self.listening:
             await listening.close()
-        sessions = {*self.sessions.values(), *self.by_place.values()}
-        await asyncio.gather(*(self.close_session(session) for session in sessions))
-        await asyncio.gather(*(broadcaster.close() for broadcaster in self._broadcasters))
+        sessions = dict.fromkeys([*self.sessions.values(), *self.by_place.values()])
+        await asyncio.gather(*(session.close() for session in sessions))
+        await asyncio.gather(*(each.close() for each in self.kernel.broadcasts.broadcasters))
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -319,36 +289,36 @@ class Links:
 
     # Inside
 
+    def greeting(self, token: bytes | None, *, outgoing: bool) -> Greeting:
+        """The greeting for a new link: each has a nonce of its own."""
+        hello = Hello(
+            self.kernel.name,
+            dict(self.kernel.router.types.numbers),
+            self.limits.heartbeat,
+            "" if token is None else secrets.token_hex(16),
+            token is not None,
+        )
+        return Greeting(hello, token, initiator=outgoing)
+
     def _session(
         self,
         place: Address,
-        token: bytes | None,
+        token: bytes | None = None,
+        own: Address | None = None,
         *,
         outgoing: bool,
-        own: Address | None = None,
-        reconnects: bool = False,
     ) -> Session:
         token = self._token if token is None else token  # the node's, unless it has one of its own
         if own is None:
             kind = self.kernel.router.types.name(place.type)
             own = Address(LOCAL, f"{kind}-{secrets.token_hex(8)}".encode())
-
-        def greet() -> Greeting:
-            hello = Hello(
-                self.kernel.name,
-                dict(self.kernel.router.types.numbers),
-                self.limits.heartbeat,
-                "" if token is None else secrets.token_hex(16),
-                token is not None,
-            )
-            return Greeting(hello, token, initiator=outgoing)
-
-        return Session(self, own, place, greet, outgoing=outgoing, reconnects=reconnects)
+        greeting = self.greeting(token, outgoing=outgoing)
+        return Session(self, own, place, token, greeting, outgoing)
 
     def _free_address(self, name: str) -> Address:
         """The address of a session that is to have this name, if no leaf announced it."""
         address = self.kernel.free_address(name)
-        entry = self.kernel.router.table.lookup(address.name, self.kernel.tick() // 1000)
+        entry = self.kernel.entry(address.name)
         if entry is not None and entry.local:
             raise LocalError(
                 f"a leaf has announced the name {quote(name)}",
@@ -363,7 +333,7 @@ class Links:
         self.kernel.add_receiver(session.address, session, entry)
 
     def _is_registered(self, session: Session) -> bool:
-        return self.kernel.has_receiver(session.name, session)
+        return self.kernel.own_receiver(session.name) is session
 
     def _set_place(self, session: Session, place: Address) -> None:
         """Note where the peer of a session is, now that it is known."""
@@ -396,7 +366,7 @@ class Links:
         """Try to make a link; returns whether one was made."""
         _log.debug("session %s: connecting to %s", session.name, ", ".join(places))
         try:
-            await self._transports[session.place.type].dial(places, session)
+            await self.transports[session.place.type].dial(places, session)
         except (OSError, ValueError) as error:  # the latter from names that no resolver takes
             session.not_connected(str(error) or type(error).__name__)
             return session.has_link
@@ -404,11 +374,7 @@ class Links:
 
     async def _wait_until_open(self, session: Session, seconds: float) -> None:
         try:
-            async with asyncio.timeout(check_seconds(seconds)):
-                while not session.is_open and not session.ended:
-                    await asyncio.shield(session.change)
-        except TimeoutError:
-            pass
+            await session.until(lambda: session.is_open or session.ended, check_seconds(seconds))
         except BaseException:
             session.give_up()
             raise
@@ -416,31 +382,16 @@ class Links:
             session.give_up()
             detail = session.failure or f"no answer within {seconds:g} s"
             raise UnreachableError(str(session.place), detail)
-        if session.is_parent:
-            await self._wait_for_name(session)
-
-    async def _wait_for_name(self, session: Session) -> None:
-        """Wait a moment for the name of a parent: its hello may come after the session opened."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.NAME_TIMEOUT):
-                while session.peer is None and not session.ended:
-                    await asyncio.shield(session.change)
-
-    def _retry_later(self, session: Session) -> None:
-        """Delay the next attempt of a route to connect to a place where no session opened."""
-        if session.reconnects or not session.outgoing:
-            return
-        backoff, _ = self.unreachable.get(session.place) or (Backoff(), 0.0)
-        if len(self.unreachable) >= self.UNREACHABLE_LIMIT:
-            self.unreachable.clear()
-        retry_at = asyncio.get_running_loop().time() + backoff.next()
-        self.unreachable[session.place] = (backoff, retry_at)
+        if session.is_parent:  # its hello, which names it, may come after the session opened
+            await session.until(
+                lambda: session.peer is not None or session.ended, self.NAME_TIMEOUT
+            )
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Run a task that ends with the node at the latest."""
         task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
         return task
 
     def _is_full(self) -> bool:

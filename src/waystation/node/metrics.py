@@ -35,8 +35,9 @@ class NodeMetrics:
 
     def _families(self) -> Iterator[Family]:
         totals = self._status.snapshot(_TOTALS)
-        drops = {name: totals.counts[name] for name in totals.counts.keys() & set(Reason)}
-        outcomes = {name: totals.counts[name] for name in totals.counts.keys() - drops.keys()}
+        counts, reasons = totals.counts.items(), set(Reason)
+        drops = {name: count for name, count in counts if name in reasons}
+        outcomes = {name: count for name, count in counts if name not in reasons}
         yield counter("messages", "Messages that were not dropped.", outcomes, "outcome")
         yield counter("messages_dropped", "Messages that were dropped.", drops, "reason")
         yield counter("payload_bytes", "Bytes of payload in all messages.", totals.bytes)

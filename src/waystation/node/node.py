@@ -14,7 +14,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from waystation.core.access import Access
@@ -29,7 +28,7 @@ from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
-from waystation.node.directory import Leave, Lookup, ProviderDirectory
+from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
@@ -101,18 +100,18 @@ class Node:
         self._closing: asyncio.Task[None] | None = None
         for transport in transports if transports is not None else (Tcp(),):
             self._links.use(transport)
-        self._journal = None if journal is None else self._start_journal(journal)
+        self._journal: Journal | None = None
+        if journal is not None:
+            from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
+
+            self._journal = Journal(journal, name)
+            self.observe(self._journal.note)
 
     async def __aenter__(self) -> Self:
         self._links.start_broadcasters()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     # Workers
@@ -249,7 +248,7 @@ class Node:
     @property
     def listening(self) -> list[Listening]:
         """Where peers connect."""
-        return self._links.listening
+        return list(self._links.listening)
 
     @property
     def draining(self) -> bool:
@@ -294,17 +293,20 @@ class Node:
         ttl: float | None = None,
     ) -> None:
         """List a participant of this node as a provider: here and at its parents, or everywhere."""
-        await self._directory.register(participant, domain, name, everywhere=everywhere, ttl=ttl)
+        expiry = self.expiry_in(ttl)
+        ends = None if expiry == NEVER else int(expiry)
+        provider = Provider(participant, domain, name, None, ends)
+        await self._directory.do(Register(provider, everywhere))
 
     async def unregister(self, participant: str) -> None:
         """Take a participant off all lists; its worker goes on."""
-        await self._directory.leave(Leave(participant))
+        await self._directory.do(Leave(participant))
 
     async def discover(
         self, domain: str, name: str, scope: Scope = Scope.LOCAL_THEN_GLOBAL
     ) -> list[Provider]:
         """Find who offers something; whoever is elsewhere can then be sent to by name (RE-14)."""
-        return await self._directory.lookup(Lookup(domain, name, scope))
+        return await self._directory.do(Lookup(domain, name, scope))
 
     # Broadcasts
 
@@ -386,7 +388,7 @@ class Node:
         verdict = kernel.take(arrival)
         if type(verdict) is not NoRoom:
             return verdict
-        return await kernel.waiting.wait(verdict, arrival, policy)
+        return await kernel.waiting.wait(verdict.receiver, arrival, policy)
 
     async def request(
         self,
@@ -437,7 +439,7 @@ class Node:
         verdict = kernel.take(arrival)
         if type(verdict) is not NoRoom:
             return verdict
-        return await kernel.waiting.wait(verdict, arrival, policy)
+        return await kernel.waiting.wait(verdict.receiver, arrival, policy)
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
         """Send a message as `route` does, but without waiting for anything."""
@@ -485,7 +487,8 @@ class Node:
             self._links.stop_listening()
             loop = asyncio.get_running_loop()
             self._closing = loop.create_task(closing, name=f"waystation close {self.name}")
-        if not self._kernel.is_worker_task(asyncio.current_task()):
+        current = asyncio.current_task()
+        if not any(worker.task is current for worker in self._kernel.workers):
             await asyncio.shield(self._closing)
 
     async def _close(self, drain: float) -> None:
@@ -495,7 +498,8 @@ class Node:
         await self._directory.close()
         kernel.broadcasts.close()
         await self._links.close()
-        await _turns(3)  # who was rejected tells how its message ended
+        for _ in range(3):  # who was rejected tells how its message ended
+            await asyncio.sleep(0)
         for worker in workers:
             kernel.remove_worker(worker)
         if self._journal is not None:
@@ -512,19 +516,6 @@ class Node:
                 self._routes.clear()
             self._routes[route] = found
         return found
-
-    def _start_journal(self, directory: str | Path) -> Journal:
-        from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
-
-        journal = Journal(directory, self.name)
-        self.observe(journal.note)
-        return journal
-
-
-async def _turns(number: int) -> None:
-    """Let the event loop run this many times."""
-    for _ in range(number):
-        await asyncio.sleep(0)
 
 
 def _secret(token: str | bytes | None) -> bytes | None:

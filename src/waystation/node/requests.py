@@ -66,21 +66,14 @@ class PendingRequest(ReadyReceiver):
             self.reply.set_result(None if reason is None else Undeliverable(reason))
 
 
-def wants_error_reply(message: Message, reason: Reason) -> bool:
-    """Whether a dropped message was a request of another node that still waits."""
-    last = message.return_route.addresses[-1:]
-    return (
-        reason not in _WITHOUT_REPLY
-        and bool(last)
-        and last[0].type == LOCAL
-        and last[0].data.startswith(_PREFIX)
-    )
-
-
-def error_reply(message: Message, reason: Reason, node: str, id: str) -> Message:
-    """What to send back when a request was dropped."""
+def error_reply(message: Message, reason: Reason, node: str, id: str) -> Message | None:
+    """What to send back if a dropped message was a request of another node that still waits."""
+    back = message.return_route
+    last = back.addresses[-1]
+    if reason in _WITHOUT_REPLY or last.type != LOCAL or not last.data.startswith(_PREFIX):
+        return None
     payload = msgspec.json.encode(Undeliverable(reason, node))
-    return Message(message.return_route, Route((SENDER,)), payload, id, message.expiry)
+    return Message(back, Route((SENDER,)), payload, id, message.expiry)
 
 
 def is_error(message: Message) -> Undeliverable | None:

@@ -10,37 +10,31 @@ listens, connects and connects again is the node's business (links.py).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
 from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.core.session import (
-    ENDING,
-    FLOW_TRANSITIONS,
-    Effect,
-    Event,
-    Flow,
-    FlowEffect,
-    FlowEvent,
-    State,
-    step,
-)
+from waystation.core.session import ENDING, Effect, Event, Flow, State, step
 from waystation.errors import RemoteError, quote
 from waystation.node.inbox import Pending, WaitingLine
 from waystation.node.receiver import NoRoom, Verdicts
 from waystation.transports.transport import Link
-from waystation.wire.hello import Greeting, Hello
+from waystation.wire.hello import Greeting
 
 if TYPE_CHECKING:
     from waystation.node.links import Links
+
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that a link has to end, once it was told to."""
 
 UNREAD_LIMIT: Final = 1024 * 1024
 """Maximum number of bytes of answers that wait for a peer which does not read them."""
@@ -55,100 +49,69 @@ _FREE: Final = Flow.FREE
 _HELD: Final = Flow.HELD
 
 
-class Session:
+def _refuse_while_closing(message: Message) -> Reason | None:  # noqa: ARG001
+    return Reason.TRANSPORT_DOWN
+
+
+def _send_without_link(message: Message) -> Reason | None:
+    raise AssertionError(message)  # a session without a link is not ready
+
+
+def _new_future() -> asyncio.Future[None]:
+    return asyncio.get_running_loop().create_future()
+
+
+class Session(Struct, eq=False):
     """One peer, over one link at a time."""
 
-    __slots__ = (
-        "__weakref__",
-        "_admission_timer",
-        "_backlog",
-        "_beat",
-        "_beat_timer",
-        "_by_name",
-        "_by_place",
-        "_failure",
-        "_greeting",
-        "_inflow",
-        "_link",
-        "_links",
-        "_make_greeting",
-        "_outflow",
-        "_send",
-        "_state",
-        "_types",
-        "_unread",
-        "_unsettled",
-        "_waiting",
-        "address",
-        "candidates",
-        "change",
-        "checked_at",
-        "complaints",
-        "ending",
-        "from_outside",
-        "is_parent",
-        "is_ready",
-        "keeper",
-        "openings",
-        "outgoing",
-        "participants",
-        "place",
-        "reconnects",
-        "subscriptions",
-        "verdict",
-    )
+    _links: Links
+    address: Address
+    place: Address
+    _token: bytes | None
+    _greeting: Greeting
+    outgoing: bool  # this node connects to the peer; False when the peer did
+    reconnects: bool = False  # it stays when its link goes, and gets another
+    candidates: int = 1  # addresses that its peer may be at; the link tells which it is
+    from_outside: bool = False  # its peer is reached over a global transport (RE-13, MC-11)
+    is_parent: bool = False
+    keeper: asyncio.Task[None] | None = None  # connects, and connects again
+    openings: int = 0
+    ending: Ending = (None, "")  # of the last link, or attempt
+    change: asyncio.Future[None] = field(default_factory=_new_future)
+    participants: dict[str, None] = {}  # that its peer announced, or asked as from outside
+    checked_at: int = 0  # when it was last checked which of them are still there
+    subscriptions: int = 0  # of its participants
+    complaints: set[str] = set()  # about what its peer sent
+    state: State = State.DISCONNECTED
+    # OPEN, outflow FREE, and nobody waits: kept here because it is asked for each message.
+    is_ready: bool = False
+    _outflow: Flow = _FREE  # held while the link asks for a pause
+    _inflow: Flow = _FREE  # held while somebody here has no room
+    _link: Link | None = None
+    _send: Callable[[Message], Reason | None] = _send_without_link
+    _types: PeerTypes = field(default_factory=PeerTypes)
+    _by_name: Verdicts = ()  # the verdict on what is sent to its name
+    _by_place: Verdicts = ()
+    _waiting: WaitingLine[tuple[Arrival, Message, Verdicts]] = field(default_factory=WaitingLine)
+    # Given to the link and not yet out of our hands, with the verdicts that hold then.
+    _unsettled: list[tuple[Arrival, Verdicts]] = []
+    _backlog: deque[Message] = field(default_factory=deque)  # behind one that nobody had room for
+    _unread: int = 0  # bytes of answers since the peer stopped reading
+    _beat: Heartbeat = field(default_factory=lambda: Heartbeat(0.0))
+    _beat_timer: asyncio.TimerHandle | None = None
+    _admission_timer: asyncio.TimerHandle | None = None
+    _failure: tuple[Reason, str] | None = None  # why this side ends the link
 
-    def __init__(
-        self,
-        links: Links,
-        address: Address,
-        place: Address,
-        make_greeting: Callable[[], Greeting],
-        *,
-        outgoing: bool,
-        reconnects: bool = False,
-    ) -> None:
-        self.address = address
-        self.outgoing = outgoing  # this node connects to the peer; False when the peer did
-        self.reconnects = reconnects  # it stays when its link goes, and gets another
-        self.keeper: asyncio.Task[None] | None = None  # connects, and connects again
-        self.openings = 0
-        self.is_parent = False
-        self.from_outside = False  # its peer is reached over a global transport (RE-13, MC-11)
-        self.participants: set[str] = set()  # that its peer announced, or asked as from outside
-        self.checked_at = 0  # when it was last checked which of them are still there
-        self.subscriptions = 0  # of its participants
-        self.complaints: set[str] = set()  # about what its peer sent
-        self.candidates = 1  # addresses that its peer may be at; the link tells which it is
-        self.change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._links = links
-        self._make_greeting = make_greeting
-        self._greeting = make_greeting()
-        self._state = State.DISCONNECTED
-        self._outflow = _FREE  # held while the link asks for a pause
-        self._inflow = _FREE  # held while somebody here has no room
-        self._link: Link | None = None
-        self._send: Callable[[Message], Reason | None] = _send_without_link
-        # OPEN, outflow FREE, and nobody waits: kept here because it is asked for each message.
-        self.is_ready = False
-        self._types = PeerTypes()
-        self._waiting: WaitingLine[tuple[Arrival, Message, Verdicts]] = WaitingLine()
-        # Given to the link and not yet out of our hands, with the verdicts that hold then.
-        self._unsettled: list[tuple[Arrival, Verdicts]] = []
-        self._backlog: deque[Message] = deque()  # received, behind one that nobody had room for
-        self._unread = 0  # bytes of answers since the peer stopped reading
-        self._beat = Heartbeat(links.limits.heartbeat)
-        self._beat_timer: asyncio.TimerHandle | None = None
-        self._admission_timer: asyncio.TimerHandle | None = None
-        self._failure: tuple[Reason, str] | None = None  # why this side ends the link
-        self.ending: Ending = (None, "")  # of the last link, or attempt
-        self.move_to(place)
+    def __post_init__(self) -> None:
+        self.move_to(self.place)
+
+    def __repr__(self) -> str:
+        return f"<session {self.name} with {self.place}: {self.state.name}>"
 
     def move_to(self, place: Address) -> None:
         """Note where the peer is."""
         self.place = place
-        self.verdict = Verdict(Outcome.FORWARDED, None, self.name, place)
-        self._by_name = (self.verdict,)
+        self._by_name = (Verdict(Outcome.FORWARDED, None, self.name, place),)
         self._by_place = (Verdict(Outcome.FORWARDED, None, None, place),)
 
     @property
@@ -168,14 +131,9 @@ class Session:
         return self.ending[1]
 
     @property
-    def state(self) -> State:
-        """Where it is in its life."""
-        return self._state
-
-    @property
     def is_open(self) -> bool:
         """Whether messages can go over it now, even if slowly."""
-        return self._state is _OPEN
+        return self.state is _OPEN
 
     @property
     def is_paused(self) -> bool:
@@ -190,7 +148,7 @@ class Session:
     @property
     def ended(self) -> bool:
         """Whether it is over, or will be when its link is gone."""
-        return self._state in ENDING
+        return self.state in ENDING
 
     @property
     def has_link(self) -> bool:
@@ -199,9 +157,23 @@ class Session:
 
     async def close(self) -> None:
         """End it: what was given to it is written, what waits for it is TRANSPORT_DOWN."""
-        await self._links.close_session(self)
+        self._apply(Event.CLOSE_ASKED)
+        await self.until(lambda: not self.has_link, CLOSE_TIMEOUT)  # it may never tell its end
+        self.give_up()
+
+    async def until(self, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until something holds for this session, for at most this many seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while not condition():
+                    await asyncio.shield(self.change)
 
     # A receiver of messages
+
+    @property
+    def verdict(self) -> Verdict:
+        """What becomes of a message that is sent to its name."""
+        return self._by_name[0]
 
     @property
     def refusal(self) -> Reason:
@@ -233,7 +205,7 @@ class Session:
 
     def send_control(self, payload: bytes) -> None:
         """Send something to the peer's session, in order with the messages."""
-        if self._link is not None and self._state is _OPEN:
+        if self._link is not None and self.state is _OPEN:
             self._beat.sent = True
             self._link.send_control(payload)
 
@@ -258,10 +230,7 @@ class Session:
         if reason is None:
             self._unsettled.append((arrival, verdicts))
             return verdicts[0]
-        kernel = self._links.kernel
-        for verdict in verdicts[1:]:
-            kernel.end(arrival, Verdict.dropped(reason, verdict.recipient))
-        return kernel.end(arrival, Verdict.dropped(reason, verdicts[0].recipient))
+        return self._links.kernel.drop_each(arrival, reason, verdicts)
 
     def _verdicts_on(self, message: Message) -> Verdicts:
         """The verdict of the rules on a message that goes here, by whichever name it was sent."""
@@ -278,7 +247,7 @@ class Session:
         """Greet the peer, if there is room for one more session."""
         self._link = link
         self._failure = None
-        self._greeting = self._make_greeting()
+        self._greeting = self._links.greeting(self._token, outgoing=self.outgoing)
         wanted = self._links.link_made(self, link)
         if not wanted:
             self._failure = (Reason.REFUSED, TOO_MANY_SESSIONS)
@@ -312,11 +281,13 @@ class Session:
 
     def pause(self) -> None:
         """Let senders wait."""
-        self._change_outflow(FlowEvent.HOLD)
+        self._outflow = _HELD
+        self.is_ready = False
 
     def resume(self) -> None:
         """Send what waits, in order, until the link asks for a pause."""
-        self._change_outflow(FlowEvent.GO)
+        self._outflow = _FREE
+        self._send_waiting()
 
     def closed(self, reason: Reason | None, detail: str) -> None:
         """Forget the link, and what it had not written."""
@@ -337,10 +308,6 @@ class Session:
         """End the link at once; a session that reconnects then gets another."""
         self._apply(Event.FAILED)
 
-    def begin_close(self) -> None:
-        """End it when its link has written what it was given."""
-        self._apply(Event.CLOSE_ASKED)
-
     def give_up(self) -> None:
         """End it now, without waiting for its link."""
         self._apply(Event.GIVEN_UP)
@@ -352,7 +319,7 @@ class Session:
 
     def wake(self) -> None:
         """Wake the tasks that wait for this session to open, to end or to learn its peer's name."""
-        change, self.change = self.change, asyncio.get_running_loop().create_future()
+        change, self.change = self.change, _new_future()
         if not change.done():
             change.set_result(None)
 
@@ -360,13 +327,11 @@ class Session:
 
     def _apply(self, event: Event) -> None:
         """Do what the table says."""
-        before = self._state
-        self._state, effects = step(before, event)
-        if self._state is not before:
-            _log.debug(
-                "session %s: %s, %s -> %s",
-                *(self.address.name, event.name, before.name, self._state.name),
-            )
+        before = self.state
+        self.state, effects = step(before, event)
+        if self.state is not before:
+            change = (event.name, before.name, self.state.name)
+            _log.debug("session %s: %s, %s -> %s", self.name, *change)
         for effect in effects:
             self._ACTIONS[effect](self)
 
@@ -383,7 +348,10 @@ class Session:
         link.send_control(self._greeting.first())
         loop = asyncio.get_running_loop()
         if not self._greeting.admitted:
-            self._admission_timer = loop.call_later(limits.greeting, self._refuse_silence)
+            why = f"the peer did not prove the token within {limits.greeting:g} s"
+            self._admission_timer = loop.call_later(
+                limits.greeting, self._fail, Reason.REFUSED, why
+            )
         self._types = self._links.peer_types(None, outgoing=self.outgoing)
         self._beat = Heartbeat(limits.heartbeat)
         if limits.heartbeat:
@@ -399,10 +367,6 @@ class Session:
             self._admission_timer = loop.call_later(seconds, self._apply, Event.TYPES_TIMEOUT)
         else:
             self._apply(Event.ADMITTED)
-
-    def _tell_opened(self) -> None:
-        self.openings += 1
-        self._links.link_opened(self)
 
     def _stop_admission_timer(self) -> None:
         if self._admission_timer is not None:
@@ -420,7 +384,10 @@ class Session:
         self._send = _send_without_link
         self.is_ready = False
         lost, self._unsettled = self._unsettled, []
-        self._links.kernel.lose_all(lost)
+        for arrival, verdicts in lost:
+            for verdict in verdicts:
+                recipient = verdict.recipient if arrival.multicast_id is not None else None
+                self._links.kernel.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
 
     def _close_link(self) -> None:
         self._send = _refuse_while_closing
@@ -435,16 +402,14 @@ class Session:
     def _send_waiting(self) -> None:
         """Give the link what waits for it."""
         kernel = self._links.kernel
-        while self._state is _OPEN and self._outflow is _FREE:
+        while self.state is _OPEN and self._outflow is _FREE:
             first = self._waiting.next()
             if first is None:
                 self.is_ready = True
                 return
             (arrival, message, verdicts), room = first
             if message.expired(kernel.tick() // 1000):
-                for verdict in verdicts:
-                    kernel.end(arrival, Verdict.dropped(Reason.EXPIRED, verdict.recipient))
-                room.set_result(Verdict.dropped(Reason.EXPIRED, verdicts[0].recipient))
+                room.set_result(kernel.drop_each(arrival, Reason.EXPIRED, verdicts))
             else:
                 room.set_result(self.carry(arrival, message, verdicts))
 
@@ -452,38 +417,18 @@ class Session:
         Effect.GREET: _greet,
         Effect.CHECK_ADMISSION: _check_admission,
         Effect.STOP_ADMISSION_TIMER: _stop_admission_timer,
-        Effect.TELL_OPENED: _tell_opened,
+        Effect.TELL_OPENED: lambda self: self._links.link_opened(self),
         Effect.SEND_WAITING: _send_waiting,
         Effect.STOP_TIMERS: _stop_timers,
         Effect.RELEASE_LINK: _release_link,
         Effect.TELL_CLOSED: lambda self: self._links.link_closed(self),
-        Effect.TELL_REFUSED: lambda self: self._links.link_refused(self),
-        Effect.TELL_NO_LINK: lambda self: self._links.not_linked(self),
+        Effect.TELL_REFUSED: lambda self: self._links.link_refused(self, self.peer),
+        Effect.TELL_NO_LINK: lambda self: self._links.link_refused(self, None),
         Effect.FORGET: lambda self: self._links.forget(self),
         Effect.WAKE: wake,
         Effect.CLOSE_LINK: _close_link,
         Effect.ABORT_LINK: _abort_link,
     }
-
-    # Its flows
-
-    def _change_outflow(self, event: FlowEvent) -> None:
-        self._outflow, effects = FLOW_TRANSITIONS[self._outflow, event]
-        for effect in effects:
-            if effect is FlowEffect.STOP:
-                self.is_ready = False
-            else:
-                self._send_waiting()
-
-    def _change_inflow(self, event: FlowEvent) -> None:
-        self._inflow, effects = FLOW_TRANSITIONS[self._inflow, event]
-        for effect in effects:
-            if effect is FlowEffect.STOP:
-                self.pause_reading()
-            elif self._link is None:
-                self.wake()  # whoever wants to connect again has waited for this
-            elif not self._links.closing:
-                self._link.resume_reading()
 
     # Greeting
 
@@ -492,9 +437,9 @@ class Session:
         if not payload:
             return
         greeting = self._greeting
-        if self._state is _OPEN and self._links.kernel.hierarchy.receive(self, payload):
+        if self.state is _OPEN and self._links.kernel.hierarchy.receive(self, payload):
             return
-        knew_peer, was_admitted = greeting.peer is not None, greeting.admitted
+        before = (greeting.peer, greeting.admitted)
         try:
             answer = greeting.hear(payload)
         except RemoteError as error:
@@ -502,21 +447,12 @@ class Session:
             return
         if answer is not None and self._link is not None:
             self._link.send_control(answer)
-        if greeting.peer is not None and not knew_peer:
-            self._learn(greeting.peer)
-        if greeting.admitted and not was_admitted:
+        if greeting.peer is not None and before[0] is None:
+            _log.debug("session %s: hello from node %s", self.name, quote(greeting.peer.node))
+            self._types = self._links.peer_types(greeting.peer.types, outgoing=self.outgoing)
+            self.wake()
+        if greeting.admitted and before != (greeting.peer, greeting.admitted):
             self._apply(Event.ADMITTED)
-
-    def _learn(self, peer: Hello) -> None:
-        _log.debug("session %s: hello from node %s", self.name, quote(peer.node))
-        self._types = self._links.peer_types(peer.types, outgoing=self.outgoing)
-        if self._greeting.admitted:
-            self._apply(Event.ADMITTED)
-        self.wake()
-
-    def _refuse_silence(self) -> None:
-        seconds = self._links.limits.greeting
-        self._fail(Reason.REFUSED, f"the peer did not prove the token within {seconds:g} s")
 
     def _keep_alive(self) -> None:
         link, beat, peer = self._link, self._beat, self._greeting.peer
@@ -545,8 +481,10 @@ class Session:
                 types = self._types
                 continue
             if not self._greeting.admitted:
-                self._refuse_unproven([message, *messages])
+                for one in (message, *messages):
+                    kernel.refuse(one)
                 messages.clear()
+                self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
                 break
             if message.id == NO_ID:  # from a peer that gives none (AD-7)
                 message = structs.replace(message, id=kernel.new_id())
@@ -562,27 +500,18 @@ class Session:
             stuck = kernel.arrive(message, from_global)
             if stuck is not None:  # read no more: somebody here has no room for what came (WK-6)
                 self._backlog = messages
-                self._change_inflow(FlowEvent.HOLD)
+                self._inflow = _HELD
+                self.pause_reading()
                 stuck.add_done_callback(self._deliver_backlog)
                 return False
         return True
 
     def _deliver_backlog(self, _: asyncio.Future[Verdict | None]) -> None:
         self._links.kernel.tick()
-        if self._deliver(self._backlog):
-            self._change_inflow(FlowEvent.GO)
-
-    def _refuse_unproven(self, messages: Sequence[Message]) -> None:
-        """Drop messages from a peer that has not proven the token, and the link with them."""
-        kernel = self._links.kernel
-        for message in messages:
-            kernel.refuse(message)
-        self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
-
-
-def _refuse_while_closing(message: Message) -> Reason | None:  # noqa: ARG001
-    return Reason.TRANSPORT_DOWN
-
-
-def _send_without_link(message: Message) -> Reason | None:
-    raise AssertionError(message)  # a session without a link is not ready
+        if not self._deliver(self._backlog):
+            return
+        self._inflow = _FREE
+        if self._link is None:
+            self.wake()  # whoever wants to connect again has waited for this
+        elif not self._links.closing:
+            self._link.resume_reading()

@@ -11,10 +11,11 @@ tables are read in strides, with messages in between.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -38,10 +39,8 @@ STATUS: Final = "waystation.status"
 WINDOW: Final = 5
 """Seconds over which rates are measured."""
 
-MOST_ROUTES: Final = 1_000
-MOST_SESSIONS: Final = 1_000
-MOST_SUBSCRIPTIONS: Final = 1_000
-"""No reply lists more, whatever was asked for."""
+MOST: Final = 1_000
+"""No reply lists more routes, sessions or subscriptions, whatever was asked for."""
 
 LARGE_TABLE: Final = 200_000
 """In a table with more entries only single participants are looked up: going through all of them
@@ -140,20 +139,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     subscriptions_fitting: int | None = None
 
 
-class _Page(Struct, Generic[T]):
-    """Some of many, and how many match in all."""
-
-    told: list[T]
-    fitting: int | None = None
-
-
 class LossCounter(Protocol):
     """A journal, as far as this module knows one."""
 
     @property
     def lost(self) -> int:
         """How many records were lost."""
-        ...
 
 
 class _Mark(Struct, frozen=True):
@@ -214,35 +205,46 @@ class Status:
         """Handle a request; an invalid one is answered like an empty one."""
         question = Question()
         if 0 < len(message.payload) <= _QUESTION_BYTES:
-            try:
+            with contextlib.suppress(msgspec.MsgspecError):
                 question = msgspec.json.decode(message.payload, type=Question)
-            except msgspec.MsgspecError:
-                question = Question()
-        collecting = self._collect(question)
-        while (told := _next_stride(collecting)) is None:  # noqa: ASYNC110 - for messages
-            await asyncio.sleep(0)
-        await context.reply(msgspec.json.encode(told))
+        for told in self._collect(question):
+            if told is None:
+                await asyncio.sleep(0)  # for messages
+            else:
+                await context.reply(msgspec.json.encode(told))
 
     def snapshot(self, question: Question | None = None) -> Snapshot:
         """The node at this moment."""
-        collecting = self._collect(question or Question())
-        while (told := _next_stride(collecting)) is None:
-            pass
+        *_, told = self._collect(question or Question())
+        assert told is not None
         return told
 
-    def _collect(self, asked: Question) -> Generator[None, None, Snapshot]:
-        """Find out what was asked, in strides."""
+    def _collect(self, asked: Question) -> Iterator[Snapshot | None]:
+        """Find out what was asked; None after each stride, and at last the answer."""
         milliseconds = self._node.now()
-        routes = yield from self._routes(asked, milliseconds)
-        sessions = yield from self._sessions(asked)
-        subscriptions = yield from self._subscriptions(asked)
+        routes, routes_fitting = yield from _page(
+            lambda: self._routes(asked, milliseconds),
+            *(asked.filter, asked.skip_routes, asked.routes),
+            lambda entry: (entry.participant,),
+        )
+        sessions, sessions_fitting = yield from _page(
+            lambda: self._node.sessions,
+            *(asked.find_sessions, asked.skip_sessions, asked.sessions),
+            lambda session: (session.name, session.peer or "", str(session.place)),
+        )
+        # In what is looked for, * stands for any characters; in a pattern it is one like others.
+        subscriptions, subscriptions_fitting = yield from _page(
+            self._subscriptions,
+            *(asked.find_subscriptions, asked.skip_subscriptions, asked.subscriptions),
+            lambda pair: pair,
+        )
         events: Counter[str] = Counter()
         for (kind, _), count in self.session_events.items():
             events[kind] += count
         now = self._mark()
         before = self._marks[0]
         seconds = max(now.at - before.at, 0.001)
-        return Snapshot(
+        yield Snapshot(
             node=self._node.name,
             at=milliseconds,
             uptime=round(now.at - self._started, 3),
@@ -254,69 +256,36 @@ class Status:
             bytes=now.bytes,
             bytes_rate=round((now.bytes - before.bytes) / seconds, 1),
             routes_total=len(self._node.router.table),
-            routes=[_route(entry) for entry in routes.told],
+            routes=[_route(entry) for entry in routes],
             sessions_total=len(self._node.sessions),
-            sessions=[_session(session) for session in sessions.told],
+            sessions=[_session(session) for session in sessions],
             session_events=dict(sorted(events.items())),
             journal_lost=None if self._journal is None else self._journal.lost,
             hub=self._node.is_hub,
-            routes_fitting=routes.fitting,
-            sessions_fitting=sessions.fitting,
+            routes_fitting=routes_fitting,
+            sessions_fitting=sessions_fitting,
             subscriptions_total=len(self._node.router.subscriptions),
-            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions.told],
-            subscriptions_fitting=subscriptions.fitting,
+            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions],
+            subscriptions_fitting=subscriptions_fitting,
         )
 
-    def _routes(self, asked: Question, now: int) -> Generator[None, None, _Page[RoutingEntry]]:
+    def _routes(self, asked: Question, now: int) -> Collection[RoutingEntry] | None:
+        """The routes to go through; None if there are too many."""
         table = self._node.router.table
-        most = _bounded(asked.routes, MOST_ROUTES)
-        if not most:
-            return _Page([])
         if _ALL not in asked.filter:  # one participant is found without going through all
             entry = table.lookup(asked.filter, now)
             fits = entry is not None and asked.over in {"", str(entry.address)}
-            return _Page([entry], 1) if entry is not None and fits else _Page([], 0)
+            return [entry] if entry is not None and fits else []
         if asked.over:
             names = table.participants_at(_address(asked.over), now)
             held = (table.lookup(name, now) for name in names[:LARGE_TABLE])
-            entries: Collection[RoutingEntry] = [entry for entry in held if entry is not None]
-        elif len(table) > LARGE_TABLE:
-            return _Page([])
-        else:
-            entries = table.snapshot(now).values()
-        return (
-            yield from _page(
-                entries, asked.filter, lambda entry: (entry.participant,), asked.skip_routes, most
-            )
-        )
+            return [entry for entry in held if entry is not None]
+        return None if len(table) > LARGE_TABLE else table.snapshot(now).values()
 
-    def _sessions(self, asked: Question) -> Generator[None, None, _Page[Session]]:
-        most = _bounded(asked.sessions, MOST_SESSIONS)
-        return (
-            yield from _page(
-                self._node.sessions if most else [],
-                asked.find_sessions,
-                lambda session: (session.name, session.peer or "", str(session.place)),
-                asked.skip_sessions,
-                most,
-            )
-        )
-
-    def _subscriptions(self, asked: Question) -> Generator[None, None, _Page[tuple[str, str]]]:
+    def _subscriptions(self) -> Collection[tuple[str, str]] | None:
+        """The subscriptions; None if there are too many to go through."""
         subscriptions = self._node.router.subscriptions
-        most = _bounded(asked.subscriptions, MOST_SUBSCRIPTIONS)
-        if not most or len(subscriptions) > LARGE_TABLE:
-            return _Page([])
-        # In what is looked for, * stands for any characters; in a pattern it is one like others.
-        return (
-            yield from _page(
-                subscriptions.snapshot(),
-                asked.find_subscriptions,
-                lambda pair: pair,
-                asked.skip_subscriptions,
-                most,
-            )
-        )
+        return None if len(subscriptions) > LARGE_TABLE else subscriptions.snapshot()
 
     def sessions_by_transport(self) -> Counter[str]:
         """How many sessions have a link now, by the name of its transport."""
@@ -334,32 +303,24 @@ class Status:
         self._timer = self._loop.call_later(1.0, self._tick)
 
 
-def _next_stride(collecting: Generator[None, None, Snapshot]) -> Snapshot | None:
-    """Look at some more entries; the snapshot when all were looked at."""
-    try:
-        next(collecting)
-    except StopIteration as done:
-        snapshot: Snapshot = done.value
-        return snapshot
-    return None
-
-
-def _bounded(asked: int, most: int) -> int:
-    return max(0, min(asked, most))
-
-
 def _page(
-    entries: Collection[T],
+    find: Callable[[], Collection[T] | None],
     pattern: str,
-    texts: Callable[[T], tuple[str, ...]],
     skip: int,
     most: int,
-) -> Generator[None, None, _Page[T]]:
-    """Some of those that have a text which matches; they are looked at a stride at a time."""
-    skip = max(0, skip)
+    texts: Callable[[T], tuple[str, ...]],
+) -> Generator[None, None, tuple[list[T], int | None]]:
+    """Some of those that have a text which matches, and how many match in all.
+
+    They are looked at a stride at a time.
+    """
+    skip, most = max(0, skip), max(0, min(most, MOST))
+    entries = find() if most else None
+    if entries is None:
+        return [], None
     if pattern == _ALL:
-        some = list(islice(entries, skip, skip + most)) if skip < len(entries) else []
-        return _Page(some, len(entries) if most else None)
+        some = islice(entries, skip, skip + most) if skip < len(entries) else ()
+        return list(some), len(entries)
     told: list[T] = []
     fitting = 0
     for number, entry in enumerate(entries, 1):
@@ -369,7 +330,7 @@ def _page(
                 told.append(entry)
         if not number % STRIDE:
             yield
-    return _Page(told, fitting)
+    return told, fitting
 
 
 def _address(text: str) -> Address:

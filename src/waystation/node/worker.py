@@ -65,23 +65,11 @@ class Context(Struct, frozen=True, gc=False):
 class WorkerAddress(InboxReceiver):
     """One address of a worker: the receiver that puts messages into the worker's inbox."""
 
-    __slots__ = ("_items", "_line", "worker")
+    __slots__ = ("worker",)
 
-    def __init__(self, worker: Worker, address: Address, inbox: Inbox[Arrival]) -> None:
-        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), inbox)
+    def __init__(self, worker: Worker, address: Address) -> None:
+        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), worker.inbox)
         self.worker = worker
-        self._items = inbox.items
-        self._line = inbox.line
-
-    def offer(self, arrival: Arrival) -> Verdict:
-        """Put a message into the inbox, unless it is full."""
-        inbox = self._inbox
-        if self._line or len(self._items) >= inbox.capacity:
-            return super().offer(arrival)
-        self._items.append(arrival)  # as `inbox.offer` does, without a call
-        if inbox.reader is not None:
-            inbox.wake_reader()
-        return self.verdict
 
 
 class _State(Enum):
@@ -108,9 +96,7 @@ class Worker:
     ) -> None:
         self.addresses = addresses
         self.inbox: Inbox[Arrival] = Inbox(capacity)
-        self.receivers = {
-            address.data: WorkerAddress(self, address, self.inbox) for address in addresses
-        }
+        self.receivers = {address.data: WorkerAddress(self, address) for address in addresses}
         self._state = _State.IDLE
         self._node = node
         self._kernel = kernel
