@@ -43,7 +43,7 @@ TLS = '[tls]\ncertificate = "hub.pem"\nkey = "hub.key"\nauthorities = "authority
         ("token_file = 'none'", 3, "node.token_file", "none: No such file or directory; give"),
         ("token_file = 'latin'", 3, "node.token_file", "'latin' cannot be read"),
         ("token_file = 'empty'", 3, "node.token_file", "the first line of empty is empty"),
-        ("metrics = 'here'", 3, "node.metrics", "'here' is no place on the network; write host"),
+        ("metrics = 'here'", 3, "node.metrics", "invalid address 'here'; write host"),
         ("[[access]]\nto = 'a'", 3, "access[0]", "needs either allow or deny"),
         ("[[access]]\nallow='a'\ndeny='b'\nto='a'", 3, "access[0]", "needs either allow or de"),
         ("[directory]\nhost = true\nask = 'a'", 5, "directory.ask", "hosts the directory itself"),

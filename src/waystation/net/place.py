@@ -12,7 +12,7 @@ def parse_place(text: str) -> tuple[str, int]:
     (('127.0.0.1', 4000), ('::1', 0))
     >>> parse_place("localhost")
     Traceback (most recent call last):
-    waystation.errors.LocalError: 'localhost' is no place on the network; write host:port...
+    waystation.errors.LocalError: invalid address 'localhost'; write host:port...
     """
     host, mark, port = text.rpartition(":")
     if host.startswith("[") and host.endswith("]"):
@@ -21,7 +21,7 @@ def parse_place(text: str) -> tuple[str, int]:
         host = ""
     if not (mark and host and port.isascii() and port.isdigit() and int(port) <= 65535):
         raise LocalError(
-            f"{quote(text)} is no place on the network",
+            f"invalid address {quote(text)}",
             rule="AD-1",
             hint="write host:port, with an IPv6 address in brackets",
         )

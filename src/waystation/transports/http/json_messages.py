@@ -82,7 +82,7 @@ def _payload(posted: Posted) -> bytes:
     try:
         return b64decode(posted.payload_base64, validate=True)
     except binascii.Error as error:
-        raise ValueError(f"payload_base64 is no base64: {error}") from None
+        raise ValueError(f"payload_base64 is not valid base64: {error}") from None
 
 
 def _ms(seconds: float) -> int:
