@@ -176,10 +176,13 @@ def test_the_last_line_counts(
     monkeypatch.setattr(program, "KNOWN", tmp_path / "known.json")
     program.KNOWN.write_text('{"P4": [0]}')
     monkeypatch.setattr(program, "_try_all", lambda seeds: ((n, {"P1": ["so"]}) for n in seeds))
+    monkeypatch.setattr(program, "shrink", lambda seed, promise: (SMALL, [seed, len(promise)]))
     assert program.main(["--seeds", "2"]) == 1
     told = capsys.readouterr().out.splitlines()
     assert told[-1] == "2 seeds, 3 violations"  # P1 twice, and P4 holds although it is listed
     assert "seed 0: P4 holds now; take the seed off known.json" in told
+    smaller = "python -m waystation.testing.lab --seed 1 --messages 100 --faults '1,2'"
+    assert f"    smaller: {smaller}" in told
     assert program.main(["--seeds", "2", "--write-known"]) == 0
     assert program.main(["--seeds", "2"]) == 0
 

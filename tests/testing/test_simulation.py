@@ -238,7 +238,7 @@ def test_each_machine_has_a_clock_of_its_own() -> None:
             return current_clock()()
 
         wrong.set_clock(ahead=3600)
-        wrong.drift = 0.01
+        wrong.set_drift(0.01)
         await asyncio.sleep(100)
         ahead = await wrong.run(read) - await right.run(read)
         assert round(ahead / 1e9, 3) == 3601.0

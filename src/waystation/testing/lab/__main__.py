@@ -30,6 +30,9 @@ KNOWN: Final = Path(__file__).with_name("known.json")
 SHOWN: Final = 3
 """Violations of one promise that are shown for a seed among many."""
 
+SHRUNK: Final = 3
+"""Violations for which a smaller run is looked for; that takes some twenty runs each."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the lab as the command line says."""
@@ -61,7 +64,7 @@ def run_many(seeds: int, *, write_known: bool = False) -> int:
             if seed in known.get(promise, ()) or write_known:
                 continue
             violations += 1
-            _show(seed, promise, sentences)
+            _show(seed, promise, sentences, smaller=violations <= SHRUNK)
         for promise, listed in known.items():
             if seed in listed and promise not in violated:
                 violations += 1
@@ -91,11 +94,13 @@ def _as_json(found: dict[str, list[int]]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _show(seed: int, promise: str, sentences: list[str]) -> None:
+def _show(seed: int, promise: str, sentences: list[str], *, smaller: bool) -> None:
     print(f"seed {seed} violates {promise}, {len(sentences)} times:")
     for sentence in sentences[:SHOWN]:
         print(f"    {sentence}")
-    print(f"    again: python -m waystation.testing.lab --seed {seed}")
+    print(f"    again:   python -m waystation.testing.lab --seed {seed}")
+    if smaller:
+        print(f"    smaller: {_smaller(seed, promise)}")
 
 
 def _tell(violated: Violations) -> int:
@@ -109,13 +114,18 @@ def _tell(violated: Violations) -> int:
 def _shrink(seed: int) -> int:
     violated = try_seed(seed)
     for promise in violated:
-        plan, faults = shrink(seed, promise)
-        numbers = ",".join(map(str, faults))
-        print(
-            f"{promise}: python -m waystation.testing.lab --seed {seed} "
-            f"--messages {plan.messages} --faults '{numbers}'"
-        )
+        print(f"{promise}: {_smaller(seed, promise)}")
     return int(bool(violated))
+
+
+def _smaller(seed: int, promise: str) -> str:
+    """The command for the smallest run found in which a seed violates a promise."""
+    plan, faults = shrink(seed, promise)
+    numbers = ",".join(map(str, faults))
+    return (
+        f"python -m waystation.testing.lab --seed {seed} --messages {plan.messages} "
+        f"--faults '{numbers}'"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -37,6 +37,7 @@ class Fleet:
             name: simulation.network.machine(name) for name in self.names
         }
         self.lives: dict[str, Life] = {}
+        self.slow: dict[str, float] = {}  # seconds that a receiver takes for each message
         active = plan.faults_until + plan.recovery + plan.calm
         self.rate = plan.messages / active / (len(self.names) - len(topology.routers))
         self.history.calm_from = plan.faults_until + plan.recovery

@@ -61,6 +61,12 @@ class Life(ABC):
         sent.outcome = await self.send(kind, to, payload)
         sent.ended = self.fleet.now()
 
+    async def take_time(self) -> None:
+        """Handle a message as slowly as a fault demands."""
+        seconds = self.fleet.slow.get(self.name)
+        if seconds is not None:
+            await asyncio.sleep(seconds)
+
     def note_received(self, payload: bytes, receiver: str) -> None:
         """Remember that somebody here received something."""
         got = Got(uid_of(payload), self.fleet.now(), self.name, self.number, receiver)

@@ -43,6 +43,7 @@ class MemberLife(Life):
 
     async def _read(self) -> None:
         async for _, payload in self.group.messages():
+            await self.take_time()
             self.note_received(payload, self.name)
 
     def draw(self) -> tuple[str, str]:

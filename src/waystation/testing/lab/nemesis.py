@@ -188,6 +188,27 @@ async def _set_clock(nemesis: Nemesis, chance: random.Random, seconds: float) ->
     return (name,)
 
 
+async def _drift(nemesis: Nemesis, chance: random.Random, seconds: float) -> tuple[str, ...]:
+    """Let a clock run fast or slow for a while; what it gained or lost stays."""
+    name = chance.choice(nemesis.fleet.names)
+    machine = nemesis.fleet.machines[name]
+    machine.set_drift(chance.uniform(-0.05, 0.05))
+    await asyncio.sleep(seconds)
+    machine.set_drift(0.0)
+    return (name,)
+
+
+async def _slow_receiver(
+    nemesis: Nemesis, chance: random.Random, seconds: float
+) -> tuple[str, ...]:
+    """Let the receiver on a machine take long for each message."""
+    name = chance.choice(nemesis.fleet.names)
+    nemesis.fleet.slow[name] = chance.choice((0.05, 0.5, 30.0))
+    await asyncio.sleep(seconds)
+    nemesis.fleet.slow.pop(name, None)
+    return (name,)
+
+
 KINDS: Final[Mapping[str, _Kind]] = {
     "kill": _kill,
     "switch off": _switch_off,
@@ -198,4 +219,6 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "slow": _slow,
     "lose": _lose,
     "set clock": _set_clock,
+    "drift": _drift,
+    "slow receiver": _slow_receiver,
 }

@@ -58,6 +58,7 @@ class NodeLife(Life):
         self.node.subscribe("+", topic, "*", callback=heard)
 
     async def _work(self, message: Message, context: Context) -> None:
+        await self.take_time()
         self.note_received(message.payload, context.address.name)
         if message.payload.startswith(b"request "):
             await context.reply(b"reply " + message.payload)
