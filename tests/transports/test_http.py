@@ -728,7 +728,7 @@ async def test_without_the_token_nothing_is_delivered() -> None:
         (b'{"to": "a b"}', "white space"),
         (b'{"to": "echo", "ttl": -1}', "cannot live"),
         (b'{"to": "echo", "id": "x"}', "invalid message id"),
-        (b'{"to": "echo", "payload_base64": "?"}', "no base64"),
+        (b'{"to": "echo", "payload_base64": "?"}', "not valid base64"),
         (b'{"to": "echo", "colour": "red"}', "colour"),
         (b'[{"to": "echo"}, {}]', "goes nowhere"),
         (b"\xff", "utf-8|malformed"),
