@@ -191,3 +191,20 @@ def test_a_uid_is_found_in_its_payload() -> None:
     assert uid_of(b"send a.1>b:1 ....") == "a.1>b:1"
     assert uid_of(b"reply request a.1>b:1 ....") == "reply to a.1>b:1"
     assert uid_of(b"something else") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--seeds", "0"], "invalid number '0'; give 1 or more"),
+        (["--seed", "1", "--messages", "x"], "invalid number 'x'; give 1 or more"),
+        (["--seed", "1", "--faults", "0;2"], "invalid numbers '0;2'; write them as 0,2"),
+        (["--check", "/nowhere"], "/nowhere has no history.json; give a directory"),
+    ],
+)
+def test_wrong_arguments_are_told_in_one_line(
+    arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        program.main(arguments)
+    assert problem in capsys.readouterr().err.splitlines()[-1]

@@ -16,6 +16,7 @@ import argparse
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -36,16 +37,18 @@ SHRUNK: Final = 3
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the lab as the command line says."""
-    asked = _parser().parse_args(arguments)
+    parser = _parser()
+    asked = parser.parse_args(arguments)
     logging.disable(logging.ERROR)  # what a node complains about under faults is no news here
     if asked.check is not None:
+        if not (asked.check / "history.json").is_file():
+            parser.error(f"{asked.check} has no history.json; give a directory that --keep wrote")
         return _tell(judge(History.read(asked.check / "history.json"), asked.check / "journal"))
     if asked.seed is None:
         return run_many(asked.seeds, write_known=asked.write_known)
     if asked.shrink:
         return _shrink(asked.seed)
-    faults = None if asked.faults is None else [int(n) for n in asked.faults.split(",") if n]
-    plan = Plan(messages=asked.messages)
+    plan, faults = Plan(messages=asked.messages), asked.faults
     if asked.keep is None:
         return _tell(try_seed(asked.seed, plan, faults))
     asked.keep.mkdir(parents=True, exist_ok=True)
@@ -76,8 +79,14 @@ def run_many(seeds: int, *, write_known: bool = False) -> int:
 
 
 def _try_all(seeds: Sequence[int]) -> Iterator[tuple[int, Violations]]:
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    ignore_interrupts = (signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
+    pool = ProcessPoolExecutor(
+        os.cpu_count(), initializer=signal.signal, initargs=ignore_interrupts
+    )
+    try:
         yield from zip(seeds, pool.map(_quietly, seeds, chunksize=2), strict=True)
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def _quietly(seed: int) -> Violations:
@@ -128,14 +137,29 @@ def _smaller(seed: int, promise: str) -> str:
     )
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"invalid number {text!r}; give 1 or more")
+    return int(text)
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(map(str.isdecimal, numbers)):
+        raise argparse.ArgumentTypeError(f"invalid numbers {text!r}; write them as 0,2")
+    return [int(number) for number in numbers]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m waystation.testing.lab", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seeds", type=int, default=200, help="number of seeds, from 0 on")
+    parser.add_argument("--seeds", type=_count, default=200, help="number of seeds, from 0 on")
     parser.add_argument("--seed", type=int, help="run this seed only, and show all it violates")
     parser.add_argument("--shrink", action="store_true", help="look for a smaller run that fails")
-    parser.add_argument("--faults", help="let only the faults of these numbers happen: 0,2")
-    parser.add_argument("--messages", type=int, default=Plan().messages, help="messages to send")
+    parser.add_argument(
+        "--faults", type=_numbers, help="let only the faults of these numbers happen: 0,2"
+    )
+    parser.add_argument("--messages", type=_count, default=Plan().messages, help="messages to send")
     parser.add_argument("--keep", type=Path, help="directory for the history and the journals")
     parser.add_argument("--check", type=Path, help="judge what an earlier run kept in a directory")
     parser.add_argument(
@@ -145,4 +169,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from waystation.testing.lab.history import Got, History, Row, Sent
+from waystation.testing.lab.history import History, Sent
 
 HOP_LIMIT: Final = 32
 SETTLE: Final = 1.0
@@ -216,5 +216,3 @@ CHECKS: Final[Mapping[str, Check]] = {
     "P16": tables_are_right,
     "MC-15": no_subscriber_is_the_end,
 }
-
-__all__ = ["CHECKS", "Check", "Got", "Row"]
