@@ -11,10 +11,11 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
 
+from waystation import __version__
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
 from waystation.core.outcome import Reason
@@ -30,6 +31,9 @@ from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
+
+CAPABILITIES: Final[tuple[str, ...]] = ()
+"""What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -297,6 +301,8 @@ class Links:
             self.limits.heartbeat,
             "" if token is None else secrets.token_hex(16),
             token is not None,
+            __version__,
+            CAPABILITIES,
         )
         return Greeting(hello, token, initiator=outgoing)
 

@@ -28,13 +28,19 @@ PROOF_PURPOSE: Final = b"waystation session 1 "
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
-    """A peer's name, its address types, and the interval of its heartbeats."""
+    """A peer's name, its address types, the interval of its heartbeats, and what it understands.
+
+    What is not in a peer's `can` is not used with it (UP-1).
+    """
 
     node: str
     types: dict[str, int]
     beat: float = 0.0  # seconds; 0 for never
     nonce: str = ""
     token: bool = False  # whether it requires a proof
+    version: str = ""
+    can: tuple[str, ...] = ()
+    time: int = 0  # microseconds since the epoch, on the clock of its node; 0: not told
 
 
 class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="waystation"):
