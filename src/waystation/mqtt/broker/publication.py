@@ -6,8 +6,11 @@ from typing import Final, NamedTuple
 
 from mqtt5 import PublishPacket, QoS, Will
 
+from waystation.core.budget import OVERHEAD
+
 _QOS: Final = (QoS.AT_MOST_ONCE, QoS.AT_LEAST_ONCE)
 _FORMS: Final = 4  # ways of writing one message that are kept
+_SMALL: Final = 1_024  # bytes of a payload of which several forms may be kept
 
 
 class Publication:
@@ -25,7 +28,7 @@ class Publication:
         self.qos: int = int(packet.qos)
         self.retain: bool = packet.retain
         self.expires = None if seconds is None else now + seconds
-        self.size = len(self.payload) + len(topic) + 64  # of memory, about
+        self.size = size_of(packet, self.payload, topic)
         self._packet = packet
         self._written: dict[tuple[int, bool, int | None, tuple[int, ...]], _Written] = {}
 
@@ -43,6 +46,11 @@ class Publication:
                 self._written.clear()
             found = self._written[key] = self._write(*key)
         return found
+
+    def forget_written(self) -> None:
+        """Keep only the message, if its forms would take much memory while it waits."""
+        if len(self.payload) > _SMALL:
+            self._written.clear()
 
     def _write(self, qos: int, retain: bool, left: int | None, ids: tuple[int, ...]) -> _Written:
         packet = self._packet
@@ -67,6 +75,17 @@ class Publication:
             start += 1
         at = start + 2 + int.from_bytes(data[start : start + 2], "big")
         return _Written(data[:at], data[at + 2 :], len(data))
+
+
+def size_of(packet: PublishPacket | Will, payload: bytes, topic: str) -> int:
+    """Bytes of memory that a message counts, with all that a client may put into it."""
+    size = len(payload) + len(topic) + OVERHEAD
+    for extra in (packet.correlation_data, packet.response_topic, packet.content_type):
+        if extra is not None:
+            size += len(extra)
+    for name, value in packet.user_properties:
+        size += len(name) + len(value) + OVERHEAD // 4
+    return size
 
 
 class _Written(NamedTuple):
