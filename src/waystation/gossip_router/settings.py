@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from waystation.core.budget import MIB
 from waystation.core.gossip import MemberLimits
 from waystation.errors import LocalError, quote
 from waystation.net.connection import ConnectionLimits
@@ -23,8 +24,10 @@ all; with `disconnect` it is also given up once it has taken nothing for a while
 class Settings(Struct, frozen=True, kw_only=True):
     """The limits of a router.
 
-    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver. When
-    half of that waits, its senders are held back for up to `patience` seconds (0: never). After
+    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver, `budget`
+    bytes for all of them: then each has an equal part, and a quarter above it the one that holds
+    most is given up. When half of its queue waits for a receiver, its senders are held back for up
+    to `patience` seconds (0: never). After
     `silence` seconds a connection ends that should have sent heartbeats, has not sent its first
     byte, or has left a frame unfinished. With `disconnect`, a receiver that loses messages ends
     after `stall` seconds without taking a byte. After `dead` seconds without a sign of its machine
@@ -41,7 +44,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     members_per_connection: int = 1_000
     connections: int = 10_000
     message: int = 16 << 20
-    queue: int = 8 << 20
+    queue: int = 8 * MIB
+    budget: int = 256 * MIB
     slow_receiver: SlowReceiver = "disconnect"
     patience: float = 0.1
     stall: float = 10.0

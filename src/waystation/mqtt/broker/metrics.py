@@ -9,7 +9,6 @@ from waystation.mqtt.broker.server import Broker
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
 
-
 LARGEST: Final = 10
 """So many clients have a number of their own: those for which most is held."""
 
