@@ -92,6 +92,7 @@ class Outgoing:
         "credit",
         "due",
         "expired",
+        "mark",
         "next",
         "size",
         "timeout",
@@ -104,6 +105,7 @@ class Outgoing:
         self.unsent = start  # the oldest number that was never sent
         self.credit = credit  # this many from the base on may be on their way
         self.size = 0  # bytes that are kept
+        self.mark = 0  # from so many on, whoever counts them has to look
         self.due = NEVER  # when to send again
         self.timeout = FIRST_TIMEOUT
         self.expired: list[Item] = []  # were not sent in time, for whoever wants to know
@@ -123,14 +125,19 @@ class Outgoing:
         self.size += len(payload)
         return number
 
-    def take_fresh(self, now_ms: Expiry = 0) -> list[Bundle]:
-        """What was never sent, and may be sent now; what has expired goes as nothing."""
+    def take_fresh(self, now_ms: Expiry = 0, *, most: int | None = None) -> list[Bundle]:
+        """What was never sent, and may be sent now; what has expired goes as nothing.
+
+        Or the first `most` packets of it.
+        """
         first = self.unsent
         end = min(self.next, self.base + self.credit)
         if first >= end:
             return []
-        self.unsent = end
-        return list(bundles(first, self._living(first - self.base, end - self.base, now_ms)))
+        payloads = self._living(first - self.base, end - self.base, now_ms)
+        chosen = list(islice(bundles(first, payloads), most))
+        self.unsent = chosen[-1].first + len(chosen[-1].payloads)
+        return chosen
 
     def take_again(self, now_ms: Expiry, *, most: int | None = None) -> list[Bundle]:
         """What was sent and has not arrived, or the first `most` packets of it."""
@@ -290,12 +297,12 @@ class ToAll(Outgoing):
 class Arrivals:
     """What comes from one member: to us alone, and to all."""
 
-    __slots__ = ("all", "held", "is_held", "one", "unacknowledged", "waiting")
+    __slots__ = ("all", "held", "is_held", "one", "unacknowledged", "waiting", "waiting_bytes")
 
     def __init__(self) -> None:
         self.one = Incoming()
         self.all = Incoming()
         self.held: deque[tuple[Sequence[bytes | None], int, bool]] = deque()
-        self.waiting = 0  # messages in those
+        self.waiting = self.waiting_bytes = 0  # messages in those, and their bytes
         self.is_held = False  # nothing of it is handed in for now
         self.unacknowledged = 0

@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 GREETING: Final = b"WSGM\x01"
 """The first bytes of a connection: our members, and the version of what follows."""
 
-UNSENT: Final = 16 << 20
-"""With more bytes than this waiting for a peer, it gets no packets: they come again later."""
-
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 """Seconds before a place that did not answer is dialled again: doubling between these two."""
@@ -155,7 +152,7 @@ class DialledConnection(ClientConnection):
     """A connection to a place of another member, which says nothing over it."""
 
     def __init__(self, destination: Destination, direct: Direct) -> None:
-        super().__init__(destination.place, direct.settings)
+        super().__init__(destination.place, direct.settings, direct.owner.writable)
         self._destination = destination
         self.queue(direct.greeting)
 
@@ -179,9 +176,8 @@ class Destination:
     def send(self, packet: bytes) -> None:
         """Take a packet there, with the others of this turn; dial if need be."""
         connection = self.connection or self._dial()
-        if connection is not None and connection.unsent <= UNSENT:
-            connection.queue(_LENGTH.pack(len(packet)))
-            connection.queue(packet)
+        if connection is not None:
+            connection.put(_LENGTH.pack(len(packet)), packet)
 
     def flush(self) -> None:
         """Write what this turn brought."""
@@ -284,6 +280,13 @@ class Direct(Carrier):
             destination = self.destinations[place] = Destination(self, place)
         destination.send(packet)
         self._unflushed[place] = destination
+
+    def has_room(self, uuid: Uuid, place: Physical | None) -> bool:
+        """Whether the connection to a place takes messages, if there is one."""
+        del uuid
+        destination = None if place is None else self.destinations.get(place)
+        connection = None if destination is None else destination.connection
+        return connection is None or connection.has_room
 
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """There is no such way: each member gets its own copy."""
