@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct, field
 
+from waystation.core.budget import MIB
 from waystation.errors import LocalError
 from waystation.net.server import ServerLimits
 from waystation.net.tls import Tls
@@ -32,11 +33,14 @@ class HttpLimits(TcpLimits, frozen=True, kw_only=True):
     `frame` is the largest message in bytes; one POST may have as many and `batch` more. A listener
     has at most `channels` and `connections`. A client has `greeting` seconds for the TLS handshake
     and for the head of a request, and `body` seconds for the rest. A channel without a request for
-    `idle` seconds ends. A GET waits no longer than `wait`; a POST waits for room for `hold` seconds
-    before the client is told to retry. An unused connection stays open for `keep` seconds.
+    `idle` seconds ends. For the clients of a listener `budget` bytes may be held together: then
+    each has an equal part, and a quarter above it the channel ends that holds most. A GET waits no
+    longer than `wait`; a POST waits for room for `hold` seconds before the client is told to retry.
+    An unused connection stays open for `keep` seconds.
     """
 
     batch: int = 256 * 1024
+    budget: int = 256 * MIB
     channels: int = 10_000
     connections: int = 30_000
     body: float = 30.0
