@@ -334,3 +334,4 @@ async def test_an_answer_that_is_not_read_in_time_ends_its_connection() -> None:
                 break
             total += len(data)
         assert total < 12 << 20
+        peer.close()
