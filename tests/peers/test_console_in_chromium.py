@@ -162,7 +162,7 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
         await page.keyboard.press("Shift+Tab")  # from the view back into the menu, and on
         await page.keyboard.press("Shift+Tab")
         await page.keyboard.press("Enter")
-        await sees(page, "main h2", "Why")
+        await sees(page, "main h2", "Explain a message")
         await sees(page, "#rows", "NO_ROUTE")
         await picture(page, "losses")
         await page.click("#rows tbody a")
@@ -224,7 +224,7 @@ async def test_a_node_goes_away_and_comes_back_before_the_eyes() -> None:
         async with hub("goes", url):
             await sees(page, "#nodes .card.here:nth-child(2)", "goes")
         await watching.__aexit__(None, None, None)
-        await sees(page, "#pulse.lost", "does not answer")
+        await sees(page, "#pulse.lost", "no connection to the console")
         await looking.__aexit__(None, None, None)
 
 
