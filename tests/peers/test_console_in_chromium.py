@@ -143,6 +143,7 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
         await picture(page, "connections")
 
         await page.click("nav >> text=Routes")
+        await sees(page, "main h2", "Routing table")  # the view before it has a #find, too
         await page.fill("#find", "sensor-11")
         await sees(page, "#rows", "11 of 11 matching")
         await page.select_option("#node", gate.url)
@@ -299,9 +300,11 @@ async def test_without_its_script_the_pages_still_work() -> None:
         await page.goto(f"http://{console.place}/routes")
         await page.fill("#find", "ech")
         await page.click("text=Find")
+        await page.wait_for_url("**find=ech**")
         await sees(page, "#rows td", "^echo$")
         await page.click("nav >> text=Send")
         await page.fill("#route", "echo")
         await page.click("button.main")
+        await page.wait_for_url("**watch=**")
         await page.reload()
         await sees(page, ".account", "message [0-9a-f]{32}")
