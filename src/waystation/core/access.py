@@ -16,7 +16,7 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.errors import LocalError, quote
 
 ANSWERS: Final = "request-"
-"""Prefix of the names under which a node waits for answers to its own requests."""
+"""Prefix of the names under which a node waits for replies to its own requests."""
 
 _MAX_CACHED: Final = 4_096  # decisions; then the cache is cleared
 _MAX_CACHED_LENGTH: Final = 1_024  # characters or bytes; decisions about longer ones are not cached
@@ -31,7 +31,7 @@ class AccessRule(Struct, frozen=True):
 
 
 class Access:
-    """Ordered access rules; what none matches is refused, except answers to a node's own requests.
+    """Ordered access rules; what none matches is refused, except replies to a node's own requests.
 
     >>> access = Access([
     ...     AccessRule(False, ("*",), ("admin",)),
