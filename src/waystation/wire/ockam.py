@@ -10,7 +10,7 @@ holds what two of our nodes tell each other (hello.py). Ockam's nodes ignore bot
 form only: four elements, definite lengths, shortest heads. We read everything that Ockam's own
 decoder reads: three elements or more than four, arrays of indefinite length, longer heads, extra
 bytes in the frame. Three things are stricter: a route has at most MAX_ROUTE_LENGTH addresses, at
-most SKIPPED_ITEMS unknown items are skipped in one frame, and a break must end one of them.
+most SKIPPED_ITEMS unknown items are skipped in one frame, and a break must end an open item.
 
 The id and the expiry of a message travel in the tracing text (AD-8), a JSON object of strings:
 
