@@ -19,7 +19,6 @@ from tests.pipeline.test_report import (
     write,
     write_all,
 )
-from waystation.pipeline.report import reading
 from waystation.pipeline.report.arrays import BROADCAST, ELSEWHERE
 from waystation.pipeline.report.changes import LATER, Changes, count_changes
 from waystation.pipeline.report.facts import Facts, gather
@@ -290,14 +289,12 @@ def test_traces_without_paths_are_counted(tmp_path: Path) -> None:
     assert links(hops) == {("a", "b"): 1}
 
 
-def test_the_batches_of_a_table_make_no_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_batches_makes_no_difference(tmp_path: Path) -> None:
     traces = [chain(n, "a", "hub", f"leaf-{n % 3}", at=n) for n in range(50)]
-    tables = Tables(write_all(tmp_path, traces=traces, route_history=_renewals(50)))
+    directory = write_all(tmp_path, traces=traces, route_history=_renewals(50))
+    tables, small = Tables(directory), Tables(directory, batch_rows=7)
     whole, changes = follow(tables, [], BINS), count_changes(tables, BINS)
-    monkeypatch.setattr(reading, "_BATCH", 7)
-    parts, changed = follow(tables, [], BINS), count_changes(tables, BINS)
+    parts, changed = follow(small, [], BINS), count_changes(small, BINS)
     for name in ("sent", "travel", "deliveries", "latency", "flow", "nodes"):
         assert getattr(whole, name) == getattr(parts, name), name
     for name in ("entries", "opened", "ended", "by_node", "standing", "oldest"):

@@ -17,7 +17,6 @@ from tests.pipeline.journals import read
 from waystation import pipeline
 from waystation.errors import LocalError
 from waystation.journal.check import check
-from waystation.pipeline import fleet_journal
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter
 from waystation.pipeline.simulate import Simulated, score, simulate
@@ -28,11 +27,13 @@ pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its tim
 SMALL = Fleet(nodes=9, participants=200, messages=6_000, seed=5)
 
 
-def written(directory: Path, fleet: Fleet = SMALL, cells: range | None = None) -> Path:
+def written(
+    directory: Path, fleet: Fleet = SMALL, cells: range | None = None, **options: int
+) -> Path:
     """A fleet written without Spark, cell by cell."""
     (directory / TRUTH / "losses").mkdir(parents=True)
     for cell in cells or range(fleet.cells):
-        CellWriter(fleet, cell, directory).write()
+        CellWriter(fleet, cell, directory, **options).write()
     return directory
 
 
@@ -81,11 +82,8 @@ def test_the_same_seed_gives_the_same_files_in_whatever_order_they_are_made(
     assert digest(other) != digest(fleet)
 
 
-def test_how_much_a_task_does_at_a_time_changes_no_row(
-    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_journal, "SLICE", 700)
-    sliced = written(tmp_path / "sliced")
+def test_how_much_a_task_does_at_a_time_changes_no_row(fleet: Path, tmp_path: Path) -> None:
+    sliced = written(tmp_path / "sliced", at_once=700)
     assert len(digest(sliced)) > len(digest(fleet))
     assert check(sliced) == []
     assert read(sliced) == read(fleet)

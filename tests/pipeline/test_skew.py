@@ -14,16 +14,16 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows, row, table_of
 from waystation import pipeline
-from waystation.pipeline import deciding, node_data, stretches, work
+from waystation.pipeline import work
 from waystation.pipeline.building import rows_in
 from waystation.pipeline.comparing import compare, waiting_ids
 from waystation.pipeline.deciding import decide
 from waystation.pipeline.folding import fold_routes, route_parts
-from waystation.pipeline.lifetimes import Lifetimes
+from waystation.pipeline.lifetimes import EXPIRED, Lifetimes
 from waystation.pipeline.listing import File, Wanted, list_journal
 from waystation.pipeline.matching import match
-from waystation.pipeline.node_data import FileData, Share
-from waystation.pipeline.route_fold import route_folds
+from waystation.pipeline.node_data import FileData, Share, Tuning
+from waystation.pipeline.route_fold import LOCAL, route_folds
 from waystation.pipeline.schema import BUILT
 from waystation.pipeline.tracing import coded_steps, packed, steps, trace, unpacked
 
@@ -33,8 +33,8 @@ def shares(journal: Path, table: str) -> list[Share]:
     return work.plan_shares(listing, (table, "routes", "subscriptions"), split=True)
 
 
-def opened(journal: Path, share: Share) -> FileData:
-    return FileData(str(journal), share, Wanted())
+def opened(journal: Path, share: Share, **tuning: int) -> FileData:
+    return FileData(str(journal), share, Wanted(), Tuning(**tuning))
 
 
 def sorted_rows(tables: list[pa.Table]) -> list[str]:
@@ -62,26 +62,21 @@ def test_a_large_node_is_folded_in_parts_by_participant_to_the_same_history(tmp_
     assert sorted_rows(found) == sorted_rows([whole])
 
 
-def test_a_history_is_folded_in_parts_to_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_history_is_folded_in_parts_to_the_same_rows(tmp_path: Path) -> None:
     put_rows(tmp_path, "routes", [row("routes", s, participant=f"p{s % 37}") for s in range(500)])
     listened = [row("subscriptions", s, receiver=f"r{s % 7}") for s in range(500, 900)]
     put_rows(tmp_path, "subscriptions", listened)
     [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
     found = []
     for at_once in (1_000, 60):
-        monkeypatch.setattr(stretches, "FOLDED_AT_ONCE", at_once)
-        data = opened(tmp_path, Share(*node))
+        data = opened(tmp_path, Share(*node), folded_at_once=at_once)
         found.append(sorted_rows([data.route_history, data.subscription_history]))
     events = data.coded_events("routes")
-    assert len(list(route_parts(events, data.lifetimes()))) == 9  # whole folds
+    assert len(list(route_parts(events, data.lifetimes(), 60))) == 9  # complete folds
     assert found[0] == found[1]
 
 
-def test_texts_that_hardly_repeat_are_read_as_they_are_to_the_same_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strings_that_hardly_repeat_are_read_plain_to_the_same_tables(tmp_path: Path) -> None:
     routes = [row("routes", s, participant=f"p{s % 250}", address=f"1#h{s}") for s in range(500)]
     routes[7]["address"] = "no type#x"
     routes[9].update(kind="remove", address=None)
@@ -96,8 +91,7 @@ def test_texts_that_hardly_repeat_are_read_as_they_are_to_the_same_tables(
     [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
     found = []
     for many in (10_000, 1):
-        monkeypatch.setattr(node_data, "_MANY_ROWS", many)
-        data = opened(tmp_path, Share(*node))
+        data = opened(tmp_path, Share(*node), many_rows=many)
         histories = data.coded_route_history, data.coded_subscription_history
         ruled = list(decide("garage", data.coded_events("messages"), *histories))
         found.append(sorted_rows([data.route_history, data.subscription_history, *ruled]))
@@ -238,8 +232,7 @@ def _known(rows: pa.Table) -> pa.Array:
     return pc.not_equal(rows.column("message_id"), f"{0:032x}")
 
 
-def test_a_crowd_of_receivers_is_written_out_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "ROWS_AT_ONCE", 1_000)
+def test_many_receivers_are_decided_in_portions() -> None:
     crowd = 3_000
     subscribed = [row("subscriptions", seq, receiver=f"r{seq}") for seq in range(crowd)]
     from waystation.pipeline.folding import fold_subscriptions  # noqa: PLC0415 - beside its use
@@ -256,7 +249,7 @@ def test_a_crowd_of_receivers_is_written_out_in_portions(monkeypatch: pytest.Mon
         for seq in range(1, 5)
     ]
     nobody = BUILT["route_history"].empty_table()
-    pieces = list(decide("n", table_of("messages", sent), nobody, history))
+    pieces = list(decide("n", table_of("messages", sent), nobody, history, at_once=1_000))
     assert [piece.num_rows for piece in pieces] == [crowd] * 4
     assert set(pieces[0].column("reason").to_pylist()) == {"NO_ROUTE"}
 
@@ -280,20 +273,18 @@ def test_matching_many_ids_finds_what_the_core_finds() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 8])
-def test_a_fold_that_goes_on_for_long_is_the_same_row_by_row(
-    monkeypatch: pytest.MonkeyPatch, rounds: int
-) -> None:
-    monkeypatch.setattr("waystation.pipeline.route_fold.ROUNDS", rounds)
+def test_a_fold_with_many_lives_is_the_same_in_rounds_and_row_by_row(rounds: int) -> None:
     events = []
     for number in range(200):  # each time a refused put hides that the local one has expired
         at = number * 10 * SECOND
         ends, late = BEGIN + at + 2 * SECOND, BEGIN + at + 15 * SECOND
         events.append(row("routes", 2 * number, at, expiry=ends))
         events.append(row("routes", 2 * number + 1, at + SECOND, local=False, expiry=late))
-    found = fold_routes("n", table_of("routes", events), Lifetimes()).to_pylist()
-    assert len(found) == 200
-    assert {interval["closed_by"] for interval in found} == {"expired"}
-    assert all(interval["local"] for interval in found)
+    [fold] = route_folds(table_of("routes", events), rounds=rounds)
+    rows, _, causes = fold.intervals(Lifetimes())
+    assert len(rows) == 200
+    assert set(causes.tolist()) == {EXPIRED}
+    assert (fold.rows["marks"][rows] & LOCAL).all()
 
 
 def test_instants_that_lie_ages_apart_are_compared_as_exactly() -> None:

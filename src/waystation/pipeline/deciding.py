@@ -67,10 +67,12 @@ def decide(
     route_history: pa.Table,
     subscription_history: pa.Table,
     hop_limit: int = HOP_LIMIT,
+    *,
+    at_once: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
     """The rows of `expected` for these messages, in parts; an entry is never divided."""
     tables = route_history, subscription_history
-    for piece in coded_decisions(node, messages, *tables, hop_limit):
+    for piece in coded_decisions(node, messages, *tables, hop_limit, at_once=at_once):
         yield piece.cast(BUILT["expected"])
 
 
@@ -80,12 +82,15 @@ def coded_decisions(
     route_history: pa.Table,
     subscription_history: pa.Table,
     hop_limit: int = HOP_LIMIT,
+    *,
+    at_once: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
     """The rows of `expected` with dictionary-encoded strings, except the ids."""
     if not messages.num_rows:
         return
     rows = entries(messages)
-    for decisions in _Node(messages, route_history, subscription_history, hop_limit).decide(rows):
+    deciding = _Node(messages, route_history, subscription_history, hop_limit, at_once)
+    for decisions in deciding.decide(rows):
         columns = [
             taken(messages, "message_id", decisions.row),
             coded_name(node, len(decisions.row)),
@@ -122,7 +127,12 @@ class _Node:
     """The messages and tables of one node."""
 
     def __init__(
-        self, messages: pa.Table, routes: pa.Table, subscriptions: pa.Table, hop_limit: int
+        self,
+        messages: pa.Table,
+        routes: pa.Table,
+        subscriptions: pa.Table,
+        hop_limit: int,
+        at_once: int,
     ) -> None:
         self._messages = messages
         self._incarnation = longs(messages, "incarnation")
@@ -130,6 +140,7 @@ class _Node:
         self._routes = Lookup(routes)
         self._subscriptions = subscriptions
         self._hop_limit = hop_limit
+        self._at_once = at_once
 
     def decide(self, rows: Longs) -> Iterator[Decisions]:
         messages = self._messages
@@ -143,8 +154,8 @@ class _Node:
         rows = rows[~over]
         multicast = are(column(messages, "kind"), "multicast")[rows]
         unicast = rows[~multicast]
-        for first in range(0, len(unicast), ROWS_AT_ONCE):
-            yield self._unicast(unicast[first : first + ROWS_AT_ONCE])
+        for first in range(0, len(unicast), self._at_once):
+            yield self._unicast(unicast[first : first + self._at_once])
         if multicast.any():
             yield from self._multicast(rows[multicast])
 
@@ -175,7 +186,7 @@ class _Node:
             return
         audience = Audience(ids, self._subscriptions)
         known = self._routes.numbers(audience.names)
-        heard = audience.of(self._incarnation[rows], which, self._received[rows])
+        heard = audience.of(self._incarnation[rows], which, self._received[rows], self._at_once)
         for part, owner, receiver in heard:
             yield from self._unheard(rows[part], owner)
             if len(owner):
@@ -358,18 +369,18 @@ class Audience:
         self._ends = longs(history, "valid_to", NEVER)[order]
 
     def of(
-        self, incarnation: Longs, which: Longs, at: Longs
+        self, incarnation: Longs, which: Longs, at: Longs, at_once: int
     ) -> Iterator[tuple[slice, Longs, Longs]]:
         """The messages in parts, with each receiver of each message once.
 
         A receiver is given by the number of the message in its part and the code of its name. No
-        part has many more candidates than are handled at once.
+        part has many more candidates than `at_once`.
         """
         owner, starts, counts = self._candidates(incarnation, which)
         total = np.cumsum(np.bincount(owner, counts, minlength=len(which)))
         begin = 0
         while begin < len(which):
-            limit = (total[begin - 1] if begin else 0) + ROWS_AT_ONCE
+            limit = (total[begin - 1] if begin else 0) + at_once
             end = max(int(np.searchsorted(total, limit, "right")), begin + 1)
             own = slice(*np.searchsorted(owner, [begin, end]).tolist())
             part = slice(begin, end)

@@ -41,7 +41,7 @@ from waystation.pipeline.fleet import (
 )
 from waystation.pipeline.traffic import NEXT_HUB, Outcome, Rows, Traffic, Way
 
-SLICE: Final = 100_000
+AT_ONCE: Final = 100_000
 """Number of messages that a task works on at a time, which limits its memory."""
 
 TRUTH: Final = "_truth"
@@ -217,8 +217,11 @@ class _Part(Struct):
 class CellWriter:
     """Writes the journal of one cell, one slice of time after the other."""
 
-    def __init__(self, fleet: Fleet, number: int, directory: Path) -> None:
+    def __init__(
+        self, fleet: Fleet, number: int, directory: Path, *, at_once: int = AT_ONCE
+    ) -> None:
         self._fleet = fleet
+        self._at_once = at_once
         self._directory = directory
         self._cell = Cell(fleet, number)
         self._names = Names(self._cell)
@@ -233,7 +236,7 @@ class CellWriter:
         fleet, cell = self._fleet, self._cell
         theirs = fleet.sizes(fleet.preceding(cell.number))[1]
         busiest, quietest = max(cell.messages, theirs), min(cell.messages, theirs)
-        slices = max(1, -(-busiest // SLICE))
+        slices = max(1, -(-busiest // self._at_once))
         traffic = Traffic(cell)
         losses = losses_path(self._directory, cell.number)
         unfinished = losses.with_name(f".{losses.name}{self._unfinished}")

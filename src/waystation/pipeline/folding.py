@@ -32,7 +32,7 @@ from waystation.pipeline.columns import (
 from waystation.pipeline.lifetimes import OPEN, REMOVED, Lifetimes, cut
 from waystation.pipeline.route_fold import LOCAL, VISIBLE, RouteFold, route_folds
 from waystation.pipeline.schema import BUILT, TEXT
-from waystation.pipeline.stretches import before, latest_so_far, portions
+from waystation.pipeline.stretches import FOLDED_AT_ONCE, before, latest_so_far, portions
 
 _REASONS: Final = pa.array(["replaced", "removed", "expired", "stopped", "restart"], TEXT)
 
@@ -45,15 +45,17 @@ def fold_routes(node: str, events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
     return written_out("route_history", node, coded_routes(events, lifetimes))
 
 
-def coded_routes(events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
+def coded_routes(events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE) -> pa.Table:
     """The route history without the node, with dictionary-encoded strings where they repeat."""
-    return _together("route_history", route_parts(events, lifetimes))
+    return _together("route_history", route_parts(events, lifetimes, at_once))
 
 
-def route_parts(events: pa.Table, lifetimes: Lifetimes) -> Iterator[pa.Table]:
+def route_parts(
+    events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE
+) -> Iterator[pa.Table]:
     """The coded history in parts: each has complete folds, and all share one dictionary."""
     events = with_numbers(events, "participant")
-    for fold in route_folds(events):
+    for fold in route_folds(events, at_once=at_once):
         yield _route_intervals(events, fold, lifetimes)
 
 
@@ -130,12 +132,16 @@ def fold_subscriptions(node: str, events: pa.Table, lifetimes: Lifetimes) -> pa.
     return written_out("subscription_history", node, coded_subscriptions(events, lifetimes))
 
 
-def coded_subscriptions(events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
+def coded_subscriptions(
+    events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE
+) -> pa.Table:
     """The subscription history without the node, with dictionary-encoded strings."""
-    return _together("subscription_history", subscription_parts(events, lifetimes))
+    return _together("subscription_history", subscription_parts(events, lifetimes, at_once))
 
 
-def subscription_parts(events: pa.Table, lifetimes: Lifetimes) -> Iterator[pa.Table]:
+def subscription_parts(
+    events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE
+) -> Iterator[pa.Table]:
     """The coded subscription history in parts."""
     if events.num_rows == 0:
         return
@@ -143,7 +149,7 @@ def subscription_parts(events: pa.Table, lifetimes: Lifetimes) -> Iterator[pa.Ta
     at, on = longs(events, "at"), are(column(events, "kind"), "subscribe")
     receiver = codes(column(events, "receiver"))
     pair = codes(column(events, "pattern")) * (int(receiver.max()) + 1) + receiver
-    for order, first, incarnation, _ in portions(events, pair):
+    for order, first, incarnation, _ in portions(events, pair, at_once):
         since = latest_so_far(at[order], first)
         rows, to, why = _listening(on[order], since, first)
         cut(lifetimes, incarnation[rows], to, why)

@@ -40,6 +40,7 @@ from waystation.pipeline.schema import (
     coded_schema,
     journal_schema,
 )
+from waystation.pipeline.stretches import FOLDED_AT_ONCE
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
 """What reading an invalid file can raise."""
@@ -47,11 +48,6 @@ UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
 _NOT_THE_FILE: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
 )
-_OPEN_AT_ONCE: Final = 16
-_MANY_ROWS: Final = 20_000
-_BYTES_OF_UNREPEATED: Final = 9
-"""A string that repeats takes fewer bytes than this in a file, mostly just its code."""
-
 _SPLIT_BY: Final = {ROUTES: ["participant"], SUBSCRIPTIONS: ["pattern", "receiver"]}
 """The columns that identify a fold of a table, within an incarnation."""
 
@@ -119,14 +115,29 @@ class _Source(Struct):
     stream: Any
 
 
+class Tuning(Struct, frozen=True):
+    """How files are read and folded; it changes the cost, but no row."""
+
+    open_at_once: int = 16  # files; with more, each is closed after its footer was read
+    many_rows: int = 20_000  # from here on, it pays to check whether strings repeat
+    unrepeated_bytes: int = 9  # per row: a column that takes more hardly repeats
+    folded_at_once: int = FOLDED_AT_ONCE
+
+
+DEFAULT_TUNING: Final = Tuning()
+
+
 class FileData:
     """A node's part of a journal, from its files."""
 
-    def __init__(self, root: str, share: Share, wanted: Wanted) -> None:
+    def __init__(
+        self, root: str, share: Share, wanted: Wanted, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
         self._root = root
         self._system, self._directory = locate(root)
         self._share = share
         self._wanted = wanted
+        self._tuning = tuning
         self.rejects: list[Reject] = []
 
     @property
@@ -162,10 +173,10 @@ class FileData:
 
     def _sound_rows(self, table: str, form: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
         """The rows of a table in parts, with strings encoded as given, filtered to this share."""
-        few = len(self._share.files.get(table, ())) <= _OPEN_AT_ONCE
+        few = len(self._share.files.get(table, ())) <= self._tuning.open_at_once
         readable = list(self._readable(table, keep_open=few))
         footers = [source.footer for source in readable]
-        repeats, plain = _Repeats(footers), _unrepeated(table, footers)
+        repeats, plain = _Repeats(footers), _unrepeated(table, footers, self._tuning)
         for number, source in enumerate(readable):
             for found in self._row_groups(table, source, plain):
                 rows = self._wanted_rows(table, form(repeats.without(number, found)))
@@ -209,13 +220,14 @@ class FileData:
     @cached_property
     def coded_route_history(self) -> pa.Table:
         """The routing entries, with dictionary-encoded strings; without the node."""
-        return coded_routes(self.coded_events(ROUTES), self.lifetimes()).combine_chunks()
+        events, at_once = self.coded_events(ROUTES), self._tuning.folded_at_once
+        return coded_routes(events, self.lifetimes(), at_once).combine_chunks()
 
     @cached_property
     def coded_subscription_history(self) -> pa.Table:
         """The subscriptions, with dictionary-encoded strings; without the node."""
-        events = self.coded_events(SUBSCRIPTIONS)
-        return coded_subscriptions(events, self.lifetimes()).combine_chunks()
+        events, at_once = self.coded_events(SUBSCRIPTIONS), self._tuning.folded_at_once
+        return coded_subscriptions(events, self.lifetimes(), at_once).combine_chunks()
 
     def later_entries(self, ids: set[str]) -> set[str]:
         """Which of these messages entered the node again after the time range of this share."""
@@ -224,7 +236,7 @@ class FileData:
             return set()
         later = Share(self.node, self._share.files, received=(received[1], 2**63 - 1))
         found: set[str] = set()
-        for rows in FileData(self._root, later, self._wanted).coded_batches(MESSAGES):
+        for rows in FileData(self._root, later, self._wanted, self._tuning).coded_batches(MESSAGES):
             found |= ids & set(rows.column("message_id").to_pylist())
         return found
 
@@ -421,10 +433,10 @@ def _coded_leaves(table: str, footer: Any, plain: list[str]) -> list[str]:
     ]
 
 
-def _unrepeated(table: str, footers: list[Any]) -> list[str]:
+def _unrepeated(table: str, footers: list[Any], tuning: Tuning) -> list[str]:
     """The columns whose strings hardly repeat, judging by their size: encoding gains nothing."""
     rows = sum(footer.num_rows for footer in footers)
-    if rows < _MANY_ROWS:
+    if rows < tuning.many_rows:
         return []
     sizes = dict.fromkeys((field.name for field in coded_schema(table) if field.type == CODED), 0)
     for footer in footers:
@@ -434,7 +446,7 @@ def _unrepeated(table: str, footers: list[Any]) -> list[str]:
                 found = group.column(place)
                 if found.path_in_schema in sizes:
                     sizes[found.path_in_schema] += found.total_uncompressed_size
-    return [name for name, size in sizes.items() if size > rows * _BYTES_OF_UNREPEATED]
+    return [name for name, size in sizes.items() if size > rows * tuning.unrepeated_bytes]
 
 
 def sound_rows(table: str, rows: pa.Table) -> pa.Table:

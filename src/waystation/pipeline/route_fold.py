@@ -21,6 +21,7 @@ import pyarrow as pa
 from waystation.pipeline.columns import NEVER, Flags, Longs, are, codes, column, flags, longs
 from waystation.pipeline.lifetimes import EXPIRED, OPEN, REMOVED, REPLACED, Lifetimes, cut
 from waystation.pipeline.stretches import (
+    FOLDED_AT_ONCE,
     Portion,
     after,
     before,
@@ -45,14 +46,16 @@ at once.
 """
 
 
-def route_folds(events: pa.Table) -> Iterator[RouteFold]:
-    """All folds of a node, in portions of a suitable size."""
+def route_folds(
+    events: pa.Table, *, at_once: int = FOLDED_AT_ONCE, rounds: int = ROUNDS
+) -> Iterator[RouteFold]:
+    """All folds of a node, in portions of about `at_once` rows."""
     if events.num_rows == 0:
         return
     rows = _rows(events)
     expiries = _bounds(rows["expiry"])
-    for portion in portions(events, codes(column(events, "participant"))):
-        yield RouteFold(portion, rows.take(portion.order), expiries)
+    for portion in portions(events, codes(column(events, "participant")), at_once):
+        yield RouteFold(portion, rows.take(portion.order), expiries, rounds)
 
 
 def _bounds(instants: Longs) -> tuple[int, int]:
@@ -87,7 +90,7 @@ class RouteFold:
     `sticky` are what the table decided and then held, where `put` is true.
     """
 
-    def __init__(self, portion: Portion, rows: Any, expiries: tuple[int, int]) -> None:
+    def __init__(self, portion: Portion, rows: Any, expiries: tuple[int, int], rounds: int) -> None:
         self.order, self.first, self.incarnation, self.participant = portion
         self.rows = rows
         self.at = latest_so_far(np.ascontiguousarray(rows["at"]), self.first)
@@ -102,7 +105,7 @@ class RouteFold:
         self.accepted = self.put.copy()
         self.expiry = self._asked_expiry.copy()
         self.sticky = self._asked_sticky.copy()
-        self._decide()
+        self._decide(rounds)
 
     def intervals(self, lifetimes: Lifetimes) -> tuple[Longs, Longs, Longs]:
         """The rows that open a non-empty interval, its end (NEVER if none), and the cause."""
@@ -124,14 +127,14 @@ class RouteFold:
         tells = self.accepted | ~self.put
         return slice(None) if tells.all() else np.flatnonzero(tells)
 
-    def _decide(self) -> None:
+    def _decide(self, rounds: int) -> None:
         """Find where lives begin, and from that everything else."""
         begins = self.first.copy()
         begins[1:] |= ~self.put[:-1]  # after a remove there is no entry
         # Where the latest of all earlier expiries has passed, even if those puts were refused.
         begins |= self._outlived(slice(None), np.cumsum(begins), self.put)
         part: Any = slice(None)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             missed = self._settle(begins, part)
             if not len(missed):
                 return

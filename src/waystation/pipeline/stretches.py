@@ -31,8 +31,8 @@ class Portion(NamedTuple):
     key: Longs
 
 
-def portions(events: pa.Table, key: Longs) -> Iterator[Portion]:
-    """All folds of a node by key and incarnation, about FOLDED_AT_ONCE rows at a time."""
+def portions(events: pa.Table, key: Longs, at_once: int) -> Iterator[Portion]:
+    """All folds of a node by key and incarnation, about `at_once` rows at a time."""
     seq = longs(events, "seq")
     numbers, lives = numbered(longs(events, "incarnation"))
     in_order = bool((np.diff(lives) >= 0).all() and _rises(seq, lives))
@@ -40,15 +40,15 @@ def portions(events: pa.Table, key: Longs) -> Iterator[Portion]:
     order = stable_order(fold) if in_order else np.lexsort((seq, fold))
     fold = fold[order]
     first = np.append(True, fold[1:] != fold[:-1])
-    for low, high in pairwise(_cuts(first)):
+    for low, high in pairwise(_cuts(first, at_once)):
         own, life = np.divmod(fold[low:high], len(numbers))
         yield Portion(order[low:high], first[low:high], numbers[life], own)
 
 
-def _cuts(first: Flags) -> list[int]:
-    """The beginning of a fold about every FOLDED_AT_ONCE rows, and the end of all."""
+def _cuts(first: Flags, at_once: int) -> list[int]:
+    """The beginning of a fold about every `at_once` rows, and the end of all."""
     begins = np.flatnonzero(first)
-    wanted = np.arange(0, len(first), FOLDED_AT_ONCE)
+    wanted = np.arange(0, len(first), at_once)
     cuts = np.unique(begins[np.searchsorted(begins, wanted, "right") - 1])
     return [*cuts.tolist(), len(first)]
 

@@ -128,12 +128,14 @@ def _as_text(routes: pa.Array) -> pa.Array:
 # In transit
 
 
-def packed(found: Iterator[pa.Table], parts: int, *, paths: bool) -> Iterator[pa.Table]:
+def packed(
+    found: Iterator[pa.Table], parts: int, *, paths: bool, at_once: int = ROWS_AT_ONCE
+) -> Iterator[pa.Table]:
     """Coded steps as rows of PACKED: all steps of a message go to the same of the `parts`."""
     held: list[pa.Table] = []
     for table in found:
         held.append(_narrowed(table, paths=paths))
-        if sum(part.num_rows for part in held) >= ROWS_AT_ONCE:
+        if sum(part.num_rows for part in held) >= at_once:
             yield _packed(pa.concat_tables(held), parts)
             held = []
     if held:

@@ -26,7 +26,9 @@ Expression: TypeAlias = Any
 NO_ID: Final = "0" * 32
 """The id of messages whose sender gave them none."""
 
-_BATCH: Final = 65_536
+BATCH_ROWS: Final = 65_536
+"""Number of rows that are read at a time."""
+
 _AHEAD: Final = {"batch_readahead": 4, "fragment_readahead": 2}
 _FORMAT: Final = {"coerce_int96_timestamp_unit": "us"}  # older versions of Spark write nanoseconds
 
@@ -34,8 +36,9 @@ _FORMAT: Final = {"coerce_int96_timestamp_unit": "us"}  # older versions of Spar
 class Tables:
     """The tables in a directory; missing ones have no rows."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, batch_rows: int = BATCH_ROWS) -> None:
         self.directory = directory
+        self._batch_rows = batch_rows
         self._datasets: dict[str, Any] = {}
         for table in BUILT:
             if (directory / table).is_dir():
@@ -112,7 +115,7 @@ class Tables:
                 yield _joined(waiting)
                 waiting = []
             waiting.append(batch)
-            if sum(part.num_rows for part in waiting) >= _BATCH:
+            if sum(part.num_rows for part in waiting) >= self._batch_rows:
                 yield _joined(waiting)
                 waiting = []
         if waiting:
@@ -126,7 +129,7 @@ class Tables:
         with self._complaining(table):
             for path in self._datasets[table].files:
                 with pq.ParquetFile(path, **_FORMAT) as file:
-                    for batch in file.iter_batches(_BATCH, columns=columns):
+                    for batch in file.iter_batches(self._batch_rows, columns=columns):
                         chosen = batch if where is None else batch.filter(where)
                         if chosen.num_rows:
                             yield chosen
