@@ -56,7 +56,7 @@ async def telling_nonsense(payload: bytes) -> AsyncIterator[Told]:
 
 
 @runs
-async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None:
+async def test_an_invalid_status_is_reported_and_does_not_affect_other_nodes() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_STATUS_BYTES", 50_000)
         async with (
@@ -72,7 +72,7 @@ async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None
 
 
 @runs
-async def test_strange_numbers_and_names_are_shown_harmlessly() -> None:
+async def test_unusual_numbers_and_names_are_displayed_safely() -> None:
     strange = msgspec.json.encode(STRANGE)
     msgspec.json.decode(strange, type=Snapshot)
     async with telling_nonsense(strange) as liar, shown(liar.url) as browser:

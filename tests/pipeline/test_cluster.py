@@ -49,7 +49,7 @@ def cluster(place: Path) -> Iterator[Cluster]:
 
 @pytest.mark.peer
 @pytest.mark.rule("SP-4")
-def test_a_cluster_builds_the_tables_of_a_local_run_though_a_machine_dies_meanwhile(
+def test_a_cluster_builds_the_same_tables_although_a_worker_dies(
     spark: SparkSession, cluster: Cluster, journal: Path, place: Path
 ) -> None:
     """The executors are sent the package: their own Python has none."""
@@ -71,7 +71,7 @@ def test_a_cluster_builds_the_tables_of_a_local_run_though_a_machine_dies_meanwh
 
 
 @pytest.mark.fault
-def test_what_executors_lack_is_said_before_the_first_step(
+def test_missing_packages_of_executors_are_reported_before_the_first_step(
     cluster: Cluster, journal: Path, place: Path
 ) -> None:
     python = elsewhere.bare_python(place / "poor", without=["msgspec", "pyarrow"])
@@ -83,7 +83,7 @@ def test_what_executors_lack_is_said_before_the_first_step(
     assert "\n" not in complaint
 
 
-def test_nobody_at_a_master_is_said_at_once(journal: Path) -> None:
+def test_a_master_that_does_not_listen_is_reported_at_once(journal: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"

@@ -85,7 +85,7 @@ spark.stop()
 
 
 @pytest.mark.rule("SP-4")
-def test_a_notebook_runs_on_connect_as_anywhere(
+def test_a_notebook_runs_on_spark_connect(
     server: ConnectServer, journal: Path, tmp_path: Path
 ) -> None:
     example = ROOT / "examples" / "pipeline_notebook.py"

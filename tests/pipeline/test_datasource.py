@@ -80,7 +80,9 @@ def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
     assert_same(collected(found), wanted)
 
 
-def test_a_wrong_option_fails_where_the_frame_is_made(source: SparkSession, journal: Path) -> None:
+def test_an_invalid_option_fails_where_the_frame_is_created(
+    source: SparkSession, journal: Path
+) -> None:
     with pytest.raises(PySparkException, match="unknown table 'route'; give one of nodes"):
         read(source, journal, "route")
 

@@ -24,7 +24,7 @@ def call(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Commands:
     return Commands(capsys)
 
 
-def test_every_fault_is_found_in_the_tables_and_told(call: Commands, tmp_path: Path) -> None:
+def test_every_fault_is_found_in_the_tables(call: Commands, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     code, printed, said = call("demo", "--out", str(out), "--seconds", "1", "--json")
     assert code == 0, said

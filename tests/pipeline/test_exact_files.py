@@ -76,7 +76,7 @@ def check(found: dict[str, list[Row]], rows: Tables) -> None:
 
 
 @pytest.mark.rule("SP-5")
-def test_bad_rows_are_kept_apart_and_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_rows_are_rejects_and_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
     rows = journal_of(list(map(busy, range(200, 206))))
     assert set(rows) == set(BAD)
     mixed, count = worsened(rows)
@@ -92,7 +92,7 @@ def test_bad_rows_are_kept_apart_and_change_nothing(spark: SparkSession, tmp_pat
     assert kept == {table: len(bad) for table, bad in BAD.items()}
 
 
-def test_rows_that_stand_in_two_files_count_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_in_two_files_count_once(spark: SparkSession, tmp_path: Path) -> None:
     """As after a crash in the middle of compaction."""
     rows = journal_of([busy(300), busy(301)])
     write(tmp_path / "journal", rows, chunk=9)
@@ -100,7 +100,7 @@ def test_rows_that_stand_in_two_files_count_once(spark: SparkSession, tmp_path: 
     check(tables_of(journal), rows)
 
 
-def test_tables_that_nobody_wrote_are_empty(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_without_files_are_empty(spark: SparkSession, tmp_path: Path) -> None:
     messages = journal_of([busy(400)])["messages"]
     write(tmp_path / "journal", {"messages": messages})
     journal = pipeline.read_journal(spark, tmp_path / "journal")

@@ -201,14 +201,14 @@ def test_a_healthy_run_is_ok_throughout(audit: dict[str, list[Row]]) -> None:
     assert "NO_SUBSCRIBER" in {row["reason"] for row in audit["garage"]}
 
 
-def test_a_lost_peer_shows_as_the_messages_that_could_not_go(
+def test_a_lost_peer_shows_as_transport_down_drops(
     audit: dict[str, list[Row]], told: dict[str, Recorder]
 ) -> None:
     assert findings(audit["caller"]) == [("FORWARDED", "DROPPED", "TRANSPORT_DOWN")]
     check_ids(audit["caller"], told["caller"])
 
 
-def test_a_full_inbox_shows_as_the_messages_that_found_no_room(
+def test_a_full_inbox_shows_as_queue_full_drops(
     audit: dict[str, list[Row]], told: dict[str, Recorder]
 ) -> None:
     found = findings(audit["crowded"])
@@ -224,7 +224,7 @@ def check_ids(rows: list[Row], told: Recorder) -> None:
     assert sorted(found) == sorted(dropped)
 
 
-def test_a_stopped_worker_shows_as_the_messages_that_waited_for_it(
+def test_a_stopped_worker_shows_as_drops_of_the_waiting_messages(
     audit: dict[str, list[Row]],
 ) -> None:
     found = findings(audit["short"])
@@ -242,7 +242,7 @@ def test_a_tampered_flag_shows_as_one_row_about_that_put(audit: dict[str, list[R
     assert (row["expected"], row["actual"], row["verdict"]) == ("refused", "accepted", "different")
 
 
-def test_a_removed_put_shows_as_what_cannot_be_without_it(audit: dict[str, list[Row]]) -> None:
+def test_a_removed_put_shows_as_the_outcomes_that_depend_on_it(audit: dict[str, list[Row]]) -> None:
     """Without its local entry the worker is elsewhere, where the message never went."""
     found = findings(audit["gappy"])
     assert ("FORWARDED", "DELIVERED", None) in found

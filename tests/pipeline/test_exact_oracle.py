@@ -74,14 +74,14 @@ def as_entry(row: Row) -> RoutingEntry:
 
 @pytest.mark.rule("SP-1", "SP-2")
 @given(scenario=scenarios)
-def test_the_oracle_holds_what_the_core_holds_and_decides_what_it_decides(
+def test_the_oracle_agrees_with_the_core(
     scenario: Scenario,
 ) -> None:
     check_against_core(journal_of([scenario]))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_also_over_a_long_life(seed: int) -> None:
+def test_the_oracle_agrees_with_the_core_over_a_long_time(seed: int) -> None:
     check_against_core(journal_of([busy(seed)]))
 
 

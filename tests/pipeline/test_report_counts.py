@@ -99,14 +99,14 @@ def test_a_copy_to_a_node_without_a_journal_went_elsewhere(tmp_path: Path) -> No
     assert not hops.vanished
 
 
-def test_a_copy_that_never_came_to_a_known_node_has_vanished(tmp_path: Path) -> None:
+def test_a_copy_that_never_arrived_at_a_known_node_has_vanished(tmp_path: Path) -> None:
     hops = followed(
         tmp_path, chain(0, "hub", "a"), trace(1, step("hub", 0, "FORWARDED", hop="1#a"))
     )
     assert list(hops.vanished.values()) == [1]
 
 
-def test_a_copy_on_its_way_back_to_where_the_message_began_can_vanish_too(tmp_path: Path) -> None:
+def test_a_copy_sent_back_to_the_first_node_can_vanish_too(tmp_path: Path) -> None:
     gone = trace(1, step("a", 0, "FORWARDED", hop="1#hub"), step("hub", 5, "FORWARDED", hop="1#a"))
     hops = followed(tmp_path, chain(0, "a", "hub", "a"), gone)
     assert links(hops) == {("a", "hub"): 2, ("hub", "a"): 2}
@@ -136,7 +136,7 @@ def missed(number: int, node: str, recipient: str) -> Row:
     return {"message_id": id_of(number), "node": node, "at": START, **said}
 
 
-def test_a_route_that_led_to_a_node_which_knew_nobody_of_that_name_is_stale(tmp_path: Path) -> None:
+def test_a_route_to_a_node_that_does_not_know_the_name_is_stale(tmp_path: Path) -> None:
     found = facts(
         tmp_path,
         traces=[chain(90, "hub", "a"), *(lost_behind(n, "hub", "a") for n in range(4))],
@@ -151,7 +151,7 @@ def test_a_route_that_led_to_a_node_which_knew_nobody_of_that_name_is_stale(tmp_
     assert (lost.messages, lost.examples) == (3, [id_of(0), id_of(3)])
 
 
-def test_a_message_whose_sender_asked_for_that_node_went_along_no_stale_route(
+def test_a_message_whose_sender_named_the_node_used_no_stale_route(
     tmp_path: Path,
 ) -> None:
     found = facts(
@@ -167,7 +167,7 @@ def test_a_message_whose_sender_asked_for_that_node_went_along_no_stale_route(
     assert found.nowhere == {}
 
 
-def test_latency_is_told_by_transport_and_hop(tmp_path: Path) -> None:
+def test_latency_is_reported_by_transport_and_hop(tmp_path: Path) -> None:
     slow = trace(7, step("a", 0, "FORWARDED", hop="7#t"), step("b", 50_000, "DELIVERED"))
     hops = followed(tmp_path, *(chain(n, "a", "hub", "b") for n in range(5)), slow)
     types = [*hops.types]
@@ -180,7 +180,7 @@ def test_latency_is_told_by_transport_and_hop(tmp_path: Path) -> None:
     assert told[("mqtt", 1)] == pytest.approx(50_000, rel=0.03)
 
 
-def test_a_message_that_ended_before_it_was_noted_as_sent_is_not_timed(tmp_path: Path) -> None:
+def test_a_message_that_ended_before_its_sending_was_recorded_is_not_timed(tmp_path: Path) -> None:
     early = [
         trace(n, step("leaf", 0, "DELIVERED"), step("hub", 4_000, "FORWARDED", hop="1#leaf"))
         for n in range(3)
@@ -234,7 +234,7 @@ def test_what_two_nodes_saw_counts_for_more_than_the_order_of_rows(tmp_path: Pat
     assert hops.travel.total() == 1
 
 
-def test_the_node_that_every_message_to_an_address_came_to_is_behind_it(tmp_path: Path) -> None:
+def test_the_node_where_messages_to_an_address_arrive_has_that_address(tmp_path: Path) -> None:
     def relayed(number: int, far: str) -> Row:
         return trace(
             number,
@@ -248,7 +248,7 @@ def test_the_node_that_every_message_to_an_address_came_to_is_behind_it(tmp_path
     assert links(hops) == {("a", "b"): 4, ("b", "hub"): 4}
 
 
-def test_a_sender_that_notes_a_copy_late_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_copy_that_is_recorded_late_is_not_lost(tmp_path: Path) -> None:
     late = trace(
         0,
         step("hub", 0, "FORWARDED", hop="1#b"),
@@ -260,7 +260,7 @@ def test_a_sender_that_notes_a_copy_late_has_lost_nothing(tmp_path: Path) -> Non
     assert not hops.vanished
 
 
-def test_what_one_file_tells_of_an_address_counts_in_another(tmp_path: Path) -> None:
+def test_what_is_learned_of_an_address_in_one_file_applies_to_others(tmp_path: Path) -> None:
     tables = write_all(tmp_path, traces=[chain(n, "hub", "a") for n in range(2)])
     vague = trace(
         9,
@@ -272,7 +272,7 @@ def test_what_one_file_tells_of_an_address_counts_in_another(tmp_path: Path) -> 
     assert links(hops) == {("hub", "a"): 3, ("hub", "elsewhere"): 1}
 
 
-def test_what_is_published_on_a_broker_goes_to_whoever_wants_it(tmp_path: Path) -> None:
+def test_copies_published_on_a_broker_have_no_receiving_node(tmp_path: Path) -> None:
     hops = followed(
         tmp_path,
         trace(0, step("a", 0, "FORWARDED", hop="255#p/b"), step("b", 5, "DELIVERED")),
@@ -353,7 +353,7 @@ def test_an_entry_at_the_same_address_is_renewed_and_at_another_it_moved(tmp_pat
     assert changes.restless.most_common(9) == [("truck", 2), ("bus", 1), ("van", 1)]
 
 
-def test_a_lease_that_outlives_the_journal_stands_at_the_end(tmp_path: Path) -> None:
+def test_a_lease_that_outlives_the_journal_exists_at_the_end(tmp_path: Path) -> None:
     changes = changed(
         tmp_path,
         entry("truck", 0, 11 * MINUTE, "expired", expiry=START + 11 * MINUTE),
@@ -366,7 +366,7 @@ def test_a_lease_that_outlives_the_journal_stands_at_the_end(tmp_path: Path) -> 
     assert [one.participant for one in changes.oldest] == ["truck", "van"]
 
 
-def test_a_sticky_entry_past_its_expiry_is_told(tmp_path: Path) -> None:
+def test_a_sticky_entry_past_its_expiry_is_reported(tmp_path: Path) -> None:
     changes = changed(
         tmp_path,
         entry("truck", 0, None, None, sticky=True, expiry=START + MINUTE),
@@ -376,7 +376,7 @@ def test_a_sticky_entry_past_its_expiry_is_told(tmp_path: Path) -> None:
     assert [one.participant for one in changes.oldest_overdue] == ["truck"]
 
 
-def test_a_node_that_no_copy_was_sent_to_hangs_on_its_routing_entries(tmp_path: Path) -> None:
+def test_a_node_without_copies_is_linked_by_its_routing_entries(tmp_path: Path) -> None:
     found = facts(
         tmp_path,
         traces=[chain(0, "hub", "a")],
@@ -417,7 +417,7 @@ def test_a_clock_that_is_years_off_does_not_stretch_the_picture(tmp_path: Path) 
     assert (found.outside, found.bins.start) == (1, START)
 
 
-def test_loads_are_told_by_node_and_reason(tmp_path: Path) -> None:
+def test_outcomes_and_latency_are_reported_by_node_and_reason(tmp_path: Path) -> None:
     found = facts(
         tmp_path,
         health=[

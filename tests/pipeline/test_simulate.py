@@ -89,7 +89,7 @@ def test_how_much_a_task_does_at_a_time_changes_no_row(fleet: Path, tmp_path: Pa
     assert read(sliced) == read(fleet)
 
 
-def test_what_the_rules_find_in_it_is_the_truth(fleet: Path) -> None:
+def test_the_rules_explain_every_row_of_a_simulated_journal(fleet: Path) -> None:
     """By the oracle: no row is there that the rules do not explain, but for the known faults."""
     journal = read(fleet)
     found = oracle.audit(journal)
@@ -112,7 +112,7 @@ def losses(directory: Path) -> Counter[tuple[str, str, str, str | None]]:
     return Counter(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
-def test_a_fleet_has_all_that_fleets_have(tmp_path: Path) -> None:
+def test_a_large_fleet_has_every_kind_of_row_and_loss(tmp_path: Path) -> None:
     directory = written(tmp_path / "large", Fleet(30, 900, 60_000))
     causes = {loss[2:] for loss in losses(directory)}
     details = ("never", "removed", "expired", "stopped", "restart")
@@ -168,7 +168,7 @@ def test_the_pipeline_finds_every_loss_and_its_cause_and_nothing_else(
     assert (result.precision, result.recall) == (1.0, 1.0)
 
 
-def test_a_directory_with_something_in_it_is_refused(spark: SparkSession, fleet: Path) -> None:
+def test_a_directory_that_is_not_empty_is_refused(spark: SparkSession, fleet: Path) -> None:
     with pytest.raises(LocalError, match="is not empty; give a new directory"):
         make(spark, fleet)
 

@@ -31,7 +31,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_frame_is_sent_though_the_hub_is_killed_in_the_middle(
+def test_a_frame_is_sent_although_the_hub_is_killed_meanwhile(
     source: SparkSession, fleet: Fleet, tmp_path: Path
 ) -> None:
     """The truck takes nothing until the hub has died, with all that it held, and come back.
@@ -76,7 +76,7 @@ def test_a_frame_that_cannot_be_sent_fails_the_write(source: SparkSession, fleet
         writer.mode("append").save()
 
 
-def test_a_stream_sends_each_batch_and_goes_on_after_a_restart(
+def test_a_stream_sends_each_batch_and_continues_after_a_restart(
     source: SparkSession, fleet: Fleet, tmp_path: Path
 ) -> None:
     orders = tmp_path / "orders"

@@ -136,7 +136,7 @@ def test_tasks_get_about_equal_work_and_every_node_is_done_once() -> None:
     assert max(map(len, bundles)) - min(map(len, bundles)) <= 1
 
 
-def test_the_costliest_task_comes_first_and_there_are_more_where_it_is_worth_it() -> None:
+def test_the_most_expensive_task_comes_first_and_large_work_gets_more_tasks() -> None:
     sizes = [1, 30, 1, 1, 2, 90, 1]
     made = [
         Share(f"n{number}", {"routes": [File("f", size * 2**20, 1, 1)]})
@@ -169,9 +169,7 @@ def test_a_node_with_most_of_the_rows_is_shared_out_among_the_tasks(
 
 
 @pytest.mark.usefixtures("tiny_shares")
-def test_no_frame_has_a_row_twice_when_a_node_is_done_in_parts(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_no_frame_has_a_row_twice_when_a_node_is_split(spark: SparkSession, tmp_path: Path) -> None:
     routes = [row("routes", seq, participant=f"p{seq}") for seq in range(300)]
     routes[7]["participant"] = ""
     messages = [row("messages", seq, message_id=f"{seq:032x}") for seq in range(300, 900)]
@@ -207,7 +205,7 @@ def test_a_message_of_ten_thousand_hops_has_its_path() -> None:
     assert bare["path"] is None
 
 
-def test_routes_of_any_length_are_told_apart() -> None:
+def test_routes_of_any_length_are_distinguished() -> None:
     rng = np.random.default_rng(5)
     routes = [[f"1#h{n}" for n in rng.integers(0, 3, rng.integers(0, 60))] for _ in range(3_000)]
     rows = [{**row("messages", seq), "return": route} for seq, route in enumerate(routes)]
@@ -287,7 +285,7 @@ def test_a_fold_with_many_lives_is_the_same_in_rounds_and_row_by_row(rounds: int
     assert (fold.rows["marks"][rows] & LOCAL).all()
 
 
-def test_instants_that_lie_ages_apart_are_compared_as_exactly() -> None:
+def test_distant_timestamps_are_compared_exactly() -> None:
     last = 253_402_300_799_999_000
     events = [
         row("routes", seq, participant=f"p{seq % 3}", expiry=last if seq % 2 else BEGIN + seq)
@@ -299,7 +297,7 @@ def test_instants_that_lie_ages_apart_are_compared_as_exactly() -> None:
     assert held <= {last, *(BEGIN + seq for seq in range(40_000))}
 
 
-def test_a_journal_that_lies_in_several_files_of_any_order_is_one(tmp_path: Path) -> None:
+def test_a_journal_in_several_files_in_any_order_is_read_as_one(tmp_path: Path) -> None:
     rows = [row("routes", seq, participant=f"p{seq % 5}") for seq in range(60)]
     rng = np.random.default_rng(3)
     for number, part in enumerate(np.array_split(rng.permutation(60), 7)):
@@ -314,7 +312,7 @@ def test_a_journal_that_lies_in_several_files_of_any_order_is_one(tmp_path: Path
     assert INCARNATION * 1_000 == BEGIN
 
 
-def test_an_expiry_at_the_beginning_of_time_is_one_like_others() -> None:
+def test_an_expiry_at_the_epoch_is_not_special() -> None:
     events = [
         row("routes", 0, participant="old", expiry=0),
         row("routes", 1, participant="old", expiry=None),

@@ -102,7 +102,7 @@ def plan_of(frame: DataFrame) -> str:
 
 
 @pytest.mark.parametrize("table", STEPS)
-def test_no_plan_pairs_rows_by_trying_all_and_only_two_exchange_any(
+def test_no_plan_has_a_cartesian_product_and_only_two_have_a_shuffle(
     journal: pipeline.Journal, table: str
 ) -> None:
     frame = STEPS[table](journal)
@@ -169,7 +169,7 @@ def test_health_counts_as_spark_counts_and_has_its_percentiles(
     assert rows_of(found) == rows_of(counted.select(*counted.columns[:-2], *exact))
 
 
-def test_the_audit_tells_each_loss_with_its_reason(journal: pipeline.Journal) -> None:
+def test_the_audit_reports_each_loss_with_its_reason(journal: pipeline.Journal) -> None:
     found = STEPS["audit"](journal).toArrow().to_pylist()
     odd = sorted(
         (
@@ -201,7 +201,7 @@ def test_a_trace_goes_over_all_nodes(journal: pipeline.Journal) -> None:
 
 
 @pytest.mark.rule("SP-5")
-def test_rejects_name_files_of_nodes_and_files_of_nobody(journal: pipeline.Journal) -> None:
+def test_rejects_include_files_of_no_node(journal: pipeline.Journal) -> None:
     found = {row["file"]: row for row in pipeline.rejects(journal).toArrow().to_pylist()}
     assert set(found) == {"routes/node=truck/broken.parquet", "routes/stray.txt"}
     assert found["routes/stray.txt"]["problem"] == "it is not in a directory node=<name>"

@@ -60,17 +60,17 @@ def check_kills(place: Path, kills: int, nodes: int, longest: float) -> None:
 
 
 @pytest.mark.rule("SP-3")
-def test_kills_at_random_moments_leave_neither_holes_nor_doubles(tmp_path: Path) -> None:
+def test_kills_at_random_moments_neither_lose_nor_duplicate_rows(tmp_path: Path) -> None:
     check_kills(tmp_path, kills=3, nodes=4, longest=0.6)
 
 
 @pytest.mark.fault
-def test_many_kills_leave_neither_holes_nor_doubles(tmp_path: Path) -> None:
+def test_many_kills_neither_lose_nor_duplicate_rows(tmp_path: Path) -> None:
     check_kills(tmp_path, kills=30, nodes=12, longest=1.5)
 
 
 @pytest.mark.fault
-def test_a_killed_driver_of_spark_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_driver_continues_from_its_checkpoint(tmp_path: Path) -> None:
     rng = random.Random(5)
     journal = journal_in(tmp_path, 12)
     out, checkpoint = tmp_path / "tables", tmp_path / "checkpoint"
