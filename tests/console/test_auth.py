@@ -1,4 +1,4 @@
-"""Who may use the console: names, origins, the token, and what every answer forbids the browser."""
+"""Access to the console: host names, origins, the token, and the security headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens there
 
 
 class ReplyPreview:
-    """What the guard and the application behind it sent."""
+    """What the middleware or the application behind it sent."""
 
     def __init__(self) -> None:
         self.status = 0

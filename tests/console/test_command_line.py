@@ -1,4 +1,4 @@
-"""`waystation console` as a process: it shows, says what is wrong, and ends when told to."""
+"""`waystation console` as a process: it serves, reports errors, and ends when told to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_it_shows_a_fleet_and_ends_cleanly(tmp_path: Path, how: signal.Signals) 
 
 
 def test_on_other_addresses_than_loopback_a_token_is_generated_and_printed() -> None:
-    # Another spelling of a number of this machine counts as elsewhere, as any name would.
+    # Another spelling of a loopback address does not count as loopback, like any name.
     options = ("--listen", "127.1:0", "--connect", "tcp://127.0.0.1:1")
     with started("console", *options, ready="console is at") as (process, lines):
         found = re.search(r"(http://127\.0\.0\.1:\d+/login\?token=)(\S{20,})$", lines[-1])

@@ -1,4 +1,4 @@
-"""Watched nodes that tell nonsense: it is shown as such, and hurts nobody else."""
+"""Watched nodes with an invalid status: it is shown as such, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STRANGE = {
 
 @asynccontextmanager
 async def telling_nonsense(payload: bytes) -> AsyncIterator[Told]:
-    """A node whose status is what the test says."""
+    """A node with the status that the test gives."""
 
     async def answer(_: Message, context: Context) -> None:
         await context.reply(payload)
@@ -98,7 +98,7 @@ async def test_no_watched_node_reaches_another_one_through_the_console() -> None
             back = one.node.sessions[0].name
             await one.node.send(f"{back} => watched-2 => target", b"hello")
             answer = await watcher.request("watched-1 => echo", b"still")
-            assert answer.payload == b"still"  # it came behind the other one
+            assert answer.payload == b"still"  # it came after the other one
             await settle()
             await asyncio.sleep(0)
             assert got == []

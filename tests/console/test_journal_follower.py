@@ -16,7 +16,7 @@ from waystation.node import Node
 
 
 async def lose(node: Node, name: str) -> str:
-    """Send a message to nobody; gives its id."""
+    """Send a message to nobody; returns its id."""
     ids: list[str] = []
 
     def note(record: object) -> None:

@@ -52,7 +52,7 @@ async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
         assert len(names) == 50
         assert "page 3 of 2,001" in page.text
         assert len(page.text) < 100_000
-        assert "data-live" not in page.text  # so large a table is not asked for again and again
+        assert "data-live" not in page.text  # such a large table is not refreshed
         found = await browser.get("/routes?find=-4242", X_Fragment="rows")
         assert re.findall(r"<td>(truck-\d+)</td>", found.text)[:2] == ["truck-4242", "truck-42420"]
         assert "11 of 11 matching" in " ".join(found.text.split())
@@ -117,7 +117,7 @@ async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself()
             browser = await context.__aenter__()
             await browser.until("/routes", lambda text: card_states(text) == ["here", "here"])
         text = await browser.until("/routes", lambda text: card_states(text) == ["here", "away"])
-        assert "goes" in text  # what it told last is still there
+        assert "goes" in text  # its last status is still shown
         assert "is away" in (await browser.get("/routes", X_Fragment="rows")).text
         async with hub("goes", url):
             await browser.until("/routes", lambda text: card_states(text) == ["here", "here"])

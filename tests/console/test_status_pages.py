@@ -1,4 +1,4 @@
-"""What a status tells in pages: some of many, how many fit, and messages in between."""
+"""Paging of a status: a part of the rows, their total, and messages in between."""
 
 from __future__ import annotations
 

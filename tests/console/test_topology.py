@@ -1,4 +1,4 @@
-"""The picture of a fleet: who stands where, and which lines join them."""
+"""The picture of a fleet: where nodes are, and which lines connect them."""
 
 from __future__ import annotations
 

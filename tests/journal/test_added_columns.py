@@ -1,4 +1,4 @@
-"""Journals from before a column was added are read, sealed, compacted and checked as ever."""
+"""Journals from before a column was added are read, sealed, compacted and checked."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def dialects(journal: Path) -> list[str | None]:
 
 
 def age(journal: Path) -> Path:
-    """Take the added columns out of the sealed file of members."""
+    """Remove the added columns from the sealed file of members."""
     [path] = (journal / "members").rglob("*.parquet")
     file = pq.ParquetFile(path)
     metadata = {b"waystation.last_seq": b"0"} | (file.metadata.metadata or {})

@@ -1,4 +1,4 @@
-"""A disk that does not do as it should: the node goes on, and the journal tells what is missing."""
+"""Failing disks: the node continues, and the journal reports what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Disk:
-    """Stands in for the writes of tails: takes so many bytes, then fails."""
+    """Replaces the writes of tails: accepts this many bytes, then fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room = 2**62
@@ -53,17 +53,17 @@ def test_a_full_disk_loses_no_records_while_there_is_room_in_memory(
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         journal.note(message_record(0))
         until(lambda: rows(tmp_path, "messages"))
-        disk.room, disk.error = 100, error  # in the midst of a batch
+        disk.room, disk.error = 100, error  # in the middle of a batch
         for number in range(1, 50):
             journal.note(message_record(number))
         until(lambda: not disk.room and journal.trouble)
-        assert len(rows(tmp_path, "messages")) == 1  # no half batch stands there
+        assert len(rows(tmp_path, "messages")) == 1  # no partial batch is left
         disk.room = 2**62
         until(lambda: len(rows(tmp_path, "messages")) == 50)
     assert journal.lost == 0
     assert check(tmp_path) == []
     warnings = [record.getMessage() for record in caplog.records]
-    assert len(warnings) == 2  # said once, and that it is over
+    assert len(warnings) == 2  # logged once, and again when it is over
     assert os.strerror(error) in warnings[0]
 
 

@@ -37,7 +37,7 @@ def sealed(directory: Path, table: str = "messages") -> list[Path]:
 
 
 def many_files(directory: Path, count: int, incarnation: int = 5) -> None:
-    """An incarnation that sealed so many files of messages, five rows each, and some routes."""
+    """An incarnation that sealed this many files of messages, five rows each, and some routes."""
     journal = Journal(
         directory, "garage", incarnation=incarnation, flush_seconds=0.005, seal_bytes=1
     )
@@ -68,7 +68,7 @@ def test_a_sampled_message_is_kept_at_every_node_or_at_none(tmp_path: Path) -> N
         f"{n:032x}" for n in range(1, 2_001) if is_sampled(f"{n:032x}", sample_threshold(0.25))
     }
     assert len(rows(tmp_path, "routes")) == 4_000
-    assert check(tmp_path) == []  # what is left out is no gap
+    assert check(tmp_path) == []  # what was not sampled is not a gap
 
 
 def of_node(directory: Path, node: str) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def test_retention_by_age_removes_old_messages_and_keeps_the_running_incarnation
     assert sealed(tmp_path) == [young]
     assert {path.name.partition("-")[0] for path in sealed(tmp_path, "routes")} == {"6"}
     assert len(rows(tmp_path, "routes")) == 4
-    assert check(tmp_path) == []  # what was removed is no gap
+    assert check(tmp_path) == []  # what was removed is not a gap
 
 
 def test_retention_by_size_removes_the_oldest_messages_first(tmp_path: Path) -> None:

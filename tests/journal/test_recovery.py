@@ -1,4 +1,4 @@
-"""After a crash: tails are sealed as far as they are whole, and what is missing is told (OB-5)."""
+"""After a crash, the complete part of tails is sealed, and what is missing is reported (OB-5)."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_a_tail_with_an_unknown_schema_is_left_alone(tmp_path: Path) -> None:
 
 
 def written(directory: Path, incarnation: float) -> list[int]:
-    """The numbers of the messages that a reader finds; a torn end is allowed, and only that."""
+    """The numbers of the messages that a reader finds; only a truncated end is allowed."""
     complaints: list[str] = []
     found = JournalReader(directory, lambda _, problem: complaints.append(problem)).entries()
     numbers = [
@@ -224,7 +224,7 @@ def written(directory: Path, incarnation: float) -> list[int]:
 
 
 def kill_and_check(directory: Path, round: int) -> None:
-    """Kill a process that notes, and see that all that had been written is there."""
+    """Kill a writing process, and check that everything that was flushed is there."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.journal.noting_child", str(directory)],
         stdout=subprocess.PIPE,

@@ -50,7 +50,7 @@ events = st.lists(
 
 
 class Tables:
-    """The tables of a node, and what it tells its observers of them."""
+    """The tables of a node, and what its observers get."""
 
     def __init__(self, own: tuple[Address, ...] = ()) -> None:
         self.table = RoutingTable(own)

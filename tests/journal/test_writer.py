@@ -1,4 +1,4 @@
-"""The writer: what is noted stands in the files that CONTRACT names, once, in order."""
+"""The writer: noted records are in the files that CONTRACT names, once and in order."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def test_a_flush_is_triggered_by_the_number_of_records(tmp_path: Path) -> None:
 
 def test_small_numbers_of_records_are_flushed_repeatedly(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=600, flush_records=5) as journal:
-        for number in range(5):  # behind the row that says that it started
+        for number in range(5):  # after the row with its start
             journal.note(message_record(number))
         until(lambda: len(rows(tmp_path, "messages")) == 5)
         for number in range(5, 11):
@@ -420,7 +420,7 @@ def test_every_fsync_policy_writes_the_same(tmp_path: Path, fsync: Any) -> None:
 
 @pytest.fixture
 def disk_is_free(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """A disk that takes nothing while this is not set."""
+    """A disk that accepts nothing until this is set."""
     free = Event()
     free.set()
     write = os.write
@@ -441,7 +441,7 @@ def test_records_that_the_writer_cannot_keep_up_with_are_counted_and_reported(
     disk_is_free.clear()
     for number in range(500):
         journal.note(message_record(number))
-    assert journal.lost > 250  # no more than a hundred wait, beside what the writer has taken
+    assert journal.lost > 250  # at most a hundred wait, besides what the writer has taken
     disk_is_free.set()
     journal.close()
     kept = [int(row["message_id"], 16) for row in rows(tmp_path, "messages")]
@@ -461,7 +461,7 @@ def test_large_messages_do_not_accumulate_in_memory(tmp_path: Path, disk_is_free
 
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         note(0)
-        until(lambda: rows(tmp_path, "messages"))  # from now on it knows how large they are
+        until(lambda: rows(tmp_path, "messages"))  # from now on their size is known
         disk_is_free.clear()
         for number in range(1, 5_000):
             note(number)

@@ -1,4 +1,4 @@
-"""A build writes each table whole or not at all, tells how far it is, and can be repeated."""
+"""A build replaces each table atomically, reports its progress, and can be repeated."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_killed_build_leaves_every_table_intact(spark: SparkSession, tmp_path:
 
 
 def kill_in_mid_run(journal: Path, out: Path) -> None:
-    """Start a build as a user does, and kill it with all it started while it writes a table."""
+    """Start a build as a user does, and kill it with all its child processes while it writes."""
     program = str(Path(sys.executable).with_name("waystation"))
     command = [program, "pipeline", "build", "--journal", str(journal), "--out", str(out)]
     with subprocess.Popen(
@@ -120,7 +120,7 @@ def kill_in_mid_run(journal: Path, out: Path) -> None:
 
 
 def test_only_files_that_a_task_returned_become_visible(tmp_path: Path) -> None:
-    """A task that failed, or was tried twice, leaves a hidden file that nobody tells of."""
+    """A failed or repeated task leaves a hidden file that is never returned."""
     history, place = BUILT["route_history"].empty_table(), Place(tmp_path, "route_history")
     directories = {"route_history": place.prepare()}
     place.hidden.mkdir()
@@ -193,7 +193,7 @@ def test_the_package_itself_imports_no_spark() -> None:
 
 
 def test_the_steps_use_nothing_that_only_a_classic_session_has() -> None:
-    """So they run on Spark Connect as well (SP-4)."""
+    """So they also run on Spark Connect (SP-4)."""
     directory = Path(building.__file__).parent
     for file in directory.glob("*.py"):
         if file.name != "session.py":

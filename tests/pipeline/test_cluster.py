@@ -1,4 +1,4 @@
-"""A standalone cluster of several processes, whose Python does not know this package."""
+"""A standalone cluster of several processes, whose Python lacks this package."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cluster(place: Path) -> Iterator[Cluster]:
 def test_a_cluster_builds_the_same_tables_although_a_worker_dies(
     spark: SparkSession, cluster: Cluster, journal: Path, place: Path
 ) -> None:
-    """The executors are sent the package: their own Python has none."""
+    """The package is sent to the executors: their own Python lacks it."""
     out = place / "tables"
     build = started(
         *("pipeline", "build", "--journal", journal, "--out", out),
@@ -62,7 +62,7 @@ def test_a_cluster_builds_the_same_tables_although_a_worker_dies(
     )
     until((out / ".expected.new").exists, build)
     cluster.workers[0].kill()
-    assert not (out / "rejects").exists()  # so there was something left to do
+    assert not (out / "rejects").exists()  # so there was work left
     pipeline.build(journal, place / "local", spark=spark)
     code, said, complaint = ended(build)
     assert (code, complaint) == (0, "")

@@ -30,7 +30,7 @@ def run(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Run:
     """The command line in this process, with the session of the tests."""
-    del spark  # it is there, and so it is taken
+    del spark  # the existing session is used
     monkeypatch.setattr(cli, "COMMANDS", tuple({*cli.COMMANDS, *COMMANDS}))
 
     def call(*arguments: object) -> tuple[int, str, str]:
@@ -199,7 +199,7 @@ def test_an_error_is_one_line_on_stderr_and_exit_1(
 
 
 def kept(directory: Path) -> Path:
-    """A journal of which nothing more is told than that a node was there."""
+    """A journal with nothing but a node's start."""
     Journal(directory, "garage").close()
     return directory
 
@@ -225,7 +225,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_nothing_but_its_own_output_is_printed(tmp_path: Path) -> None:
-    """A session of its own, which Java starts with words of its own."""
+    """With a session of its own, for which Java prints messages."""
     environment = {"WAYSTATION_JOURNAL": str(kept(tmp_path)), "WAYSTATION_MASTER": "local[1]"}
     result = run_alone("pipeline", "table", "--at", "2026-01-01T00:30:00", "--json", **environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")

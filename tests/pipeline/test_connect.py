@@ -1,4 +1,4 @@
-"""Spark Connect: a server that knows frames and no more, whose Python does not know the package."""
+"""Spark Connect: a server that supports only data frames, and whose Python lacks this package."""
 
 from __future__ import annotations
 

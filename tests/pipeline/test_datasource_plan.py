@@ -1,4 +1,4 @@
-"""What a read of the data source hands to tasks, and what it spares itself; no Spark is started."""
+"""The partitions of the data source, and the files that it need not read; no Spark is started."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ FILTERS = [
 
 
 def says(filter: spark.Filter, found: dict[str, Any]) -> bool | None:
-    """What SQL says of a row: True, False, or null."""
+    """The value of a condition for a row in SQL: True, False, or null."""
     if isinstance(filter, spark.Not):
         inner = says(filter.child, found)
         return None if inner is None else not inner

@@ -1,4 +1,4 @@
-"""A stream of a journal gives every row once, whatever happens to files and queries; no Spark."""
+"""A stream of a journal returns every row once, whatever happens to files and queries; no Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Query:
         return JournalStream(self.reading, spark_schema(self.reading.schema))
 
     def restart(self) -> None:
-        """Begin anew with what stands in the checkpoint."""
+        """Restart from the checkpoint."""
         self.stream = self.new_stream()
         self.offset = json.loads(json.dumps(self.offset))
 
@@ -59,7 +59,7 @@ class Query:
         ]
 
     def run(self, limit: ReadLimit = ALL) -> list[tuple[str, int, int]]:
-        """One batch; what it brought."""
+        """Run one batch; returns its rows."""
         end = self.plan(limit)
         found = self.read(end)
         self.rows += found
@@ -67,7 +67,7 @@ class Query:
         return found
 
     def run_to_the_end(self, limit: ReadLimit = ALL) -> int:
-        """Batches until there is nothing new; how many."""
+        """Run batches until there is nothing new; returns their number."""
         batches = 0
         while self.plan(limit) != self.offset:
             self.run(limit)
@@ -175,7 +175,7 @@ def test_a_batch_that_is_repeated_after_a_crash_has_the_same_rows(journal: Path)
     put(journal, range(40, 50))
     end = query.plan()
     before = query.read(end)
-    put(journal, range(20, 30))  # comes between, and belongs to the next batch
+    put(journal, range(20, 30))  # arrives in between, and belongs to the next batch
     _compact(journal)
     query.restart()
     assert sorted(query.read(end)) == sorted(before)
@@ -198,7 +198,7 @@ def test_files_that_were_removed_leave_their_spans_and_the_offset_stays_short(
     mark = Offset.read(query.offset, "messages").mark("hub")
     assert len(mark.files) == 3
     assert mark.past == {str(INCARNATION): [(0, 74)]}
-    put(journal, range(5))  # somebody copied it back
+    put(journal, range(5))  # it was copied back
     assert query.run() == []
 
 
@@ -265,7 +265,7 @@ def test_an_offset_of_something_else_is_refused(journal: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_row_is_read_once_whatever_happens_to_the_files(journal: Path, seed: int) -> None:
-    """Late files, merged files, removed files, limits, restarts, and batches that are repeated."""
+    """Late files, merged files, removed files, limits, restarts, and repeated batches."""
     rng = random.Random(seed)
     query = Query(journal, partitionBytes=rng.choice(["1", "5000", "8m"]))
     waiting = []
@@ -288,7 +288,7 @@ def test_every_row_is_read_once_whatever_happens_to_the_files(journal: Path, see
         limit = rng.choice([ALL, ReadMaxFiles(1), ReadMaxFiles(2)])
         if action == "restart":
             query.restart()
-        elif action == "compact" and not waiting:  # what is late would lie inside a merged file
+        elif action == "compact" and not waiting:  # a late file would lie within a merged one
             _compact(journal)
         elif action == "repeat":
             end_offset = query.plan(limit)

@@ -1,4 +1,4 @@
-"""The oracle of the pipeline agrees with the core, so that what agrees with the oracle is right."""
+"""The oracle of the pipeline agrees with the core, so what agrees with the oracle is right."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _VERDICT = ("outcome", "reason", "recipient", "address")
 
 
 def instants(*histories: list[Row]) -> list[int]:
-    """Every instant at which something changed, and those beside it."""
+    """Every time at which something changed, and the times next to it."""
     found = {BEGIN, BEGIN + 10**9}
     for interval in (row for history in histories for row in history):
         for at in (interval["valid_from"], interval["valid_to"]):

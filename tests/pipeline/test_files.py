@@ -1,4 +1,4 @@
-"""What is not sound is a reject with a reason, and stops nothing; files of other ages are read."""
+"""Invalid rows and files become rejects and stop nothing; files of other versions are read."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_rows_in_two_files_count_once(tmp_path: Path) -> None:
     assert data.rejects == []
 
 
-# Other ages (docs/reference/schema-evolution.md)
+# Other versions (docs/reference/schema-evolution.md)
 
 
 def test_an_older_file_without_columns_gets_their_defaults(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_number_too_large_for_its_column_makes_a_reject(tmp_path: Path) -> Non
     assert "row group 0" in why
 
 
-# What is not asked for is not read
+# What is not needed is not read
 
 
 def test_files_of_incarnations_outside_the_span_are_not_even_opened(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A made-up fleet, by its arithmetic alone: what large ones need, and who comes back."""
+"""The arithmetic of a simulated fleet: large sizes, and participants that come back."""
 
 from __future__ import annotations
 

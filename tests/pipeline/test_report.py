@@ -1,4 +1,4 @@
-"""The report as a page: it stands alone, says what the tables say, and trusts no name in them."""
+"""The page of the report: self-contained, true to the tables, and safe against names in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from waystation.pipeline.schema import BUILT
 
 Row = dict[str, Any]
 
-START = 1_767_225_600_000_000  # the first instant of 2026
+START = 1_767_225_600_000_000  # the start of 2026
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 
@@ -42,7 +42,7 @@ HOSTILE = (
 
 
 def write(directory: Path, table: str, rows: list[Row], *, name: str = "part", **how: Any) -> None:
-    """One file of a table; what a row does not say is null."""
+    """One file of a table; missing values are null."""
     (directory / table).mkdir(parents=True, exist_ok=True)
     schema = BUILT[table]
     columns = {key: [row.get(key) for row in rows] for key in schema.names}
@@ -112,7 +112,7 @@ def judged(
 
 
 def small_fleet(directory: Path, hub: str = "hub", leaf: str = "leaf") -> Path:
-    """Two nodes, some messages, one of each thing that can go wrong."""
+    """Two nodes, some messages, and one problem of each kind."""
     paths = [
         trace(
             n,
@@ -193,7 +193,7 @@ def small_fleet(directory: Path, hub: str = "hub", leaf: str = "leaf") -> Path:
 
 
 class Reader(HTMLParser):
-    """What a browser would make of a page: elements, attributes and text."""
+    """A page as a browser would parse it: elements, attributes and text."""
 
     VOID = frozenset({"meta", "input", "br", "hr", "img", "link"})
 

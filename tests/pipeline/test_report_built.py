@@ -1,4 +1,4 @@
-"""The report on tables that Spark built: it finds what the truth about a made-up fleet says."""
+"""The report on tables that Spark built finds the known losses of a simulated fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the report counts: links, losses, latency, changes of routes, spans of time."""
+"""The counts of the report: links, losses, latency, changes of routes, time ranges."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_copy_sent_back_to_the_first_node_can_vanish_too(tmp_path: Path) -> No
 
 
 def lost_behind(number: int, node: str, next_node: str) -> Row:
-    """A message that went on to a node which knew nobody of that name."""
+    """A message that was sent on to a node which did not know the name."""
     return trace(
         number,
         step(node, number, "FORWARDED", hop=f"1#{next_node}"),
@@ -125,13 +125,13 @@ def lost_behind(number: int, node: str, next_node: str) -> Row:
 
 
 def ruled(number: int, node: str, recipient: str | None) -> Row:
-    """What the rules say of a message that goes on: by an entry, or because it was asked for."""
+    """The rules' decision on a forwarded message: by an entry, or by an address in its route."""
     said = {"recipient": recipient, "address": "1#a", "outcome": "FORWARDED"}
     return {"message_id": id_of(number), "node": node, "at": START, **said}
 
 
 def missed(number: int, node: str, recipient: str) -> Row:
-    """What the rules say of a message whose recipient nobody knows."""
+    """The rules' decision on a message to an unknown recipient."""
     said = {"recipient": recipient, "outcome": "DROPPED", "reason": "NO_ROUTE"}
     return {"message_id": id_of(number), "node": node, "at": START, **said}
 
@@ -160,7 +160,7 @@ def test_a_message_whose_sender_named_the_node_used_no_stale_route(
         expected=[
             ruled(0, "hub", None),
             ruled(1, "other", "truck"),
-            ruled(2, "hub", "a"),  # an entry for the node, and from there it was to go on
+            ruled(2, "hub", "a"),  # an entry for the node, which was to forward it
             *(missed(n, "a", "truck") for n in range(3)),
         ],
     )
@@ -220,7 +220,7 @@ def test_what_two_nodes_saw_counts_for_more_than_the_order_of_rows(tmp_path: Pat
         trace(
             n,
             step("a", 0, "FORWARDED", hop="1#x"),
-            step("far", 5, "DELIVERED"),  # the hub between notes it later
+            step("far", 5, "DELIVERED"),  # the hub in between records it later
             step("hub", 9, "DELIVERED"),
         )
         for n in range(5)
@@ -337,7 +337,7 @@ def test_an_entry_at_the_same_address_is_renewed_and_at_another_it_moved(tmp_pat
         entry("truck", 0, MINUTE, "replaced"),
         entry("truck", MINUTE, 2 * MINUTE, "replaced"),
         entry("truck", 2 * MINUTE, 3 * MINUTE, "expired", address="1#b"),
-        entry("van", 0, MINUTE, "replaced"),  # its successor does not follow
+        entry("van", 0, MINUTE, "replaced"),  # its successor is not adjacent
         entry("bus", 0, MINUTE, "removed"),
         entry("request-1", 0, MINUTE, "removed", local=True),
     )

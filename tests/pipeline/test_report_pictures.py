@@ -1,4 +1,4 @@
-"""The pictures of the report: marks at round places, nothing on top of one another."""
+"""The charts of the report: round tick marks, and nothing that overlaps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Box = tuple[float, float, float, float]
 
 
 def texts(picture: Markup, chosen: str = "") -> list[tuple[str, Box]]:
-    """The texts of a picture, and about where they stand."""
+    """The texts of a picture, with their approximate boxes."""
     found = []
     for one in ET.fromstring(picture).iter("text"):  # noqa: S314 - it is our own
         if chosen not in (one.get("class") or ""):

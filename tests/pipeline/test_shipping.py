@@ -1,4 +1,4 @@
-"""What goes to the executors, and what is said when they cannot run it."""
+"""What is sent to the executors, and the errors when they cannot run it."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_directories_must_be_visible_to_all_executors(
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])
 def test_a_master_that_does_not_listen_is_an_error(spark: SparkSession, scheme: str) -> None:
-    del spark  # it is there, but another one is asked for
+    del spark  # it is installed, but another version is required
     with socket.create_server(("127.0.0.1", 0)) as taken:
         master = f"{scheme}://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(LocalError, match=f"cannot connect to {master}: Connection refused"):

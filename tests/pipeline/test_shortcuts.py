@@ -1,4 +1,4 @@
-"""What is done a shorter way where the data allow it comes to the same as the long way."""
+"""Fast paths for special cases of the data give the same results as the general code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated fleet: the same whoever makes it, a sound journal, and a truth that can be found."""
+"""A simulated fleet: reproducible, with a valid journal, and with losses that can be found."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def make(
 
 
 def digest(directory: Path) -> dict[str, str]:
-    """What stands in each file."""
+    """The digest of each file."""
     return {
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*.parquet"))
@@ -90,7 +90,7 @@ def test_how_much_a_task_does_at_a_time_changes_no_row(fleet: Path, tmp_path: Pa
 
 
 def test_the_rules_explain_every_row_of_a_simulated_journal(fleet: Path) -> None:
-    """By the oracle: no row is there that the rules do not explain, but for the known faults."""
+    """By the oracle: the rules explain every row, except for the injected faults."""
     journal = read(fleet)
     found = oracle.audit(journal)
     faults = {"TRANSPORT_DOWN", "QUEUE_FULL", "FAILED"}

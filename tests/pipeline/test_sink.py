@@ -1,4 +1,4 @@
-"""Rows become messages: which ones, with which ids, and all of them, whoever dies meanwhile."""
+"""Rows become messages: which ones, with which ids, and none is lost, whatever process dies."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def test_confirmations_leave_no_drops_in_the_journal_of_a_hub() -> None:
     found = to_trucks(*map(str, range(1_000)))
     with Served().running(hub=True) as hub:
         send_all(iter([found]), sending(hub.url, window="20"), batch=None)
-    assert set(hub.dropped) == {"UNKNOWN_TYPE"}  # until the announcement is known to be taken
+    assert set(hub.dropped) == {"UNKNOWN_TYPE"}  # until the announcement is known to be accepted
     assert len(hub.dropped) <= AHEAD + 1
     with Served().running() as other:
         assert (
@@ -266,7 +266,7 @@ def test_large_messages_are_confirmed_after_a_few() -> None:
     with Served().running() as server:
         assert send_all(iter([found]), sending(server.url), batch=None).bytes == 20 * 2**20
         until(lambda: len(server.got) == 20)
-    assert len(server.dropped) == 5  # questions: one for each window
+    assert len(server.dropped) == 5  # one request for each window
 
 
 def test_a_task_needs_the_right_token() -> None:
@@ -316,7 +316,7 @@ def test_an_unreachable_node_is_named_in_the_error() -> None:
 
 
 def test_a_peer_that_confirms_nothing_fails_the_task() -> None:
-    """As a node of other make does: it greets, and knows nothing of our questions."""
+    """Like another implementation: it greets, but does not reply to our requests."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         taken = []
 
@@ -361,7 +361,7 @@ def test_nothing_is_lost_when_the_hub_is_killed_and_restarted(
         got = fleet.got()
     assert sent.messages == 3_000
     assert sent.repeated > 0
-    # What came twice came under one id, so that it can be told from what was sent twice.
+    # Duplicates have the same id, so they differ from messages that were sent twice.
     assert len({id for id, _ in got}) == 3_000
     by_id = Counter(dict(got).values())
     assert set(by_id.values()) == {1}

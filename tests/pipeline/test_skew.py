@@ -1,4 +1,4 @@
-"""Too much of one thing: a node with nearly all rows, a message of 10 000 hops, a crowd."""
+"""Extremes: a node with nearly all rows, a message of 10,000 hops, many receivers."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_strings_that_hardly_repeat_are_read_plain_to_the_same_tables(tmp_path: 
 def test_a_large_node_is_decided_and_audited_in_spans_to_the_same_rows(tmp_path: Path) -> None:
     put_rows(tmp_path, "routes", [row("routes", 0), row("routes", 300, kind="remove")])
     messages = [row("messages", seq, message_id=f"{seq // 2 + 1:032x}") for seq in range(1, 600)]
-    for early in messages[:40:2]:  # queued, and told of again much later
+    for early in messages[:40:2]:  # queued, and recorded again much later
         early["outcome"], early["recipient"] = "QUEUED", None
     messages[-1]["message_id"] = messages[0]["message_id"]
     path = put_rows(tmp_path, "messages", messages)

@@ -1,4 +1,4 @@
-"""Each step alone: what it takes, what it gives, and by which plan."""
+"""Each step alone: its inputs, its results, and its plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from waystation.pipeline.schema import BUILT, spark_schema
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two nodes; one message from one to the other, one lost, one put that was told otherwise."""
+    """Two nodes; one delivered message, one lost message, and one put recorded wrongly."""
     journal = tmp_path_factory.mktemp("steps") / "journal"
     put_rows(journal, "nodes", [row("nodes", 0), row("nodes", 90, kind="stop")])
     put_rows(
@@ -34,7 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             row("routes", 2, participant="b", address="1#h:1", local=False),
             row(
                 "routes", 3, address="1#h:1", local=False
-            ),  # must be refused, and is said not to be
+            ),  # must be refused, but is recorded as accepted
         ],
     )
     put_rows(

@@ -1,4 +1,4 @@
-"""`watch` on Spark: the stream of files, its checkpoint, its end, and who reads (SP-3)."""
+"""`watch` on Spark: the stream of files, its checkpoint, its end, and its readers (SP-3)."""
 
 from __future__ import annotations
 

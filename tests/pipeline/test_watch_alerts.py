@@ -1,4 +1,4 @@
-"""Alerts: what a batch must hold for somebody to be told, and how often."""
+"""Alerts: which batches raise them, and how often."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_drops_over_the_limit_are_reported_once_and_again_later() -> None:
     clock.now = 60
     watchman.look_at(batch(hub=report))
     assert len(told) == 2
-    few = Report(messages=10, dropped={"NO_ROUTE": 10})  # too few to say
+    few = Report(messages=10, dropped={"NO_ROUTE": 10})  # too few to alert
     watchman.look_at(batch(leaf=few))
     assert len(told) == 2
 

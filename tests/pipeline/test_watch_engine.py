@@ -1,4 +1,4 @@
-"""However files arrive, after each batch the tables are those that a build makes of them (SP-3)."""
+"""However files arrive, after each batch the tables are those of a build (SP-3)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def check_any_order(place: Path, seed: int) -> None:
-    """Late, twice, out of order, new nodes, restarts, clocks set back, bad rows, no Parquet."""
+    """Late, twice, out of order, new nodes, restarts, clocks set back, invalid rows, no Parquet."""
     rng = random.Random(seed)
     scenarios = [*many(4), *(busy(seed * 10 + number, 60) for number in range(3))]
     rows, _ = worsened(journal_of(scenarios))
@@ -119,7 +119,7 @@ def test_files_are_processed_one_after_the_other_as_nodes_seal_them(
     order = sorted(range(len(paths)), key=lambda place: place + rng.uniform(0, disorder))
     if disorder:
         monkeypatch.setattr(buckets, "PORTION_BYTES", 20_000)
-    else:  # then nothing is ever done again from the beginning
+    else:  # then no node is ever processed again from the beginning
         monkeypatch.setattr(node_step, "_started_over", None)
     watch = engine(journal, tmp_path)
     for part in in_batches([paths[place] for place in order], rng, 4):
@@ -247,7 +247,7 @@ def test_an_interrupted_batch_is_repeated_or_completed(
     kept = {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()}
     last = Ledger(tmp_path / "checkpoint").read()
     assert last is not None
-    assert kept == {"lock", *last.all_files()}  # nothing is left of what was cut short
+    assert kept == {"lock", *last.all_files()}  # nothing is left of the interrupted batch
 
 
 @pytest.mark.rule("SP-3")
@@ -258,7 +258,7 @@ def test_concurrent_readers_see_complete_tables(tmp_path: Path, journal: Path) -
 
     def read() -> None:
         while not over.is_set():
-            with contextlib.suppress(FileNotFoundError):  # it listed one version, and met the next
+            with contextlib.suppress(FileNotFoundError):  # it listed an older version
                 seen.append(table_in(tmp_path / "tables", "audit").num_rows)
 
     reader = threading.Thread(target=read)

@@ -32,7 +32,7 @@ def story(explanation: Explanation) -> str:
 
 
 async def one(node: Node, route: str, **options: object) -> str:
-    """Send a message and tell its id."""
+    """Send a message and return its id."""
     heard = Journal(node)
     await node.send(route, b"hello", **options)  # type: ignore[arg-type]
     await until(lambda: heard.messages)
@@ -213,7 +213,7 @@ def written(directory: Path, ids: list[str]) -> Path:
 
 
 def spoil(path: Path) -> None:
-    """Make the values in a file unreadable; its footer and its filters stay."""
+    """Make the values in a file unreadable; its footer and its filters remain."""
     group = pq.read_metadata(path).row_group(0)
     first = min(group.column(number).bloom_filter_offset or 2**63 for number in range(16))
     content = bytearray(path.read_bytes())
@@ -229,7 +229,7 @@ def test_files_that_do_not_have_the_message_are_not_read(tmp_path: Path) -> None
     assert all([hop.node for hop in explanation.hops] == ["here"] for explanation in told)
     assert (
         sum(not explanation.remarks for explanation in told) > 80
-    )  # of a filter's few mistakes it is told
+    )  # a false positive of the Bloom filter, which is reported
     spoil(here)
     with pytest.raises(LocalError):
         explain(tmp_path, ids[1_900])
