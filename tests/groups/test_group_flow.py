@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.groups.crowd import Ear, carrier_of, members, named, routers, streams_of
+from tests.groups.crowd import Ear, carrier_of, everybody_knows, members, named, routers, streams_of
 from tests.node.live import runs, until
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
@@ -145,6 +145,52 @@ async def test_what_nobody_reads_here_is_bounded_in_bytes(kind: str) -> None:
         await until(lambda: len(ear.heard) == 500)
         assert [int(payload) for payload in ear.payloads()] == list(range(500))
         assert b.status().inbox_bytes == 0
+
+
+@pytest.mark.rule("FL-1")
+@runs
+async def test_what_is_held_back_of_a_member_is_bounded_in_bytes() -> None:
+    limits = GroupLimits(beat=30.0, window_bytes=100 * KIB)
+    sender_limits = GroupLimits(beat=30.0, window_bytes=4096 * KIB)
+    async with (
+        routers() as found,
+        Group("fleet", name="a", via=found.via(), limits=sender_limits) as a,
+        Group("fleet", name="b", via=found.via(), limits=limits) as b,
+    ):
+        await everybody_knows([a, b])
+        b.hold(a.me)
+        sending = asyncio.ensure_future(send_numbers(a, b, 500))
+        arrivals = streams_of(b).membership.peer(a.me.uuid).arrivals
+        assert arrivals is not None
+        await until(lambda: arrivals.waiting_bytes >= 100 * KIB)
+        await asyncio.sleep(0.2)
+        assert arrivals.waiting_bytes <= 100 * KIB + 64 * KIB
+        ear = Ear(b)
+        b.release(a.me)
+        await sending
+        await until(lambda: len(ear.heard) == 500)
+        assert arrivals.waiting_bytes == 0
+
+
+@pytest.mark.rule("FL-5")
+@runs
+async def test_what_is_posted_to_a_member_that_takes_nothing_is_bounded() -> None:
+    limits = GroupLimits(beat=30.0, window=8, waiting_bytes=10 * KIB)
+    async with (
+        routers() as found,
+        members(["a", "b"], found.via("gossip+tcp"), limits=limits) as (a, b),
+    ):
+        await connected([a, b])
+        stop_reading(b)
+        ends: list[Reason | None] = []
+        for _ in range(200):
+            a.post(b.me.uuid, b"answer", ends.append)
+        assert ends == [Reason.QUEUE_FULL] * len(ends)
+        assert 200 - 4 * 8 <= len(ends) < 200
+        ends.clear()
+        for _ in range(10):
+            a.post(bytes(15) + b"\7", bytes(4 * KIB), ends.append)  # nobody has that address
+        assert ends == [Reason.QUEUE_FULL] * 8
 
 
 async def send_numbers(a: Group, b: Group, count: int) -> None:

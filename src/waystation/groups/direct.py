@@ -333,7 +333,7 @@ class Direct(Carrier):
         open_ones = [each.connection for each in self.destinations.values()]
         ends = [each.ended for each in open_ones if each is not None and each.transport is not None]
         if ends:
-            await asyncio.wait(ends, timeout=self.settings.limits.linger)
+            await asyncio.wait(ends, timeout=self.settings.limits.linger + 1)  # all end by then
         for server in self.servers.values():
             _end(server)
         await self.routers.wait_closed()

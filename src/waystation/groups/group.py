@@ -347,7 +347,11 @@ class Group:
         was dropped.
         """
         streams = self._connected()
-        if streams.discovery.reachable(uuid):
+        if not streams.takes_post(uuid, len(payload)):
+            streams.counts[Reason.QUEUE_FULL.value] += 1
+            if on_end is not None:
+                on_end(Reason.QUEUE_FULL)
+        elif streams.discovery.reachable(uuid):
             streams.send(uuid, payload, NEVER, on_end)
         else:
             streams.queue(uuid, payload, NEVER, on_end)

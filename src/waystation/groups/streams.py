@@ -95,6 +95,9 @@ ASK_INTERVAL: Final = 0.25
 
 SILENT_BEATS: Final = 4
 
+POSTS: Final = 4
+"""Windows full of messages that may be kept for a member whose senders do not wait."""
+
 AT_ONCE: Final = 4
 """Packets that are sent between two looks whether the way takes more."""
 
@@ -252,6 +255,14 @@ class Streams:
             self._count(whom, out)
         return len(out) >= self.limits.window or out.size >= self.window_bytes
 
+    def takes_post(self, uuid: Uuid, size: int) -> bool:
+        """Whether something that nobody waits with can be kept for a member, beyond its window."""
+        peer = self.peers.get(uuid)
+        out = None if peer is None else peer.outgoing
+        if out is not None and len(out) >= POSTS * self.limits.window:
+            return False
+        return self.discovery.reachable(uuid) or self.unresolved.has_room(size + OVERHEAD)
+
     def is_lagging(self, uuid: Uuid) -> bool:
         """Whether a member lost what went to all, and has not caught up since."""
         if uuid not in self.lagging:
@@ -367,6 +378,7 @@ class Streams:
         if self.shares:
             for each in self.all.behind() if uuid is None else [uuid]:
                 self._send_all_again(each)
+        self.writable()  # what waited for the way that is gone
 
     def place_failed(self, place: Physical, *, gone: bool) -> None:
         """Use other places of who is there (LA-4); without any, suspect it."""
@@ -380,6 +392,7 @@ class Streams:
                 self._happens(peer, Event.LOST)
             else:
                 self._send_again(peer)
+        self.writable()
 
     def writable(self) -> None:
         """Send more: the way to somebody takes messages again."""
