@@ -162,7 +162,9 @@ class Dispatcher:
                 self._drop(session, Reason.QUEUE_FULL)
             elif not connection.deliver(delivery, 0):
                 self._drop(session, Reason.TOO_LARGE)
-        elif not session.has_room(delivery.publication.size, self._settings.queue_bytes):
+        elif session.held_bytes and (  # for who has nothing, one message may always wait
+            session.held_bytes + delivery.publication.size > self._settings.queue_bytes
+        ):
             self._drop(session, Reason.QUEUE_FULL)
         elif (
             connection is not None

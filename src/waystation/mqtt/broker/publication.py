@@ -28,7 +28,9 @@ class Publication:
         self.qos: int = int(packet.qos)
         self.retain: bool = packet.retain
         self.expires = None if seconds is None else now + seconds
-        self.size = size_of(packet, self.payload, topic)
+        # What is neither acknowledged nor retained is never held, and need not be measured.
+        is_held = self.qos or self.retain
+        self.size = size_of(packet, self.payload, topic) if is_held else len(self.payload)
         self._packet = packet
         self._written: dict[tuple[int, bool, int | None, tuple[int, ...]], _Written] = {}
 
@@ -80,9 +82,12 @@ class Publication:
 def size_of(packet: PublishPacket | Will, payload: bytes, topic: str) -> int:
     """Bytes of memory that a message counts, with all that a client may put into it."""
     size = len(payload) + len(topic) + OVERHEAD
-    for extra in (packet.correlation_data, packet.response_topic, packet.content_type):
-        if extra is not None:
-            size += len(extra)
+    if (correlation := packet.correlation_data) is not None:
+        size += len(correlation)
+    if (response_topic := packet.response_topic) is not None:
+        size += len(response_topic)
+    if (content_type := packet.content_type) is not None:
+        size += len(content_type)
     for name, value in packet.user_properties:
         size += len(name) + len(value) + OVERHEAD // 4
     return size

@@ -77,10 +77,6 @@ class Session:
         will = self.will
         return 0 if will is None else size_of(will, will.payload or b"", will.topic)
 
-    def has_room(self, size: int, limit: int) -> bool:
-        """Whether so many bytes may wait for it; for who has nothing, one message always may."""
-        return not self.held_bytes or self.held_bytes + size <= limit
-
     def enqueue(self, delivery: Delivery) -> None:
         """Keep a message until the client can have it."""
         self.queue.append(delivery)
