@@ -97,7 +97,7 @@ class GossipServer:
         self.view = memoryview(self.buffer)
         self.touched: list[Client] = []  # with something to write at the end of the turn
         self.held: HeldBytes[Client] = HeldBytes(
-            self.settings.budget, _measure, self._give_up_largest
+            self.settings.budget, self._measure, self._give_up_largest
         )
         self.rosters: dict[tuple[Dialect, str], Roster] = {}
         self.outcomes: Outcomes | None = None  # of messages, if somebody observes them
@@ -198,6 +198,12 @@ class GossipServer:
         """End a connection that is of no use any more; the others learn of it when it is lost."""
         self._count_disconnected(client, cause, detail)
         client.abort()
+
+    def _measure(self, client: Client) -> int:
+        """How many bytes wait for a receiver; when too many do for all, its room is looked up."""
+        if self.held.is_tight:
+            client.room = 0
+        return client.unsent
 
     def _give_up_largest(self, client: Client) -> None:
         """End the receiver that holds most, when all together hold too much (FL-1)."""
@@ -393,11 +399,3 @@ class GossipServer:
         cause = "silent" if effect.why.startswith("silent") else "superseded"
         self._count_disconnected(client, cause, effect.why)
         self._dismiss(client)
-
-
-def _measure(client: Client) -> int:
-    """How many bytes wait for a receiver; whoever puts something in has to look twice then."""
-    size = client.unsent
-    if size > FREE:
-        client.room = 0
-    return size

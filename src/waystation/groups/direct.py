@@ -169,7 +169,7 @@ class Destination:
         self.place = place
         self.connection: DialledConnection | None = None  # open, or being dialled
         self._direct = direct
-        self._dialling: asyncio.Task[None] | None = None
+        self.dialling: asyncio.Task[None] | None = None
         self._dialled_at = self._retry_at = 0.0
         self._backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
 
@@ -186,8 +186,8 @@ class Destination:
 
     def close(self) -> None:
         """Write what is left, and end."""
-        if self._dialling is not None:
-            self._dialling.cancel()
+        if self.dialling is not None:
+            self.dialling.cancel()
         if self.connection is not None:
             self.connection.close()
 
@@ -209,7 +209,7 @@ class Destination:
         self._dialled_at = loop.time()
         self.connection = DialledConnection(self, self._direct)
         name = f"waystation dial {self.place}"
-        self._dialling = loop.create_task(self._connect(self.connection), name=name)
+        self.dialling = loop.create_task(self._connect(self.connection), name=name)
         return self.connection
 
     async def _connect(self, connection: DialledConnection) -> None:
@@ -224,7 +224,7 @@ class Destination:
         else:
             direct.owner.membership.place_answered(self.place)
         finally:
-            self._dialling = None
+            self.dialling = None
 
 
 class Direct(Carrier):
@@ -334,9 +334,13 @@ class Direct(Carrier):
         ends = [each.ended for each in open_ones if each is not None and each.transport is not None]
         if ends:
             await asyncio.wait(ends, timeout=self.settings.limits.linger + 1)  # all end by then
+        dialling = [each.dialling for each in self.destinations.values()]
+        if tasks := [task for task in dialling if task is not None]:
+            await asyncio.wait(tasks)  # they were cancelled
         for server in self.servers.values():
             _end(server)
         await self.routers.wait_closed()
+        await asyncio.sleep(0)  # in which aborted connections close their sockets
 
     async def _open_all(self, places: Sequence[str]) -> tuple[Physical, ...]:
         found: list[Physical] = []

@@ -79,7 +79,9 @@ class HeldBytes(Generic[T]):
         due, self._due = self._due, {}
         for holder in due:
             self._note(holder)
-        self.is_tight = self.shares.is_over
+        was_tight, self.is_tight = self.is_tight, self.shares.is_over
+        if self.is_tight and not was_tight:
+            self.measure_all()
         if self.is_tight and not self._relieving and self.shares.in_excess() is not None:
             self._relieving = True
             asyncio.get_running_loop().call_later(REFRESH, self._relieve)
