@@ -50,7 +50,7 @@ async def main() -> None:
             raise AssertionError((message, context))
 
         @node.worker("C")
-        async def reply(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             await context.reply(b"hello, " + message.payload)
 
         await node.route(Message(Route.parse("B => C"), Route.parse("A"), b"A", node.new_id()))

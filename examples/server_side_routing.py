@@ -78,7 +78,7 @@ async def main() -> None:
             raise AssertionError((message, context))
 
         @node.worker("Phone1")
-        async def reply(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             await context.reply(b"hello, " + message.payload)
 
         node.start_worker(("DevServer",), serve_devices, passing=True)

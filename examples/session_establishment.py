@@ -69,7 +69,7 @@ async def main() -> None:
             replied.set()
 
         @node_c.worker("C1")
-        async def reply(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             await context.reply(b"hello, " + message.payload)
 
         address_of_c = (await node_c.listen("tcp://127.0.0.1:0")).address

@@ -105,7 +105,7 @@ async def main() -> None:
             replied.set()
 
         @node_c.worker("C1")
-        async def reply(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             show(message)
             await context.reply(b"hello, " + message.payload)
 
