@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
@@ -24,6 +24,7 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import keep
+from waystation.net.tasks import Tasks
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
@@ -91,7 +92,7 @@ class Links:
         self.transports: dict[int, Transport] = {}  # by address type
         self.listening: list[Listening] = []
         self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks()
         self._unstarted: list[Broadcaster] = []
         self._known_types: dict[object, PeerTypes] = {}
         self.closing = False
@@ -115,7 +116,7 @@ class Links:
         except RuntimeError:
             return
         while self._unstarted:
-            self._start(self._unstarted.pop(0).start(), "waystation broadcaster")
+            self._tasks.start(self._unstarted.pop(0).start(), "broadcaster")
 
     def parse(self, text: str) -> Address:
         """The address that a text means: `tcp://host:port`, as well as `tcp#host:port`."""
@@ -187,7 +188,9 @@ class Links:
         self.by_place.setdefault(session.place, session)
         found = [address.data.decode() for address in addresses]
         connecting = self._keep(session, found) if reconnects else self._dial_once(session, found)
-        session.keeper = self._start(connecting, f"waystation session {session.name}")
+        session.keeper = self._tasks.start(
+            connecting, f"session {session.name}", if_failed=session.give_up
+        )
         if wait is not None:
             await self._wait_until_open(session, wait)
         return session
@@ -203,10 +206,8 @@ class Links:
             return None
         session = self._session(place, outgoing=True)
         self.by_place[place] = session
-        self._start(
-            self._dial_once(session, [place.data.decode(errors="replace")]),
-            f"waystation dial {place}",
-        )
+        dialling = self._dial_once(session, [place.data.decode(errors="replace")])
+        self._tasks.start(dialling, f"dial {place}", if_failed=session.give_up)
         return session
 
     # What sessions tell
@@ -286,10 +287,7 @@ class Links:
         sessions = dict.fromkeys([*self.sessions.values(), *self.by_place.values()])
         await asyncio.gather(*(session.close() for session in sessions))
         await asyncio.gather(*(each.close() for each in self.kernel.broadcasts.broadcasters))
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     # Inside
 
@@ -392,13 +390,6 @@ class Links:
             await session.until(
                 lambda: session.peer is not None or session.ended, self.NAME_TIMEOUT
             )
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task that ends with the node at the latest."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return task
 
     def _is_full(self) -> bool:
         return self.closing or len(self.sessions) >= self.limits.sessions

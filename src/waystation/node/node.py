@@ -180,7 +180,7 @@ class Node:
                 f"there is no worker {quote(name)}", rule="WK-1", hint="start it first"
             )
         self._kernel.remove_worker(worker)
-        worker.stop()
+        worker.stop(Reason.FAILED)
         try:
             if worker.task is not asyncio.current_task():
                 await asyncio.wait([worker.task])
@@ -485,8 +485,7 @@ class Node:
             closing = self._close(check_seconds(drain))
             self._kernel.stage = Stage.DRAINING
             self._links.stop_listening()
-            loop = asyncio.get_running_loop()
-            self._closing = loop.create_task(closing, name=f"waystation close {self.name}")
+            self._closing = self._kernel.tasks.start(closing, f"close {self.name}")
         current = asyncio.current_task()
         if not any(worker.task is current for worker in self._kernel.workers):
             await asyncio.shield(self._closing)

@@ -105,22 +105,24 @@ class Worker:
             getattr(handler, "__call__", None)  # noqa: B004 - of an object that can be called
         )
         self._passing = passing
-        loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
+        self._cut_off = Reason.FAILED
+        self.task = kernel.tasks.start(self._run(), f"worker {addresses[0].name}")
         kernel.workers[self] = None
-        self.task.add_done_callback(lambda _: kernel.workers.pop(self, None))
+        self.task.add_done_callback(self._ended)
 
     @property
     def at_work(self) -> bool:
         """Whether it handles a message or has one to handle."""
         return self._state is not _State.IDLE or len(self.inbox) > 0
 
-    def stop(self) -> None:
+    def stop(self, cut_off: Reason) -> None:
         """Handle no more messages.
 
-        A handler that is at work is cancelled, unless it stops its own worker: then it may finish.
+        A handler that is at work is cancelled, and its message ends for the reason `cut_off`,
+        unless it stops its own worker: then it may finish.
         """
         self._state = _STOPPED
+        self._cut_off = cut_off
         if self.task is not asyncio.current_task():
             self.task.cancel()
 
@@ -157,11 +159,21 @@ class Worker:
             await asyncio.sleep(0)
 
     def _fail(self, arrival: Arrival, error: BaseException) -> None:
-        self._drop(arrival, Reason.FAILED)
         if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
+            self._drop(arrival, self._cut_off)
             raise error  # else it was a task that the handler waited for
+        self._drop(arrival, Reason.FAILED)
         name, id = arrival.message.onward_route.addresses[0].name, arrival.message.id
         _log.error("worker %s failed on message %s", name, id, exc_info=error)
+
+    def _ended(self, _: asyncio.Task[None]) -> None:
+        """Leave the node; one that nobody stopped leaves its names and messages behind."""
+        self._kernel.workers.pop(self, None)
+        if self._state is not _STOPPED:
+            self._state = _STOPPED
+            _log.error("worker %s ended, and nobody had stopped it", self.addresses[0].name)
+            self._kernel.remove_worker(self)
+            self.drop_all(Reason.NO_ROUTE)
 
     def drop_all(self, reason: Reason) -> None:
         """End what a stopped worker did not get to."""
