@@ -47,7 +47,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     peer promised the same and is not heard for three of them. A message from a peer waits at most
     `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
     for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
-    seconds for it to appear. A leaf announces at most `participants`.
+    seconds for it to appear. A message of a sender here whose policy names no time waits at most
+    `reconnect` seconds for a session without a link. A leaf announces at most `participants`.
     """
 
     sessions: int = 20_000
@@ -55,6 +56,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     heartbeat: float = 15.0
     stall: float = 30.0
     appear: float = 0.0
+    reconnect: float = 30.0
     participants: int = 100_000
 
 
@@ -232,6 +234,7 @@ class Links:
 
     def link_closed(self, session: Session) -> None:
         """Tell that an open session lost its link."""
+        session.down_since = asyncio.get_running_loop().time()
         self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
         self.kernel.hierarchy.link_lost(session)
 

@@ -371,7 +371,12 @@ class Node:
         ttl: float | None = None,
         policy: Policy = WAIT,
     ) -> Verdict:
-        """Send a message that expects no reply; returns its outcome at this node (OB-3)."""
+        """Send a message that expects no reply; returns its outcome at this node (OB-3).
+
+        By default it waits for a worker or a link that has no room as long as it takes. For a
+        session that has lost its link it waits 30 seconds (`Limits.reconnect`), and the message is
+        then dropped, TRANSPORT_DOWN.
+        """
         onward = route if route.__class__ is Route else self._routes.get(route)  # type: ignore[arg-type]
         if onward is None:
             onward = self._parsed(route)

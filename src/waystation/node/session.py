@@ -79,6 +79,7 @@ class Session(Struct, eq=False):
     ending: Ending = (None, "")  # of the last link, or attempt
     change: asyncio.Future[None] = field(default_factory=_new_future)
     participants: dict[str, None] = {}  # that its peer announced, or asked as from outside
+    down_since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     checked_at: int = 0  # when it was last checked which of them are still there
     subscriptions: int = 0  # of its participants
     complaints: set[str] = set()  # about what its peer sent
@@ -202,6 +203,13 @@ class Session(Struct, eq=False):
     def waiting(self) -> int:
         """How many messages wait for the link."""
         return len(self._waiting.line)
+
+    def patience(self) -> float:
+        """How many seconds a message that has no deadline goes on waiting for the link."""
+        limit = self._links.limits.reconnect
+        if self.is_open:
+            return max(limit, 1.0)  # and then it is asked again
+        return self.down_since + limit - asyncio.get_running_loop().time()
 
     def send_control(self, payload: bytes) -> None:
         """Send something to the peer's session, in order with the messages."""
