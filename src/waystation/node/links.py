@@ -28,12 +28,13 @@ from waystation.net.tasks import Tasks
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
+from waystation.wire import acknowledged
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-CAPABILITIES: Final[tuple[str, ...]] = ()
+CAPABILITIES: Final[tuple[str, ...]] = (acknowledged.CAPABILITY,)
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
@@ -300,7 +301,7 @@ class Links:
             self.kernel.name,
             dict(self.kernel.router.types.numbers),
             self.limits.heartbeat,
-            "" if token is None else secrets.token_hex(16),
+            secrets.token_hex(16),
             token is not None,
             __version__,
             CAPABILITIES,
