@@ -42,7 +42,6 @@ from waystation.net.sockets import reason_of
 from waystation.transports.link import QueuedLink
 from waystation.transports.transport import Link, LinkOwner, Listener
 from waystation.wire.acknowledged import ControlStream, is_hello
-from waystation.wire.hello import PAYLOAD_LIMIT as LONGEST_HELLO
 from waystation.wire.ockam import Reassembly
 from waystation.wire.ockam_udp import (
     GOODBYE,
@@ -54,8 +53,11 @@ from waystation.wire.ockam_udp import (
 LONGEST: Final = 2048
 """Bytes of a datagram that are read; Ockam's nodes and ours write 508 at most."""
 
+LONGEST_HELLO: Final = 4096
+"""Bytes of a hello that comes late."""
+
 REPEATS: Final = 8
-"""How often a listener repeats its opening to a peer that repeats its own."""
+"""How often a link repeats its opening to a peer that repeats its own, or has yet to say it."""
 
 RECENT: Final = 1024
 """How many links that have ended are remembered, so that late datagrams make no new ones."""
