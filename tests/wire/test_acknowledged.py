@@ -79,9 +79,9 @@ def test_the_hello_is_repeated_as_it_was_and_taken_once() -> None:
     assert a.due() == []
     a.hear(sent(b.say(hello("b"))))
     assert a.due() == [of_a]
-    assert not b.knows_peer
+    known = [b.knows_peer]
     assert b.hear(of_a)[0] == of_a
-    assert b.knows_peer
+    assert [*known, b.knows_peer] == [False, True]
     heard, acks = b.hear(of_a)
     assert heard is None
     assert kinds(acks) == ["ack"]
