@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.node.live import Journal, collect, runs, runs_on_every_loop, settle, until
+from tests.node.live import LOOPS, Journal, collect, runs, runs_on_every_loop, settle, until
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
+from waystation.net.tasks import COUNTS
 from waystation.node import FAIL, Context, Node
 
 
@@ -316,6 +317,7 @@ async def test_a_worker_whose_task_somebody_cancels_leaves_no_message_without_ou
     async with Node("garage") as node:
         journal = Journal(node)
         tasks: list[asyncio.Task[None] | None] = []
+        before = COUNTS.failed
 
         @node.worker("fragile", inbox=2)
         async def fragile(_: Message, __: Context) -> None:
@@ -330,11 +332,34 @@ async def test_a_worker_whose_task_somebody_cancels_leaves_no_message_without_ou
         assert (await node.send("fragile", b"late")).reason is Reason.NO_ROUTE
         await until(lambda: len(journal.messages) == 6)
         journal.each_ended_once()
+        assert COUNTS.failed == before + 1
         assert (b"0", "FAILED") in journal.outcomes()
         assert journal.words().keys() <= {"FAILED", "NO_ROUTE", "QUEUE_FULL"}
         got = collect(node, "fragile")
         await node.send("fragile", b"next")
         await until(lambda: got)
+
+
+@pytest.mark.rule("FL-4", "OB-1")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_handler_that_ends_the_program_leaves_no_message_without_outcome(loop: str) -> None:
+    journals: list[Journal] = []
+
+    async def main() -> None:
+        node = Node("garage")
+        journals.append(Journal(node))
+
+        @node.worker("fatal")
+        async def fatal(_: Message, __: Context) -> None:
+            raise SystemExit(3)
+
+        for payload in (b"1", b"2"):
+            await node.send("fatal", payload)
+        await _until_cancelled()
+
+    with pytest.raises(SystemExit), asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(main())
+    assert journals[0].outcomes() == [(b"1", "FAILED"), (b"2", "NO_ROUTE")]
 
 
 # Whatever a handler does with one message, all have an outcome

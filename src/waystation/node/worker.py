@@ -15,6 +15,7 @@ from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.net.tasks import COUNTS
 from waystation.node.inbox import Inbox
 from waystation.node.policy import WAIT, Policy
 from waystation.node.receiver import InboxReceiver
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 BATCH: Final = 64
 """Maximum number of messages that a worker handles before other tasks get their turn."""
+
+ENDS: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
+"""How a handler can end, other than by returning."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -152,7 +156,7 @@ class Worker:
                     else:  # WK-4
                         await node.route(message.forwarded(), policy)
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - costs one message
+                except ENDS as error:  # it costs one message
                     self._fail(arrival, error)
                 if not items or self._state is _STOPPED:
                     break
@@ -163,14 +167,17 @@ class Worker:
             self._drop(arrival, self._cut_off)
             raise error  # else it was a task that the handler waited for
         self._drop(arrival, Reason.FAILED)
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error  # the program ends
         name, id = arrival.message.onward_route.addresses[0].name, arrival.message.id
         _log.error("worker %s failed on message %s", name, id, exc_info=error)
 
-    def _ended(self, _: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         """Leave the node; one that nobody stopped leaves its names and messages behind."""
         self._kernel.workers.pop(self, None)
         if self._state is not _STOPPED:
             self._state = _STOPPED
+            COUNTS.failed += task.cancelled()  # else it was counted
             _log.error("worker %s ended, and nobody had stopped it", self.addresses[0].name)
             self._kernel.remove_worker(self)
             self.drop_all(Reason.NO_ROUTE)
