@@ -48,7 +48,7 @@ from waystation.wire import bare
 
 HOST = "127.0.0.1"
 UPGRADE = (
-    b"GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
 )
 SMALL = WebSocketLimits(frame=2 * 1024 * 1024, unsent=64 * 1024)
@@ -202,8 +202,8 @@ async def test_what_cannot_be_written_has_a_reason_and_harms_nothing() -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
-        (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"HTTP/1.1 426 "),
-        (b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 405 "),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 426 "),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", b"HTTP/1.1 405 "),
         (UPGRADE.replace(b"13", b"12"), b"HTTP/1.1 400 "),
         (UPGRADE.replace(b"AAAA==", b"A"), b"HTTP/1.1 400 "),
         (UPGRADE.replace(b"GET / ", b"GET /nowhere "), b"HTTP/1.1 404 "),
