@@ -72,10 +72,10 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     to say something; the link repeats its opening after `repeat` seconds, then after twice the
     time; it does the same with what its session says and the peer does not acknowledge, of which at
     most `control` bytes wait. A link that receives nothing for `idle` seconds ends. An unfinished
-    message is dropped
-    after `age` seconds; all of those of a listener hold `held` bytes together. `linger` is the time
-    to send what is left when a link closes. A listener has `peers` links, and remembers `strangers`
-    that have begun a first message. `buffer` is the size of each socket's buffers in bytes.
+    message is dropped after `age` seconds; all of those of a listener hold `held` bytes together.
+    `linger` is the time to send what is left when a link closes. A listener has `peers` links, and
+    remembers `strangers` that have begun a first message. `buffer` is the size of each socket's
+    buffers in bytes.
     """
 
     frame: int = 256 * 1024
@@ -301,10 +301,11 @@ class UdpLink(QueuedLink):
             return True
         heard = self.hear(message)  # first, since its hello says how to speak to it
         self._answered()
-        if self._control.knows_peer:
-            self._opening = None  # a peer that says more has it
-        else:
-            self._repeat_opening()
+        if self._opening is not None:
+            if self._control.knows_peer:
+                self._opening = None  # a peer that says more has it
+            else:
+                self._repeat_opening()
         if heard is not None:
             messages.append(heard)
         return True
