@@ -245,7 +245,7 @@ class UdpLink(QueuedLink):
         self._repeat_later()
 
     def _stop_repeating(self) -> None:
-        """Keep no more for a peer that acknowledges nothing, or that has yet to say whether."""
+        """Keep no more for a peer that acknowledges nothing, or has yet to say whether (FL-5)."""
         if self._control.waits:
             limit = self._limits.control
             self.end(
