@@ -27,7 +27,8 @@ REQUEST_PREFIX: Final = "request-"
 SENDER: Final = Address(LOCAL, b"waystation.undeliverable")
 
 _PREFIX: Final = REQUEST_PREFIX.encode()
-_WITHOUT_REPLY: Final = (Reason.EXPIRED,)  # whoever asked has given up already
+# Whoever asked has given up already, or the first copy of the question is on its way.
+_WITHOUT_REPLY: Final = (Reason.EXPIRED, Reason.DUPLICATE)
 
 
 class Undeliverable(msgspec.Struct, frozen=True):

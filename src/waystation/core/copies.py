@@ -1,0 +1,64 @@
+"""Which broadcasts a node has met already, so that a second copy is known as one (FL-6).
+
+A broadcast reaches a node by every way there is: over several parents, around a ring of hubs, from
+several hubs on one broker, and back from where it was sent. Only the first copy counts. What came
+down from a parent or a global transport does not go up from here; if a copy then comes from below,
+it still has to, once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from enum import Enum, auto
+from typing import Final
+
+REMEMBERED: Final = 32_768
+"""Number of broadcasts that a node remembers: the latest."""
+
+
+class Copy(Enum):
+    """What a copy is to a node that may have met others."""
+
+    FIRST = auto()
+    FIRST_UPWARD = auto()  # known here, but those above may not have it
+    REPEATED = auto()
+
+
+class Copies:
+    """The broadcasts that a node met last.
+
+    They are told apart by their id and by what they were published under: a worker may publish what
+    it got under another name, and who may publish under one name cannot silence another.
+
+    >>> copies = Copies()
+    >>> print(copies.meet("4bf9" * 8, "garage/open", upward=False))
+    Copy.FIRST
+    >>> print(copies.meet("4bf9" * 8, "garage/open", upward=True))
+    Copy.FIRST_UPWARD
+    >>> print(copies.meet("4bf9" * 8, "garage/open", upward=True))
+    Copy.REPEATED
+    """
+
+    __slots__ = ("_limit", "_met")
+
+    def __init__(self, limit: int = REMEMBERED) -> None:
+        self._limit = limit
+        # Whether one of the copies was to go up. A multicast id may be long, and its hash is not.
+        self._met: OrderedDict[tuple[str, int], bool] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._met)
+
+    def meet(self, id: str, multicast_id: str, *, upward: bool) -> Copy:
+        """Note a copy; `upward` for one that is to go on to those above, if there are any."""
+        met, key = self._met, (id, hash(multicast_id))
+        went_up = met.get(key)
+        if went_up is None:
+            met[key] = upward
+            if len(met) > self._limit:
+                met.popitem(last=False)
+            return Copy.FIRST
+        if went_up or not upward:
+            return Copy.REPEATED
+        met[key] = True
+        return Copy.FIRST_UPWARD
