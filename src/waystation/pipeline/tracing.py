@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.message import NO_ID
+from waystation.core.outcome import Reason
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import (
     Flags,
     Longs,
     Words,
+    are,
     codes,
     column,
     encoded,
@@ -237,7 +239,7 @@ class _Traces:
 
     def table(self, *, paths: bool) -> pa.Table:
         rows, count = self._rows, len(self._starts)
-        last = self._order[self._ends]
+        last = self._last()
         outcome = encoded(column(rows, "outcome"))
         ended_well = np.asarray(pc.is_in(outcome.dictionary, _LAST_OUTCOMES))
         started, ended = self._at[self._starts], self._at[self._ends]
@@ -257,6 +259,15 @@ class _Traces:
             pa.array(self._looped(place, origin, count)),
         ]
         return pa.Table.from_arrays(columns, schema=BUILT["traces"])
+
+    def _last(self) -> Longs:
+        """The row that tells how each message ended: the last that is not of a second copy."""
+        is_copy = are(column(self._rows, "reason"), Reason.DUPLICATE)[self._order]
+        if not is_copy.any():
+            return self._order[self._ends]
+        told = np.where(is_copy, -1, np.arange(len(is_copy)))
+        latest = np.maximum.reduceat(told, self._starts)
+        return self._order[np.where(latest < 0, self._ends, latest)]
 
     def _entered(self) -> Longs:
         """The first row of each entry into a node: several rows may tell how one entry ended."""

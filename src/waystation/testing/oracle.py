@@ -286,6 +286,8 @@ def _verdict(
 
 
 def _verdicts(row: Row, at: int, subscribed: list[Row], look_up: Any) -> list[Row]:
+    if row.get("reason") == "DUPLICATE":  # the node's word is taken for it
+        return [_verdict("DROPPED", "DUPLICATE")]
     if row["expiry"] is not None and at >= row["expiry"]:
         return [_verdict("DROPPED", "EXPIRED")]
     if len(row["return"]) >= HOP_LIMIT:
@@ -318,19 +320,21 @@ def traces(journal: Tables) -> list[Row]:
     found = []
     for id, rows in ways.items():
         rows.sort(key=lambda row: (row["at"], row["node"], row["incarnation"], row["seq"]))
-        started, last = rows[0]["at"], rows[-1]
+        started, ended = rows[0]["at"], rows[-1]["at"]
+        told = [row for row in rows if row["reason"] != "DUPLICATE"]  # which ends nothing
+        last = (told or rows)[-1]
         steps = ("node", "at", "outcome", "reason", "next_hop")
         entries = _entries_in_order(rows)
         found.append(
             {
                 "message_id": id,
                 "started": started,
-                "ended": last["at"],
+                "ended": ended,
                 "hops": len(rows),
                 "path": [{step: row[step] for step in steps} for row in rows],
                 "outcome": last["outcome"],
                 "reason": last["reason"],
-                "latency_ms": (last["at"] - started) / 1_000,
+                "latency_ms": (ended - started) / 1_000,
                 "complete": last["outcome"] in ("DELIVERED", "DROPPED"),
                 "symmetric": _symmetric(entries),
                 "looped": _looped(entries),

@@ -14,7 +14,7 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import Subscriptions
-from waystation.core.outcome import Outcome, Verdict
+from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
@@ -93,6 +93,8 @@ class _Hop:
         for number in {hop.type for hop in message.onward_route.addresses[:1]} - {LOCAL}:
             router.types.register(f"type{number}", number)
         now = self._received // 1000
+        if self._rows[0]["reason"] == Reason.DUPLICATE:  # which the tables do not tell
+            return (Decision(Outcome.DROPPED.value, Reason.DUPLICATE.value),)
         if self._multicast_id is None:
             first = message.onward_route.first
             names = {first.name} if first is not None and first.type == LOCAL else set()
