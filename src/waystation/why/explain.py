@@ -243,7 +243,7 @@ REASONS = {
     "TOO_LARGE": "it is larger than the transport allows",
     "MALFORMED": "it was not valid in its format",
     "UNKNOWN_TYPE": "the node has no transport for an address of that type",
-    "DUPLICATE": "it is a copy of a broadcast that came here before, by another way",
+    "DUPLICATE": "it was here before: a copy of a broadcast, or a further answer to a request",
 }
 
 
