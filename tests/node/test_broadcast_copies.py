@@ -1,4 +1,4 @@
-"""Second copies of broadcasts: known at every node, by every way, and never by a stranger's word."""
+"""Second copies of broadcasts: known at every node, but never by a stranger's word (FL-6)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 import pytest
+from mqtt5 import PublishPacket
 
 from tests.node.live import Journal, RawPeer, echo, runs, settle, until
 from tests.node.test_broadcasts import Heard
@@ -17,7 +18,7 @@ from waystation.core.multicast import ADDRESS_TYPE
 from waystation.node import Node
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.tcp import Tcp
-from waystation.wire.ockam import encode_control
+from waystation.wire.ockam import encode_control, encode_frame
 
 HELLO = b'{"waystation": "hello", "node": "rogue", "types": {}}'
 NEWS = "255#a/news"
@@ -186,17 +187,19 @@ async def test_an_id_that_a_stranger_brought_never_makes_a_node_drop(route: str)
 @pytest.mark.rule("FL-6", "AD-7")
 @runs
 async def test_a_broadcast_without_an_id_gets_one_where_it_enters() -> None:
-    async with hub() as (center, url):
+    mqtt = Mqtt("mqtt://127.0.0.1:1")
+    async with hub(transports=[Tcp(), mqtt]) as (center, url):
         heard, journal = Heard(), Journal(center)
         center.subscribe("a", "news", callback=heard)
         peer = await RawPeer.dial(url.removeprefix("tcp://"))
         peer.say(encode_control(HELLO))
         for _ in range(2):
             peer.send(NEWS, b"1")
-        center._kernel.broadcasts.arrive_from_outside("a/news", Message(Route(), Route(), b"2"))
-        await until(lambda: len(heard.payloads) == 3)
+        frame = encode_frame(Message(Route.parse("a/news"), Route(), b"2"))
+        mqtt.received([PublishPacket("a/news", frame)] * 2)
+        await until(lambda: len(heard.payloads) == 4)
         ids = {record.arrival.message.id for record in journal.messages}
-        assert len(ids) == 3
+        assert len(ids) == 4
         assert "0" * 32 not in ids
         peer.close()
 

@@ -609,6 +609,29 @@ async def test_a_broadcast_that_comes_once_for_each_filter_is_heard_once() -> No
         assert journal.words() == {"DUPLICATE": 1, "DELIVERED": 1}
 
 
+@pytest.mark.rule("FL-6")
+@runs
+async def test_what_a_broker_delivers_twice_on_a_link_arrives_once() -> None:
+    async with (
+        broker_here() as broker,
+        hub(broker.place, "hub-a") as (here, mine, journal),
+        hub(broker.place, "hub-b") as (_, yours, there),
+    ):
+        for mqtt in (mine, yours):
+            mqtt.received = partial(_twice, mqtt.received)  # type: ignore[method-assign]
+        for number in range(20):
+            answer = await here.request("mqtt#hubs/hub-b => echo", b"%d" % number)
+            assert answer.payload == b"%d" % number
+        assert yours.counts["duplicates"] >= 20
+        assert there.words()["DELIVERED"] == 20
+        assert journal.words()["DELIVERED"] == 20
+        assert journal.words()["DUPLICATE"] == 0
+
+
+def _twice(received: Any, packets: Any) -> None:
+    received([packet for packet in packets for _ in range(2)])
+
+
 # Mistakes
 
 

@@ -267,7 +267,7 @@ class _Traces:
             return self._order[self._ends]
         told = np.where(is_copy, -1, np.arange(len(is_copy)))
         latest = np.maximum.reduceat(told, self._starts)
-        return self._order[np.where(latest < 0, self._ends, latest)]
+        return np.asarray(self._order[np.where(latest < 0, self._ends, latest)])
 
     def _entered(self) -> Longs:
         """The first row of each entry into a node: several rows may tell how one entry ended."""
