@@ -239,11 +239,13 @@ class _Traces:
 
     def table(self, *, paths: bool) -> pa.Table:
         rows, count = self._rows, len(self._starts)
-        last = self._last()
+        is_copy = are(column(rows, "reason"), Reason.DUPLICATE)[self._order]
+        last = self._last(is_copy)
         outcome = encoded(column(rows, "outcome"))
         ended_well = np.asarray(pc.is_in(outcome.dictionary, _LAST_OUTCOMES))
         started, ended = self._at[self._starts], self._at[self._ends]
         entered = self._entered()
+        entered = entered[~is_copy[entered]]
         place, origin = self._place[entered], self._order[entered]
         columns = [
             id_texts(self._high[last], self._low[last]),
@@ -260,9 +262,8 @@ class _Traces:
         ]
         return pa.Table.from_arrays(columns, schema=BUILT["traces"])
 
-    def _last(self) -> Longs:
+    def _last(self, is_copy: Flags) -> Longs:
         """The row that tells how each message ended: the last that is not of a second copy."""
-        is_copy = are(column(self._rows, "reason"), Reason.DUPLICATE)[self._order]
         if not is_copy.any():
             return self._order[self._ends]
         told = np.where(is_copy, -1, np.arange(len(is_copy)))
@@ -288,7 +289,7 @@ class _Traces:
     def _looped(self, place: Longs, origin: Longs, count: int) -> Flags:
         """Whether a node was entered twice with the same onward route."""
         found = np.zeros(count, np.bool_)
-        if len(place) == count:
+        if (place[1:] != place[:-1]).all():
             return found
         way = pair_codes(self._node[origin], codes(column(self._rows, "onward"))[origin])
         ways = int(way.max()) + 1

@@ -348,11 +348,14 @@ def _entry_name(row: Row) -> tuple[str, int, int]:
 
 
 def _entries_in_order(rows: list[Row]) -> list[Row]:
-    """The first row of each entry: the others are further receivers, or the end of waiting."""
+    """The first row of each entry: the others are further receivers, or the end of waiting.
+
+    Second copies are left out: they came by another way, and went no further.
+    """
     firsts: dict[tuple[str, int, int], Row] = {}
     for row in rows:
         firsts.setdefault(_entry_name(row), row)
-    return list(firsts.values())
+    return [row for row in firsts.values() if row["reason"] != "DUPLICATE"]
 
 
 def _symmetric(entries: list[Row]) -> bool:

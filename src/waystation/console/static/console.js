@@ -194,8 +194,8 @@ async function move() {
 
 function light() {
   const seen = stops.slice(0, drawn);
-  for (const spot of document.querySelectorAll(".spot")) {
-    spot.classList.toggle("lit", seen.includes(spot.dataset.node));
+  for (const box of document.querySelectorAll(".box")) {
+    box.classList.toggle("lit", seen.includes(box.dataset.node));
   }
   for (const line of document.querySelectorAll(".line")) {
     const passed = seen.some((stop, at) => at > 0 && joins(line, seen[at - 1], stop));
