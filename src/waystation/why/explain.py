@@ -249,7 +249,8 @@ REASONS = {
 
 def summary(hops: tuple[Hop, ...]) -> str:
     """A one-line summary of the outcome."""
-    last = hops[-1]
+    # What became of a second copy says nothing about the message.
+    last = ([hop for hop in hops if hop.steps[-1].reason != Reason.DUPLICATE] or hops)[-1]
     step = last.steps[-1]
     delivered = [
         (hop, step) for hop in hops for step in hop.steps if step.outcome == Outcome.DELIVERED
