@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 REMEMBERED: Final = 32_768
-"""Number of broadcasts that a node remembers: the latest."""
+"""Number of broadcasts that a node remembers at least: the latest."""
 
 
 class Copy(Enum):
@@ -39,24 +39,28 @@ class Copies:
     Copy.REPEATED
     """
 
-    __slots__ = ("_limit", "_met")
+    __slots__ = ("_earlier", "_latest", "_limit")
 
     def __init__(self, limit: int = REMEMBERED) -> None:
         self._limit = limit
-        # Whether one of the copies was to go up. A multicast id may be long, and its hash is not.
-        self._met: OrderedDict[tuple[str, int], bool] = OrderedDict()
+        # By the hash of both: whether one of the copies was to go up. To keep the texts would take
+        # more memory, and more time than all the rest. When the latest are as many as the limit,
+        # they become the earlier ones: so there are up to twice as many, and none is moved.
+        self._latest: dict[int, bool] = {}
+        self._earlier: dict[int, bool] = {}
 
     def __len__(self) -> int:
-        return len(self._met)
+        return len(self._latest) + len(self._earlier)
 
     def meet(self, id: str, multicast_id: str, *, upward: bool) -> Copy:
         """Note a copy; `upward` for one that is to go on to those above, if there are any."""
-        met, key = self._met, (id, hash(multicast_id))
+        latest, key = self._latest, hash((id, multicast_id))
+        met = latest if key in latest else self._earlier
         went_up = met.get(key)
         if went_up is None:
-            met[key] = upward
-            if len(met) > self._limit:
-                met.popitem(last=False)
+            latest[key] = upward
+            if len(latest) >= self._limit:
+                self._earlier, self._latest = latest, {}
             return Copy.FIRST
         if went_up or not upward:
             return Copy.REPEATED
