@@ -265,7 +265,7 @@ class _Traces:
     def _last(self, is_copy: Flags) -> Longs:
         """The row that tells how each message ended: the last that is not of a second copy."""
         if not is_copy.any():
-            return self._order[self._ends]
+            return np.asarray(self._order[self._ends])
         told = np.where(is_copy, -1, np.arange(len(is_copy)))
         latest = np.maximum.reduceat(told, self._starts)
         return np.asarray(self._order[np.where(latest < 0, self._ends, latest)])
