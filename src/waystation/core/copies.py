@@ -8,7 +8,6 @@ it still has to, once.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from enum import Enum, auto
 from typing import Final
 
