@@ -173,7 +173,7 @@ class Worker:
         _log.error("worker %s failed on message %s", name, id, exc_info=error)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Leave the node; if nobody stopped the worker, end its messages and free its names (FL-4)."""
+        """Leave the node; if nobody stopped it, end its messages and free its names (FL-4)."""
         self._kernel.workers.pop(self, None)
         if self._state is not _STOPPED:
             self._state = _STOPPED
