@@ -27,6 +27,7 @@ from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.hosts import own_host_towards
 from waystation.net.place import parse_place, place_of
 from waystation.net.server import Server, ServerLimits
+from waystation.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams
@@ -172,7 +173,7 @@ class Destination:
         self.place = place
         self.connection: DialledConnection | None = None  # open, or being dialled
         self._direct = direct
-        self._dialling: asyncio.Task[None] | None = None
+        self._dialling = Tasks()
         self._dialled_at = self._retry_at = 0.0
         self._backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
 
@@ -190,8 +191,7 @@ class Destination:
 
     def close(self) -> None:
         """Write what is left, and end."""
-        if self._dialling is not None:
-            self._dialling.cancel()
+        self._dialling.cancel()
         if self.connection is not None:
             self.connection.close()
 
@@ -212,8 +212,7 @@ class Destination:
             return None
         self._dialled_at = loop.time()
         self.connection = DialledConnection(self, self._direct)
-        name = f"waystation dial {self.place}"
-        self._dialling = loop.create_task(self._connect(self.connection), name=name)
+        self._dialling.start(self._connect(self.connection), f"dial {self.place}")
         return self.connection
 
     async def _connect(self, connection: DialledConnection) -> None:
@@ -227,8 +226,6 @@ class Destination:
             direct.owner.place_failed(self.place, gone=True)
         else:
             direct.owner.membership.place_answered(self.place)
-        finally:
-            self._dialling = None
 
 
 class Direct(Carrier):

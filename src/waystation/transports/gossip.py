@@ -20,6 +20,7 @@ from waystation.errors import LocalError, WaystationError, quote
 from waystation.groups.group import Group
 from waystation.groups.pipe import Key, Kind, Pipe, head, read_head
 from waystation.groups.settings import GroupLimits, parse_via
+from waystation.net.tasks import Tasks
 from waystation.net.tls import Tls
 from waystation.transports.tcp import TcpLimits, TcpLink
 from waystation.transports.transport import Link, LinkOwner
@@ -249,6 +250,7 @@ class Gossip:
         }
         self._endpoints: dict[str, list[Endpoint]] = {}
         self._joining = asyncio.Lock()
+        self._leaving = Tasks()
 
     async def listen(self, place: str, accept: Accept) -> GossipListener:
         """Join a group under a name, and let others open links; `*` takes a new name."""
@@ -301,6 +303,6 @@ class Gossip:
             return endpoint
 
     def _leave(self, endpoint: Endpoint) -> None:
-        name = f"waystation leave {endpoint.group.group}/{endpoint.name}"
+        name = f"leave {endpoint.group.group}/{endpoint.name}"
         self._endpoints[endpoint.group.group].remove(endpoint)
-        endpoint.closing = asyncio.get_running_loop().create_task(endpoint.group.close(), name=name)
+        endpoint.closing = self._leaving.start(endpoint.group.close(), name)

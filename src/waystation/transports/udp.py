@@ -2,8 +2,9 @@
 
 What stands in a datagram is the business of wire/ockam_udp.py, sockets that of net/datagrams.py. A
 listener has one socket for all of its peers and tells them apart by where their datagrams come
-from; a dialler has a socket for each link. Nothing is sent again but the opening, so messages can
-be lost; docs/explanation/udp.md says what is promised and what is not.
+from; a dialler has a socket for each link. Messages can be lost and are not sent again;
+docs/explanation/udp.md says what is promised and what is not. What the sessions at both ends say to
+each other is repeated until it is acknowledged, by peers that do so (wire/acknowledged.py).
 
 A link that was dialled repeats its opening until it receives something. A listener makes a link of
 whoever sends a whole message that is no heartbeat. GOODBYE, a refusal by the peer's system, or
@@ -13,6 +14,7 @@ UdpLimits.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,6 +26,7 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
+from waystation.net.backoff import Backoff
 from waystation.net.connection import ConnectionState, OneTimer
 from waystation.net.datagrams import (
     Datagram,
@@ -38,6 +41,8 @@ from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import reason_of
 from waystation.transports.link import QueuedLink
 from waystation.transports.transport import Link, LinkOwner, Listener
+from waystation.wire.acknowledged import ControlStream, is_hello
+from waystation.wire.ockam import Reassembly
 from waystation.wire.ockam_udp import (
     GOODBYE,
     PeerReassembly,
@@ -48,8 +53,11 @@ from waystation.wire.ockam_udp import (
 LONGEST: Final = 2048
 """Bytes of a datagram that are read; Ockam's nodes and ours write 508 at most."""
 
+LONGEST_HELLO: Final = 4096
+"""Bytes of a hello that comes late."""
+
 REPEATS: Final = 8
-"""How often a listener repeats its opening to a peer that repeats its own."""
+"""How often a link repeats its opening to a peer that repeats its own, or has yet to say it."""
 
 RECENT: Final = 1024
 """How many links that have ended are remembered, so that late datagrams make no new ones."""
@@ -62,15 +70,18 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     loses it all. `unsent` and `unread` bytes may wait in a link, to be sent and to be taken. Every
     `pause` seconds a link sends `burst` datagrams. The peer of a dialled link has `answer` seconds
     to say something; the link repeats its opening after `repeat` seconds, then after twice the
-    time. A link that receives nothing for `idle` seconds ends. An unfinished message is dropped
-    after `age` seconds; all of those of a listener hold `held` bytes together. `linger` is the time
-    to send what is left when a link closes. A listener has `peers` links, and remembers `strangers`
-    that have begun a first message. `buffer` is the size of each socket's buffers in bytes.
+    time; it does the same with what its session says and the peer does not acknowledge, of which at
+    most `control` bytes wait. A link that receives nothing for `idle` seconds ends. An unfinished
+    message is dropped after `age` seconds; all of those of a listener hold `held` bytes together.
+    `linger` is the time to send what is left when a link closes. A listener has `peers` links, and
+    remembers `strangers` that have begun a first message. `buffer` is the size of each socket's
+    buffers in bytes.
     """
 
     frame: int = 256 * 1024
     unsent: int = 256 * 1024
     unread: int = 256 * 1024
+    control: int = 8 * 1024 * 1024
     burst: int = 32
     pause: float = 0.001
     answer: float = 5.0
@@ -88,7 +99,8 @@ class UdpCounts(Struct, kw_only=True):
     """What a transport dropped, beside what the network lost without telling.
 
     `malformed` datagrams and messages, `late` datagrams, `unfinished` messages, `unread` datagrams
-    for an owner that did not keep up, `refused` messages of new peers.
+    for an owner that did not keep up, `refused` messages of new peers. And what was `repeated`:
+    payloads for a peer's session that it did not acknowledge.
     """
 
     malformed: int = 0
@@ -96,15 +108,16 @@ class UdpCounts(Struct, kw_only=True):
     unfinished: int = 0
     unread: int = 0
     refused: int = 0
+    repeated: int = 0
 
 
 class UdpLink(QueuedLink):
     """One peer."""
 
     __slots__ = (
-        "_allowed", "_flush_due", "_given", "_limits", "_next_burst", "_number", "_opening",
-        "_port", "_reading", "_repeats", "_size", "_unread", "_unread_size", "_unsent", "began",
-        "heard", "peer", "reassembly",
+        "_allowed", "_control", "_flush_due", "_given", "_late", "_limits", "_next_burst",
+        "_number", "_opening", "_pauses", "_port", "_reading", "_repeater", "_repeats", "_size",
+        "_unread", "_unread_size", "_unsent", "began", "heard", "peer", "reassembly",
     )  # fmt: skip
 
     def __init__(self, port: _Port, peer: SocketAddress, owner: LinkOwner) -> None:
@@ -127,6 +140,10 @@ class UdpLink(QueuedLink):
         self._unread_size = 0
         self._opening: list[bytes] | None = []  # to be repeated; None when the peer has it
         self._repeats = 0
+        self._late = Reassembly(limit=LONGEST_HELLO)
+        self._control = ControlStream()
+        self._pauses = Backoff(first=limits.repeat, most=max(limits.repeat, limits.answer))
+        self._repeater: asyncio.TimerHandle | None = None  # of what is not acknowledged
         self._allowed = 0  # datagrams that may go before the next burst
         self._next_burst = 0.0
 
@@ -139,11 +156,13 @@ class UdpLink(QueuedLink):
         return self._size
 
     def send_control(self, payload: bytes) -> None:
-        """Put a payload for the peer's session with the messages."""
-        datagrams = control_datagrams(payload, self._number)
-        if self._opening is not None and len(self._opening) < self._limits.burst:
-            self._opening += datagrams
-        self._put(datagrams, is_message=False)
+        """Put a payload for the peer's session with the messages, and repeat it if need be."""
+        now = self._control.say(payload)
+        if now is not None:
+            self._say(now)
+        if self._control.unacknowledged_size > self._limits.control:
+            self._stop_repeating()
+        self._repeat_later()
 
     def pause_reading(self) -> None:
         """Keep what comes, as far as there is room; the peer does not feel it."""
@@ -157,7 +176,7 @@ class UdpLink(QueuedLink):
 
     def say_goodbye(self) -> None:
         """Send a goodbye behind the rest."""
-        self.send_control(GOODBYE)
+        self._say(GOODBYE)
 
     # Opening
 
@@ -189,18 +208,69 @@ class UdpLink(QueuedLink):
         if not self._unsent:
             self._queue([(datagram, False) for datagram in self._opening or ()])
 
+    # What the sessions say to each other
+
+    def _say(self, payload: bytes) -> None:
+        datagrams = control_datagrams(payload, self._number)
+        if self._opening is not None and len(self._opening) < self._limits.burst:
+            self._opening += datagrams
+        self._put(datagrams, is_message=False)
+
+    def hear(self, message: Message) -> Message | None:
+        """The message for the owner in one that the peer sent, if there is one."""
+        if message.onward_route.addresses:
+            return message.arrived(self.owner.address)
+        if not message.payload:
+            return message
+        before = self._control.unacknowledged_size
+        heard, answers = self._control.hear(message.payload)
+        for answer in answers:
+            self._say(answer)
+        if self._control.unacknowledged_size < before:
+            self._pauses.reset()
+        self._repeat_later()
+        if heard is None or heard == message.payload:
+            return None if heard is None else message
+        return Message(message.onward_route, message.return_route, heard)
+
+    def _repeat_later(self) -> None:
+        if self._repeater is None and self._control.waits and self.state <= ConnectionState.OPEN:
+            self._repeater = self._loop.call_later(self._pauses.next(), self._repeat_control)
+
+    def _repeat_control(self) -> None:
+        self._repeater = None
+        for payload in self._control.due():
+            self._port.counts.repeated += 1
+            self._say(payload)
+        self._repeat_later()
+
+    def _stop_repeating(self) -> None:
+        """Keep no more for a peer that acknowledges nothing, or has yet to say whether (FL-5)."""
+        if self._control.waits:
+            limit = self._limits.control
+            self.end(
+                Reason.QUEUE_FULL, f"{self.place}: more than {limit} bytes are not acknowledged"
+            )
+        self._control.forget()
+
     # What the socket brings
 
-    def take(self, datagram: bytes, messages: list[Message]) -> None:
-        """Read a datagram, or keep it for later; adds the message that it completes."""
-        self.heard = self._loop.time()
+    def take(self, datagram: bytes, messages: list[Message]) -> bool:
+        """Read a datagram, or keep it for later; adds the message that it completes.
+
+        Says whether it is a sign of life. What is late is none: it may be from before the peer was
+        started anew, or all that it says since.
+        """
         if self._reading and not self._unread:
-            self._read(datagram, messages)
+            if not self._read(datagram, messages):
+                return False
         elif self._unread_size + len(datagram) <= self._limits.unread:
             self._unread.append(datagram)
             self._unread_size += len(datagram)
         else:
             self._port.counts.unread += 1
+        self.heard = self._loop.time()
+        return True
 
     def hand_in(self, messages: list[Message]) -> None:
         """Give messages to the owner, up to a goodbye."""
@@ -211,7 +281,8 @@ class UdpLink(QueuedLink):
                 return
         self.owner.received(messages)
 
-    def _read(self, datagram: bytes, messages: list[Message]) -> None:
+    def _read(self, datagram: bytes, messages: list[Message]) -> bool:
+        """Read a datagram; says whether it brought anything, or will with others."""
         reassembly, port = self.reassembly, self._port
         before = reassembly.held
         try:
@@ -222,16 +293,39 @@ class UdpLink(QueuedLink):
         port.note_held(self, before)
         if reassembly.passed_over:
             port.counts.late += 1
-            lost = self._opening is not None and self.state is not ConnectionState.GREETING
-            if lost and self._repeats < REPEATS:  # or the peer would not repeat its own
-                self._repeats += 1
-                self._send_opening()
-        elif message is not None:
-            self._opening = None  # a peer that says more has it
-            self._answered()
-            if message.onward_route.addresses:
-                message = message.arrived(self.owner.address)
-            messages.append(message)
+            self._repeat_opening()  # the peer would not repeat its own if it had ours
+            message = self._late_hello(datagram)
+            if message is None:
+                return False
+        if message is None:
+            return True
+        heard = self.hear(message)  # first, since its hello says how to speak to it
+        self._answered()
+        if self._opening is not None:
+            if self._control.knows_peer:
+                self._opening = None  # a peer that says more has it
+            else:
+                self._repeat_opening()
+        if heard is not None:
+            messages.append(heard)
+        return True
+
+    def _repeat_opening(self) -> None:
+        lost = self._opening is not None and self.state is not ConnectionState.GREETING
+        if lost and self._repeats < REPEATS:
+            self._repeats += 1
+            self._send_opening()
+
+    def _late_hello(self, datagram: bytes) -> Message | None:
+        """The hello in a late datagram, if it is one.
+
+        Either the first was lost, or the peer was started anew and begins at another number.
+        """
+        try:
+            message = self._late.feed(datagram)
+        except DecodeError:
+            return None
+        return message if message is not None and is_hello(message.payload) else None
 
     def _catch_up(self) -> None:
         """Read what was kept, message by message, as long as the owner takes them."""
@@ -292,6 +386,9 @@ class UdpLink(QueuedLink):
         """Let go of everything."""
         self._unsent.clear()
         self._unread.clear()
+        self._control.forget()
+        if self._repeater is not None:
+            self._repeater.cancel()
         self._port.forget(self)
 
 
@@ -385,7 +482,9 @@ class _Port(OneTimer):
         for datagram, peer in datagrams:
             link = self._links.get(peer)
             if link is not None:
-                link.take(datagram, batches.setdefault(link, []))
+                batch = batches.get(link, [])
+                if link.take(datagram, batch):
+                    batches[link] = batch
             elif self._accept is not None and peer not in self._recent:
                 self._take_from_stranger(datagram, peer, batches)
             else:
@@ -430,9 +529,8 @@ class _Port(OneTimer):
         link.reassembly = reassembly
         reassembly.limit = self.limits.frame
         link.open(waits=False)
-        if message.onward_route.addresses:
-            message = message.arrived(owner.address)
-        batches[link] = [message]
+        heard = link.hear(message)
+        batches[link] = [] if heard is None else [heard]
 
     def _refused(self, error: OSError) -> None:
         """A peer's system says that nobody is there; only a dialler's socket hears of that."""

@@ -20,6 +20,7 @@ from waystation.net.connection import Connection, ConnectionLimits, ConnectionSt
 from waystation.net.dialer import dial as dial_place
 from waystation.net.dialer import within
 from waystation.net.place import parse_place
+from waystation.net.tasks import Tasks
 from waystation.transports.http.channel import ChannelEnd
 from waystation.transports.http.transport import Http, OpenedChannel
 from waystation.transports.transport import LinkOwner
@@ -212,13 +213,13 @@ class HttpLink(ChannelEnd):
         self._polls = Requests(requests.transport, requests.place)
         self._decoder = self._fresh_decoder()
         self._last = 0  # the number of the last frame that came
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
         self.hand_over()
         owner.answered()
         if self.state is not ConnectionState.CLOSED:
             for work in (self._post_all, self._poll_all):
-                name = f"waystation http {self.place}"
-                self._tasks.append(self._loop.create_task(self._run(work), name=name))
+                name = f"http {self.place}"
+                self._tasks.start(self._run(work), name, if_failed=self.abort)
 
     def say_goodbye(self) -> None:
         """Post what is left, and then end the channel."""
@@ -298,8 +299,7 @@ class HttpLink(ChannelEnd):
 
     def on_end(self) -> None:
         """Ask for nothing more."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._posts.drop()
         self._polls.drop()
 
