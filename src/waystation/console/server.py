@@ -19,6 +19,7 @@ from waystation.console.fleet import Fleet
 from waystation.console.pages import Pages
 from waystation.console.sending import Sender
 from waystation.console.views import Views
+from waystation.core.budget import MIB
 from waystation.net.asgi import HttpServer
 from waystation.net.connection import ConnectionLimits
 from waystation.net.hosts import HostNames, is_loopback
@@ -27,7 +28,8 @@ from waystation.net.server import ServerLimits
 from waystation.node import Node
 
 _DRAIN: Final = 3.0  # seconds that answers have to be written at the end
-_LIMITS: Final = ServerLimits(connections=1000, frame=10.0, backlog=128)
+_LIMITS: Final = ServerLimits(connections=1000, input=16 * MIB, backlog=128)
+_CONNECTION_LIMITS: Final = ConnectionLimits(frame=10.0)
 _BUSY: Final = 500  # connections from which on requests are told to come later
 
 _log = logging.getLogger("waystation.console")
@@ -73,7 +75,7 @@ class Console:
         server = HttpServer(
             AuthMiddleware(pages.app, host_names, auth),
             limits=_LIMITS,
-            connection_limits=ConnectionLimits(),
+            connection_limits=_CONNECTION_LIMITS,
             busy=_BUSY,
             log=_log,
         )

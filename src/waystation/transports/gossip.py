@@ -52,7 +52,7 @@ class GossipLink(TcpLink):
     """A link to a member of a group."""
 
     def __init__(self, owner: LinkOwner, limits: TcpLimits, place: str) -> None:
-        super().__init__(owner, limits.frame, limits.of_connections())
+        super().__init__(owner, limits, limits.of_connections())
         self.place = place  # the peer as it stands in a route; a pipe has no other
 
 
