@@ -199,7 +199,7 @@ STRUCTURE = jgroups2.encode(jgroups2.Connect("g", uuid(1), "m" * 2_000))
 @pytest.mark.parametrize("frame", [FRAMES[2], FRAMES[5], STRUCTURE], ids=["2", "5", "connect"])
 @runs
 async def test_a_frame_that_never_ends_is_given_up(frame: bytes) -> None:
-    async with serving(silence=0.3) as (server, _), await Raw.open(server) as lazy:
+    async with serving(frame=0.3) as (server, _), await Raw.open(server) as lazy:
         for position in range(len(frame) - 1):  # a byte now and then is no end
             lazy.send(frame[position : position + 1])
             await asyncio.sleep(0.01)
