@@ -29,7 +29,6 @@ from waystation.node import Node
 
 _DRAIN: Final = 3.0  # seconds that answers have to be written at the end
 _LIMITS: Final = ServerLimits(connections=1000, input=16 * MIB, backlog=128)
-_CONNECTION_LIMITS: Final = ConnectionLimits(frame=10.0)
 _BUSY: Final = 500  # connections from which on requests are told to come later
 
 _log = logging.getLogger("waystation.console")
@@ -39,7 +38,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """What the console watches, and where it listens.
 
     If other machines can reach it, a token is required: `token`, or a random one. `allowed` are
-    additional host names to accept, such as that of a proxy.
+    additional host names to accept, such as that of a proxy. A client has `request` seconds for the
+    head of a request, and again for its body.
     """
 
     connect: tuple[str, ...]
@@ -49,6 +49,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     journal: Path | None = None
     tables: Path | None = None
     interval: float = 1.0
+    request: float = 10.0
 
 
 class Console:
@@ -75,7 +76,8 @@ class Console:
         server = HttpServer(
             AuthMiddleware(pages.app, host_names, auth),
             limits=_LIMITS,
-            connection_limits=_CONNECTION_LIMITS,
+            connection_limits=ConnectionLimits(first_byte=settings.request, frame=settings.request),
+            body=settings.request,
             busy=_BUSY,
             log=_log,
         )

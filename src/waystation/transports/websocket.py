@@ -19,7 +19,6 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from types import GeneratorType
 from typing import Any, ClassVar, Final, cast
 
 from waystation.core.address import Address
@@ -184,9 +183,10 @@ class WebSocketLink(StreamLink, ABC):
             self._begun += size
 
     def _is_within_message(self) -> bool:
-        waits_in = cast("Any", self._protocol.parser).gi_yieldfrom
-        is_between = isinstance(waits_in, GeneratorType) and waits_in.gi_code is _BETWEEN_FRAMES
-        return self._partial is not None or not is_between
+        waits_in: Any = self._protocol.parser
+        while waits_in.gi_yieldfrom is not None:
+            waits_in = waits_in.gi_yieldfrom
+        return self._partial is not None or waits_in.gi_code is not _BETWEEN_FRAMES
 
     def explain_end(self, error: Exception | None) -> Failure | None:
         """Say why it ended: by what the peer said, else by what the system said."""
@@ -203,7 +203,10 @@ class WebSocketLink(StreamLink, ABC):
 
     def on_closed(self, failure: Failure | None) -> None:
         """Tell the owner how it ended."""
-        self._protocol.on_frame = None  # or the two would hold each other
+        # The protocol and its parser hold each other, and what they have, until that is noticed.
+        self._protocol.on_frame = None
+        self._protocol.reader.buffer.clear()
+        self._partial = None
         super().on_closed(failure)
 
     # Opening
