@@ -577,6 +577,36 @@ async def test_strangers_that_never_finish_are_bounded() -> None:
         await until(lambda: not port._strangers)
 
 
+@pytest.mark.rule("FL-2")
+@runs_on_every_loop
+async def test_a_peer_that_is_not_admitted_sends_no_large_message() -> None:
+    body = encode_body(Message(Route.parse("echo"), Route.parse("app"), bytes(3000)))
+    async with hub(UdpLimits(unadmitted=2000), token=b"secret") as (node, _, transport, place):
+        with raw_peer(place) as peer:
+            peer.say(*control_datagrams(b"who is there?", 1))
+            await until(lambda: node.sessions)
+            peer.say(*fragments(body, 2))
+            await until(lambda: transport.counts.malformed)
+    async with hub(UdpLimits(unadmitted=2000)) as (_, _, transport, place):
+        with raw_peer(place) as peer:
+            peer.say(*control_datagrams(b"who is there?", 1))
+            peer.say(*fragments(body, 2))
+            assert (await peer.hear()).payload == bytes(3000)
+
+
+@pytest.mark.rule("FL-1")
+@runs_on_every_loop
+async def test_strangers_share_the_room_for_unfinished_messages() -> None:
+    body = encode_body(Message(Route.parse("echo"), Route.parse("app"), bytes(2000)))
+    async with hub(UdpLimits(held=3000, age=30.0)) as (_, _, transport, place):
+        with raw_peer(place) as one, raw_peer(place) as two:
+            one.say(*fragments(body, 1)[:4])
+            two.say(*fragments(body, 1)[:4])
+            await until(lambda: transport.counts.unfinished)
+            two.send("echo", b"x", 2)
+            assert (await two.hear()).payload == b"x"
+
+
 @runs_on_every_loop
 async def test_no_more_peers_than_the_limit_and_the_others_stay() -> None:
     async with hub(UdpLimits(peers=2)) as (node, _, transport, place):

@@ -75,9 +75,9 @@ class PacketDecoder:
         self._size = self._need = 0  # bytes in the pieces, and before they are worth a look
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether the bytes so far end within a packet."""
-        return self._size > 0
+    def held(self) -> int:
+        """How many bytes there are of a packet that is not complete."""
+        return self._size
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that these bytes complete; none any more once a length was too large."""
@@ -124,14 +124,14 @@ class AcceptedConnection(Connection):
                 return
         decoder = self._decoder
         packets = decoder.feed(data)
-        if not decoder.is_unfinished:
-            self.unfinished_since = None
-        elif packets or self.unfinished_since is None:
-            self.unfinished_since = self._loop.time()
         if packets:
             self._direct.owner.take_packets(packets)
         if decoder.is_broken:
             self.fail(Reason.TOO_LARGE, f"a packet of more than {LIMIT} bytes")
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet; the greeting has the first-byte deadline."""
+        return self._decoder.held
 
     def on_closed(self, failure: Failure | None) -> None:
         """Count and log why it was not kept; that its machine is gone, the streams notice."""
@@ -352,11 +352,13 @@ class Direct(Carrier):
                 hint="listen on each address that they are to use",
             )
         limits = self.settings.limits
-        of_connections = ConnectionLimits(first_byte=limits.greeting, linger=limits.linger)
+        of_connections = ConnectionLimits(
+            first_byte=limits.greeting, frame=limits.frame, linger=limits.linger
+        )
         server = Server(
             lambda: AcceptedConnection(self, server, of_connections),
             limits=ServerLimits(
-                connections=limits.connections, handshake=limits.greeting, frame=limits.frame
+                connections=limits.connections, handshake=limits.greeting, input=limits.input
             ),
             tls=self.settings.tls,
             log=_log,

@@ -104,6 +104,10 @@ class _Request(Connection):
         status, kind, body = self._monitor.respond(words[0], words[1])
         self._respond(status, kind, body, send_body=words[0] != "HEAD")
 
+    def count_unfinished(self) -> int:
+        """The head, for which the first-byte deadline holds as well."""
+        return len(self._head)
+
     def _respond(
         self, status: HTTPStatus, kind: str, body: bytes, *, send_body: bool = True
     ) -> None:

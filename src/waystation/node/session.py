@@ -20,6 +20,7 @@ from msgspec import Struct, field, structs
 
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.budget import Account
 from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
@@ -112,6 +113,7 @@ class Session(Struct, eq=False):
     _beat_timer: asyncio.TimerHandle | None = None
     _admission_timer: asyncio.TimerHandle | None = None
     _failure: tuple[Reason, str] | None = None  # why this side ends the link
+    account: Account | None = None  # counts what its link holds of messages in part
 
     def __post_init__(self) -> None:
         self.move_to(self.place)
@@ -260,6 +262,11 @@ class Session(Struct, eq=False):
         return (Verdict(Outcome.FORWARDED, None, first.name, self.place),)
 
     # The owner of a link
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the peer of this link has proven all that it has to."""
+        return self._greeting.admitted
 
     def opened(self, link: Link) -> None:
         """Greet the peer, if there is room for one more session."""

@@ -27,7 +27,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
 from waystation.net.backoff import Backoff
-from waystation.net.connection import ConnectionState, OneTimer
+from waystation.net.connection import UNADMITTED, ConnectionState, OneTimer
 from waystation.net.datagrams import (
     Datagram,
     DatagramSocket,
@@ -67,18 +67,20 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     """Sizes, numbers and deadlines of links; times are in seconds.
 
     `frame` is the largest message in bytes, in either direction: one lost datagram of 493 bytes
-    loses it all. `unsent` and `unread` bytes may wait in a link, to be sent and to be taken. Every
-    `pause` seconds a link sends `burst` datagrams. The peer of a dialled link has `answer` seconds
-    to say something; the link repeats its opening after `repeat` seconds, then after twice the
-    time; it does the same with what its session says and the peer does not acknowledge, of which at
-    most `control` bytes wait. A link that receives nothing for `idle` seconds ends. An unfinished
-    message is dropped after `age` seconds; all of those of a listener hold `held` bytes together.
-    `linger` is the time to send what is left when a link closes. A listener has `peers` links, and
-    remembers `strangers` that have begun a first message. `buffer` is the size of each socket's
-    buffers in bytes.
+    loses it all. A peer that has not proven the token, where there is one, or is not known at
+    all, sends `unadmitted` bytes at most. `unsent` and `unread` bytes may wait in a link, to be
+    sent and to be taken. Every `pause` seconds a link sends `burst` datagrams. The peer of a
+    dialled link has `answer` seconds to say something; the link repeats its opening after `repeat`
+    seconds, then after twice the time; it does the same with what its session says and the peer
+    does not acknowledge, of which at most `control` bytes wait. A link that receives nothing for
+    `idle` seconds ends. An unfinished message is dropped after `age` seconds; all of those of a
+    listener hold `held` bytes together. `linger` is the time to send what is left when a link
+    closes. A listener has `peers` links, and remembers `strangers` that have begun a first message.
+    `buffer` is the size of each socket's buffers in bytes.
     """
 
     frame: int = 256 * 1024
+    unadmitted: int = UNADMITTED
     unsent: int = 256 * 1024
     unread: int = 256 * 1024
     control: int = 8 * 1024 * 1024
@@ -93,6 +95,10 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     peers: int = 4096
     strangers: int = 256
     buffer: int = 4 * 1024 * 1024
+
+    def of_strangers(self) -> int:
+        """The largest message of a peer that is not admitted."""
+        return min(self.frame, self.unadmitted)
 
 
 class UdpCounts(Struct, kw_only=True):
@@ -115,9 +121,10 @@ class UdpLink(QueuedLink):
     """One peer."""
 
     __slots__ = (
-        "_allowed", "_control", "_flush_due", "_given", "_late", "_limits", "_next_burst",
-        "_number", "_opening", "_pauses", "_port", "_reading", "_repeater", "_repeats", "_size",
-        "_unread", "_unread_size", "_unsent", "began", "heard", "peer", "reassembly",
+        "_allowed", "_control", "_counted", "_flush_due", "_given", "_late", "_limits",
+        "_next_burst", "_number", "_opening", "_pauses", "_port", "_reading", "_repeater",
+        "_repeats", "_size", "_unread", "_unread_size", "_unsent", "began", "heard", "peer",
+        "reassembly",
     )  # fmt: skip
 
     def __init__(self, port: _Port, peer: SocketAddress, owner: LinkOwner) -> None:
@@ -125,9 +132,10 @@ class UdpLink(QueuedLink):
         super().__init__(owner, place_of(peer), high_water=limits.unsent, linger=limits.linger)
         self.state = ConnectionState.GREETING
         self.peer = peer
-        self.reassembly = PeerReassembly(limit=limits.frame)
+        self.reassembly = PeerReassembly(limit=limits.of_strangers())
         self.heard = self._loop.time()
         self.began = 0.0  # when the message that is unfinished began
+        self._counted = 0  # bytes in the owner's account
         self._port = port
         self._limits = limits
         self._number = random.randrange(0x10000)  # noqa: S311 - a start, not a secret
@@ -183,6 +191,7 @@ class UdpLink(QueuedLink):
     def open(self, *, waits: bool) -> None:
         """Hand the link to its owner; one that `waits` repeats its opening until it is answered."""
         self.hand_over()
+        self._look_for_admission()
         if not waits:
             self._answered()
         elif self.state is ConnectionState.GREETING:
@@ -280,6 +289,20 @@ class UdpLink(QueuedLink):
                 self.end(None, "closed")
                 return
         self.owner.received(messages)
+        self._look_for_admission()
+        self._count(self.reassembly.held + self._unread_size)
+
+    def _look_for_admission(self) -> None:
+        if self.owner.admitted:
+            self.reassembly.limit = self._limits.frame
+
+    def _count(self, size: int) -> None:
+        """Keep the owner's account: what is held of messages in part, or was not taken yet."""
+        if self.state is ConnectionState.CLOSED:
+            size = 0
+        if size != self._counted and self.owner.account is not None:
+            self.owner.account.take(size - self._counted)
+            self._counted = size
 
     def _read(self, datagram: bytes, messages: list[Message]) -> bool:
         """Read a datagram; says whether it brought anything, or will with others."""
@@ -389,6 +412,7 @@ class UdpLink(QueuedLink):
         self._control.forget()
         if self._repeater is not None:
             self._repeater.cancel()
+        self._count(0)
         self._port.forget(self)
 
 
@@ -441,7 +465,7 @@ class _Port(OneTimer):
     async def close(self) -> None:
         """Make no more links; the open ones stay, and the socket as long as they do."""
         self._accept = None
-        self._strangers.clear()
+        self._forget_strangers()
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
@@ -472,7 +496,7 @@ class _Port(OneTimer):
                 self._drop_unfinished(link)
             if now - link.heard > idle:
                 link.end(Reason.TRANSPORT_DOWN, f"nothing was heard for {idle:g} s")
-        self._strangers.clear()
+        self._forget_strangers()
         self._recent = {peer: until for peer, until in self._recent.items() if until > now}
 
     # Reading
@@ -496,14 +520,17 @@ class _Port(OneTimer):
     def _take_from_stranger(self, datagram: bytes, peer: SocketAddress, batches: _Batches) -> None:
         """Make a link of a stranger who sent a whole message."""
         known = self._strangers.pop(peer, None)
-        reassembly = known or PeerReassembly(limit=min(self.limits.frame, 64 * 1024))
+        self._held -= 0 if known is None else known.held
+        reassembly = known or PeerReassembly(limit=self.limits.of_strangers())
         try:
             message = reassembly.feed(datagram)
         except DecodeError:
             self.counts.malformed += 1
             return
         if message is None:
-            if reassembly.held:
+            if self._held + reassembly.held > self.limits.held:
+                self.counts.unfinished += 1
+            elif reassembly.held:
                 self._remember(peer, reassembly)
         elif message.payload in (b"", GOODBYE) and not message.onward_route.addresses:
             self.counts.late += 1  # of a link that is not known here any more, or never was
@@ -512,9 +539,14 @@ class _Port(OneTimer):
 
     def _remember(self, stranger: SocketAddress, reassembly: PeerReassembly) -> None:
         while len(self._strangers) >= self.limits.strangers:
-            del self._strangers[next(iter(self._strangers))]
+            self._held -= self._strangers.pop(next(iter(self._strangers))).held
             self.counts.unfinished += 1
+        self._held += reassembly.held
         self._strangers[stranger] = reassembly
+
+    def _forget_strangers(self) -> None:
+        self._held -= sum([reassembly.held for reassembly in self._strangers.values()])
+        self._strangers.clear()
 
     def _accept_link(
         self, peer: SocketAddress, reassembly: PeerReassembly, message: Message, batches: _Batches
@@ -527,7 +559,6 @@ class _Port(OneTimer):
             return
         link = self.add(peer, owner)
         link.reassembly = reassembly
-        reassembly.limit = self.limits.frame
         link.open(waits=False)
         heard = link.hear(message)
         batches[link] = [] if heard is None else [heard]

@@ -115,6 +115,12 @@ class _RequestConnection(Connection):
         except h11.ProtocolError as error:
             self.fail(Reason.MALFORMED, f"this is no HTTP: {error}")
 
+    def count_unfinished(self) -> int:
+        """What is there of an answer that has begun; a poll that waits has none yet."""
+        if self._answer is None or self._answer.done():
+            return 0
+        return len(self._body) + len(self._http.trailing_data[0]) + (self._head is not None)
+
     def on_eof(self) -> None:
         """Complete an answer whose end is that of the connection."""
         if self.is_open and self._http.their_state is not h11.SEND_RESPONSE:
@@ -146,6 +152,7 @@ class _RequestConnection(Connection):
         answer = Answer(head.status_code, dict(head.headers), bytes(self._body))
         self._answer.set_result(answer)
         self._body.clear()
+        self._head = None
         if http.our_state is http.their_state is h11.DONE and not http.trailing_data[0]:
             http.start_next_cycle()
         else:
@@ -182,7 +189,11 @@ class Requests:
 
     async def _connect(self) -> _RequestConnection:
         limits = self.transport.limits
-        silent = msgspec.structs.replace(limits.of_connections(), first_byte=None)  # until it asks
+        silent = msgspec.structs.replace(
+            limits.of_connections(),
+            first_byte=None,  # until it asks
+            frame=limits.finish,
+        )
         return await dial_place(
             lambda _: _RequestConnection(silent, limits.post),
             [self.place],
