@@ -303,6 +303,6 @@ class Arrivals:
         self.one = Incoming()
         self.all = Incoming()
         self.held: deque[tuple[Sequence[bytes | None], int, bool]] = deque()
-        self.waiting = self.waiting_bytes = 0  # messages in those, and their bytes
+        self.waiting = self.waiting_bytes = 0  # messages in those, and their size
         self.is_held = False  # whether delivery is paused
         self.unacknowledged = 0

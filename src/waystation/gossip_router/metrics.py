@@ -11,6 +11,7 @@ from msgspec import Struct, field
 
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
 
 if TYPE_CHECKING:
     from waystation.gossip_router.client import Client
@@ -81,6 +82,7 @@ def _families(router: GossipServer) -> Iterator[Family]:
     most = "Bytes that wait for those receivers for which most wait."
     waiting = {place: size for place, size in largest.items() if size}
     yield gauge("receiver_queued_bytes", most, waiting, "receiver")
+    yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
     yield gauge("draining", "Whether the router is ending.", int(router.draining))
 
 

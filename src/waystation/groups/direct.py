@@ -27,6 +27,7 @@ from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.hosts import own_host_towards
 from waystation.net.place import parse_place, place_of
 from waystation.net.server import Server, ServerLimits
+from waystation.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams
@@ -71,9 +72,9 @@ class PacketDecoder:
         self._size = self._need = 0  # bytes in the pieces, and before they are worth a look
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether the bytes so far end within a packet."""
-        return self._size > 0
+    def held(self) -> int:
+        """How many bytes there are of a packet that is not complete."""
+        return self._size
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that these bytes complete; none any more once a length was too large."""
@@ -120,14 +121,14 @@ class AcceptedConnection(Connection):
                 return
         decoder = self._decoder
         packets = decoder.feed(data)
-        if not decoder.is_unfinished:
-            self.unfinished_since = None
-        elif packets or self.unfinished_since is None:
-            self.unfinished_since = self._loop.time()
         if packets:
             self._direct.owner.take_packets(packets)
         if decoder.is_broken:
             self.fail(Reason.TOO_LARGE, f"a packet of more than {LIMIT} bytes")
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet; the greeting has the first-byte deadline."""
+        return self._decoder.held
 
     def on_closed(self, failure: Failure | None) -> None:
         """Count and log why it was not kept; that its machine is gone, the streams notice."""
@@ -169,7 +170,7 @@ class Destination:
         self.place = place
         self.connection: DialledConnection | None = None  # open, or being dialled
         self._direct = direct
-        self.dialling: asyncio.Task[None] | None = None
+        self._dialling = Tasks()
         self._dialled_at = self._retry_at = 0.0
         self._backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
 
@@ -186,8 +187,7 @@ class Destination:
 
     def close(self) -> None:
         """Write what is left, and end."""
-        if self.dialling is not None:
-            self.dialling.cancel()
+        self._dialling.cancel()
         if self.connection is not None:
             self.connection.close()
 
@@ -208,8 +208,7 @@ class Destination:
             return None
         self._dialled_at = loop.time()
         self.connection = DialledConnection(self, self._direct)
-        name = f"waystation dial {self.place}"
-        self.dialling = loop.create_task(self._connect(self.connection), name=name)
+        self._dialling.start(self._connect(self.connection), f"dial {self.place}")
         return self.connection
 
     async def _connect(self, connection: DialledConnection) -> None:
@@ -223,8 +222,6 @@ class Destination:
             direct.owner.place_failed(self.place, gone=True)
         else:
             direct.owner.membership.place_answered(self.place)
-        finally:
-            self.dialling = None
 
 
 class Direct(Carrier):
@@ -334,9 +331,6 @@ class Direct(Carrier):
         ends = [each.ended for each in open_ones if each is not None and each.transport is not None]
         if ends:
             await asyncio.wait(ends, timeout=self.settings.limits.linger + 1)  # all end by then
-        dialling = [each.dialling for each in self.destinations.values()]
-        if tasks := [task for task in dialling if task is not None]:
-            await asyncio.wait(tasks)  # they were cancelled
         for server in self.servers.values():
             _end(server)
         await self.routers.wait_closed()
@@ -362,11 +356,13 @@ class Direct(Carrier):
                 hint="listen on each address that they are to use",
             )
         limits = self.settings.limits
-        of_connections = ConnectionLimits(first_byte=limits.greeting, linger=limits.linger)
+        of_connections = ConnectionLimits(
+            first_byte=limits.greeting, frame=limits.frame, linger=limits.linger
+        )
         server = Server(
             lambda: AcceptedConnection(self, server, of_connections),
             limits=ServerLimits(
-                connections=limits.connections, handshake=limits.greeting, frame=limits.frame
+                connections=limits.connections, handshake=limits.greeting, input=limits.input
             ),
             tls=self.settings.tls,
             log=_log,

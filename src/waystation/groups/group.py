@@ -169,7 +169,7 @@ class Group:
         self._journal_at = journal
         self._streams: Streams | None = None
         self._inbox: deque[Entry] = deque()
-        self._inbox_bytes = 0
+        self._inbox_size = 0  # bytes in those
         self._arrived = asyncio.Event()  # something for `messages`, or its end
         self._has_room = asyncio.Event()  # for those who wait to send
         self._changes: list[Changes] = []
@@ -223,7 +223,7 @@ class Group:
             cache.move(places)
         self._streams = streams
         self._inbox.clear()
-        self._inbox_bytes = 0
+        self._inbox_size = 0
         self._arrived, self._has_room = asyncio.Event(), asyncio.Event()
         streams.start()
         self.changed(MemberKind.JOIN, streams.own)
@@ -280,7 +280,7 @@ class Group:
                 for peer, size in largest
             ),
             inbox=len(self._inbox),
-            inbox_bytes=self._inbox_bytes,
+            inbox_bytes=self._inbox_size,
             waiting_bytes=streams.unresolved.used,
             dropped=dict(streams.counts),
         )
@@ -373,7 +373,7 @@ class Group:
         while True:
             while inbox:
                 entry = inbox.popleft()
-                self._inbox_bytes -= len(entry[1])
+                self._inbox_size -= len(entry[1])
                 if inbound.starved and self._is_half_empty():
                     inbound.room_again()
                 if self._records.observers:
@@ -428,18 +428,17 @@ class Group:
             if payload is not None:
                 add((member, payload, number, to_all))
                 size += len(payload)
-        self._inbox_bytes += size
+        self._inbox_size += size
         self._arrived.set()
 
     def has_room(self) -> bool:
         """Whether the inbox takes more; an empty one takes a packet of any size."""
-        limits = self.limits
-        return len(self._inbox) < limits.inbox and self._inbox_bytes < limits.inbox_bytes
+        return len(self._inbox) < self.limits.inbox and self._inbox_size < self.limits.inbox_bytes
 
     def _is_half_empty(self) -> bool:
         limits = self.limits
         few = 2 * len(self._inbox) <= limits.inbox
-        return few and 2 * self._inbox_bytes <= limits.inbox_bytes
+        return few and 2 * self._inbox_size <= limits.inbox_bytes
 
     def room(self) -> None:
         """Let those who wait look again."""
@@ -457,7 +456,7 @@ class Group:
         for entry in self._inbox:
             self._records.add_received(entry, own, Reason.TRANSPORT_DOWN)
         self._inbox.clear()
-        self._inbox_bytes = 0
+        self._inbox_size = 0
         for changes in self._changes:
             changes.end()
         self._changes.clear()

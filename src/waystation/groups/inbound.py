@@ -6,7 +6,7 @@ when something is missing, else with others, a little later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from waystation.core.identity import Uuid
@@ -47,7 +47,7 @@ class Inbound:
         arrivals = sender.arrivals
         if arrivals is None:
             arrivals = sender.arrivals = Arrivals()
-        if not self._takes_more(arrivals) or not self._receiver.has_room():
+        if not self._has_room(arrivals):
             self.starved[sender] = None
             self._acknowledge(sender, arrivals, 0, at_once=True)
             return 0
@@ -61,7 +61,7 @@ class Inbound:
             if arrivals.is_held:
                 arrivals.held.append((new, first, data.to_all))
                 arrivals.waiting += len(new)
-                arrivals.waiting_bytes += _size(new)
+                arrivals.waiting_bytes += sum([len(payload or b"") for payload in new])
             else:
                 self._receiver.received(member, new, first, to_all=data.to_all)
         return stream.lost - lost
@@ -81,7 +81,7 @@ class Inbound:
         while arrivals.held and not arrivals.is_held:
             payloads, first, to_all = arrivals.held.popleft()
             arrivals.waiting -= len(payloads)
-            arrivals.waiting_bytes -= _size(payloads)
+            arrivals.waiting_bytes -= sum([len(payload or b"") for payload in payloads])
             self._receiver.received(member, payloads, first, to_all=to_all)
         self._due[sender] = None
         self._soon()
@@ -105,9 +105,10 @@ class Inbound:
         due, self._due = self._due, {}
         return [self._ack(own, sender, a) for sender in due if (a := sender.arrivals) is not None]
 
-    def _takes_more(self, arrivals: Arrivals) -> bool:
-        """Whether more of a member's messages may wait, while they are held."""
-        return arrivals.waiting < self._window and arrivals.waiting_bytes < self._window_bytes
+    def _has_room(self, arrivals: Arrivals) -> bool:
+        """Whether one member may send more: little of it waits, and little in the inbox."""
+        is_full = arrivals.waiting >= self._window or arrivals.waiting_bytes >= self._window_bytes
+        return not is_full and self._receiver.has_room()
 
     def _acknowledge(self, sender: Peer, arrivals: Arrivals, count: int, *, at_once: bool) -> None:
         arrivals.unacknowledged += count
@@ -122,13 +123,9 @@ class Inbound:
         self._later.pop(sender, None)
         arrivals.unacknowledged = 0
         one, many = arrivals.one, arrivals.all
-        credit = self._window - arrivals.waiting if self._takes_more(arrivals) else 0
-        if not self._receiver.has_room():
+        credit = self._window - arrivals.waiting
+        if not self._has_room(arrivals):
             self.starved[sender] = None
             credit = 0
         arrived = max(one.expected - 1, 0), max(many.expected - 1, 0)
         return Ack(own, sender.uuid, *arrived, max(credit, 0), one.gap, many.gap)
-
-
-def _size(payloads: Sequence[bytes | None]) -> int:
-    return sum([len(payload) for payload in payloads if payload is not None])

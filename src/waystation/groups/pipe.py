@@ -105,7 +105,8 @@ class Pipe(asyncio.Transport):
         self._window = WINDOW  # of the peer
         self._room = WINDOW + CHUNK  # bytes that the peer may send us before we give it credit
         self._taken = 0  # bytes read since the peer was told
-        self._unread: deque[bytes | None] = deque()  # came while nothing is read; None: the last
+        self._unread = bytearray()  # came while nothing is read; never more than `_room` was
+        self._unread_end = False  # and then the peer's end
         self._held = Account(WINDOW + CHUNK, unread)  # bytes of that, here and in all pipes
         self._reading = True
         self._paused = False  # the protocol was asked to write no more
@@ -145,10 +146,13 @@ class Pipe(asyncio.Transport):
     def resume_reading(self) -> None:
         """Hand in what came meanwhile."""
         self._reading = True
-        while self._unread and self._reading:
-            data = self._unread.popleft()
-            self._held.give_back(len(data or b""))
+        if self._unread:
+            data, self._unread = bytes(self._unread), bytearray()
+            self._held.give_back(len(data))
             self._hand_in(data)
+        if self._unread_end and self._reading and not self._unread:
+            self._unread_end = False
+            self._hand_in(None)
 
     def can_write_eof(self) -> bool:
         """Say that one side can end before the other."""
@@ -237,11 +241,11 @@ class Pipe(asyncio.Transport):
     def _take(self, data: bytes | None) -> None:
         if self._reading and not self._unread:
             self._hand_in(data)
-        elif self._unread and self._unread[-1] is None:
-            pass  # nothing comes behind the end
-        else:
-            self._unread.append(data)
-            self._held.take(len(data or b""))
+        elif data is None:
+            self._unread_end = True
+        elif not self._unread_end:
+            self._unread += data
+            self._held.take(len(data))
             if self._held.parent is not None and self._held.parent.is_over:
                 self.reset(ConnectionError("more waits in all pipes than there is room for"))
 

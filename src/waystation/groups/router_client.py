@@ -37,7 +37,10 @@ class ClientConnection(Connection):
     """
 
     def __init__(self, place: str, settings: CarrierSettings, writable: Callable[[], None]) -> None:
-        super().__init__(ConnectionLimits(first_byte=None, linger=settings.limits.linger))
+        limits = settings.limits
+        super().__init__(
+            ConnectionLimits(first_byte=None, frame=limits.frame, linger=limits.linger)
+        )
         self.place = place
         self._writable = writable
         self._beyond = 0  # bytes that were put while there was no room
@@ -78,6 +81,10 @@ class ClientConnection(Connection):
         if self.has_room:
             self._beyond = 0
             self._writable()
+
+    def count_unfinished(self) -> int:
+        """Nothing, of a peer that says nothing."""
+        return 0
 
     def on_closed(self, failure: Failure | None) -> None:
         """Wake whoever waits for the end."""
@@ -143,6 +150,10 @@ class RouterConnection(ClientConnection):
             self.fail(Reason.REFUSED, "the router refused the registration")
         elif said.error is not None:
             self.fail(Reason.MALFORMED, str(said.error))
+
+    def count_unfinished(self) -> int:
+        """What is there of a frame."""
+        return self._protocol.pending
 
     def on_closed(self, failure: Failure | None) -> None:
         """Go on over another router, and connect again."""

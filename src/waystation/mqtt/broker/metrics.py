@@ -8,6 +8,7 @@ from typing import Final
 from waystation.mqtt.broker.server import Broker
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
 
 LARGEST: Final = 10
 """So many clients have a number of their own: those for which most is held."""
@@ -60,4 +61,5 @@ def _families(broker: Broker) -> Iterator[Family]:
     }
     most = "Bytes held for those clients for which most are held."
     yield gauge("client_held_bytes", most, largest, "user", "client")
+    yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
     yield gauge("draining", "Whether the broker is ending.", int(broker.draining))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import ClassVar, Final, Literal
@@ -24,7 +24,7 @@ from typing import ClassVar, Final, Literal
 from mqtt5 import PubAckReasonCode, PublishPacket, Will
 
 from waystation.core.budget import Account
-from waystation.core.message import NO_ID, Message
+from waystation.core.message import Message
 from waystation.core.multicast import MulticastId, is_multicast_id
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, quote
@@ -48,8 +48,8 @@ Received = Callable[[str, Message], None]
 OnEnd = Callable[[Reason | None], None]
 
 _QOS: Final = "?qos="
-_RECENT: Final = 4_096
-"""Broadcasts that are remembered: a broker may deliver one for each filter that matches."""
+_TOPICS: Final = 4_096
+"""Number of topics whose multicast ids are remembered."""
 
 
 class MqttListener:
@@ -79,7 +79,7 @@ class Mqtt:
     while this node is not connected. `backoff` says how long to wait before connecting again.
 
     `counts` has what is told nowhere else: `lost` and `duplicates` (of links), `malformed`,
-    `unknown` (for no link here), `repeated` (broadcasts that came again).
+    `unknown` (for no link here).
     """
 
     type_name: ClassVar[str] = "mqtt"
@@ -135,8 +135,7 @@ class Mqtt:
         self.unread = Account(self.limits.budget)  # for links whose owners do not read
         self._broadcasts: dict[int, OnEnd] = {}  # that are on their way
         self._last_broadcast = 0
-        self._recent: OrderedDict[tuple[str, str], None] = OrderedDict()  # broadcasts
-        self._id_of = lru_cache(_RECENT)(partial(_multicast_id, prefix))
+        self._id_of = lru_cache(_TOPICS)(partial(_multicast_id, prefix))
 
     @property
     def in_use(self) -> bool:
@@ -340,18 +339,8 @@ class Mqtt:
         message = self._format.decode_broadcast(id, payload)
         if message is None:
             self.counts["malformed"] += 1
-        elif message.id != NO_ID and not self._is_new((id, message.id)):
-            self.counts["repeated"] += 1
         else:
             self._received(id, message)
-
-    def _is_new(self, broadcast: tuple[str, str]) -> bool:
-        if broadcast in self._recent:
-            return False
-        self._recent[broadcast] = None
-        if len(self._recent) > _RECENT:
-            self._recent.popitem(last=False)
-        return True
 
 
 def _multicast_id(prefix: str, topic: str) -> str:
