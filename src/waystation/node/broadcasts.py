@@ -222,7 +222,7 @@ class Broadcasts:
         """Send a message to its subscribers; returns a verdict for each receiver here."""
         self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
         kernel = self._kernel
-        arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
+        arrival = Arrival(message, kernel.stamp(), from_global=False, multicast_id=multicast_id)
         verdicts: list[Verdict] = []
         full = self._fan_out(arrival, verdicts)
         try:
@@ -257,7 +257,7 @@ class Broadcasts:
         address = Address(MULTICAST, multicast_id.encode())
         if message.onward_route.first != address:
             message = message.rerouted(Route((address,)), message.return_route)
-        self.arrive(Arrival(message, kernel.tick(), from_global=True))
+        self.arrive(Arrival(message, kernel.stamp(), from_global=True))
 
     def _is_duplicate(self, id: str) -> bool:
         """Whether it came over another parent or broadcaster already."""

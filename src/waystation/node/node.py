@@ -380,7 +380,7 @@ class Node:
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
-        now = kernel.read_clock() // 1000  # as `tick` does, without a call
+        now = kernel.read_clock() // 1000  # as `stamp` does, without a call
         kernel.latest = now = now if now > kernel.latest else kernel.latest + 1
         arrival = Arrival(message, now)
         if kernel.stage is not _RUNNING:
@@ -435,7 +435,7 @@ class Node:
     async def route(self, message: Message, policy: Policy = WAIT) -> Verdict:
         """Send a message to the first address of its onward route (AD-5)."""
         kernel = self._kernel
-        arrival = Arrival(message, kernel.tick())
+        arrival = Arrival(message, kernel.stamp())
         verdict = kernel.take(arrival)
         if type(verdict) is not NoRoom:
             return verdict
