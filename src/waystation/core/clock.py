@@ -234,8 +234,9 @@ class PeerClock:
         if rtt < 0 or not 0 < received <= answered <= LAST_INSTANT * 1000:
             return
         offset = ((received - asked) + (answered - heard)) // 2
-        better = self.rtt_us is None or rtt <= self.rtt_us
-        if better or abs(offset - self.offset_us) > rtt // 2:
+        kept = self.rtt_us
+        # Both are right only if what they leave open overlaps; else a clock was set meanwhile.
+        if kept is None or rtt <= kept or abs(offset - self.offset_us) > (rtt + kept) // 2 + 1:
             self.offset_us, self.rtt_us = offset, rtt
 
     def doubts(self, theirs: int, ours: int) -> bool:

@@ -456,6 +456,24 @@ class Node:
         """The time by the node's clock, in milliseconds since the epoch; it never goes back."""
         return self._kernel.tick() // 1000
 
+    @property
+    def clock_offset_us(self) -> int:
+        """How far the wall clock is ahead of the node's clock, in microseconds (TM-1)."""
+        clock = self._kernel.clock
+        return 0 if clock is None else clock.offset_us()
+
+    @property
+    def clock_slewing(self) -> bool:
+        """Whether the node's clock runs faster or slower until it agrees with the wall clock."""
+        clock = self._kernel.clock
+        return clock is not None and clock.is_slewing
+
+    @property
+    def clock_off(self) -> bool:
+        """Whether the wall clock is too far off for the node to follow it."""
+        clock = self._kernel.clock
+        return clock is not None and clock.is_off
+
     # Observing and closing
 
     def observe(self, observer: Observer) -> Callable[[], None]:
