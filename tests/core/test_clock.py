@@ -250,15 +250,17 @@ def test_a_watcher_hears_when_it_matters_and_no_longer_matters() -> None:
     assert ear.heard == []  # a difference that no peer takes notice of
     machine.ahead += SECOND
     machine.wait(30, clock)
+    assert ear.heard == [(False, True)] * 4 + [(False, False)] * (len(ear.heard) - 4)
+    ear.heard.clear()
     machine.ahead += FOLLOWED + SECOND
     machine.wait(1, clock)
     machine.ahead -= FOLLOWED + SECOND
     machine.wait(1, clock)
-    assert ear.heard == [(False, True), (False, False), (True, False), (False, False)]
+    assert ear.heard == [(True, False), (False, False)]
     clock.unwatch(ear.hear)
     machine.ahead += SECOND
-    machine.wait(1, clock)
-    assert len(ear.heard) == 4
+    machine.wait(10, clock)
+    assert len(ear.heard) == 2
 
 
 def test_a_watcher_that_is_gone_is_not_called() -> None:
@@ -267,7 +269,7 @@ def test_a_watcher_that_is_gone_is_not_called() -> None:
     clock.watch(Ear(clock).hear)
     gc.collect()
     machine.ahead += SECOND
-    machine.wait(1, clock)
+    machine.wait(10, clock)
     assert clock.is_slewing
     clock.watch(Ear(clock).hear)
     assert len(clock._watchers) == 1
@@ -327,7 +329,13 @@ def test_impossible_times_in_a_hello_are_ignored() -> None:
 @pytest.mark.rule("TM-2")
 def test_clocks_that_hardly_differ_are_the_same() -> None:
     clock = PeerClock()
-    for offset, shift in ((49_999, 0), (-49_999, 0), (50_000, 50), (-50_000, -50), (-10**9, -10**6)):
+    for offset, shift in (
+        (49_999, 0),
+        (-49_999, 0),
+        (50_000, 50),
+        (-50_000, -50),
+        (-(10**9), -(10**6)),
+    ):
         clock.hear(START // 1000 + offset, START // 1000)
         assert clock.shift_ms == shift
 

@@ -30,9 +30,8 @@ def test_an_answer_says_when_the_question_came() -> None:
         b'{"waystation":"clock"',
         b'{"waystation":"clock"}',
         b'{"waystation":"clock","asked":"now"}',
-        b'{"waystation":"clock","asked":1,"x":"\xff"}',
         b'{"waystation":"clock","asked":1e400}',
-        b'{"waystation":"clock","x":' + b"[" * 100_000,
+        b'{"waystation":"clock","asked":1,"x":' + b"[" * 100_000,
     ],
 )
 def test_anything_else_is_none(payload: bytes) -> None:

@@ -39,6 +39,9 @@ UNNOTICED: Final = 1_000_000
 SAME_CLOCK: Final = 50_000
 """Microseconds. Clocks of two nodes that differ by less are taken for the same."""
 
+MOVED: Final = 250_000_000
+"""Nanoseconds: when it was slewed by so much, peers should measure it again."""
+
 Watcher: TypeAlias = Callable[[], None]
 
 
@@ -66,10 +69,10 @@ class SteadyClock:
         "_earliest",
         "_pinned",
         "_steady_until",
+        "_told",
         "_wall",
         "_watchers",
         "is_off",
-        "is_slewing",
     )
 
     def __init__(self, wall: Clock, boottime: Clock) -> None:
@@ -80,14 +83,13 @@ class SteadyClock:
         self._watchers: list[WeakMethod[Watcher]] = []
         self.is_off = False
         """Whether the wall clock differs by too much to be followed."""
-        self.is_slewing = False
-        """Whether it runs too fast or too slow, until it agrees with the wall clock again."""
         # Since when it runs as it does, how far it was ahead of the boot time then, and what it has
         # to gain or lose. One value, so that another thread sees all of it or nothing.
         self._course = (0, 0, 0)
         self._steady_until = 0  # until then it is this far ahead, and nothing else is to be done
         self._ahead = 0
         self._run_from(boottime(), wall(), 0)
+        self._told = self._ahead  # how far it was ahead when the watchers were called
 
     def read(self) -> int:
         """The instant, in nanoseconds since the epoch."""
@@ -115,8 +117,13 @@ class SteadyClock:
         """How far the wall clock is ahead of it now, in microseconds."""
         return (self._wall() - self.read()) // 1000
 
+    @property
+    def is_slewing(self) -> bool:
+        """Whether it runs too fast or too slow, until it agrees with the wall clock again."""
+        return self._course[2] != 0
+
     def watch(self, watcher: Watcher) -> None:
-        """Call a method, in whichever thread, when `is_off` or `is_slewing` changes.
+        """Call a method, in whichever thread, when `is_off` changes or it was slewed for a while.
 
         The method's object may go whenever it likes.
         """
@@ -143,10 +150,9 @@ class SteadyClock:
         is_off = abs(offset) > FOLLOWED
         slew = 0 if is_off or abs(offset) < UNNOTICED else offset
         self._run_from(passed, now, slew)
-        # What sessions know of each other's clocks holds until the difference is worth telling.
-        is_slewing = slew != 0 and (self.is_slewing or abs(slew) >= SAME_CLOCK * 1000)
-        if (is_off, is_slewing) != (self.is_off, self.is_slewing):
-            self.is_off, self.is_slewing = is_off, is_slewing
+        moved = abs(now - passed - self._told)
+        if is_off != self.is_off or moved >= (MOVED if slew else SAME_CLOCK * 1000):
+            self.is_off, self._told = is_off, now - passed
             for watcher in [one() for one in self._watchers]:
                 if watcher is not None:
                     watcher()

@@ -1,7 +1,8 @@
 """Measures the clock of a session's peer, so that its times can be understood (TM-2, TM-3).
 
 When a session opens, the peer's hello tells the time; a few questions and answers then tell it more
-exactly. They are repeated every ten minutes, and more often while one of the two clocks is slewed.
+exactly. They are repeated every ten minutes, and whenever one of the two clocks was slewed by a
+quarter of a second.
 """
 
 from __future__ import annotations
@@ -30,9 +31,6 @@ INTERVAL: Final = 600.0
 
 TOLD_INTERVAL: Final = 60.0
 """Seconds after which another row of the journal may tell that an offset has changed."""
-
-SLEWING_INTERVAL: Final = 5.0
-"""Seconds between two measurements while our clock is slewed, by a quarter of a second at most."""
 
 SHORTEST: Final = 1.0
 """Seconds between two measurements, however often a peer gives cause for one."""
@@ -129,11 +127,7 @@ class PeerClockMeter:
         if silent >= (TOLD_INTERVAL if changed else INTERVAL):
             self._tell()
             changed = False
-        ours = self._session.kernel.clock
-        if ours is not None and ours.is_slewing:
-            self._schedule(SLEWING_INTERVAL)
-        else:
-            self._schedule(max(SHORTEST, TOLD_INTERVAL - silent) if changed else INTERVAL)
+        self._schedule(max(SHORTEST, TOLD_INTERVAL - silent) if changed else INTERVAL)
 
     def _tell(self) -> None:
         assert self.clock is not None

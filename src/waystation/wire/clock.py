@@ -44,5 +44,5 @@ def read(payload: bytes) -> ClockSample | None:
         return None
     try:
         return _decoder.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError):  # the latter if it is not UTF-8
+    except (msgspec.DecodeError, RecursionError):  # the latter if it is nested too deeply
         return None
