@@ -342,7 +342,7 @@ def test_a_tail_is_sealed_by_age(tmp_path: Path) -> None:
 def test_what_is_not_sealed_is_invisible_to_spark(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         one_of_each_table(journal)
-        until(lambda: len(entries(tmp_path)) == 5)
+        until(lambda: len(entries(tmp_path)) == len(CONTRACT))
         visible = [path for path in tmp_path.rglob("[!._]*") if path.is_file()]
     assert visible == []
     left = [path.name for path in tmp_path.rglob("[._]*")]
@@ -420,7 +420,7 @@ def test_an_incarnation_is_later_than_every_former_one(tmp_path: Path) -> None:
 def test_every_fsync_policy_writes_the_same(tmp_path: Path, fsync: Any) -> None:
     with Journal(tmp_path, "garage", fsync=fsync) as journal:
         one_of_each_table(journal)
-    assert len(entries(tmp_path)) == 6
+    assert len(entries(tmp_path)) == len(CONTRACT) + 1  # and its end
 
 
 @pytest.fixture
