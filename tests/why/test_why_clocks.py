@@ -64,7 +64,7 @@ def row(peer: str | None, offset: int, rtt: int | None, at: int = 0) -> Row:
 
 
 def corrected(rows: dict[str, list[Row]], *nodes: str, at: int = 0) -> dict[str, int]:
-    lookup = cast(MessageLookup, Measured(rows))
+    lookup = cast("MessageLookup", Measured(rows))
     return dict(corrections(lookup, [(node, 1, at) for node in nodes]))
 
 
