@@ -56,9 +56,9 @@ def test_a_restart_after_the_clock_was_set_back_begins_after_the_last_row(tmp_pa
         before.note(message_record(1))
     last = max(entry.at for entry in entries(tmp_path))
     at_a_time(BEGIN - HOUR, lambda: Journal(tmp_path, "garage").close())
-    lives: dict[object, list[int]] = {}
+    lives: dict[int, list[int]] = {}
     for entry in entries(tmp_path):
-        lives.setdefault(entry.fields["incarnation"], []).append(entry.at)
+        lives.setdefault(entry.position[0], []).append(entry.at)
     first, second = (lives[number] for number in sorted(lives))
     assert max(first) == last
     assert last < min(second) < last + HOUR

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,7 +183,8 @@ async def test_the_question_what_time_it_is_is_answered() -> None:
         await peer.hear_control()
         peer.control(encode(ClockSample(5)))
         peer.control(encode(ClockSample(5, 6, 7)))  # an answer that nobody asked for
-        questions, answers = [], []
+        questions: list[ClockSample] = []
+        answers: list[ClockSample] = []
         while not answers or len(questions) < 2:
             sample = read(await peer.hear_control())
             assert sample is not None
@@ -223,7 +225,7 @@ async def test_listings_expire_by_the_clock_of_whoever_reads_them(ahead: int) ->
         assert round(offset(session)) == -ahead
         for node, name in ((below, "of-leaf"), (top, "of-hub")):
             echo(node, name)
-            await until(lambda name=name: name == "of-hub" or knows(top, name))
+            await until(partial(knows, top, name))
             await node.register(name, *OFFER, ttl=60)
         for node in (below, top):
             found = await node.discover(*OFFER)
