@@ -374,7 +374,7 @@ async def test_a_request_without_an_answer_ends_at_its_deadline_and_leaves_nothi
 
 
 @async_test
-async def test_a_second_answer_is_taken_and_changes_nothing() -> None:
+async def test_a_second_answer_is_dropped_and_changes_nothing() -> None:
     async with a_node() as (node, journal):
 
         @node.worker("stutter")
@@ -386,7 +386,7 @@ async def test_a_second_answer_is_taken_and_changes_nothing() -> None:
         await settle()
         assert sorted(outcomes(journal)) == [
             (b"a", "DELIVERED", None),
-            (b"b", "DELIVERED", None),
+            (b"b", "DROPPED", "DUPLICATE"),
             (b"q", "DELIVERED", None),
         ]
 

@@ -253,6 +253,19 @@ async def test_first_words_that_are_lost_are_said_again(lost: tuple[int, ...]) -
         assert (await client.request("hub => echo", b"x")).payload == b"x"
 
 
+@pytest.mark.rule("FL-6")
+@runs_on_every_loop
+async def test_a_message_whose_datagrams_come_twice_is_delivered_once() -> None:
+    async with hub() as (_, _, transport, place):
+        with raw_peer(place) as peer:
+            for payload, number in ((b"small", 7), (b"long" * 5_000, 8), (b"last", 9)):
+                for _ in range(2):
+                    peer.send("echo", payload, number)
+            answers = [(await peer.hear()).payload for _ in range(3)]
+            assert answers == [b"small", b"long" * 5_000, b"last"]
+            await until(lambda: transport.counts.late >= 2)
+
+
 @runs_on_every_loop
 async def test_an_answer_that_is_lost_is_said_again_when_the_question_is() -> None:
     async with hub() as (node, _, transport, place):

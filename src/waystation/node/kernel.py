@@ -37,7 +37,7 @@ from waystation.node.inbox import Pending
 from waystation.node.links import Limits, Links
 from waystation.node.policy import Wait, check_seconds
 from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
-from waystation.node.requests import REQUEST_PREFIX, PendingRequest, error_reply
+from waystation.node.requests import REQUEST_PREFIX, PendingRequest, Requests, error_reply
 from waystation.node.session import Session
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
@@ -106,6 +106,7 @@ class Kernel:
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
         self.broadcasts = Broadcasts(self)
+        self.requests = Requests(self)
         self.waiting = Waiting(self)
         self.links = Links(self, token, dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
@@ -361,7 +362,7 @@ class Kernel:
         back = message.return_route.addresses
         if len(back) == 1:
             asker = self.receivers.get(back[0].data)
-            if isinstance(asker, PendingRequest):
+            if isinstance(asker, PendingRequest) and asker.asked == message.id:
                 asker.give_up(reason)
         elif back and self.stage is not _CLOSED:
             reply = error_reply(message, reason, self.name, self.new_id())

@@ -33,7 +33,7 @@ from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
 from waystation.node.receiver import NoRoom
-from waystation.node.requests import PendingRequest, Undeliverable
+from waystation.node.requests import Undeliverable
 from waystation.node.runner import stop_signals
 from waystation.node.session import Session
 from waystation.node.worker import Handler, Worker
@@ -410,11 +410,10 @@ class Node:
         expiry = kernel.expiry_in(check_seconds(timeout))
         if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
             policy = Wait(timeout, policy.persist)
-        request = PendingRequest(kernel)
-        name, address = request.name, request.address
-        kernel.add_receiver(address, request, RoutingEntry(name, address, local=True))
+        id = self.new_id()
+        request = kernel.requests.open(onward, id)
         alarm = asyncio.get_running_loop().call_later(timeout, request.give_up)
-        message = Message(onward, Route((address,)), payload, self.new_id(), expiry)
+        message = Message(onward, request.back, payload, id, expiry)
         try:
             if kernel.stage is not _RUNNING:
                 verdict = kernel.refuse(message)
@@ -425,7 +424,7 @@ class Node:
             reply = await request.reply
         finally:
             alarm.cancel()
-            kernel.remove_receiver(address, name)
+            kernel.requests.close(request)
         if reply is None:
             raise NoAnswerError(str(onward), timeout)
         if isinstance(reply, Undeliverable):
@@ -520,6 +519,7 @@ class Node:
             await asyncio.sleep(0)
         for worker in workers:
             kernel.remove_worker(worker)
+        kernel.requests.retire_idle()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
 

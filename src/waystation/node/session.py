@@ -24,6 +24,7 @@ from waystation.core.clock import PeerClock, shifted
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.session import ENDING, Effect, Event, Flow, State, step
@@ -60,6 +61,15 @@ def _refuse_while_closing(message: Message) -> Reason | None:  # noqa: ARG001
 
 def _send_without_link(message: Message) -> Reason | None:
     raise AssertionError(message)  # a session without a link is not ready
+
+
+def _is_for_broadcast(message: Message) -> bool:
+    """Whether a message is published, here or where its route leads it.
+
+    A broadcast is known again by its id (FL-6). So one that is not from a node of ours gets its id
+    here: nobody else may choose one, and so let the broadcast that has it be taken for a copy.
+    """
+    return any(address.type == MULTICAST for address in message.onward_route.addresses)
 
 
 def _new_future() -> asyncio.Future[None]:
@@ -544,16 +554,17 @@ class Session(Struct, eq=False):
 
     def _deliver(self, messages: deque[Message]) -> bool:
         """Deliver messages until one finds no room; returns whether all were delivered."""
-        kernel, types = self._links.kernel, self._types
+        kernel = self._links.kernel
         access, from_outside = kernel.access, self.from_outside
         from_global = from_outside or self.is_parent
-        translated = types.inward or self._clock_shift
+        is_stranger = self._greeting.peer is None
+        translated = self._types.inward or self._clock_shift
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
                 self._on_control(message.payload)
-                types = self._types
-                translated = types.inward or self._clock_shift
+                is_stranger = self._greeting.peer is None
+                translated = self._types.inward or self._clock_shift
                 continue
             if not self._greeting.admitted:
                 for one in (message, *messages):
@@ -561,10 +572,10 @@ class Session(Struct, eq=False):
                 messages.clear()
                 self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
                 break
-            if message.id == NO_ID:  # from a peer that gives none (AD-7)
-                message = structs.replace(message, id=kernel.new_id())
             if translated:
                 message = self._translate(message)
+            if message.id == NO_ID or (is_stranger and _is_for_broadcast(message)):
+                message = structs.replace(message, id=kernel.new_id())
             if access is not None and not kernel.allows(message, self.peer or ""):
                 kernel.refuse(message)
                 continue

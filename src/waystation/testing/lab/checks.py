@@ -130,12 +130,16 @@ def nobody_gets_it_twice(history: History) -> Iterator[str]:
 
 
 def nothing_goes_in_circles(history: History) -> Iterator[str]:
-    """P5: a broadcast enters a node once, and no message goes beyond the hop limit."""
+    """P5: a broadcast enters a node once, and no message goes beyond the hop limit.
+
+    Of a second copy it is told that it is one, also if it goes up from there (FL-6).
+    """
+    copies = {(row.uid, row.node, row.entered) for row in history.rows if row.reason == "DUPLICATE"}
     entries: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for row in history.rows:
         if row.hops > HOP_LIMIT or row.reason == "HOP_LIMIT":
             yield f"{row.uid}: {row.hops} hops at {row.node}"
-        if row.is_broadcast and row.reason != "DUPLICATE":
+        if row.is_broadcast and (row.uid, row.node, row.entered) not in copies:
             entries[row.uid, row.node, row.life].add(row.entered)
     for (uid, node, _), times in entries.items():
         if len(times) > 1:
