@@ -222,7 +222,7 @@ class Broadcasts:
         """Send a message to its subscribers; returns a verdict for each receiver here."""
         self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
         kernel = self._kernel
-        arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
+        arrival = Arrival(message, kernel.stamp(), from_global=False, multicast_id=multicast_id)
         self._copies.meet(message.id, multicast_id, upward=True)
         verdicts: list[Verdict] = []
         full = self._fan_out(arrival, verdicts)
@@ -258,7 +258,7 @@ class Broadcasts:
             message = message.rerouted(Route((address,)), message.return_route)
         if message.id == NO_ID:
             message = structs.replace(message, id=kernel.new_id())
-        self.arrive(Arrival(message, kernel.tick(), from_global=True))
+        self.arrive(Arrival(message, kernel.stamp(), from_global=True))
 
     def _meet(self, arrival: Arrival) -> Copy:
         """What a copy is to this node (FL-6)."""

@@ -294,7 +294,8 @@ class Hierarchy:
         elif not self.may_add(session, name):
             self._decline(session, f"a session announces at most {limit} participants")
         else:
-            expiry, address = wire.expiry_of(participant), session.address
+            expiry = session.in_own_time(wire.expiry_of(participant))
+            address = session.address
             try:
                 entry = RoutingEntry.of(name, address, local=True, visible=visible, expiry=expiry)
                 kernel.put_route(entry)

@@ -13,13 +13,13 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from waystation import __version__
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
 from waystation.core.outcome import Reason
-from waystation.core.record import SessionKind, SessionRecord
+from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
@@ -29,12 +29,13 @@ from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
 from waystation.wire import acknowledged
+from waystation.wire import clock as wire_clock
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-CAPABILITIES: Final[tuple[str, ...]] = (acknowledged.CAPABILITY,)
+CAPABILITIES: Final[tuple[str, ...]] = (acknowledged.CAPABILITY, wire_clock.CAPABILITY)
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
@@ -150,7 +151,8 @@ class Links:
                 _log.debug("listener %s: a peer is refused, %s", text, TOO_MANY_SESSIONS)
                 refused = (SessionKind.REFUSED, "", str(address), None)
                 ending = (Reason.REFUSED, TOO_MANY_SESSIONS, self.kernel.tick())
-                self.kernel.notify(SessionRecord(*refused, *ending))
+                role = SessionRole.OUTSIDE if outside else SessionRole.PEER
+                self.kernel.notify(SessionRecord(*refused, *ending, role, transport.type_name))
                 return None
             session = self._session(Address(address.type, b"?"), token, outgoing=False)
             session.from_outside = outside
@@ -275,6 +277,15 @@ class Links:
             self._known_types[key] = found
         return found
 
+    def measure_clocks(self) -> None:
+        """Measure how far the clocks of all peers are off, since our own changes."""
+        for session in list(self.sessions.values()):
+            session.measure_clock()
+
+    def transport_name(self, place: Address) -> str | None:
+        """The name of the transport to a place."""
+        return self.kernel.router.types.name(place.type)
+
     # Closing
 
     def stop_listening(self) -> None:
@@ -305,6 +316,8 @@ class Links:
             token is not None,
             __version__,
             CAPABILITIES,
+            self.kernel.tick(),
+            self.kernel.clock_off_us,
         )
         return Greeting(hello, token, initiator=outgoing)
 
@@ -408,5 +421,7 @@ class Links:
             *(session.name, peer or "an unknown node", session.place, kind.value),
             why if detail else "",
         )
-        place, at = str(session.place), self.kernel.tick()
-        self.kernel.notify(SessionRecord(kind, session.name, place, peer, reason, detail, at))
+        record = session.record(self.kernel.tick())
+        self.kernel.notify(
+            structs.replace(record, kind=kind, peer=peer, reason=reason, detail=detail)
+        )

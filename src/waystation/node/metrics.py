@@ -56,4 +56,14 @@ class NodeMetrics:
         yield gauge("subscriptions", "Subscriptions to broadcasts.", totals.subscriptions_total)
         yield gauge("uptime_seconds", "Seconds for which the node was counted.", totals.uptime)
         yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
+        offset = "Seconds that the wall clock is ahead of the clock of the node."
+        yield gauge("clock_offset_seconds", offset, totals.clock_offset_us / 1e6)
+        off = "Whether the wall clock is too far off to be followed."
+        yield gauge("clock_off", off, int(totals.clock_off))
+        slewing = "Whether the clock of the node is slewed towards the wall clock."
+        yield gauge("clock_slewing", slewing, int(totals.clock_slewing))
+        offsets = [session.clock_offset_us or 0 for session in self._node.sessions]
+        largest = max(map(abs, offsets), default=0) / 1e6
+        farthest = "Seconds that the clock of any peer is off, at most."
+        yield gauge("peer_clock_offset_max_seconds", farthest, largest)
         yield gauge("draining", "Whether the node is closing.", int(self._node.draining))

@@ -21,18 +21,23 @@ from msgspec import Struct, field, structs
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
 from waystation.core.budget import Account
+from waystation.core.clock import PeerClock, shifted
+from waystation.core.expiry import NEVER, Expiry
 from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.session import ENDING, Effect, Event, Flow, State, step
 from waystation.errors import RemoteError, quote
 from waystation.node.inbox import Pending, WaitingLine
+from waystation.node.peer_clock import PeerClockMeter
 from waystation.node.receiver import NoRoom, Verdicts
 from waystation.transports.transport import Link
 from waystation.wire.hello import Greeting
 
 if TYPE_CHECKING:
+    from waystation.node.kernel import Kernel
     from waystation.node.links import Links
 
 CLOSE_TIMEOUT: Final = 10.0
@@ -102,6 +107,8 @@ class Session(Struct, eq=False):
     _link: Link | None = None
     _send: Callable[[Message], Reason | None] = _send_without_link
     _types: PeerTypes = field(default_factory=PeerTypes)
+    _clock: PeerClockMeter | None = None  # of the present link
+    _clock_shift: int = 0  # what is taken off the peer's times, in milliseconds (TM-2)
     _by_name: Verdicts = ()  # the verdict on what is sent to its name
     _by_place: Verdicts = ()
     _waiting: WaitingLine[tuple[Arrival, Message, Verdicts]] = field(default_factory=WaitingLine)
@@ -137,6 +144,38 @@ class Session(Struct, eq=False):
         """The name that the peer gave itself; None if it gave none yet."""
         hello = self._greeting.peer
         return None if hello is None else hello.node
+
+    @property
+    def kernel(self) -> Kernel:
+        """The kernel of the node that it belongs to."""
+        return self._links.kernel
+
+    @property
+    def role(self) -> SessionRole:
+        """What the peer is to this node, as far as it is known by now."""
+        if self.is_parent:
+            return SessionRole.PARENT
+        if self.from_outside:
+            return SessionRole.OUTSIDE
+        return SessionRole.LEAF if self.participants else SessionRole.PEER
+
+    @property
+    def clock_offset_us(self) -> int | None:
+        """How far the peer's clock is ahead of ours, in microseconds; None if nobody knows."""
+        clock = None if self._clock is None else self._clock.clock
+        return None if clock is None else clock.offset_us
+
+    @property
+    def clock_rtt_us(self) -> int | None:
+        """The round trip of that measurement; None if only the peer's hello told its time."""
+        clock = None if self._clock is None else self._clock.clock
+        return None if clock is None else clock.rtt_us
+
+    @property
+    def peer_clock_off_us(self) -> int:
+        """How far the peer's wall clock is off, if too far for its node to follow; else 0."""
+        hello = self._greeting.peer
+        return 0 if hello is None else hello.clock_off
 
     @property
     def failure(self) -> str:
@@ -272,6 +311,8 @@ class Session(Struct, eq=False):
         """Greet the peer, if there is room for one more session."""
         self._link = link
         self._failure = None
+        self._links.kernel.pin_clock()
+        self._clock, self._clock_shift = PeerClockMeter(self), 0
         self._greeting = self._links.greeting(self._token, outgoing=self.outgoing)
         wanted = self._links.link_made(self, link)
         if not wanted:
@@ -328,6 +369,25 @@ class Session(Struct, eq=False):
         if self._link is None:  # or it had just made a link, which tells of its own end
             self.ending = (Reason.TRANSPORT_DOWN, detail)
         self._apply(Event.NO_LINK)
+
+    def in_own_time(self, expiry: Expiry) -> Expiry:
+        """An expiry that the peer told, on the clock of this node (TM-2)."""
+        return shifted(expiry, self._clock_shift) if self._clock_shift else expiry
+
+    def clock_measured(self, clock: PeerClock) -> None:
+        """Translate the peer's times by what is known of its clock now."""
+        self._clock_shift = clock.shift_ms
+
+    def measure_clock(self) -> None:
+        """Measure the peer's clock again, since ours changes."""
+        if self._clock is not None and self.state is _OPEN:
+            self._clock.measure_soon()
+
+    def record(self, at: int) -> SessionRecord:
+        """The record that it is open."""
+        kind = SessionKind.OPENED
+        place, transport = str(self.place), self._links.transport_name(self.place)
+        return SessionRecord(kind, self.name, place, self.peer, None, "", at, self.role, transport)
 
     def abort_link(self) -> None:
         """End the link at once; a session that reconnects then gets another."""
@@ -403,6 +463,13 @@ class Session(Struct, eq=False):
         if self._beat_timer is not None:
             self._beat_timer.cancel()
             self._beat_timer = None
+        if self._clock is not None:
+            self._clock.stop()
+
+    def _tell_opened(self) -> None:
+        self._links.link_opened(self)
+        if self._clock is not None:
+            self._clock.begin(self._greeting.peer)
 
     def _release_link(self) -> None:
         self._link = None
@@ -442,7 +509,7 @@ class Session(Struct, eq=False):
         Effect.GREET: _greet,
         Effect.CHECK_ADMISSION: _check_admission,
         Effect.STOP_ADMISSION_TIMER: _stop_admission_timer,
-        Effect.TELL_OPENED: lambda self: self._links.link_opened(self),
+        Effect.TELL_OPENED: _tell_opened,
         Effect.SEND_WAITING: _send_waiting,
         Effect.STOP_TIMERS: _stop_timers,
         Effect.RELEASE_LINK: _release_link,
@@ -461,8 +528,11 @@ class Session(Struct, eq=False):
         """Take what the peer's session sent: a hello, a proof, or the words of a hierarchy."""
         if not payload:
             return
-        greeting = self._greeting
-        if self.state is _OPEN and self._links.kernel.hierarchy.receive(self, payload):
+        greeting, clock = self._greeting, self._clock
+        assert clock is not None  # it came with the link
+        if self.state is _OPEN and (
+            clock.receive(payload) or self._links.kernel.hierarchy.receive(self, payload)
+        ):
             return
         before = (greeting.peer, greeting.admitted)
         try:
@@ -475,6 +545,9 @@ class Session(Struct, eq=False):
         if greeting.peer is not None and before[0] is None:
             _log.debug("session %s: hello from node %s", self.name, quote(greeting.peer.node))
             self._types = self._links.peer_types(greeting.peer.types, outgoing=self.outgoing)
+            clock.greeted(greeting.peer)
+            if self.state is _OPEN:
+                clock.begin(greeting.peer)
             self.wake()
         if greeting.admitted and before != (greeting.peer, greeting.admitted):
             self._apply(Event.ADMITTED)
@@ -496,15 +569,17 @@ class Session(Struct, eq=False):
 
     def _deliver(self, messages: deque[Message]) -> bool:
         """Deliver messages until one finds no room; returns whether all were delivered."""
-        kernel, types = self._links.kernel, self._types
+        kernel = self._links.kernel
         access, from_outside = kernel.access, self.from_outside
         from_global = from_outside or self.is_parent
         is_stranger = self._greeting.peer is None
+        translated = self._types.inward or self._clock_shift
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
                 self._on_control(message.payload)
-                types, is_stranger = self._types, self._greeting.peer is None
+                is_stranger = self._greeting.peer is None
+                translated = self._types.inward or self._clock_shift
                 continue
             if not self._greeting.admitted:
                 for one in (message, *messages):
@@ -512,10 +587,8 @@ class Session(Struct, eq=False):
                 messages.clear()
                 self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
                 break
-            if types.inward:
-                message = message.rerouted(
-                    types.from_peer(message.onward_route), types.from_peer(message.return_route)
-                )
+            if translated:
+                message = self._translate(message)
             if message.id == NO_ID or (is_stranger and _is_for_broadcast(message)):
                 message = structs.replace(message, id=kernel.new_id())
             if access is not None and not kernel.allows(message, self.peer or ""):
@@ -531,6 +604,17 @@ class Session(Struct, eq=False):
                 stuck.add_done_callback(self._deliver_backlog)
                 return False
         return True
+
+    def _translate(self, message: Message) -> Message:
+        """A message as this node understands it: its address types (AD-3) and its time (TM-2)."""
+        types = self._types
+        if types.inward:
+            message = message.rerouted(
+                types.from_peer(message.onward_route), types.from_peer(message.return_route)
+            )
+        if self._clock_shift and message.expiry is not NEVER:
+            message = structs.replace(message, expiry=self.in_own_time(message.expiry))
+        return message
 
     def _deliver_backlog(self, _: asyncio.Future[Verdict | None]) -> None:
         self._links.kernel.tick()
