@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.access import Access
 from waystation.core.address import LOCAL, Address
+from waystation.core.budget import Account
 from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
@@ -85,6 +86,7 @@ class Kernel:
         self.name = name
         self.router = Router(hop_limit=hop_limit)
         self.limits = limits
+        self.account = Account(limits.budget)  # of what was received and is not settled (FL-1)
         self.access = access
         self.default_policy = Wait(limits.stall)  # of workers: others wait for them meanwhile
         self.stage = Stage.RUNNING

@@ -18,6 +18,7 @@ from msgspec import Struct
 from waystation import __version__
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.budget import MIB
 from waystation.core.outcome import Reason
 from waystation.core.record import SessionKind, SessionRecord
 from waystation.core.routing import RoutingEntry
@@ -47,6 +48,11 @@ class Limits(Struct, frozen=True, kw_only=True):
     `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
     for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
     seconds for it to appear. A leaf announces at most `participants`.
+
+    What was received and is not settled is counted in bytes: a payload and 512 bytes for each
+    message. The node holds about `budget` of them, a session `share` (at least the largest frame
+    and 64 KiB), and one receiver `receiver`. At most `control` bytes of what sessions say to each
+    other wait for a peer that does not read.
     """
 
     sessions: int = 20_000
@@ -55,6 +61,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     stall: float = 30.0
     appear: float = 0.0
     participants: int = 100_000
+    budget: int = 256 * MIB
+    share: int = 16 * MIB + 64 * 1024
+    receiver: int = 8 * MIB
+    control: int = MIB
 
 
 class Listening(Struct, frozen=True):

@@ -20,6 +20,7 @@ from msgspec import Struct, field, structs
 
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.budget import Account
 from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
@@ -70,6 +71,8 @@ class Session(Struct, eq=False):
     _token: bytes | None
     _greeting: Greeting
     outgoing: bool  # this node connects to the peer; False when the peer did
+    # What its peer sent and this node has not settled, and what waits for it: part of the node's.
+    account: Account = field(default_factory=lambda: Account(0))
     reconnects: bool = False  # it stays when its link goes, and gets another
     candidates: int = 1  # addresses that its peer may be at; the link tells which it is
     from_outside: bool = False  # its peer is reached over a global transport (RE-13, MC-11)
@@ -103,6 +106,7 @@ class Session(Struct, eq=False):
     _failure: tuple[Reason, str] | None = None  # why this side ends the link
 
     def __post_init__(self) -> None:
+        self.account = Account(self._links.limits.share, self._links.kernel.account)
         self.move_to(self.place)
 
     def __repr__(self) -> str:
