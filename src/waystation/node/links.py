@@ -28,12 +28,13 @@ from waystation.net.dialer import keep
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
+from waystation.wire import flow
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-CAPABILITIES: Final[tuple[str, ...]] = ()
+CAPABILITIES: Final[tuple[str, ...]] = (flow.CAPABILITY,)
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
@@ -44,10 +45,10 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     There are at most `sessions`. With a token, a peer has `greeting` seconds to prove that it knows
     it. An idle session sends a heartbeat every `heartbeat` seconds (0: never), and ends when the
-    peer promised the same and is not heard for three of them. A message from a peer waits at most
-    `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
-    for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
-    seconds for it to appear. A leaf announces at most `participants`.
+    peer promised the same and is not heard for three of them. What peers sent, and workers sent on,
+    is dropped when its receiver had no room for `stall` seconds and took nothing in that time. A
+    message from a peer to a name that nobody has waits `appear` seconds for it to appear. A leaf
+    announces at most `participants`.
 
     What was received and is not settled is counted in bytes: a payload and 512 bytes for each
     message. The node holds about `budget` of them, a session `share` (at least the largest frame
@@ -280,6 +281,11 @@ class Links:
             self._known_types[key] = found
         return found
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a link is still to be given what a worker or a peer sent."""
+        return any(session.is_open and session.has_held for session in self.sessions.values())
+
     # Closing
 
     def stop_listening(self) -> None:
@@ -371,7 +377,7 @@ class Links:
         async def connect() -> bool:
             opened = session.openings
             if await self._dial(session, places):
-                while session.has_link or session.is_stalled:
+                while session.has_link or session.has_backlog:
                     await asyncio.shield(session.change)
             places.append(places.pop(0))  # the next first, should this one accept and then fail
             return session.openings > opened

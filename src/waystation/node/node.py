@@ -29,6 +29,7 @@ from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
 from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
+from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
@@ -251,6 +252,11 @@ class Node:
         return list(self._links.listening)
 
     @property
+    def flow(self) -> Snapshot:
+        """How much it holds of what was received, and who waits because of it (FL-1, FL-3)."""
+        return self._kernel.flow.snapshot()
+
+    @property
     def draining(self) -> bool:
         """Whether it takes nothing new any more, since it is being closed or is closed."""
         return self._kernel.stage is not _RUNNING
@@ -440,6 +446,10 @@ class Node:
         if type(verdict) is not NoRoom:
             return verdict
         return await kernel.waiting.wait(verdict.receiver, arrival, policy)
+
+    def send_on(self, message: Message) -> Verdict:
+        """Send a message for a worker, which never waits (FL-4); QUEUED if it has to wait."""
+        return self._kernel.send_on(message)
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
         """Send a message as `route` does, but without waiting for anything."""

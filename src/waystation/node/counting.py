@@ -1,0 +1,132 @@
+"""Inboxes that count the bytes in them, without a cost for each small message (FL-1).
+
+Payloads of up to 8 KiB are bounded by their number. They are counted for the node's budget alone,
+many at once: from the 16th on, and then every 64. Larger ones are counted one by one in the room of
+the receiver, so that whoever brings too many of them is asked to wait.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import Final, NamedTuple
+
+from waystation.core.budget import OVERHEAD
+from waystation.core.message import Arrival
+from waystation.node.flow import NodeFlow, Origin, Room
+from waystation.node.inbox import Inbox, Pending, Ticket
+
+LARGE: Final = 8 * 1024
+"""Payloads of more bytes are counted one by one."""
+
+_FIRST_COUNT: Final = 16
+_NEXT_COUNT: Final = 64
+
+
+class _Counted(NamedTuple):
+    """Items of an inbox that were counted together: one large, or many small ones."""
+
+    end: int  # the number of items that are taken when the last of them is
+    size: int
+    is_large: bool
+    origin: Origin | None
+
+
+class MessageInbox(Inbox[Arrival]):
+    """An inbox that counts the bytes in it: large messages in a room, the small in the budget.
+
+    What is counted are always the oldest items.
+    """
+
+    __slots__ = ("_counted", "_flow", "_taken", "room")
+
+    def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
+        super().__init__(capacity)
+        self._flow = flow
+        self.room = Room(flow, self.waiting, name)
+        self._counted: deque[_Counted] = deque()
+        self._taken = 0  # items, since there is anything to count
+        self.relax()
+
+    def admits(self, item: Arrival) -> bool:
+        """Count a large message, or the small ones that came since the last time."""
+        large = len(item.message.payload) > LARGE
+        if self._flow.sheds:
+            self._flow.shed += 1
+            return False
+        if large and not self.room.account.has_room(len(item.message.payload) + OVERHEAD):
+            return False
+        self._count(item, large)
+        return True
+
+    def lets_in(self, item: Arrival, ticket: Ticket) -> bool:
+        """Count what waited; with a `Held` it has room already, which it gives back then."""
+        size = len(item.message.payload)
+        large = size > LARGE
+        has_room = not self.items or self.room.account.has_room(size + OVERHEAD)
+        if large and isinstance(ticket, Pending) and not has_room:
+            return False
+        self._count(item, large)
+        return True
+
+    def taken(self) -> None:
+        """Give back what was counted, as soon as all that was counted together is taken."""
+        self._taken += 1
+        counted = self._counted
+        if counted and counted[0].end > self._taken and not self.line:
+            return
+        while counted and counted[0].end <= self._taken:
+            self._give_back(counted.popleft())
+        super().taken()
+
+    def empty(self) -> list[Arrival]:
+        """Take everything out for good, and reject what waits for room."""
+        while self._counted:
+            self._give_back(self._counted.popleft())
+        return super().empty()
+
+    def relax(self) -> None:
+        """Return to the fast way, as far as nothing is counted."""
+        self._set_mark()
+        if not self._counted:
+            self._taken = 0
+            self.slow = False
+
+    def _count(self, item: Arrival, large: bool) -> None:
+        """Count a large message that is put in next, and all small ones that are not counted yet.
+
+        A small one that is put in next is not counted: it is among those of the next time.
+        """
+        items, end = self.items, self._taken + len(self.items)
+        start = (self._counted[-1].end if self._counted else self._taken) - self._taken
+        if len(items) - start >= (1 if large else _FIRST_COUNT):
+            found = islice(items, start, None)
+            size = sum([len(one.message.payload) for one in found]) + OVERHEAD * (
+                len(items) - start
+            )
+            self._flow.account.take(size)
+            self._counted.append(_Counted(end, size, False, None))
+        if large:
+            message = item.message
+            size = len(message.payload) + OVERHEAD
+            origin = None if item.multicast_id is not None else self._flow.origin_of(message)
+            self.room.add(size, origin)
+            self._counted.append(_Counted(end + 1, size, True, origin))
+        self.slow = bool(self._counted) or bool(self.line)
+        self._set_mark()
+
+    def _set_mark(self) -> None:
+        """Count again when there are so many more small items."""
+        if self.line:
+            self.mark = 0
+        elif not self._counted:
+            self.mark = min(self.capacity, _FIRST_COUNT)
+        else:
+            counted = self._counted[-1].end - self._taken
+            self.mark = min(self.capacity, counted + _NEXT_COUNT)
+
+    def _give_back(self, counted: _Counted) -> None:
+        if counted.is_large:
+            self.room.remove(counted.size, counted.origin)
+        else:
+            self._flow.account.give_back(counted.size)
