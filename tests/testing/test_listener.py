@@ -188,14 +188,11 @@ CASES: dict[str, ListenerCase] = {
 
 FRAME = "FL-2: a frame that has begun has no deadline"
 ADMITTED = "FL-2: a peer that is not admitted may hold more than 64 KiB"
-READS = "FL-4: a worker waits for a peer that does not read its answers"
 
 NOT_YET: dict[tuple[str, str], str] = {
     ("node over TCP", "ends half a frame"): FRAME,
     ("node over WebSocket", "ends half a frame"): FRAME,
     ("MQTT broker", "ends half a frame"): FRAME,
-    ("node over TCP", "holds back a peer that never reads"): READS,
-    ("node over WebSocket", "holds back a peer that never reads"): READS,
     ("node over TCP with a token", "holds little of a peer that is not admitted"): ADMITTED,
     ("node over WebSocket with a token", "holds little of a peer that is not admitted"): ADMITTED,
     ("MQTT broker", "holds little of a peer that is not admitted"): ADMITTED,

@@ -447,10 +447,6 @@ class Node:
             return verdict
         return await kernel.waiting.wait(verdict.receiver, arrival, policy)
 
-    def send_on(self, message: Message) -> Verdict:
-        """Send a message for a worker, which never waits (FL-4); QUEUED if it has to wait."""
-        return self._kernel.send_on(message)
-
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
         """Send a message as `route` does, but without waiting for anything."""
         kernel = self._kernel

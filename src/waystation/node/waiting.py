@@ -20,7 +20,7 @@ from waystation.node.absent import AbsentReceiver, Key, PersistentPending
 from waystation.node.flow import Held, Origin, size_of
 from waystation.node.hierarchy import QUESTION_TIME
 from waystation.node.inbox import Pending, Ticket
-from waystation.node.policy import WAIT, Fail, Policy, Queue, Wait, check_seconds
+from waystation.node.policy import WAIT, Fail, Line, Policy, Queue, Wait, check_seconds
 from waystation.node.receiver import NoRoom, Outbound, Receiver, verdicts_of
 from waystation.node.session import Session
 
@@ -44,6 +44,8 @@ class Waiting:
 
     async def wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdict:
         """Wait as a sender wants it."""
+        if isinstance(policy, Line):
+            return self.send_on(receiver, arrival)
         if isinstance(policy, Fail) or _is_pointless(receiver, policy):
             return self.drop(receiver, arrival)
         if isinstance(policy, Queue):

@@ -16,7 +16,7 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.node.counting import MessageInbox
-from waystation.node.policy import Policy
+from waystation.node.policy import LINE, Policy
 from waystation.node.receiver import InboxReceiver
 
 if TYPE_CHECKING:
@@ -51,20 +51,15 @@ class Context(Struct, frozen=True, gc=False):
         answer = self.message.answered(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await self._send(answer, policy)
+        return await node.route(answer, policy or LINE)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
         """Send the message on to the next address of its route (WK-2)."""
-        return await self._send(self.message.forwarded(own), policy)
+        return await self.node.route(self.message.forwarded(own), policy or LINE)
 
     async def reroute(self, onward: Route, back: Route, *, policy: Policy | None = None) -> Verdict:
         """Send the message on along other routes (WK-7)."""
-        return await self._send(self.message.rerouted(onward, back), policy)
-
-    async def _send(self, message: Message, policy: Policy | None) -> Verdict:
-        if policy is None:
-            return self.node.send_on(message)
-        return await self.node.route(message, policy)
+        return await self.node.route(self.message.rerouted(onward, back), policy or LINE)
 
 
 class WorkerAddress(InboxReceiver):
