@@ -1,8 +1,9 @@
 """Inboxes that count the bytes in them, without a cost for each small message (FL-1).
 
 Payloads of up to 8 KiB are bounded by their number. They are counted for the node's budget alone,
-many at once: from the 16th on, and then every 64. Larger ones are counted one by one in the room of
-the receiver, so that whoever brings too many of them is asked to wait.
+many at once: from the 16th on, and then every 64, or fewer if they are not that small. Larger ones
+are counted one by one in the room of the receiver, so that whoever brings too many of them is asked
+to wait.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ LARGE: Final = 8 * 1024
 """Payloads of more bytes are counted one by one."""
 
 _FIRST_COUNT: Final = 16
-_NEXT_COUNT: Final = 64
+_NEXT_COUNT: Final = 64  # if they are small enough
+_UNCOUNTED: Final = 64 * 1024  # bytes that an inbox should not have without counting them
 
 
 class _Counted(NamedTuple):
@@ -38,7 +40,7 @@ class MessageInbox(Inbox[Arrival]):
     What is counted are always the oldest items.
     """
 
-    __slots__ = ("_counted", "_flow", "_taken", "room")
+    __slots__ = ("_counted", "_flow", "_step", "_taken", "room")
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
         super().__init__(capacity)
@@ -46,6 +48,7 @@ class MessageInbox(Inbox[Arrival]):
         self.room = Room(flow, self.waiting, name)
         self._counted: deque[_Counted] = deque()
         self._taken = 0  # items, since there is anything to count
+        self._step = _NEXT_COUNT  # how many more small items are counted together
         self.relax()
 
     def admits(self, item: Arrival) -> bool:
@@ -99,13 +102,13 @@ class MessageInbox(Inbox[Arrival]):
         """
         items, end = self.items, self._taken + len(self.items)
         start = (self._counted[-1].end if self._counted else self._taken) - self._taken
-        if len(items) - start >= (1 if large else _FIRST_COUNT):
+        number = len(items) - start
+        if number >= (1 if large else min(self._step, _FIRST_COUNT)):
             found = islice(items, start, None)
-            size = sum([len(one.message.payload) for one in found]) + OVERHEAD * (
-                len(items) - start
-            )
+            size = sum([len(one.message.payload) for one in found]) + OVERHEAD * number
             self._flow.account.take(size)
             self._counted.append(_Counted(end, size, False, None))
+            self._step = min(_NEXT_COUNT, max(1, number * _UNCOUNTED // size))
         if large:
             message = item.message
             size = len(message.payload) + OVERHEAD
@@ -120,10 +123,10 @@ class MessageInbox(Inbox[Arrival]):
         if self.line:
             self.mark = 0
         elif not self._counted:
-            self.mark = min(self.capacity, _FIRST_COUNT)
+            self.mark = min(self.capacity, self._step, _FIRST_COUNT)
         else:
             counted = self._counted[-1].end - self._taken
-            self.mark = min(self.capacity, counted + _NEXT_COUNT)
+            self.mark = min(self.capacity, counted + self._step)
 
     def _give_back(self, counted: _Counted) -> None:
         if counted.is_large:

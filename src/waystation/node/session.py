@@ -396,7 +396,8 @@ class Session(Struct, eq=False):
         if self._outflow is _FREE:
             self._outflow = _HELD
             self._paused_at = asyncio.get_running_loop().time()
-            self._unsent = sum(size_of(arrival.message) for arrival, _ in self._unsettled)
+            # What the link has is there twice, as messages and as the bytes to be written.
+            self._unsent = 2 * sum(size_of(arrival.message) for arrival, _ in self._unsettled)
             self.account.take(self._unsent)
         self.is_ready = False
 
