@@ -13,7 +13,7 @@ from waystation.core.address import Address
 from waystation.core.budget import MIB
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
-from waystation.node import FAIL, Context, Limits, Node
+from waystation.node import FAIL, Context, Limits, Node, Queue
 from waystation.node.status import Status
 from waystation.testing import Gate, Recorder, async_test, collect, echo, until
 from waystation.testing.hostile import HostilePeer
@@ -387,7 +387,7 @@ async def test_a_hold_that_is_not_renewed_lapses_and_go_ends_it_at_once() -> Non
             peer.send_control(flow.encode(flow.Hold(["0#a", "0#b", "not an address", "0#c"])))
             peer.send_control(flow.encode(flow.Hold(["0#a", "0#b"])))
             await until(lambda: session.held_names)
-            assert session.held_names == ("0#a", "0#b")
+            assert list(session.held_names) == ["0#a", "0#b"]
             assert not session.is_ready
             free = await node.send(f"{session.name} => c", b"free")
             assert free.outcome is Outcome.FORWARDED
@@ -400,7 +400,7 @@ async def test_a_hold_that_is_not_renewed_lapses_and_go_ends_it_at_once() -> Non
             peer.send_control(flow.encode(flow.Go(["0#a", "0#never held"])))
             peer.send_control(flow.encode(flow.Go(["0#a"])))
             assert (await waits[0]).outcome is Outcome.FORWARDED
-            assert session.held_names == ("0#b",)
+            assert list(session.held_names) == ["0#b"]
             assert (await waits[1]).outcome is Outcome.FORWARDED  # after five seconds
             assert session.is_ready
 
@@ -420,3 +420,135 @@ async def test_a_peer_may_not_have_questions_open_without_number() -> None:
             asker = next(session for session in hub.sessions if session is not parent)
             await until(lambda: asker.questions == 0)
             assert parent.is_open
+
+
+@pytest.mark.rule("FL-5")
+@async_test
+async def test_a_peer_that_asks_and_does_not_read_the_answers_is_disconnected() -> None:
+    limits = Limits(heartbeat=0, control=20_000)
+    async with Node("hub", hub=True, limits=limits) as hub:
+        journal = Recorder(hub)
+        echo(hub)
+        listening = await hub.listen("tcp://127.0.0.1:0")
+        async with dialled(listening.place) as peer:
+            peer.greet(flow.CAPABILITY)
+            await until(lambda: hub.sessions and hub.sessions[0].peer)
+            peer.stop_reading()
+            for _ in range(100):  # so that the link does not drain
+                peer.send(bytes(100_000))
+                await asyncio.sleep(0)
+            await until(lambda: hub.sessions[0].is_paused)
+            for number in range(2_000):
+                peer.send_control(hierarchy.encode(hierarchy.Resolve(number, "echo")))
+            await until(lambda: not hub.sessions)
+            closed = journal.sessions[-1]
+            assert closed.reason is Reason.QUEUE_FULL
+            assert "does not read the answers" in closed.detail
+        assert hub.flow.used == 0
+
+
+@pytest.mark.rule("FL-5")
+@async_test
+async def test_control_overtakes_messages_that_wait() -> None:
+    async with Node("node", limits=QUIET) as node:
+        listening = await node.listen("tcp://127.0.0.1:0")
+        async with dialled(listening.place) as peer:
+            peer.greet(flow.CAPABILITY)
+            await until(lambda: node.sessions and node.sessions[0].peer)
+            (session,) = node.sessions
+            peer.send_control(flow.encode(flow.Hold(["0#a"])))
+            await until(lambda: session.held_names)
+            waits = asyncio.ensure_future(node.send(f"{session.name} => a", b"?"))
+            session.send_control(flow.encode(flow.Hold(["0#told"])))
+            await until(lambda: peer.told == [flow.Hold(["0#told"])])
+            assert not waits.done()
+            peer.send_control(flow.encode(flow.Go(["0#a"])))
+            await waits
+
+
+@pytest.mark.rule("FL-1")
+@async_test
+async def test_over_the_budget_the_largest_are_not_read_and_others_are() -> None:
+    limits = Limits(heartbeat=0, budget=2 * MIB, receiver=MIB)
+    async with Node("node", limits=limits) as node, Node("honest", limits=QUIET) as honest:
+        echo(node)
+        gates = [Gate(node, f"gate-{number}", inbox=1_000) for number in range(8)]
+        listening = await node.listen("tcp://127.0.0.1:0")
+        async with dialled(listening.place) as peer:
+            peer.greet(flow.CAPABILITY)
+            await until(lambda: node.sessions and node.sessions[0].peer)
+            (greedy,) = node.sessions
+            for number in range(200):
+                peer.send(bytes(50_000), Address(0, b"gate-%d" % (number % 8)))
+                await asyncio.sleep(0)
+            await until(lambda: greedy.is_stopped)
+            assert not node.flow.sessions[0].is_read
+            answer = await honest.request(f"{listening.address} => echo", b"!", timeout=ANSWER)
+            assert answer.payload == b"!"
+            assert node.flow.used <= 1.25 * limits.budget + 50_512
+            for gate in gates:
+                gate.free.set()
+            await until(lambda: not greedy.is_stopped)
+            await until(lambda: node.flow.used == 0)
+
+
+@pytest.mark.rule("FL-1")
+@async_test
+async def test_far_over_the_budget_what_arrives_is_shed() -> None:
+    limits = Limits(heartbeat=0, budget=100_000)
+    async with Node("node", limits=limits) as node:
+        gates = [Gate(node, f"gate-{number}", inbox=100) for number in range(20)]
+        ended = [
+            (await node.send(f"gate-{number % 20}", bytes(1_000), policy=FAIL)).reason
+            for number in range(2_000)
+        ]
+        assert Reason.QUEUE_FULL in ended
+        assert node.flow.shed > 0
+        assert node.flow.used <= 1.5 * limits.budget
+        for gate in gates:
+            gate.free.set()
+        await until(lambda: node.flow.used == 0)
+        assert (await node.send("gate-0", b"x", policy=FAIL)).reason is None
+
+
+@pytest.mark.rule("FL-1")
+@async_test
+async def test_copies_for_a_session_that_does_not_read_are_bounded_in_bytes() -> None:
+    limits = Limits(heartbeat=0, receiver=MIB)
+    async with Node("hub", hub=True, limits=limits) as hub:
+        journal = Recorder(hub)
+        listening = await hub.listen("tcp://127.0.0.1:0")
+        async with stopped_leaf(hub, listening.place, "stuck") as leaf:
+            leaf.send_control(hierarchy.encode(hierarchy.Subscribe([("hub/news/*", "stuck")])))
+            await until(lambda: len(hub.router.subscriptions) == 1)
+            for _ in range(300):
+                await hub.publish("news", bytes(100_000), policy=Queue(60))
+                await asyncio.sleep(0)
+            assert journal.counts()["QUEUE_FULL"] > 100
+            assert hub.flow.used < 3 * limits.receiver
+            assert hub.flow.pressed == 0
+            (largest,) = hub.flow.receivers
+            assert (largest.messages, largest.bytes <= MIB) == (10, True)
+        await until(lambda: hub.flow.used == 0)
+        journal.check_outcomes()
+
+
+@pytest.mark.rule("FL-3")
+@async_test
+async def test_a_new_link_voids_what_was_held() -> None:
+    async with Node("node", limits=QUIET) as node, Node("client", limits=QUIET) as client:
+        gate = Gate(node, "gate", inbox=1)
+        listening = await node.listen("tcp://127.0.0.1:0")
+        session = await client.connect(listening.url, name="node")
+        sending = [
+            asyncio.ensure_future(client.send("node => gate", bytes(50_000))) for _ in range(200)
+        ]
+        await until(lambda: session.held_names)
+        openings = session.openings
+        session.abort_link()
+        await until(lambda: not session.held_names)
+        gate.free.set()
+        await until(lambda: session.openings > openings)
+        verdicts = await asyncio.gather(*sending)
+        assert {verdict.reason for verdict in verdicts} <= {None, Reason.TRANSPORT_DOWN}
+        await until(lambda: node.flow.used == client.flow.used == 0)
