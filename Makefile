@@ -12,7 +12,7 @@ PURE := tests/core tests/wire
 SEEDS ?= 200
 TEST := $(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup
 
-.PHONY: help setup java demo test check lab bench peers faults docs rules mutants lock clean
+.PHONY: help setup java programs demo test check lab bench peers faults docs rules mutants lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,11 +30,23 @@ $(READY): requirements.lock pyproject.toml
 	@touch $(READY)
 	@echo "ready: $(BIN)/waystation --help"
 
+# $(call install,PROGRAM:PACKAGE ...) installs the packages of missing programs where it may, and fails if any is left.
+define install
+missing=$$(for pair in $(1); do command -v $${pair%:*} >/dev/null || echo $${pair#*:}; done); \
+test -z "$$missing" || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo installing $$missing ... && \
+  { apt-get update -qq || true; } && \
+  DEBIAN_FRONTEND=noninteractive apt-get install --yes -qq --no-install-recommends $$missing >/dev/null; }
+endef
+
 java:
-	@command -v java >/dev/null || { \
-	  test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "installing Java ..." && \
-	  apt-get install --yes -qq openjdk-17-jre-headless >/dev/null; } || { \
+	@$(call install,java:openjdk-17-jre-headless) || { \
 	  echo "Spark needs Java 17 or 21; on Debian: apt-get install openjdk-17-jre-headless" >&2; exit 1; }
+
+# Without a program its tests are skipped, or fail where CI is set. Not here: cargo, since Debian's is too old for
+# Ockam, and Mosquitto, which the tests unpack for themselves rather than have a service installed.
+programs:
+	@$(call install,chromium:chromium node:nodejs npm:npm javac:openjdk-17-jdk-headless mvn:maven) || \
+	  echo "some peers are missing; on Debian: apt-get install" $$missing >&2
 
 demo: setup java  ## Run a small fleet, break it on purpose, and see every message explained
 	@$(BIN)/waystation demo
@@ -61,7 +73,7 @@ bench: setup java  ## Measure side by side with the alternatives (ONLY=name for 
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_reference.py
 
-peers: setup java  ## Test against real peers of another make, fetched from the package registries
+peers: setup java programs  ## Test against real peers of another make, fetched from the package registries
 	$(BIN)/pytest -m peer
 
 faults: setup java  ## Look for faults for a long time: many random examples, anew every time

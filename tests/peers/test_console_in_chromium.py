@@ -143,6 +143,7 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
         await picture(page, "connections")
 
         await page.click("nav >> text=Routes")
+        await sees(page, "main h2", "Routing table")  # the view before it has a #find, too
         await page.fill("#find", "sensor-11")
         await sees(page, "#rows", "11 of 11 matching")
         await page.select_option("#node", gate.url)
@@ -162,7 +163,7 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
         await page.keyboard.press("Shift+Tab")  # from the view back into the menu, and on
         await page.keyboard.press("Shift+Tab")
         await page.keyboard.press("Enter")
-        await sees(page, "main h2", "Why")
+        await sees(page, "main h2", "Explain a message")
         await sees(page, "#rows", "NO_ROUTE")
         await picture(page, "losses")
         await page.click("#rows tbody a")
@@ -224,7 +225,7 @@ async def test_a_node_goes_away_and_comes_back_before_the_eyes() -> None:
         async with hub("goes", url):
             await sees(page, "#nodes .card.here:nth-child(2)", "goes")
         await watching.__aexit__(None, None, None)
-        await sees(page, "#pulse.lost", "does not answer")
+        await sees(page, "#pulse.lost", "no connection to the console")
         await looking.__aexit__(None, None, None)
 
 
@@ -299,9 +300,11 @@ async def test_without_its_script_the_pages_still_work() -> None:
         await page.goto(f"http://{console.place}/routes")
         await page.fill("#find", "ech")
         await page.click("text=Find")
+        await page.wait_for_url("**find=ech**")
         await sees(page, "#rows td", "^echo$")
         await page.click("nav >> text=Send")
         await page.fill("#route", "echo")
         await page.click("button.main")
+        await page.wait_for_url("**watch=**")
         await page.reload()
         await sees(page, ".account", "message [0-9a-f]{32}")

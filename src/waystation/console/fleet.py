@@ -115,13 +115,13 @@ class Fleet:
             self.node.request(route, msgspec.json.encode(question), timeout=STATUS_TIMEOUT)
         )
         try:
-            answer = await self._while_open(watched, asking)
+            reply = await self._while_open(watched, asking)
         finally:
             asking.cancel()
-        if len(answer.payload) > MAX_STATUS_BYTES:
-            raise RemoteError(f"the status is too large: {len(answer.payload):,} bytes")
+        if len(reply.payload) > MAX_STATUS_BYTES:
+            raise RemoteError(f"the status is too large: {len(reply.payload):,} bytes")
         try:
-            return msgspec.json.decode(answer.payload, type=Snapshot)
+            return msgspec.json.decode(reply.payload, type=Snapshot)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RemoteError(f"invalid status: {error}") from error
 

@@ -1,4 +1,4 @@
-"""Messages: routes, payload and metadata, and how workers forward and answer them (AD, WK).
+"""Messages: routes, payload and metadata, and how workers forward them and reply (AD, WK).
 
 A message is immutable; every operation returns a new one with the same payload object (AD-4).
 """
@@ -80,7 +80,7 @@ class Message(Struct, frozen=True, gc=False):
         )
 
     def answered(self, own: Address, payload: bytes, *, id: str, expiry: Expiry = NEVER) -> Message:
-        """An answer along this message's return route, with `own` as the return route (WK-3)."""
+        """A reply along this message's return route, with `own` as the return route (WK-3)."""
         return Message(self.return_route, Route((own,)), payload, id, expiry)
 
     def departed(self) -> Message:

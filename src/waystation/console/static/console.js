@@ -14,10 +14,10 @@ let refreshed = 0;
 // Views
 
 async function fetchPart(url, part, options = {}) {
-  const answer = await fetch(url, { ...options, headers: { "X-Fragment": part } });
-  if (answer.status === 401) location.assign("/login");
-  if (!answer.ok && answer.status !== 422) throw new Error(`${answer.status}`);
-  return { html: await answer.text(), url: answer.url };
+  const response = await fetch(url, { ...options, headers: { "X-Fragment": part } });
+  if (response.status === 401) location.assign("/login");
+  if (!response.ok && response.status !== 422) throw new Error(`${response.status}`);
+  return { html: await response.text(), url: response.url };
 }
 
 async function show(url, { keep = false, ...options } = {}) {
@@ -194,8 +194,8 @@ async function move() {
 
 function light() {
   const seen = stops.slice(0, drawn);
-  for (const spot of document.querySelectorAll(".spot")) {
-    spot.classList.toggle("lit", seen.includes(spot.dataset.node));
+  for (const box of document.querySelectorAll(".box")) {
+    box.classList.toggle("lit", seen.includes(box.dataset.node));
   }
   for (const line of document.querySelectorAll(".line")) {
     const passed = seen.some((stop, at) => at > 0 && joins(line, seen[at - 1], stop));

@@ -44,7 +44,7 @@ ENDS: Final = {
 
 
 def reason_colour(reason: str | None) -> str:
-    """The colour of a reason; those that are not known share one."""
+    """The colour of a reason; unknown ones share one."""
     return f"r-{reason.lower().replace('_', '-')}" if reason in REASONS else "r-other"
 
 
