@@ -92,8 +92,8 @@ def medium(peer: HostilePeer, number: int) -> int:
 
 def large(peer: HostilePeer, number: int) -> int:
     """A large message to one of many workers that never finish."""
-    peer.send(bytes(500_000), stuck(number))
-    return 500_000
+    peer.send(bytes(200_000), stuck(number))
+    return 200_000
 
 
 def unread(peer: HostilePeer, number: int) -> int:

@@ -31,6 +31,12 @@ if TYPE_CHECKING:
 LOOK_INTERVAL: Final = 0.05
 """Seconds between two looks at the budget while sessions are not read because of it."""
 
+GLANCE: Final = 0.05
+"""Seconds that a session is not read for a receiver that is full only for a moment."""
+
+PATIENCE: Final = 1.0
+"""Seconds in which a full receiver must have taken a quarter, or nobody is not read for it."""
+
 LARGEST: Final = 10
 """Number of receivers that a snapshot names."""
 
@@ -132,8 +138,8 @@ class Room:
     """How much waits for one receiver, in which line, and who was asked to wait because of it."""
 
     __slots__ = (
-        "_brought", "_is_held", "_line", "_moves", "_owner", "_pressed", "_still_since", "_timer",
-        "account", "flow", "messages", "name",
+        "_brought", "_is_held", "_is_slow", "_is_stuck", "_line", "_moves", "_owner", "_patience",
+        "_pressed", "_still_since", "_stopped", "_timer", "account", "flow", "messages", "name",
     )  # fmt: skip
 
     def __init__(
@@ -154,6 +160,10 @@ class Room:
         self._owner = owner or flow.account  # of what no session brought
         self._brought: dict[Origin, int] = {}  # with the number of messages
         self._pressed: dict[Origin, None] | None = None  # None: nobody
+        self._stopped: dict[Session, None] = {}  # not read until there is room, or for long enough
+        self._patience: asyncio.TimerHandle | None = None  # while they are not read
+        self._is_slow = False  # it had no room for more than a moment
+        self._is_stuck = False  # it is full, and does not get on
         self._timer: asyncio.TimerHandle | None = None
         self._moves = 0
         self._still_since = 0.0
@@ -164,6 +174,39 @@ class Room:
             self.flow.shed += 1
             return False
         return self.account.has_room(size)
+
+    def glance(self, session: Session) -> None:
+        """Read nothing more from a session for a moment: most receivers have room soon.
+
+        So a receiver that is a little slower than its senders costs little: what they send waits in
+        their sockets. One that has no room then is slow until nothing waits for it any more, and
+        nobody else on that link waits for it.
+        """
+        if not self._is_slow:
+            self._stop(session)
+            if self._patience is None:
+                loop = asyncio.get_running_loop()
+                self._patience = loop.call_later(GLANCE, self._find_slow)
+
+    def makes_room(self, size: int, session: Session) -> bool:
+        """Whether one more message of a session is kept, although there is no room for it here.
+
+        The peer was asked to wait when this was half full, but what it had sent by then is still to
+        come, as much as fits into the buffers of both systems. It has the share of its session.
+        When that is used up too, the session is not read, as long as the receiver gets on well: it
+        takes a quarter of what waits in each second. Any other costs those on the same link no more
+        than one second, each time that it is full.
+        """
+        if session.account.has_room(size):
+            return True
+        loop = asyncio.get_running_loop()
+        most = self.account.limit + session.account.limit
+        if self._is_stuck or self.account.used >= most:
+            return False
+        self._stop(session)
+        if self._patience is None:
+            self._patience = loop.call_later(PATIENCE, self._lose_patience, self.account.used)
+        return True
 
     def add(self, size: int, origin: Origin | None) -> None:
         """Count one more message, and press who brought it if there is little room left."""
@@ -178,9 +221,7 @@ class Room:
             self._brought[origin] = self._brought.get(origin, 0) + 1
         if self._pressed is None:
             if self._is_held or self.account.is_half_full:
-                self._pressed = {}
-                for each in list(self._brought):
-                    self._press(each)
+                self._ask_to_wait(origin)
         elif origin is not None and origin not in self._pressed:
             self._press(origin)
 
@@ -197,13 +238,18 @@ class Room:
                 del self._brought[origin]
             else:
                 self._brought[origin] -= 1
+        enough = 3 if self._is_slow else 1  # quarters
+        if self._stopped and 4 * self.account.used <= enough * self.account.limit:
+            self._read_on()
         eased = not self.messages if self._is_held else self.account.is_nearly_empty
         if self._pressed is not None and eased:
             pressed, self._pressed = self._pressed, None
+            self._is_stuck = False
             for session, name in pressed:
                 self.flow.eased += 1
                 session.ease(self, name)
         if not self.messages:
+            self._is_slow = False
             self.flow.busy.pop(self, None)
 
     def forget(self, origin: Origin) -> None:
@@ -217,6 +263,42 @@ class Room:
             self._moves = self._line.moves
             self._still_since = asyncio.get_running_loop().time()
             self._look_later()
+
+    def _stop(self, session: Session) -> None:
+        self._stopped[session] = None
+        session.stop_for(self)
+
+    def _find_slow(self) -> None:
+        self._is_slow = True
+        self._read_on()
+        if self._pressed is None and self.account.is_half_full:
+            self._ask_to_wait(None)
+
+    def _lose_patience(self, before: int) -> None:
+        self._patience = None
+        if 4 * self.account.used > 3 * before:
+            self._is_stuck = True
+            self._read_on()
+        elif self._stopped:
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(PATIENCE, self._lose_patience, self.account.used)
+
+    def _read_on(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        stopped, self._stopped = self._stopped, {}
+        for session in stopped:
+            session.read_on(self)
+
+    def _ask_to_wait(self, origin: Origin | None) -> None:
+        """Press all who brought something, unless it may be for a moment only."""
+        if self._is_held or self._is_slow:
+            self._pressed = {}
+            for each in list(self._brought):
+                self._press(each)
+        elif origin is not None:
+            self.glance(origin[0])
 
     def _press(self, origin: Origin) -> None:
         assert self._pressed is not None

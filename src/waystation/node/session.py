@@ -124,7 +124,7 @@ class Session(Struct, eq=False):
     _hold_timer: asyncio.TimerHandle | None = None
     _holding: dict[Address, dict[Room, None]] = {}  # names that its peer is to hold, and for whom
     _renewal_timer: asyncio.TimerHandle | None = None
-    _stopped_for: dict[Room, None] = {}  # why a peer is not read that knows no `hold`
+    _stopped_for: dict[Room, None] = {}  # why its peer is not read
     # Given to the link and not yet out of our hands, with the verdicts that hold then.
     _unsettled: list[tuple[Arrival, Verdicts]] = []
     _backlog: deque[Message] = field(default_factory=deque)  # read, when it was not to be read
@@ -446,8 +446,7 @@ class Session(Struct, eq=False):
     def press(self, room: Room, name: Address) -> None:
         """Let the peer send nothing to a name: the receiver there has little room left (FL-3)."""
         if not self.knows_hold:
-            self._stopped_for[room] = None
-            self.pause_reading()
+            self.stop_for(room)
             return
         rooms = self._holding.setdefault(name, {})
         rooms[room] = None
@@ -456,10 +455,19 @@ class Session(Struct, eq=False):
         if self._renewal_timer is None:
             self._renew_later()
 
-    def ease(self, room: Room, name: Address) -> None:
-        """Let the peer send to a name again."""
+    def stop_for(self, room: Room) -> None:
+        """Take nothing more from the peer, since a receiver has no room for it."""
+        self._stopped_for[room] = None
+        self.pause_reading()
+
+    def read_on(self, room: Room) -> None:
+        """Take more from the peer, as far as this receiver is concerned."""
         if self._stopped_for.pop(room, self) is None and not self._stopped_for:
             asyncio.get_running_loop().call_soon(self._deliver_backlog)
+
+    def ease(self, room: Room, name: Address) -> None:
+        """Let the peer send to a name again."""
+        self.read_on(room)
         rooms = self._holding.get(name)
         if rooms is not None and rooms.pop(room, self) is None and not rooms:
             del self._holding[name]

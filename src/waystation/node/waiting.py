@@ -79,21 +79,36 @@ class Waiting:
             origin = kernel.flow.origin_of(message)
             session = receiver.session if isinstance(receiver, Outbound) else receiver
             back = message.return_route.first
-            if origin is None and isinstance(session, Session) and back is not None:
+            is_reply = origin is None
+            if is_reply and isinstance(session, Session) and back is not None:
                 origin = session, back
-            verdict = self.hold(receiver, arrival, origin)
+            verdict = self.hold(receiver, arrival, origin, patient=not is_reply)
         return kernel.end(arrival, verdict) if verdict.reason is None else verdict
 
-    def hold(self, receiver: Receiver, arrival: Arrival, origin: Origin | None) -> Verdict:
+    def hold(
+        self,
+        receiver: Receiver,
+        arrival: Arrival,
+        origin: Origin | None,
+        *,
+        patient: bool = True,
+    ) -> Verdict:
         """Let a message stand in the line of its receiver, which nobody waits for.
 
-        Without room it is dropped, except from a peer that cannot be told so: it is not read then,
-        and loses nothing (FL-3).
+        Without room it is dropped, except from a peer that cannot be told to wait: it is not read
+        then, and loses nothing (FL-3). One that was told has sent more before it heard of it: that
+        has the room of its session, if `patient`.
         """
         kernel, room, recipient = self.kernel, receiver.room(arrival), receiver.verdict.recipient
-        fits = room.has_room(size_of(arrival.message))
-        if not fits and (origin is None or origin[0].knows_hold or kernel.flow.sheds):
+        size = size_of(arrival.message)
+        if not room.has_room(size) and (
+            origin is None
+            or kernel.flow.sheds
+            or (origin[0].knows_hold and not (patient and room.makes_room(size, origin[0])))
+        ):
             return kernel.drop_each(arrival, Reason.QUEUE_FULL, verdicts_of(receiver))
+        if patient and origin is not None:
+            room.glance(origin[0])
         receiver.wait_for_room(arrival, Held(room, receiver, arrival, origin))
         room.watch()
         return Verdict(Outcome.QUEUED, None, recipient)
