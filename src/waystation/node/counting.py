@@ -40,14 +40,14 @@ class MessageInbox(Inbox[Arrival]):
     What is counted are always the oldest items.
     """
 
-    __slots__ = ("_counted", "_flow", "_step", "_taken", "room")
+    __slots__ = ("_counted", "_due", "_flow", "_step", "room")
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
         super().__init__(capacity)
         self._flow = flow
-        self.room = Room(flow, self.waiting, name)
+        self.room = Room(flow, self.waiting, name, moves=lambda: self._taken + self.waiting.moves)
         self._counted: deque[_Counted] = deque()
-        self._taken = 0  # items, since there is anything to count
+        self._due = 1  # the number of taken items at which `taken` is called
         self._step = _NEXT_COUNT  # how many more small items are counted together
         self.relax()
 
@@ -72,13 +72,21 @@ class MessageInbox(Inbox[Arrival]):
         self._count(item, large)
         return True
 
+    def look_ahead(self) -> None:
+        """Have `taken` called when something is to be given back, or somebody let in."""
+        taken, counted = self._taken, self._counted
+        if not self.line and counted:
+            self.left = counted[0].end - taken
+        else:
+            super().look_ahead()
+            if counted:
+                self.left = min(self.left, counted[0].end - taken)
+        self._due = taken + self.left
+
     def taken(self) -> None:
         """Give back what was counted, as soon as all that was counted together is taken."""
-        self._taken += 1
-        counted = self._counted
-        if counted and counted[0].end > self._taken and not self.line:
-            return
-        while counted and counted[0].end <= self._taken:
+        counted, taken = self._counted, self._taken
+        while counted and counted[0].end <= taken:
             self._give_back(counted.popleft())
         super().taken()
 
@@ -88,11 +96,15 @@ class MessageInbox(Inbox[Arrival]):
             self._give_back(self._counted.popleft())
         return super().empty()
 
+    @property
+    def _taken(self) -> int:
+        """How many items were taken, since there is anything to count."""
+        return self._due - self.left
+
     def relax(self) -> None:
         """Return to the fast way, as far as nothing is counted."""
         self._set_mark()
         if not self._counted:
-            self._taken = 0
             self.slow = False
 
     def _count(self, item: Arrival, large: bool) -> None:
@@ -100,22 +112,28 @@ class MessageInbox(Inbox[Arrival]):
 
         A small one that is put in next is not counted: it is among those of the next time.
         """
-        items, end = self.items, self._taken + len(self.items)
-        start = (self._counted[-1].end if self._counted else self._taken) - self._taken
+        items, taken = self.items, self._taken
+        counted = self._counted
+        is_first = not counted
+        end = taken + len(items)
+        start = 0 if is_first else counted[-1].end - taken
         number = len(items) - start
         if number >= (1 if large else min(self._step, _FIRST_COUNT)):
             found = islice(items, start, None)
             size = sum([len(one.message.payload) for one in found]) + OVERHEAD * number
             self._flow.account.take(size)
-            self._counted.append(_Counted(end, size, False, None))
+            counted.append(_Counted(end, size, False, None))
             self._step = min(_NEXT_COUNT, max(1, number * _UNCOUNTED // size))
         if large:
             message = item.message
             size = len(message.payload) + OVERHEAD
             origin = None if item.multicast_id is not None else self._flow.origin_of(message)
             self.room.add(size, origin)
-            self._counted.append(_Counted(end + 1, size, True, origin))
-        self.slow = bool(self._counted) or bool(self.line)
+            counted.append(_Counted(end + 1, size, True, origin))
+        if counted:
+            self.slow = True
+            if is_first:
+                self.look_ahead()
         self._set_mark()
 
     def _set_mark(self) -> None:
@@ -125,8 +143,8 @@ class MessageInbox(Inbox[Arrival]):
         elif not self._counted:
             self.mark = min(self.capacity, self._step, _FIRST_COUNT)
         else:
-            counted = self._counted[-1].end - self._taken
-            self.mark = min(self.capacity, counted + self._step)
+            ahead = self._counted[-1].end - self._taken
+            self.mark = min(self.capacity, ahead + self._step)
 
     def _give_back(self, counted: _Counted) -> None:
         if counted.is_large:

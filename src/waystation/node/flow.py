@@ -138,8 +138,9 @@ class Room:
     """How much waits for one receiver, in which line, and who was asked to wait because of it."""
 
     __slots__ = (
-        "_brought", "_is_held", "_is_slow", "_is_stuck", "_line", "_moves", "_owner", "_patience",
-        "_pressed", "_still_since", "_stopped", "_timer", "account", "flow", "messages", "name",
+        "_brought", "_count_moves", "_is_held", "_is_slow", "_is_stuck", "_line", "_moves",
+        "_owner", "_patience", "_pressed", "_still_since", "_stopped", "_timer", "account", "flow",
+        "messages", "name",
     )  # fmt: skip
 
     def __init__(
@@ -150,12 +151,14 @@ class Room:
         owner: Account | None = None,
         *,
         is_held: bool = False,
+        moves: Callable[[], int] | None = None,
     ) -> None:
         self.flow = flow
         self.name = name
         self.account = Account(flow.kernel.limits.receiver)
         self.messages = 0
         self._line = line
+        self._count_moves = moves or (lambda: line.moves)
         self._is_held = is_held  # the next node has little room left: whoever sends shall wait too
         self._owner = owner or flow.account  # of what no session brought
         self._brought: dict[Origin, int] = {}  # with the number of messages
@@ -210,9 +213,11 @@ class Room:
 
     def add(self, size: int, origin: Origin | None) -> None:
         """Count one more message, and press who brought it if there is little room left."""
-        self.account.take(size)
+        account = self.account
+        account.used += size
+        if not self.messages:
+            self.flow.busy[self] = None
         self.messages += 1
-        self.flow.busy[self] = None
         if origin is None:
             self._owner.take(size)
         else:
@@ -220,7 +225,7 @@ class Room:
             origin[0].waiting_here += 1
             self._brought[origin] = self._brought.get(origin, 0) + 1
         if self._pressed is None:
-            if self._is_held or self.account.is_half_full:
+            if self._is_held or 2 * account.used >= account.limit:
                 self._ask_to_wait(origin)
         elif origin is not None and origin not in self._pressed:
             self._press(origin)
@@ -260,7 +265,7 @@ class Room:
     def watch(self) -> None:
         """Drop what waits in a line that does not move, from now on."""
         if self._timer is None:
-            self._moves = self._line.moves
+            self._moves = self._count_moves()
             self._still_since = asyncio.get_running_loop().time()
             self._look_later()
 
@@ -314,8 +319,8 @@ class Room:
         """Drop what waited for the stall limit in a line in which nothing moved for as long."""
         self._timer = None
         line, now = self._line, asyncio.get_running_loop().time()
-        if line.moves != self._moves:
-            self._moves, self._still_since = line.moves, now
+        if (moves := self._count_moves()) != self._moves:
+            self._moves, self._still_since = moves, now
         latest = now - self.flow.kernel.limits.stall
         if self._still_since <= latest:
             late = [one for _, one in line.line if isinstance(one, Held) and one.since <= latest]

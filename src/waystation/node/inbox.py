@@ -134,16 +134,18 @@ class Inbox(Generic[T]):
     every single message.
 
     An item may be appended to `items` without a call while there are fewer than `mark` of them. It
-    may be taken out without a call, but whoever does has to call `taken` while `slow` is set.
+    may be taken out without a call, but while `slow` is set, whoever does has to count `left` down,
+    and to call `taken` at 0.
     """
 
-    __slots__ = ("_half", "capacity", "items", "line", "mark", "reader", "slow", "waiting")
+    __slots__ = ("_half", "capacity", "items", "left", "line", "mark", "reader", "slow", "waiting")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._half = capacity // 2
         self.mark = capacity
         self.slow = False
+        self.left = 1
         self.reader: asyncio.Future[None] | None = None
         self.items: deque[T] = deque()
         self.waiting: WaitingLine[tuple[T, Verdict]] = WaitingLine()
@@ -175,6 +177,7 @@ class Inbox(Generic[T]):
         self.mark = 0
         self.slow = True
         self.waiting.join((item, verdict), ticket)
+        self.look_ahead()
 
     async def filled(self) -> None:
         """Return when there is something to take."""
@@ -190,17 +193,22 @@ class Inbox(Generic[T]):
         """Take the oldest item out, and let in what waits for room."""
         item = self.items.popleft()
         if self.slow:
-            self.taken()
+            self.left -= 1
+            if self.left <= 0:
+                self.taken()
         return item
 
+    def look_ahead(self) -> None:
+        """Have `taken` called when half of the inbox is free, for those who wait."""
+        self.left = max(1, len(self.items) - self._half)
+
     def taken(self) -> None:
-        """Note that an item was taken out, and let in what waits for room."""
+        """Let in what waits for room, if half of the inbox is free."""
+        if self.line and len(self.items) <= self._half:
+            self._let_in()
         if not self.line:
             self.relax()
-            return
-        self.waiting.moves += 1
-        if len(self.items) <= self._half:
-            self._let_in()
+        self.look_ahead()
 
     def empty(self) -> list[T]:
         """Take everything out for good, and reject what waits for room."""

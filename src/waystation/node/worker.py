@@ -124,7 +124,7 @@ class Worker:
         if self.task is not asyncio.current_task():
             self.task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self) -> None:  # noqa: C901
         # One function, since one more call for each message would add a tenth to its cost.
         inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
         items, receivers = inbox.items, self.receivers
@@ -137,7 +137,9 @@ class Worker:
             for _ in range(BATCH):
                 arrival = take()
                 if inbox.slow:
-                    inbox.taken()
+                    inbox.left -= 1
+                    if inbox.left <= 0:
+                        inbox.taken()
                 message = arrival.message
                 addresses = message.onward_route.addresses
                 try:
