@@ -2,14 +2,15 @@
 
 Payloads of up to 8 KiB are bounded by their number. They are counted for the node's budget alone,
 many at once: from the 16th on, and then every 64, or fewer if they are not that small. Larger ones
-are counted one by one in the room of the receiver, so that whoever brings too many of them is asked
-to wait.
+are counted in the room of the receiver, so that whoever brings too many of them is asked to wait:
+one by one, or as soon as 64 KiB of them have come.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from itertools import islice
+from collections.abc import Iterable
+from itertools import chain, islice
 from typing import Final, NamedTuple
 
 from waystation.core.budget import OVERHEAD
@@ -18,7 +19,7 @@ from waystation.node.flow import NodeFlow, Origin, Room
 from waystation.node.inbox import Inbox, Pending, Ticket
 
 LARGE: Final = 8 * 1024
-"""Payloads of more bytes are counted one by one."""
+"""Payloads of more bytes are counted in the room of the receiver."""
 
 _FIRST_COUNT: Final = 16
 _NEXT_COUNT: Final = 64  # if they are small enough
@@ -26,12 +27,11 @@ _UNCOUNTED: Final = 64 * 1024  # bytes that an inbox should not have without cou
 
 
 class _Counted(NamedTuple):
-    """Items of an inbox that were counted together: one large, or many small ones."""
+    """Items of an inbox that were counted together: the small ones, and the large by origin."""
 
     end: int  # the number of items that are taken when the last of them is
-    size: int
-    is_large: bool
-    origin: Origin | None
+    small: int  # bytes
+    large: dict[Origin | None, tuple[int, int]]  # bytes, and how many
 
 
 class MessageInbox(Inbox[Arrival]):
@@ -40,7 +40,7 @@ class MessageInbox(Inbox[Arrival]):
     What is counted are always the oldest items.
     """
 
-    __slots__ = ("_counted", "_due", "_flow", "_step", "room")
+    __slots__ = ("_counted", "_due", "_flow", "_loose", "_most_loose", "_step", "room")
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
         super().__init__(capacity)
@@ -48,17 +48,27 @@ class MessageInbox(Inbox[Arrival]):
         self.room = Room(flow, self.waiting, name, moves=lambda: self._taken + self.waiting.moves)
         self._counted: deque[_Counted] = deque()
         self._due = 1  # the number of taken items at which `taken` is called
+        self._loose = 0  # bytes of large items that are not counted
+        self._most_loose = min(_UNCOUNTED, self.room.account.limit // 16)
         self._step = _NEXT_COUNT  # how many more small items are counted together
         self.relax()
 
     def admits(self, item: Arrival) -> bool:
-        """Count a large message, or the small ones that came since the last time."""
-        large = len(item.message.payload) > LARGE
+        """Count what came since the last time, unless it is little."""
+        size = len(item.message.payload) + OVERHEAD
+        large = size > LARGE + OVERHEAD
         if self._flow.sheds:
             self._flow.shed += 1
             return False
-        if large and not self.room.account.has_room(len(item.message.payload) + OVERHEAD):
-            return False
+        if large:
+            if not self.items:
+                self._loose = 0
+            loose = self._loose + size
+            if not self.room.account.has_room(loose):
+                return False
+            if loose < self._most_loose and len(self.items) < self.mark:
+                self._loose = loose
+                return True
         self._count(item, large)
         return True
 
@@ -108,33 +118,47 @@ class MessageInbox(Inbox[Arrival]):
             self.slow = False
 
     def _count(self, item: Arrival, large: bool) -> None:
-        """Count a large message that is put in next, and all small ones that are not counted yet.
+        """Count a large message that is put in next, and all that are not counted yet.
 
         A small one that is put in next is not counted: it is among those of the next time.
         """
-        items, taken = self.items, self._taken
-        counted = self._counted
+        items, taken, counted = self.items, self._taken, self._counted
         is_first = not counted
-        end = taken + len(items)
         start = 0 if is_first else counted[-1].end - taken
         number = len(items) - start
-        if number >= (1 if large else min(self._step, _FIRST_COUNT)):
+        if large or number >= min(self._step, _FIRST_COUNT):
             found = islice(items, start, None)
-            size = sum([len(one.message.payload) for one in found]) + OVERHEAD * number
-            self._flow.account.take(size)
-            counted.append(_Counted(end, size, False, None))
-            self._step = min(_NEXT_COUNT, max(1, number * _UNCOUNTED // size))
-        if large:
-            message = item.message
-            size = len(message.payload) + OVERHEAD
-            origin = None if item.multicast_id is not None else self._flow.origin_of(message)
-            self.room.add(size, origin)
-            counted.append(_Counted(end + 1, size, True, origin))
-        if counted:
+            by_origin: dict[Origin | None, tuple[int, int]] = {}
+            if large or self._loose:
+                small = self._sort(chain(found, (item,)) if large else found, by_origin)
+            else:
+                small = sum([len(one.message.payload) for one in found]) + OVERHEAD * number
+                self._step = min(_NEXT_COUNT, max(1, number * _UNCOUNTED // small))
+            self._loose = 0
+            self._flow.account.take(small)
+            for origin, (size, messages) in by_origin.items():
+                self.room.add(size, origin, messages)
+            counted.append(_Counted(taken + len(items) + large, small, by_origin))
             self.slow = True
             if is_first:
                 self.look_ahead()
         self._set_mark()
+
+    def _sort(
+        self, found: Iterable[Arrival], by_origin: dict[Origin | None, tuple[int, int]]
+    ) -> int:
+        """Add up large messages by their origin; returns the bytes of the small ones."""
+        small = 0
+        for arrival in found:
+            message = arrival.message
+            size = len(message.payload) + OVERHEAD
+            if size <= LARGE + OVERHEAD:
+                small += size
+                continue
+            origin = None if arrival.multicast_id is not None else self._flow.origin_of(message)
+            bytes_so_far, messages = by_origin.get(origin, (0, 0))
+            by_origin[origin] = (bytes_so_far + size, messages + 1)
+        return small
 
     def _set_mark(self) -> None:
         """Count again when there are so many more small items."""
@@ -147,7 +171,6 @@ class MessageInbox(Inbox[Arrival]):
             self.mark = min(self.capacity, ahead + self._step)
 
     def _give_back(self, counted: _Counted) -> None:
-        if counted.is_large:
-            self.room.remove(counted.size, counted.origin)
-        else:
-            self._flow.account.give_back(counted.size)
+        self._flow.account.give_back(counted.small)
+        for origin, (size, messages) in counted.large.items():
+            self.room.remove(size, origin, messages)

@@ -211,38 +211,37 @@ class Room:
             self._patience = loop.call_later(PATIENCE, self._lose_patience, self.account.used)
         return True
 
-    def add(self, size: int, origin: Origin | None) -> None:
-        """Count one more message, and press who brought it if there is little room left."""
+    def add(self, size: int, origin: Origin | None, messages: int = 1) -> None:
+        """Count more messages, and press who brought it if there is little room left."""
         account = self.account
         account.used += size
         if not self.messages:
             self.flow.busy[self] = None
-        self.messages += 1
+        self.messages += messages
         if origin is None:
             self._owner.take(size)
         else:
             origin[0].account.take(size)
-            origin[0].waiting_here += 1
-            self._brought[origin] = self._brought.get(origin, 0) + 1
+            origin[0].waiting_here += messages
+            self._brought[origin] = self._brought.get(origin, 0) + messages
         if self._pressed is None:
             if self._is_held or 2 * account.used >= account.limit:
                 self._ask_to_wait(origin)
         elif origin is not None and origin not in self._pressed:
             self._press(origin)
 
-    def remove(self, size: int, origin: Origin | None) -> None:
-        """Count one message fewer; with enough room again, ease those who were pressed."""
+    def remove(self, size: int, origin: Origin | None, messages: int = 1) -> None:
+        """Count fewer messages; with enough room again, ease those who were pressed."""
         self.account.give_back(size)
-        self.messages -= 1
+        self.messages -= messages
         if origin is None:
             self._owner.give_back(size)
         else:
             origin[0].account.give_back(size)
-            origin[0].waiting_here -= 1
-            if self._brought[origin] == 1:
+            origin[0].waiting_here -= messages
+            self._brought[origin] -= messages
+            if not self._brought[origin]:
                 del self._brought[origin]
-            else:
-                self._brought[origin] -= 1
         enough = 3 if self._is_slow else 1  # quarters
         if self._stopped and 4 * self.account.used <= enough * self.account.limit:
             self._read_on()
