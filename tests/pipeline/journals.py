@@ -42,6 +42,7 @@ IDS: Final = (
 FATES: Final = (
     *["as expected"] * 8,
     *["queued first", "queued only", "lost", "one more", "one upward", "another"],
+    *["a copy", "a copy upward"],
 )
 SEQS_OF_A_MESSAGE: Final = 8  # maximum number of rows
 
@@ -307,7 +308,7 @@ def _note_acceptance(tables: Tables) -> None:
 
 
 def _fill_in(writing: Writing) -> None:
-    """Give each message the outcomes that the rules require, unless it has others already."""
+    """Give each message the outcomes that the rules require, or those of its `fate`."""
     for row, message in writing.pending:
         rest = {table: rows for table, rows in writing.tables.items() if table != "messages"}
         verdicts = oracle.expected({**rest, "messages": [row]})
@@ -328,6 +329,10 @@ def _outcomes(row: Row, message: Sent, verdicts: list[Row]) -> list[Row]:
     if message.fate == "one upward":
         upward = {**_NOTHING, "outcome": "FORWARDED", "address": "0#parent"}
         return [*rows, _outcome(row, len(rows), upward)]
+    if message.fate.startswith("a copy") and message.multicast_id is not None:
+        copy = _outcome(row, 0, {**_NOTHING, "outcome": "DROPPED", "reason": "DUPLICATE"})
+        upward = {**_NOTHING, "outcome": "FORWARDED", "address": "0#parent"}
+        return [copy, *([_outcome(row, 1, upward)] if message.fate.endswith("upward") else ())]
     if message.fate == "another":
         failed = {**_NOTHING, "outcome": "DROPPED", "reason": "QUEUE_FULL"}
         return [_outcome(row, 0, failed), *rows[1:]]

@@ -15,7 +15,7 @@ from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import Subscriptions
-from waystation.core.outcome import Verdict
+from waystation.core.outcome import Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.testing.oracle import End, Row, Tables, ends_of_incarnations, entries_of, grouped
@@ -109,6 +109,8 @@ def act(table: RoutingTable, event: Row, instant: int) -> bool | None:
 
 
 def _decided(router: Router, row: Row, at: int) -> tuple[Verdict, ...]:
+    if row["reason"] == "DUPLICATE":  # what came before is not in the tables
+        return (Verdict.dropped(Reason.DUPLICATE),)
     message = Message(
         Route(tuple(map(Address.parse, row["onward"]))),
         Route(tuple(map(Address.parse, row["return"]))),

@@ -14,7 +14,9 @@ import pytest
 
 from tests.node.live import Journal, collect, echo, runs, until
 from waystation.cli import main
-from waystation.core.address import Address
+from waystation.core.address import Address, Route
+from waystation.core.message import Message
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.journal.layout import Stem
@@ -245,3 +247,18 @@ def test_the_command_does_without_pandas(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "why", id, "--journal", str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.rule("FL-6")
+@runs
+async def test_a_second_copy_does_not_tell_how_a_broadcast_ended(tmp_path: Path) -> None:
+    async with Node("garage", journal=tmp_path) as node:
+        heard = Journal(node)
+        message = Message(Route((Address(MULTICAST, b"garage/news"),)), Route(), b"", "4bf9" * 8)
+        for _ in range(2):
+            node.post(message)
+        assert heard.words() == {"NO_SUBSCRIBER": 1, "DUPLICATE": 1}
+    found = explained(tmp_path, message.id)
+    assert found.summary.startswith("dropped at garage, NO_SUBSCRIBER")
+    assert [hop.as_expected for hop in found.hops] == [True, True]
+    assert "it was here before" in story(found)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
+from msgspec import structs
+
 from waystation.core.address import LOCAL, Address, Route
-from waystation.core.message import Arrival, Message
+from waystation.core.copies import Copies, Copy
+from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind, pattern_of
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord
+from waystation.core.router import FanOut
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
 from waystation.node.counting import MessageInbox
@@ -37,13 +40,9 @@ from waystation.transports.transport import Broadcaster
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-REMEMBERED: Final = 32_768
-"""Number of broadcast ids that are remembered, to recognise those that come back."""
-
 _log = logging.getLogger("waystation.node")
 
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
-_RecentIds: TypeAlias = OrderedDict[str, None]
 
 
 class Subscription(InboxReceiver):
@@ -113,8 +112,11 @@ class Subscription(InboxReceiver):
 
     def read_by(self, callback: Callback) -> None:
         """Call a function with each message from now on."""
-        name = f"waystation subscription {self.pattern}"
-        self._reader = asyncio.get_running_loop().create_task(self._read(callback), name=name)
+        self._reader = self._kernel.tasks.start(
+            self._read(callback),
+            f"subscription {self.pattern}",
+            if_failed=lambda: self.stop(Reason.FAILED),
+        )
 
     async def _read(self, callback: Callback) -> None:
         async for message in self:
@@ -151,9 +153,7 @@ class Broadcasts:
         self.broadcasters: list[Broadcaster] = []
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
         self._heard_globally: dict[str, None] = {}  # the patterns that the broadcasters were told
-        self._sent_up: _RecentIds = OrderedDict()
-        self._from_outside: _RecentIds = OrderedDict()
-        self.echoes = 0  # broadcasts that came back
+        self._copies = Copies()
         kernel.router.types.register("multicast", MULTICAST)
 
     def use(self, broadcaster: Broadcaster) -> None:
@@ -224,6 +224,7 @@ class Broadcasts:
         self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
         kernel = self._kernel
         arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
+        self._copies.meet(message.id, multicast_id, upward=True)
         verdicts: list[Verdict] = []
         full = self._fan_out(arrival, verdicts)
         try:
@@ -238,17 +239,15 @@ class Broadcasts:
         """Pass on what a peer published; a receiver without room for it goes without."""
         multicast_id = arrival.message.onward_route.addresses[0].data.decode(errors="replace")
         arrival = Arrival(arrival.message, arrival.received_at, arrival.from_global, multicast_id)
-        # What went up from here has reached its receivers here. A parent sends it down to whoever
-        # subscribed behind this node, and does not know that it came from here. From a leaf it
-        # comes only where hubs are parents of each other.
-        went_up = arrival.message.id in self._sent_up
-        if went_up and not arrival.from_global:
-            return self._kernel.drop(arrival, Reason.HOP_LIMIT)
-        if went_up or (arrival.from_global and self._is_duplicate(arrival.message.id)):
-            self.echoes += 1
-            return _FORWARDED
+        copy = self._meet(arrival)
         verdicts: list[Verdict] = []
-        for receiver in self._fan_out(arrival, verdicts):
+        if copy is Copy.FIRST:
+            full = self._fan_out(arrival, verdicts)
+        else:  # those here had their copies of the first
+            verdicts.append(self._kernel.drop(arrival, Reason.DUPLICATE))
+            goes_up = copy is Copy.FIRST_UPWARD and self._decide(arrival).upward
+            full = self._send_up(arrival) if goes_up else []
+        for receiver in full:
             verdicts += self._keep_or_drop(receiver, arrival)
         return verdicts[0] if verdicts else _FORWARDED
 
@@ -258,12 +257,17 @@ class Broadcasts:
         address = Address(MULTICAST, multicast_id.encode())
         if message.onward_route.first != address:
             message = message.rerouted(Route((address,)), message.return_route)
+        if message.id == NO_ID:
+            message = structs.replace(message, id=kernel.new_id())
         self.arrive(Arrival(message, kernel.tick(), from_global=True))
 
-    def _is_duplicate(self, id: str) -> bool:
-        """Whether it came over another parent or broadcaster already."""
-        ways = len(self.broadcasters) + len(self._kernel.hierarchy.parents)
-        return ways > 1 and not _learn(self._from_outside, id)
+    def _meet(self, arrival: Arrival) -> Copy:
+        """What a copy is to this node (FL-6)."""
+        message, multicast_id = arrival.message, arrival.multicast_id
+        assert multicast_id is not None
+        if len(message.return_route.addresses) >= self._kernel.router.hop_limit:
+            return Copy.FIRST  # it ends here, and another may have come a shorter way
+        return self._copies.meet(message.id, multicast_id, upward=not arrival.from_global)
 
     def _announce_publisher(self, provider: str, *, visible: bool) -> None:
         """Make the publisher a participant, so that hubs know whether it is visible."""
@@ -278,12 +282,16 @@ class Broadcasts:
         kernel.add_receiver(address, _Publisher(kernel, provider), entry)
         kernel.hierarchy.announce_changes()
 
+    def _decide(self, arrival: Arrival) -> FanOut:
+        """Ask the rules who gets it."""
+        multicast_id = arrival.multicast_id
+        assert multicast_id is not None
+        return self._kernel.router.fan_out(multicast_id, arrival, arrival.received_at // 1000)
+
     def _fan_out(self, arrival: Arrival, verdicts: list[Verdict]) -> list[Receiver]:
         """Offer a message to all its receivers; returns those that have no room."""
         kernel = self._kernel
-        multicast_id = arrival.multicast_id
-        assert multicast_id is not None
-        fan_out = kernel.router.fan_out(multicast_id, arrival, arrival.received_at // 1000)
+        fan_out = self._decide(arrival)
         behind: dict[Address, list[Verdict]] = {}
         for verdict in fan_out.verdicts:
             if verdict.address is None:
@@ -309,7 +317,6 @@ class Broadcasts:
     def _send_up(self, arrival: Arrival) -> list[Receiver]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
         kernel, message = self._kernel, arrival.message
-        _learn(self._sent_up, message.id)
         full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
@@ -377,16 +384,6 @@ class Broadcasts:
 
 
 _FORWARDED: Final = Verdict(Outcome.FORWARDED)
-
-
-def _learn(ids: _RecentIds, id: str) -> bool:
-    """Remember an id among the most recent ones; False when it was known."""
-    if id in ids:
-        return False
-    ids[id] = None
-    if len(ids) > REMEMBERED:
-        ids.popitem(last=False)
-    return True
 
 
 def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:

@@ -30,6 +30,7 @@ from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
+from waystation.net.tasks import Tasks
 from waystation.node.broadcasts import Broadcasts
 from waystation.node.flow import NodeFlow
 from waystation.node.hierarchy import Hierarchy
@@ -37,7 +38,7 @@ from waystation.node.ids import new_ids
 from waystation.node.links import Limits, Links
 from waystation.node.policy import check_seconds
 from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
-from waystation.node.requests import REQUEST_PREFIX, PendingRequest, error_reply
+from waystation.node.requests import REQUEST_PREFIX, PendingRequest, Requests, error_reply
 from waystation.node.session import Session
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
@@ -95,6 +96,7 @@ class Kernel:
         self.latest = 0  # the instant that `tick` told last
         self.observers: list[Observer] = []
         self.carriers: dict[int, Carrier] = {}
+        self.tasks = Tasks()  # of the workers and subscriptions, and the one that closes the node
         self.workers: dict[Worker, None] = {}  # those that run, in the order of their start
         self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_follow` only
         # By the names of this node's receivers: their local addresses, and the entries to them.
@@ -102,6 +104,7 @@ class Kernel:
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
         self.broadcasts = Broadcasts(self)
+        self.requests = Requests(self)
         self.waiting = Waiting(self)
         self.links = Links(self, token, dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
@@ -133,7 +136,7 @@ class Kernel:
             await asyncio.sleep(0.001)
         workers = list(self.workers)
         for worker in workers:
-            worker.stop()
+            worker.stop(Reason.TRANSPORT_DOWN)
         await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
         return workers
 
@@ -312,7 +315,7 @@ class Kernel:
         back = message.return_route.addresses
         if len(back) == 1:
             asker = self.receivers.get(back[0].data)
-            if isinstance(asker, PendingRequest):
+            if isinstance(asker, PendingRequest) and asker.asked == message.id:
                 asker.give_up(reason)
         elif back and self.stage is not _CLOSED:
             reply = error_reply(message, reason, self.name, self.new_id())

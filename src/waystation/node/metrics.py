@@ -11,6 +11,7 @@ from typing import Final
 from waystation.core.outcome import Reason
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
 from waystation.node.node import Node
 from waystation.node.status import Question, Status
 
@@ -54,4 +55,5 @@ class NodeMetrics:
         yield gauge("routes", "Entries of the routing table.", totals.routes_total)
         yield gauge("subscriptions", "Subscriptions to broadcasts.", totals.subscriptions_total)
         yield gauge("uptime_seconds", "Seconds for which the node was counted.", totals.uptime)
+        yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
         yield gauge("draining", "Whether the node is closing.", int(self._node.draining))

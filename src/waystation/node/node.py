@@ -34,7 +34,7 @@ from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
 from waystation.node.receiver import NoRoom
-from waystation.node.requests import PendingRequest, Undeliverable
+from waystation.node.requests import Undeliverable
 from waystation.node.runner import stop_signals
 from waystation.node.session import Session
 from waystation.node.worker import Handler, Worker
@@ -181,7 +181,7 @@ class Node:
                 f"there is no worker {quote(name)}", rule="WK-1", hint="start it first"
             )
         self._kernel.remove_worker(worker)
-        worker.stop()
+        worker.stop(Reason.FAILED)
         try:
             if worker.task is not asyncio.current_task():
                 await asyncio.wait([worker.task])
@@ -377,7 +377,12 @@ class Node:
         ttl: float | None = None,
         policy: Policy = WAIT,
     ) -> Verdict:
-        """Send a message that expects no reply; returns its outcome at this node (OB-3)."""
+        """Send a message that expects no reply; returns its outcome at this node (OB-3).
+
+        By default it waits for a worker or a link that has no room as long as it takes. For a
+        session that has lost its link it waits 30 seconds (`Limits.reconnect`), and the message is
+        then dropped, TRANSPORT_DOWN.
+        """
         onward = route if route.__class__ is Route else self._routes.get(route)  # type: ignore[arg-type]
         if onward is None:
             onward = self._parsed(route)
@@ -416,11 +421,10 @@ class Node:
         expiry = kernel.expiry_in(check_seconds(timeout))
         if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
             policy = Wait(timeout, policy.persist)
-        request = PendingRequest(kernel)
-        name, address = request.name, request.address
-        kernel.add_receiver(address, request, RoutingEntry(name, address, local=True))
+        id = self.new_id()
+        request = kernel.requests.open(onward, id)
         alarm = asyncio.get_running_loop().call_later(timeout, request.give_up)
-        message = Message(onward, Route((address,)), payload, self.new_id(), expiry)
+        message = Message(onward, request.back, payload, id, expiry)
         try:
             if kernel.stage is not _RUNNING:
                 verdict = kernel.refuse(message)
@@ -431,7 +435,7 @@ class Node:
             reply = await request.reply
         finally:
             alarm.cancel()
-            kernel.remove_receiver(address, name)
+            kernel.requests.close(request)
         if reply is None:
             raise NoAnswerError(str(onward), timeout)
         if isinstance(reply, Undeliverable):
@@ -491,8 +495,7 @@ class Node:
             closing = self._close(check_seconds(drain))
             self._kernel.stage = Stage.DRAINING
             self._links.stop_listening()
-            loop = asyncio.get_running_loop()
-            self._closing = loop.create_task(closing, name=f"waystation close {self.name}")
+            self._closing = self._kernel.tasks.start(closing, f"close {self.name}")
         current = asyncio.current_task()
         if not any(worker.task is current for worker in self._kernel.workers):
             await asyncio.shield(self._closing)
@@ -508,6 +511,7 @@ class Node:
             await asyncio.sleep(0)
         for worker in workers:
             kernel.remove_worker(worker)
+        kernel.requests.retire_idle()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
 

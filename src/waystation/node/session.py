@@ -26,6 +26,7 @@ from waystation.core.address_types import PeerTypes
 from waystation.core.budget import Account
 from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.session import ENDING, Effect, Event, Flow, State, step
 from waystation.errors import LocalError, RemoteError, quote
@@ -79,6 +80,15 @@ class _HeldName:
         self.until = 0.0  # when it is over, unless it is renewed
 
 
+def _is_for_broadcast(message: Message) -> bool:
+    """Whether a message is published, here or where its route leads it.
+
+    A broadcast is known again by its id (FL-6). So one that is not from a node of ours gets its id
+    here: nobody else may choose one, and so let the broadcast that has it be taken for a copy.
+    """
+    return any(address.type == MULTICAST for address in message.onward_route.addresses)
+
+
 def _new_future() -> asyncio.Future[None]:
     return asyncio.get_running_loop().create_future()
 
@@ -103,6 +113,7 @@ class Session(Struct, eq=False):
     ending: Ending = (None, "")  # of the last link, or attempt
     change: asyncio.Future[None] = field(default_factory=_new_future)
     participants: dict[str, None] = {}  # that its peer announced, or asked as from outside
+    down_since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     checked_at: int = 0  # when it was last checked which of them are still there
     subscriptions: int = 0  # of its participants
     questions: int = 0  # that its peer asked, and that the parents have yet to answer
@@ -300,6 +311,13 @@ class Session(Struct, eq=False):
         """How many messages wait for the link, or for a name that the peer holds."""
         return len(self._waiting.line) + sum(len(held.line.line) for held in self._held.values())
 
+    def patience(self) -> float:
+        """How many seconds a message that has no deadline goes on waiting for the link."""
+        limit = self._links.limits.reconnect
+        if self.is_open:
+            return max(limit, 1.0)  # and then it is asked again
+        return self.down_since + limit - asyncio.get_running_loop().time()
+
     def send_control(self, payload: bytes) -> None:
         """Send something to the peer's session, ahead of the messages that wait (FL-5).
 
@@ -351,6 +369,11 @@ class Session(Struct, eq=False):
         return (Verdict(Outcome.FORWARDED, None, first.name, self.place),)
 
     # The owner of a link
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the peer of this link has proven all that it has to."""
+        return self._greeting.admitted
 
     def opened(self, link: Link) -> None:
         """Greet the peer, if there is room for one more session."""
@@ -635,11 +658,12 @@ class Session(Struct, eq=False):
         kernel, types = self._links.kernel, self._types
         access, from_outside = kernel.access, self.from_outside
         from_global = from_outside or self.is_parent
+        is_stranger = self._greeting.peer is None
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
                 self._on_control(message.payload)
-                types = self._types
+                types, is_stranger = self._types, self._greeting.peer is None
                 continue
             if not self._greeting.admitted:
                 for one in (message, *messages):
@@ -647,12 +671,12 @@ class Session(Struct, eq=False):
                 messages.clear()
                 self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
                 break
-            if message.id == NO_ID:  # from a peer that gives none (AD-7)
-                message = structs.replace(message, id=kernel.new_id())
             if types.inward:
                 message = message.rerouted(
                     types.from_peer(message.onward_route), types.from_peer(message.return_route)
                 )
+            if message.id == NO_ID or (is_stranger and _is_for_broadcast(message)):
+                message = structs.replace(message, id=kernel.new_id())
             if access is not None and not kernel.allows(message, self.peer or ""):
                 kernel.refuse(message)
                 continue

@@ -153,6 +153,8 @@ class Waiting:
                 seconds = QUESTION_TIME if seconds is None else min(seconds, QUESTION_TIME)
         if seconds is not None:
             pending.expire_after(check_seconds(seconds))
+        elif isinstance(receiver, Outbound | Session) and not policy.persist:
+            pending.expire_after(kernel.limits.reconnect, receiver.patience)
         receiver.wait_for_room(arrival, pending)
         return pending
 

@@ -144,6 +144,12 @@ class _Node:
 
     def decide(self, rows: Longs) -> Iterator[Decisions]:
         messages = self._messages
+        # Whether a broadcast came by another way before is for the node to know: its ids may be of
+        # an earlier incarnation's journal, or of one that lost records.
+        copies = are(column(messages, "reason"), Reason.DUPLICATE)[rows]
+        if copies.any():
+            yield _dropped(rows[copies], np.full(int(copies.sum()), _REASON[Reason.DUPLICATE]))
+            rows = rows[~copies]
         expired = self._received[rows] >= longs(messages, "expiry", NEVER)[rows]
         hops = np.asarray(pc.list_value_length(column(messages, "return")))[rows]
         too_far = ~expired & (hops >= self._hop_limit)

@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.message import NO_ID
+from waystation.core.outcome import Reason
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import (
     Flags,
     Longs,
     Words,
+    are,
     codes,
     column,
     encoded,
@@ -239,11 +241,13 @@ class _Traces:
 
     def table(self, *, paths: bool) -> pa.Table:
         rows, count = self._rows, len(self._starts)
-        last = self._order[self._ends]
+        is_copy = are(column(rows, "reason"), Reason.DUPLICATE)[self._order]
+        last = self._last(is_copy)
         outcome = encoded(column(rows, "outcome"))
         ended_well = np.asarray(pc.is_in(outcome.dictionary, _LAST_OUTCOMES))
         started, ended = self._at[self._starts], self._at[self._ends]
         entered = self._entered()
+        entered = entered[~is_copy[entered]]
         place, origin = self._place[entered], self._order[entered]
         columns = [
             id_texts(self._high[last], self._low[last]),
@@ -259,6 +263,14 @@ class _Traces:
             pa.array(self._looped(place, origin, count)),
         ]
         return pa.Table.from_arrays(columns, schema=BUILT["traces"])
+
+    def _last(self, is_copy: Flags) -> Longs:
+        """The row that tells how each message ended: the last that is not of a second copy."""
+        if not is_copy.any():
+            return np.asarray(self._order[self._ends])
+        told = np.where(is_copy, -1, np.arange(len(is_copy)))
+        latest = np.maximum.reduceat(told, self._starts)
+        return np.asarray(self._order[np.where(latest < 0, self._ends, latest)])
 
     def _entered(self) -> Longs:
         """The first row of each entry into a node: one entry may have several outcomes."""
@@ -279,7 +291,7 @@ class _Traces:
     def _looped(self, place: Longs, origin: Longs, count: int) -> Flags:
         """Whether a node was entered twice with the same onward route."""
         found = np.zeros(count, np.bool_)
-        if len(place) == count:
+        if (place[1:] != place[:-1]).all():
             return found
         way = pair_codes(self._node[origin], codes(column(self._rows, "onward"))[origin])
         ways = int(way.max()) + 1

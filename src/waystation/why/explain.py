@@ -14,7 +14,7 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import Subscriptions
-from waystation.core.outcome import Outcome, Verdict
+from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
@@ -93,6 +93,8 @@ class _Hop:
         for number in {hop.type for hop in message.onward_route.addresses[:1]} - {LOCAL}:
             router.types.register(f"type{number}", number)
         now = self._received // 1000
+        if self._rows[0]["reason"] == Reason.DUPLICATE:  # which the tables do not tell
+            return (Decision(Outcome.DROPPED.value, Reason.DUPLICATE.value),)
         if self._multicast_id is None:
             first = message.onward_route.first
             names = {first.name} if first is not None and first.type == LOCAL else set()
@@ -241,12 +243,14 @@ REASONS = {
     "TOO_LARGE": "it is larger than the transport allows",
     "MALFORMED": "it was not valid in its format",
     "UNKNOWN_TYPE": "the node has no transport for an address of that type",
+    "DUPLICATE": "it was here before: a copy of a broadcast, or a further answer to a request",
 }
 
 
 def summary(hops: tuple[Hop, ...]) -> str:
     """A one-line summary of the outcome."""
-    last = hops[-1]
+    # What became of a second copy says nothing about the message.
+    last = ([hop for hop in hops if hop.steps[-1].reason != Reason.DUPLICATE] or hops)[-1]
     step = last.steps[-1]
     delivered = [
         (hop, step) for hop in hops for step in hop.steps if step.outcome == Outcome.DELIVERED

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import ClassVar, Final, Literal
 
 from mqtt5 import PublishPacket, Will
 
-from waystation.core.message import NO_ID, Message
+from waystation.core.message import Message
 from waystation.core.multicast import MulticastId, is_multicast_id
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, quote
@@ -46,8 +46,8 @@ Format = Literal["ockam", "joynr"]
 Received = Callable[[str, Message], None]
 
 _QOS: Final = "?qos="
-_RECENT: Final = 4_096
-"""Broadcasts that are remembered: a broker may deliver one for each filter that matches."""
+_TOPICS: Final = 4_096
+"""Number of topics whose multicast ids are remembered."""
 
 
 class MqttListener:
@@ -77,7 +77,7 @@ class Mqtt:
     while this node is not connected. `backoff` says how long to wait before connecting again.
 
     `counts` has what is told nowhere else: `lost` and `duplicates` (of links), `malformed`,
-    `unknown` (for no link here), `repeated` (broadcasts that came again).
+    `unknown` (for no link here).
     """
 
     type_name: ClassVar[str] = "mqtt"
@@ -130,8 +130,7 @@ class Mqtt:
         self.inboxes: set[str] = set()  # topics of ours
         self._unsettled: dict[MqttLink, None] = {}  # in this turn
         self._received: Received | None = None
-        self._recent: OrderedDict[tuple[str, str], None] = OrderedDict()  # broadcasts
-        self._id_of = lru_cache(_RECENT)(partial(_multicast_id, prefix))
+        self._id_of = lru_cache(_TOPICS)(partial(_multicast_id, prefix))
 
     @property
     def in_use(self) -> bool:
@@ -310,18 +309,8 @@ class Mqtt:
         message = self._format.decode_broadcast(id, payload)
         if message is None:
             self.counts["malformed"] += 1
-        elif message.id != NO_ID and not self._is_new((id, message.id)):
-            self.counts["repeated"] += 1
         else:
             self._received(id, message)
-
-    def _is_new(self, broadcast: tuple[str, str]) -> bool:
-        if broadcast in self._recent:
-            return False
-        self._recent[broadcast] = None
-        if len(self._recent) > _RECENT:
-            self._recent.popitem(last=False)
-        return True
 
 
 def _multicast_id(prefix: str, topic: str) -> str:
