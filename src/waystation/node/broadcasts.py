@@ -24,7 +24,7 @@ from waystation.core.record import ChangeRecord
 from waystation.core.router import FanOut
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.node.inbox import Inbox
+from waystation.node.counting import MessageInbox
 from waystation.node.policy import Policy, Queue, Wait
 from waystation.node.receiver import (
     InboxReceiver,
@@ -53,7 +53,8 @@ class Subscription(InboxReceiver):
     """
 
     def __init__(self, kernel: Kernel, pattern: str, address: Address, inbox: int) -> None:
-        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), Inbox(inbox))
+        verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
+        super().__init__(verdict, MessageInbox(kernel.flow, inbox, address.name))
         self.pattern = pattern
         self.address = address
         self._kernel = kernel
@@ -348,8 +349,7 @@ class Broadcasts:
         limit = kernel.waiting.QUEUE_LIMIT
         if not isinstance(receiver, Outbound) or receiver.waiting() >= limit:
             return _for_each(receiver, kernel.waiting.drop(receiver, arrival))
-        kernel.waiting.wait_or_drop(receiver, arrival, Wait(kernel.limits.stall))
-        return receiver.verdicts
+        return _for_each(receiver, kernel.waiting.hold(receiver, arrival, None))
 
     # Telling others
 

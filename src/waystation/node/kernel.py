@@ -3,8 +3,9 @@
 `take` is the one function that a message enters by, wherever it comes from. It asks the rules and
 acts on their answer, by plain calls: nothing is created for a message but the message itself. Those
 who bring messages differ only in what they do when nobody has room: a sender waits as its policy
-says (`Node.send`, `Node.route`), a callback does not wait (`post`), and the session of a peer is
-held back (`arrive`). `end` is the one function by which every message leaves (OB-1).
+says (`Node.send`, `Node.route`), a callback does not wait (`post`), and what a peer or a worker
+sent stands in the line of its receiver (`arrive`, `send_on`). `end` is the one function by which
+every message leaves (OB-1).
 
 Who receives is read from the routing table: each of its changes passes through `_follow`, which
 alone writes `receivers`. So a name that has no entry has no receiver, and node and rules agree.
@@ -32,11 +33,11 @@ from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEnt
 from waystation.errors import LocalError, quote
 from waystation.net.tasks import Tasks
 from waystation.node.broadcasts import Broadcasts
+from waystation.node.flow import NodeFlow
 from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
-from waystation.node.inbox import Pending
 from waystation.node.links import Limits, Links
-from waystation.node.policy import Wait, check_seconds
+from waystation.node.policy import check_seconds
 from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
 from waystation.node.requests import REQUEST_PREFIX, PendingRequest, Requests, error_reply
 from waystation.node.session import Session
@@ -87,8 +88,9 @@ class Kernel:
         self.name = name
         self.router = Router(hop_limit=hop_limit)
         self.limits = limits
+        self.flow = NodeFlow(self)
+        self.account = self.flow.account  # of what was received and is not settled (FL-1)
         self.access = access
-        self.default_policy = Wait(limits.stall)  # of workers: others wait for them meanwhile
         self.stage = Stage.RUNNING
         self.new_id = new_ids()
         self.clock = clock if isinstance(clock, SteadyClock) else None
@@ -129,13 +131,16 @@ class Kernel:
             if isinstance(receiver, PendingRequest):
                 receiver.give_up(Reason.REFUSED)
         self.waiting.reject_all()
+        self.flow.close()
 
     async def stop_workers(self, drain: float) -> list[Worker]:
         """Let the workers handle what they have for a while, then stop them; returns them all."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + drain
         # An event instead would have to be set for every message.
-        while clock() < deadline and any(worker.at_work for worker in self.workers):  # noqa: ASYNC110
+        while clock() < deadline and (  # noqa: ASYNC110
+            any(worker.at_work for worker in self.workers) or self.links.has_waiting
+        ):
             await asyncio.sleep(0.001)
         workers = list(self.workers)
         for worker in workers:
@@ -220,17 +225,24 @@ class Kernel:
         verdict = self.take(arrival)
         return self.waiting.drop(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
 
-    def arrive(self, message: Message, from_global: bool) -> Pending | None:
-        """Take a message from a peer; a future when the peer has to be held back until then.
+    def send_on(self, message: Message) -> Verdict:
+        """Take a message from a worker, which never waits: without room it stands in a line."""
+        arrival = Arrival(message, self.tick())
+        verdict = self.take(arrival)
+        return (
+            self.waiting.send_on(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
+        )
+
+    def arrive(self, message: Message, from_global: bool) -> None:
+        """Take a message from a peer; without room it stands in the line of its receiver.
 
         `tick` was called for it, or for those that came with it.
         """
         self.latest = at = self.latest + 1
         arrival = Arrival(message, at, from_global)
         verdict = self.take(arrival)
-        if type(verdict) is not NoRoom:
-            return None
-        return self.waiting.hold_back(verdict.receiver, arrival)
+        if type(verdict) is NoRoom:
+            self.waiting.keep(verdict.receiver, arrival)
 
     def refuse(self, message: Message) -> Verdict:
         """Drop a message that its sender is not allowed to send."""

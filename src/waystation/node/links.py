@@ -18,6 +18,7 @@ from msgspec import Struct, structs
 from waystation import __version__
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.budget import MIB
 from waystation.core.outcome import Reason
 from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.routing import RoutingEntry
@@ -28,14 +29,18 @@ from waystation.net.tasks import Tasks
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
-from waystation.wire import acknowledged
+from waystation.wire import acknowledged, flow
 from waystation.wire import clock as wire_clock
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-CAPABILITIES: Final[tuple[str, ...]] = (acknowledged.CAPABILITY, wire_clock.CAPABILITY)
+CAPABILITIES: Final[tuple[str, ...]] = (
+    acknowledged.CAPABILITY,
+    wire_clock.CAPABILITY,
+    flow.CAPABILITY,
+)
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
@@ -46,11 +51,16 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     There are at most `sessions`. With a token, a peer has `greeting` seconds to prove that it knows
     it. An idle session sends a heartbeat every `heartbeat` seconds (0: never), and ends when the
-    peer promised the same and is not heard for three of them. A message from a peer waits at most
-    `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
-    for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
-    seconds for it to appear. A message of a sender here whose policy names no time waits at most
-    `reconnect` seconds for a session without a link. A leaf announces at most `participants`.
+    peer promised the same and is not heard for three of them. What peers sent, and workers sent on,
+    is dropped when its receiver had no room for `stall` seconds and took nothing in that time. A
+    message from a peer to a name that nobody has waits `appear` seconds for it to appear. A message
+    of a sender here whose policy names no time waits at most `reconnect` seconds for a session
+    without a link. A leaf announces at most `participants`.
+
+    What was received and is not settled is counted in bytes: a payload and 512 bytes for each
+    message. The node holds about `budget` of them, a session `share` (at least the largest frame
+    and 64 KiB), and one receiver `receiver`. At most `control` bytes of what sessions say to each
+    other wait for a peer that does not read.
     """
 
     sessions: int = 20_000
@@ -60,6 +70,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     appear: float = 0.0
     reconnect: float = 30.0
     participants: int = 100_000
+    budget: int = 256 * MIB
+    share: int = 16 * MIB + 64 * 1024
+    receiver: int = 8 * MIB
+    control: int = MIB
 
 
 class Listening(Struct, frozen=True):
@@ -286,6 +300,11 @@ class Links:
         """The name of the transport to a place."""
         return self.kernel.router.types.name(place.type)
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a link is still to be given what a worker or a peer sent."""
+        return any(session.is_open and session.has_held for session in self.sessions.values())
+
     # Closing
 
     def stop_listening(self) -> None:
@@ -376,7 +395,7 @@ class Links:
         async def connect() -> bool:
             opened = session.openings
             if await self._dial(session, places):
-                while session.has_link or session.is_stalled:
+                while session.has_link or session.has_backlog:
                     await asyncio.shield(session.change)
             places.append(places.pop(0))  # the next first, should this one accept and then fail
             return session.openings > opened

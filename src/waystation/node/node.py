@@ -29,6 +29,7 @@ from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
 from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
+from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
@@ -249,6 +250,11 @@ class Node:
     def listening(self) -> list[Listening]:
         """Where peers connect."""
         return list(self._links.listening)
+
+    @property
+    def flow(self) -> Snapshot:
+        """How much it holds of what was received, and who waits because of it (FL-1, FL-3)."""
+        return self._kernel.flow.snapshot()
 
     @property
     def draining(self) -> bool:
