@@ -427,12 +427,14 @@ async def test_closing_lets_workers_finish_and_refuses_what_is_new() -> None:
         assert node.router.table.snapshot(now=0) == {}
 
 
+@pytest.mark.rule("FL-4")
+@pytest.mark.parametrize("drain", [0, 0.01])
 @async_test
-async def test_closing_drops_what_was_not_handled_in_time() -> None:
+async def test_closing_drops_what_was_not_handled_in_time(drain: float) -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
-        await node.close(drain=0.01)
+        await node.close(drain=drain)
         assert outcomes(journal) == [
-            (b"in hand", "DROPPED", "FAILED"),
+            (b"in hand", "DROPPED", "TRANSPORT_DOWN"),
             (b"in box", "DROPPED", "TRANSPORT_DOWN"),
         ]
 

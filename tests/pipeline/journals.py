@@ -308,7 +308,7 @@ def _note_acceptance(tables: Tables) -> None:
 
 
 def _fill_in(writing: Writing) -> None:
-    """Give each message the outcomes that the rules require, unless it has others already."""
+    """Give each message the outcomes that the rules require, or those of its `fate`."""
     for row, message in writing.pending:
         rest = {table: rows for table, rows in writing.tables.items() if table != "messages"}
         verdicts = oracle.expected({**rest, "messages": [row]})

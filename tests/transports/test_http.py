@@ -961,6 +961,37 @@ async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> N
         assert len(node.sessions) == 1
 
 
+@pytest.mark.rule("FL-2")
+@runs
+async def test_a_body_that_comes_slowly_is_taken() -> None:
+    async with channel(HttpLimits(body=0.3)) as (_, _, client, one):
+        payload = bytes(40_000)
+        body = encode_frame(Message(Route.parse("echo"), Route.parse("app"), payload))
+        head = f"POST {one.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        peer = await RawPeer.dial(
+            client.place, f"{head}Content-Type: application/octet-stream\r\n\r\n".encode()
+        )
+        for start in range(0, len(body), 1000):  # more than a second in all
+            peer.say(body[start : start + 1000])
+            await asyncio.sleep(0.03)
+        assert (await peer.reader.readline()).startswith(b"HTTP/1.1 202")
+        peer.close()
+
+
+@runs
+async def test_a_client_that_leaves_while_it_waits_is_missed_from_then_on() -> None:
+    async with channel(HttpLimits(idle=0.3, wait=25.0)) as (node, transport, client, one):
+        await one.get()  # the hello
+        ask = f"GET {one.path}?wait=25 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        peer = await RawPeer.dial(client.place, ask.encode())
+        await asyncio.sleep(0.6)
+        assert node.sessions  # as long as it asks
+        peer.reset()
+        async with asyncio.timeout(15):
+            await until(lambda: not node.sessions)
+        assert transport.counts.expired == 1
+
+
 @runs
 async def test_there_are_so_many_connections_and_no_more() -> None:
     async with door(HttpLimits(connections=3)) as (_, transport, place):

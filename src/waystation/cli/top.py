@@ -85,10 +85,10 @@ async def _watch(view: View, options: dict[str, Any], *, as_json: bool) -> None:
             async def look() -> Snapshot:
                 route = f"watched => {STATUS}"
                 try:
-                    answer = await node.request(route, question, timeout=view.timeout)
+                    reply = await node.request(route, question, timeout=view.timeout)
                 except (NoAnswerError, UndeliverableError) as error:
                     raise _no_status(view.url, error) from error
-                return _read(answer.payload, view.url)
+                return _read(reply.payload, view.url)
 
             if as_json or view.once or not console.is_terminal:
                 await _print(look, view, stop, console, as_json=as_json)
@@ -127,7 +127,7 @@ async def _print(
             return
         try:
             seen = await look()
-        except LocalError as error:  # it answered before, and may come back
+        except LocalError as error:  # it replied before, and may come back
             seen = None
             click.echo(f"waystation: {error.problem}", err=True)
 

@@ -159,6 +159,10 @@ class LimitsTable(Table, frozen=True, kw_only=True):
         Seconds,
         Meta(description="seconds that a peer's message waits for an unknown name to appear"),
     ] = _LIMITS.appear
+    reconnect: Annotated[
+        Seconds,
+        Meta(description="seconds that a message from here waits for a session without a link"),
+    ] = _LIMITS.reconnect
     participants: Annotated[
         Count, Meta(description="maximum number of participants that a leaf may announce")
     ] = _LIMITS.participants

@@ -24,6 +24,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Outcome
 from waystation.core.record import MessageRecord, Record
 from waystation.errors import LocalError
+from waystation.net.tasks import Tasks
 from waystation.node import Context, Node, Wait
 from waystation.node.requests import REQUEST_PREFIX, Undeliverable, is_error
 
@@ -183,7 +184,7 @@ class Sender:
         self._open_follower = None if journal is None else _follower_factory(journal)
         self._kept: dict[str, Dispatch] = {}
         self._by_id: dict[str, Dispatch] = {}  # also by the ids of replies
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         node.observe(self._note)
 
     @property
@@ -210,18 +211,12 @@ class Sender:
         self._keep(dispatch)
         if order.reply:
             self._start_reply_worker(name, dispatch)
-        task = asyncio.create_task(
-            self._deliver(dispatch, message, name), name="waystation dispatch"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._deliver(dispatch, message, name), "dispatch")
         return dispatch
 
     async def close(self) -> None:
         """Stop following messages."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def _parsed(self, order: SendRequest) -> Route:
         onward = Route.parse(order.route, self._node.router.types.numbers)

@@ -19,6 +19,7 @@ from waystation.console.fleet import Fleet
 from waystation.console.pages import Pages
 from waystation.console.sending import Sender
 from waystation.console.views import Views
+from waystation.core.budget import MIB
 from waystation.net.asgi import HttpServer
 from waystation.net.connection import ConnectionLimits
 from waystation.net.hosts import HostNames, is_loopback
@@ -27,7 +28,7 @@ from waystation.net.server import ServerLimits
 from waystation.node import Node
 
 _DRAIN: Final = 3.0  # seconds to write the remaining responses at the end
-_LIMITS: Final = ServerLimits(connections=1000, frame=10.0, backlog=128)
+_LIMITS: Final = ServerLimits(connections=1000, input=16 * MIB, backlog=128)
 _BUSY: Final = 500  # connections; with more, requests get 503
 
 _log = logging.getLogger("waystation.console")
@@ -39,7 +40,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     If other machines can reach it, a token is required: `token`, or a random one. `allowed` are
     additional host names to accept, such as that of a proxy. At most `kept` sent messages are
     remembered, and in flight at the same time; after the end of a message, its rows in the journal
-    are awaited for `journal_wait` seconds, since journals are flushed once a second.
+    are awaited for `journal_wait` seconds, since journals are flushed once a second. A
+    client has `request` seconds for the head of a request, and again for its body.
     """
 
     connect: tuple[str, ...]
@@ -51,6 +53,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     interval: float = 1.0
     kept: int = 50
     journal_wait: float = 3.0
+    request: float = 10.0
 
 
 class Console:
@@ -79,7 +82,8 @@ class Console:
         server = HttpServer(
             AuthMiddleware(pages.app, host_names, auth),
             limits=_LIMITS,
-            connection_limits=ConnectionLimits(),
+            connection_limits=ConnectionLimits(first_byte=settings.request, frame=settings.request),
+            body=settings.request,
             busy=_BUSY,
             log=_log,
         )

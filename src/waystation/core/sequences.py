@@ -290,12 +290,12 @@ class ToAll(Outgoing):
 class Arrivals:
     """What comes from one member: to us alone, and to all."""
 
-    __slots__ = ("all", "held", "is_held", "one", "unacknowledged", "waiting")
+    __slots__ = ("all", "held", "is_held", "one", "unacknowledged", "waiting", "waiting_bytes")
 
     def __init__(self) -> None:
         self.one = Incoming()
         self.all = Incoming()
         self.held: deque[tuple[Sequence[bytes | None], int, bool]] = deque()
-        self.waiting = 0  # messages in those
+        self.waiting = self.waiting_bytes = 0  # messages in those, and their size
         self.is_held = False  # whether delivery is paused
         self.unacknowledged = 0

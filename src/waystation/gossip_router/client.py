@@ -129,6 +129,10 @@ class Client(BufferedConnection):
         """Give up a client that owes the rest of a frame."""
         self._router.give_up(self, "unfinished", "it left a frame unfinished")
 
+    def on_over_budget(self) -> None:
+        """Give up the client that holds most of what is too much."""
+        self._router.give_up(self, "input", "too many unfinished frames, and it has the largest")
+
     def on_closed(self, failure: Failure | None) -> None:
         """Tell the others, unless they know."""
         self.sender_hold.release_all()
@@ -267,9 +271,8 @@ class Client(BufferedConnection):
         self._router.flush()
 
     def _note_unfinished(self) -> None:
-        """Note since when the rest of a frame has been waited for."""
+        """Note how much there is of a frame that is not complete."""
         reader = self.reader
-        if not reader.unfinished:
-            self.unfinished_since = None
-        elif reader.progressed or self.unfinished_since is None:
-            self.unfinished_since = self._loop.time()
+        held = reader.count_held()
+        if held or self.unfinished:
+            self.note_unfinished(held, is_new=reader.progressed or not self.unfinished)

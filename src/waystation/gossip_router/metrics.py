@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
 
 if TYPE_CHECKING:
     from waystation.gossip_router.server import GossipServer
@@ -71,4 +72,5 @@ def _families(router: GossipServer) -> Iterator[Family]:
     yield gauge("members", "Members of groups.", members, "dialect")
     unsent = sum(client.unsent for client in clients)
     yield gauge("queued_bytes", "Bytes that wait for receivers.", unsent)
+    yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
     yield gauge("draining", "Whether the router is ending.", int(router.draining))

@@ -253,6 +253,7 @@ class GossipServer:
             roster.entries[member.uuid] = entry
             roster.answer = b""
             client.members[group, member.uuid] = None
+            client.reader.admit()
         self._apply(effects, client.reader.dialect)
 
     def unregister(self, client: Client, group: str, uuid: bytes) -> None:

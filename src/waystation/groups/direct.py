@@ -27,6 +27,7 @@ from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.hosts import own_host_towards
 from waystation.net.place import parse_place, place_of
 from waystation.net.server import Server, ServerLimits
+from waystation.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams
@@ -74,9 +75,9 @@ class PacketDecoder:
         self._size = self._need = 0  # bytes in the pieces, and before they are worth a look
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether the bytes so far end within a packet."""
-        return self._size > 0
+    def held(self) -> int:
+        """How many bytes there are of a packet that is not complete."""
+        return self._size
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that these bytes complete; none any more once a length was too large."""
@@ -123,14 +124,14 @@ class AcceptedConnection(Connection):
                 return
         decoder = self._decoder
         packets = decoder.feed(data)
-        if not decoder.is_unfinished:
-            self.unfinished_since = None
-        elif packets or self.unfinished_since is None:
-            self.unfinished_since = self._loop.time()
         if packets:
             self._direct.owner.take_packets(packets)
         if decoder.is_broken:
             self.fail(Reason.TOO_LARGE, f"a packet of more than {LIMIT} bytes")
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet; the greeting has the first-byte deadline."""
+        return self._decoder.held
 
     def on_closed(self, failure: Failure | None) -> None:
         """Count and log why it was not kept; that its machine is gone, the streams notice."""
@@ -172,7 +173,7 @@ class Destination:
         self.place = place
         self.connection: DialledConnection | None = None  # open, or being dialled
         self._direct = direct
-        self._dialling: asyncio.Task[None] | None = None
+        self._dialling = Tasks()
         self._dialled_at = self._retry_at = 0.0
         self._backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
 
@@ -190,8 +191,7 @@ class Destination:
 
     def close(self) -> None:
         """Write what is left, and end."""
-        if self._dialling is not None:
-            self._dialling.cancel()
+        self._dialling.cancel()
         if self.connection is not None:
             self.connection.close()
 
@@ -212,8 +212,7 @@ class Destination:
             return None
         self._dialled_at = loop.time()
         self.connection = DialledConnection(self, self._direct)
-        name = f"waystation dial {self.place}"
-        self._dialling = loop.create_task(self._connect(self.connection), name=name)
+        self._dialling.start(self._connect(self.connection), f"dial {self.place}")
         return self.connection
 
     async def _connect(self, connection: DialledConnection) -> None:
@@ -227,8 +226,6 @@ class Destination:
             direct.owner.place_failed(self.place, gone=True)
         else:
             direct.owner.membership.place_answered(self.place)
-        finally:
-            self._dialling = None
 
 
 class Direct(Carrier):
@@ -355,11 +352,13 @@ class Direct(Carrier):
                 hint="listen on each address that they are to use",
             )
         limits = self.settings.limits
-        of_connections = ConnectionLimits(first_byte=limits.greeting, linger=limits.linger)
+        of_connections = ConnectionLimits(
+            first_byte=limits.greeting, frame=limits.frame, linger=limits.linger
+        )
         server = Server(
             lambda: AcceptedConnection(self, server, of_connections),
             limits=ServerLimits(
-                connections=limits.connections, handshake=limits.greeting, frame=limits.frame
+                connections=limits.connections, handshake=limits.greeting, input=limits.input
             ),
             tls=self.settings.tls,
             log=_log,

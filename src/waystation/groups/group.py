@@ -140,6 +140,7 @@ class Group:
         self._journal_at = journal
         self._streams: Streams | None = None
         self._inbox: deque[Entry] = deque()
+        self._inbox_size = 0  # bytes in those
         self._arrived = asyncio.Event()  # something for `messages`, or its end
         self._has_room = asyncio.Event()  # for those who wait to send
         self._changes: list[Changes] = []
@@ -193,6 +194,7 @@ class Group:
             cache.move(places)
         self._streams = streams
         self._inbox.clear()
+        self._inbox_size = 0
         self._arrived, self._has_room = asyncio.Event(), asyncio.Event()
         streams.start()
         self.changed(MemberKind.JOIN, streams.own)
@@ -321,6 +323,7 @@ class Group:
         while True:
             while inbox:
                 entry = inbox.popleft()
+                self._inbox_size -= len(entry[1])
                 if len(inbox) == half:
                     streams.inbound.room_again()
                 if self._records.observers:
@@ -373,11 +376,12 @@ class Group:
         for number, payload in enumerate(payloads, first):
             if payload is not None:
                 add((member, payload, number, to_all))
+                self._inbox_size += len(payload)
         self._arrived.set()
 
     def has_room(self) -> bool:
         """Whether the inbox takes more."""
-        return len(self._inbox) < self.limits.inbox
+        return len(self._inbox) < self.limits.inbox and self._inbox_size < self.limits.input
 
     def room(self) -> None:
         """Let those who wait look again."""
@@ -395,6 +399,7 @@ class Group:
         for entry in self._inbox:
             self._records.add_received(entry, own, Reason.TRANSPORT_DOWN)
         self._inbox.clear()
+        self._inbox_size = 0
         for changes in self._changes:
             changes.end()
         self._changes.clear()

@@ -98,7 +98,8 @@ class Pipe(asyncio.Transport):
         self._window = WINDOW  # of the peer
         self._room = WINDOW + CHUNK  # bytes that the peer may send us before we give it credit
         self._taken = 0  # bytes read since the peer was told
-        self._unread: deque[bytes | None] = deque()  # came while nothing is read; None: the last
+        self._unread = bytearray()  # came while nothing is read; never more than `_room` was
+        self._unread_end = False  # and then the peer's end
         self._reading = True
         self._paused = False  # the protocol was asked to write no more
         self._high, self._low = 64 * 1024, 16 * 1024
@@ -137,8 +138,12 @@ class Pipe(asyncio.Transport):
     def resume_reading(self) -> None:
         """Hand in what came meanwhile."""
         self._reading = True
-        while self._unread and self._reading:
-            self._hand_in(self._unread.popleft())
+        if self._unread:
+            data, self._unread = bytes(self._unread), bytearray()
+            self._hand_in(data)
+        if self._unread_end and self._reading and not self._unread:
+            self._unread_end = False
+            self._hand_in(None)
 
     def can_write_eof(self) -> bool:
         """Say that one side can end before the other."""
@@ -221,8 +226,10 @@ class Pipe(asyncio.Transport):
     def _take(self, data: bytes | None) -> None:
         if self._reading and not self._unread:
             self._hand_in(data)
-        else:
-            self._unread.append(data)
+        elif data is None:
+            self._unread_end = True
+        elif not self._unread_end:
+            self._unread += data
 
     def _hand_in(self, data: bytes | None) -> None:
         if data is not None:

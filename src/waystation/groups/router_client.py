@@ -30,7 +30,10 @@ class ClientConnection(Connection):
     """A connection that was dialled; the other side owes no greeting. `ended` tells its end."""
 
     def __init__(self, place: str, settings: CarrierSettings) -> None:
-        super().__init__(ConnectionLimits(first_byte=None, linger=settings.limits.linger))
+        limits = settings.limits
+        super().__init__(
+            ConnectionLimits(first_byte=None, frame=limits.frame, linger=limits.linger)
+        )
         self.place = place
         self.ended: asyncio.Future[None] = self._loop.create_future()
         self._settings = settings
@@ -44,6 +47,10 @@ class ClientConnection(Connection):
         """Write what waits."""
         self.peer_spoke()
         self.flush()
+
+    def count_unfinished(self) -> int:
+        """Nothing, of a peer that says nothing."""
+        return 0
 
     def on_closed(self, failure: Failure | None) -> None:
         """Wake whoever waits for the end."""
@@ -110,6 +117,10 @@ class RouterConnection(ClientConnection):
             self.fail(Reason.REFUSED, "the router refused the registration")
         elif said.error is not None:
             self.fail(Reason.MALFORMED, str(said.error))
+
+    def count_unfinished(self) -> int:
+        """What is there of a frame."""
+        return self._protocol.pending
 
     def on_closed(self, failure: Failure | None) -> None:
         """Go on over another router, and connect again."""

@@ -21,6 +21,7 @@ from waystation.groups.router_client import RouterConnection
 from waystation.groups.settings import CarrierSettings
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import keep
+from waystation.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams
@@ -54,7 +55,7 @@ class Routers(Carrier):
         self._settings = settings
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers = Tasks()
         self._failures: dict[str, str] = {}  # of the routers that are not there, by place
         self._elsewhere: list[tuple[RouterConnection, Uuid]] = []  # who is not at the current one
         self._missing: dict[Uuid, float | None] = {}  # everybody: since when no router lists it
@@ -81,8 +82,7 @@ class Routers(Carrier):
         for place in self._places:
             backoff = Backoff(first=FIRST_WAIT, most=LONGEST_WAIT)
             keeping = keep(partial(self._connect, place), backoff=backoff)
-            name = f"waystation router {place}"
-            self._keepers.append(self._loop.create_task(keeping, name=name))
+            self._keepers.start(keeping, f"router {place}", endless=True)
 
     def to_one(self, uuid: Uuid, place: Physical | None, packet: bytes) -> None:
         """Take a packet to a member, over a router that knows it; there are no places."""
@@ -122,15 +122,13 @@ class Routers(Carrier):
 
     def close(self) -> None:
         """Leave them all; nobody waits for that."""
-        for keeper in self._keepers:
-            keeper.cancel()
+        self._keepers.cancel()
         for router in self.connections.values():
             router.leave()
 
     async def wait_closed(self) -> None:
         """Wait until the connections are gone."""
-        if self._keepers:
-            await asyncio.wait(self._keepers)
+        await self._keepers.stop()
         ends = [each.ended for each in self.connections.values() if each.transport is not None]
         if ends:
             await asyncio.wait(ends, timeout=self._settings.limits.linger + 1)

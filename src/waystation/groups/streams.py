@@ -155,7 +155,9 @@ class Streams:
             SharingEffect.STOP: self._stop,
             SharingEffect.COUNT_MISSED: self._count_missed,
         }
-        self.inbound = Inbound(limits.window, owner, self._soon, self._acknowledge_later)
+        self.inbound = Inbound(
+            limits.window, limits.window_bytes, owner, self._soon, self._acknowledge_later
+        )
         self.carrier = make_carrier(self)
         self.largest = self.carrier.limit - 8_192
 

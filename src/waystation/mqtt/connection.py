@@ -56,15 +56,18 @@ _PACKET_ROOM: Final = 1024 * 1024  # in a packet for what is not the message
 class MqttLimits(Struct, frozen=True, kw_only=True):
     """Sizes and deadlines of a client; times are in seconds.
 
-    `frame` is the largest message in bytes, in either direction. `unsent` bytes may wait before
-    senders have to. A link sends `window` messages before its peer has taken the first. A broker
-    has `dial` seconds to let us in, and so does a peer to answer. `linger` is the time to write
+    `frame` is the largest message in bytes, in either direction. A packet that the broker has begun
+    has to be complete after `finish` seconds, or later as long as 4 KiB of it arrive for each
+    second. `unsent` bytes may wait before senders have to. A link sends `window` messages before
+    its peer has taken the first. A broker has `dial` seconds to let us in, and so does a peer to
+    answer. `linger` is the time to write
     what is left when a link closes. After `keep_alive` seconds of silence the broker is asked for a
     sign of life, and after half as many more it is given up. A link to a peer that is not one of
     our nodes ends after `idle` seconds of silence.
     """
 
     frame: int = 16 * 1024 * 1024
+    finish: float = 30.0
     unsent: int = 256 * 1024
     window: int = 256
     dial: float = 5.0
@@ -82,6 +85,7 @@ class MqttLimits(Struct, frozen=True, kw_only=True):
         return ConnectionLimits(
             high_water=self.unsent,
             first_byte=None,
+            frame=self.finish,
             linger=self.linger,
             dead=2.0 * self.keep_alive,
         )
@@ -266,6 +270,10 @@ class BrokerConnection(Connection):
         self._relax()
         if self._reader.error is not None:
             self.fail(Reason.MALFORMED, str(self._reader.error))
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet."""
+        return self._reader.held
 
     def on_crowded(self) -> None:
         """Let senders wait."""

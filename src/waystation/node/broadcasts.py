@@ -111,8 +111,11 @@ class Subscription(InboxReceiver):
 
     def read_by(self, callback: Callback) -> None:
         """Call a function with each message from now on."""
-        name = f"waystation subscription {self.pattern}"
-        self._reader = asyncio.get_running_loop().create_task(self._read(callback), name=name)
+        self._reader = self._kernel.tasks.start(
+            self._read(callback),
+            f"subscription {self.pattern}",
+            if_failed=lambda: self.stop(Reason.FAILED),
+        )
 
     async def _read(self, callback: Callback) -> None:
         async for message in self:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from waystation.core.outcome import Verdict
@@ -21,6 +22,8 @@ class Pending(asyncio.Future[Verdict | None]):
     Cancelling it withdraws the message.
     """
 
+    _alarm: asyncio.TimerHandle
+
     def reject(self) -> None:
         """Tell that whoever the message waits for will not take it."""
         self.give_up()
@@ -30,10 +33,16 @@ class Pending(asyncio.Future[Verdict | None]):
         if not self.done():
             self.set_result(None)
 
-    def expire_after(self, seconds: float) -> None:
-        """Give up by itself when this time is over."""
-        alarm = self.get_loop().call_later(seconds, self.give_up)
-        self.add_done_callback(lambda _: alarm.cancel())
+    def expire_after(self, seconds: float, more: Callable[[], float] = lambda: 0.0) -> None:
+        """Give up by itself when this time is over, and `more` grants no more seconds."""
+        self._alarm = self.get_loop().call_later(seconds, self._expire, more)
+        self.add_done_callback(lambda _: self._alarm.cancel())
+
+    def _expire(self, more: Callable[[], float]) -> None:
+        if (left := more()) > 0:
+            self._alarm = self.get_loop().call_later(left, self._expire, more)
+        else:
+            self.give_up()
 
 
 class WaitingLine(Generic[T]):

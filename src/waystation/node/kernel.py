@@ -30,6 +30,7 @@ from waystation.core.record import ChangeRecord, ClockRecord, MessageRecord, Rec
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
+from waystation.net.tasks import Tasks
 from waystation.node.broadcasts import Broadcasts
 from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
@@ -99,6 +100,7 @@ class Kernel:
         self.latest = 0  # the instant that `tick` told last
         self.observers: list[Observer] = []
         self.carriers: dict[int, Carrier] = {}
+        self.tasks = Tasks()  # of the workers and subscriptions, and the one that closes the node
         self.workers: dict[Worker, None] = {}  # those that run, in the order of their start
         self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_follow` only
         # By the names of this node's receivers: their local addresses, and the entries to them.
@@ -137,7 +139,7 @@ class Kernel:
             await asyncio.sleep(0.001)
         workers = list(self.workers)
         for worker in workers:
-            worker.stop()
+            worker.stop(Reason.TRANSPORT_DOWN)
         await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
         return workers
 

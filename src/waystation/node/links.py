@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
@@ -24,16 +24,18 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import keep
+from waystation.net.tasks import Tasks
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
+from waystation.wire import acknowledged
 from waystation.wire import clock as wire_clock
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-CAPABILITIES: Final[tuple[str, ...]] = (wire_clock.CAPABILITY,)
+CAPABILITIES: Final[tuple[str, ...]] = (acknowledged.CAPABILITY, wire_clock.CAPABILITY)
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
@@ -47,7 +49,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     peer promised the same and is not heard for three of them. A message from a peer waits at most
     `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
     for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
-    seconds for it to appear. A leaf announces at most `participants`.
+    seconds for it to appear. A message of a sender here whose policy names no time waits at most
+    `reconnect` seconds for a session without a link. A leaf announces at most `participants`.
     """
 
     sessions: int = 20_000
@@ -55,6 +58,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     heartbeat: float = 15.0
     stall: float = 30.0
     appear: float = 0.0
+    reconnect: float = 30.0
     participants: int = 100_000
 
 
@@ -92,7 +96,7 @@ class Links:
         self.transports: dict[int, Transport] = {}  # by address type
         self.listening: list[Listening] = []
         self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks()
         self._unstarted: list[Broadcaster] = []
         self._known_types: dict[object, PeerTypes] = {}
         self.closing = False
@@ -116,7 +120,7 @@ class Links:
         except RuntimeError:
             return
         while self._unstarted:
-            self._start(self._unstarted.pop(0).start(), "waystation broadcaster")
+            self._tasks.start(self._unstarted.pop(0).start(), "broadcaster")
 
     def parse(self, text: str) -> Address:
         """The address that a text means: `tcp://host:port`, as well as `tcp#host:port`."""
@@ -189,7 +193,9 @@ class Links:
         self.by_place.setdefault(session.place, session)
         found = [address.data.decode() for address in addresses]
         connecting = self._keep(session, found) if reconnects else self._dial_once(session, found)
-        session.keeper = self._start(connecting, f"waystation session {session.name}")
+        session.keeper = self._tasks.start(
+            connecting, f"session {session.name}", if_failed=session.give_up
+        )
         if wait is not None:
             await self._wait_until_open(session, wait)
         return session
@@ -205,10 +211,8 @@ class Links:
             return None
         session = self._session(place, outgoing=True)
         self.by_place[place] = session
-        self._start(
-            self._dial_once(session, [place.data.decode(errors="replace")]),
-            f"waystation dial {place}",
-        )
+        dialling = self._dial_once(session, [place.data.decode(errors="replace")])
+        self._tasks.start(dialling, f"dial {place}", if_failed=session.give_up)
         return session
 
     # What sessions tell
@@ -233,6 +237,7 @@ class Links:
 
     def link_closed(self, session: Session) -> None:
         """Tell that an open session lost its link."""
+        session.down_since = asyncio.get_running_loop().time()
         self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
         self.kernel.hierarchy.link_lost(session)
 
@@ -297,10 +302,7 @@ class Links:
         sessions = dict.fromkeys([*self.sessions.values(), *self.by_place.values()])
         await asyncio.gather(*(session.close() for session in sessions))
         await asyncio.gather(*(each.close() for each in self.kernel.broadcasts.broadcasters))
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     # Inside
 
@@ -310,7 +312,7 @@ class Links:
             self.kernel.name,
             dict(self.kernel.router.types.numbers),
             self.limits.heartbeat,
-            "" if token is None else secrets.token_hex(16),
+            secrets.token_hex(16),
             token is not None,
             __version__,
             CAPABILITIES,
@@ -405,13 +407,6 @@ class Links:
             await session.until(
                 lambda: session.peer is not None or session.ended, self.NAME_TIMEOUT
             )
-
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task that ends with the node at the latest."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return task
 
     def _is_full(self) -> bool:
         return self.closing or len(self.sessions) >= self.limits.sessions

@@ -11,6 +11,7 @@ from typing import Final
 from waystation.core.outcome import Reason
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
 from waystation.node.node import Node
 from waystation.node.status import Question, Status
 
@@ -54,6 +55,7 @@ class NodeMetrics:
         yield gauge("routes", "Entries of the routing table.", totals.routes_total)
         yield gauge("subscriptions", "Subscriptions to broadcasts.", totals.subscriptions_total)
         yield gauge("uptime_seconds", "Seconds for which the node was counted.", totals.uptime)
+        yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
         offset = "Seconds that the wall clock is ahead of the clock of the node."
         yield gauge("clock_offset_seconds", offset, totals.clock_offset_us / 1e6)
         off = "Whether the wall clock is too far off to be followed."

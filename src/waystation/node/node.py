@@ -180,7 +180,7 @@ class Node:
                 f"there is no worker {quote(name)}", rule="WK-1", hint="start it first"
             )
         self._kernel.remove_worker(worker)
-        worker.stop()
+        worker.stop(Reason.FAILED)
         try:
             if worker.task is not asyncio.current_task():
                 await asyncio.wait([worker.task])
@@ -371,7 +371,12 @@ class Node:
         ttl: float | None = None,
         policy: Policy = WAIT,
     ) -> Verdict:
-        """Send a message that expects no reply; returns its outcome at this node (OB-3)."""
+        """Send a message that expects no reply; returns its outcome at this node (OB-3).
+
+        By default it waits for a worker or a link that has no room as long as it takes. For a
+        session that has lost its link it waits 30 seconds (`Limits.reconnect`), and the message is
+        then dropped, TRANSPORT_DOWN.
+        """
         onward = route if route.__class__ is Route else self._routes.get(route)  # type: ignore[arg-type]
         if onward is None:
             onward = self._parsed(route)
@@ -502,8 +507,7 @@ class Node:
             closing = self._close(check_seconds(drain))
             self._kernel.stage = Stage.DRAINING
             self._links.stop_listening()
-            loop = asyncio.get_running_loop()
-            self._closing = loop.create_task(closing, name=f"waystation close {self.name}")
+            self._closing = self._kernel.tasks.start(closing, f"close {self.name}")
         current = asyncio.current_task()
         if not any(worker.task is current for worker in self._kernel.workers):
             await asyncio.shield(self._closing)

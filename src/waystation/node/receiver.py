@@ -118,6 +118,10 @@ class Outbound:
         """What becomes of it for the first of the receivers."""
         return self.verdicts[0]
 
+    def patience(self) -> float:
+        """How many seconds a message that has no deadline goes on waiting for the session."""
+        return self._session.patience()
+
     @property
     def refusal(self) -> Reason:
         """Why the session takes no message at the moment."""

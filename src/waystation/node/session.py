@@ -20,6 +20,7 @@ from msgspec import Struct, field, structs
 
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.budget import Account
 from waystation.core.clock import PeerClock, shifted
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.heartbeat import Heartbeat
@@ -94,6 +95,7 @@ class Session(Struct, eq=False):
     ending: Ending = (None, "")  # of the last link, or attempt
     change: asyncio.Future[None] = field(default_factory=_new_future)
     participants: dict[str, None] = {}  # that its peer announced, or asked as from outside
+    down_since: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     checked_at: int = 0  # when it was last checked which of them are still there
     subscriptions: int = 0  # of its participants
     complaints: set[str] = set()  # about what its peer sent
@@ -118,6 +120,7 @@ class Session(Struct, eq=False):
     _beat_timer: asyncio.TimerHandle | None = None
     _admission_timer: asyncio.TimerHandle | None = None
     _failure: tuple[Reason, str] | None = None  # why this side ends the link
+    account: Account | None = None  # counts what its link holds of messages in part
 
     def __post_init__(self) -> None:
         self.move_to(self.place)
@@ -252,6 +255,13 @@ class Session(Struct, eq=False):
         """How many messages wait for the link."""
         return len(self._waiting.line)
 
+    def patience(self) -> float:
+        """How many seconds a message that has no deadline goes on waiting for the link."""
+        limit = self._links.limits.reconnect
+        if self.is_open:
+            return max(limit, 1.0)  # and then it is asked again
+        return self.down_since + limit - asyncio.get_running_loop().time()
+
     def send_control(self, payload: bytes) -> None:
         """Send something to the peer's session, in order with the messages."""
         if self._link is not None and self.state is _OPEN:
@@ -291,6 +301,11 @@ class Session(Struct, eq=False):
         return (Verdict(Outcome.FORWARDED, None, first.name, self.place),)
 
     # The owner of a link
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the peer of this link has proven all that it has to."""
+        return self._greeting.admitted
 
     def opened(self, link: Link) -> None:
         """Greet the peer, if there is room for one more session."""

@@ -18,7 +18,8 @@ from waystation.node.absent import AbsentReceiver, Key, PersistentPending
 from waystation.node.hierarchy import QUESTION_TIME
 from waystation.node.inbox import Pending
 from waystation.node.policy import WAIT, Fail, Policy, Queue, Wait, check_seconds
-from waystation.node.receiver import NoRoom, Receiver, verdicts_of
+from waystation.node.receiver import NoRoom, Outbound, Receiver, verdicts_of
+from waystation.node.session import Session
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -92,6 +93,8 @@ class Waiting:
                 seconds = QUESTION_TIME if seconds is None else min(seconds, QUESTION_TIME)
         if seconds is not None:
             pending.expire_after(check_seconds(seconds))
+        elif isinstance(receiver, Outbound | Session) and not policy.persist:
+            pending.expire_after(kernel.limits.reconnect, receiver.patience)
         receiver.wait_for_room(arrival, pending)
         return pending
 

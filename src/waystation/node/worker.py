@@ -15,6 +15,7 @@ from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
+from waystation.net.tasks import COUNTS
 from waystation.node.inbox import Inbox
 from waystation.node.policy import WAIT, Policy
 from waystation.node.receiver import InboxReceiver
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 BATCH: Final = 64
 """Maximum number of messages that a worker handles before other tasks get their turn."""
+
+ENDS: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
+"""How a handler can end, other than by returning."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -105,22 +109,24 @@ class Worker:
             getattr(handler, "__call__", None)  # noqa: B004 - of an object that can be called
         )
         self._passing = passing
-        loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
+        self._cut_off = Reason.FAILED
+        self.task = kernel.tasks.start(self._run(), f"worker {addresses[0].name}")
         kernel.workers[self] = None
-        self.task.add_done_callback(lambda _: kernel.workers.pop(self, None))
+        self.task.add_done_callback(self._ended)
 
     @property
     def at_work(self) -> bool:
         """Whether it handles a message or has one to handle."""
         return self._state is not _State.IDLE or len(self.inbox) > 0
 
-    def stop(self) -> None:
+    def stop(self, cut_off: Reason) -> None:
         """Handle no more messages.
 
-        A handler that is at work is cancelled, unless it stops its own worker: then it may finish.
+        A handler that is at work is cancelled, and its message ends for the reason `cut_off`,
+        unless it stops its own worker: then it may finish.
         """
         self._state = _STOPPED
+        self._cut_off = cut_off
         if self.task is not asyncio.current_task():
             self.task.cancel()
 
@@ -150,18 +156,31 @@ class Worker:
                     else:  # WK-4
                         await node.route(message.forwarded(), policy)
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - costs one message
+                except ENDS as error:  # it costs one message
                     self._fail(arrival, error)
                 if not items or self._state is _STOPPED:
                     break
             await asyncio.sleep(0)
 
     def _fail(self, arrival: Arrival, error: BaseException) -> None:
-        self._drop(arrival, Reason.FAILED)
         if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
+            self._drop(arrival, self._cut_off)
             raise error  # else it was a task that the handler waited for
+        self._drop(arrival, Reason.FAILED)
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error  # the program ends
         name, id = arrival.message.onward_route.addresses[0].name, arrival.message.id
         _log.error("worker %s failed on message %s", name, id, exc_info=error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Leave the node; if nobody stopped it, end its messages and free its names (FL-4)."""
+        self._kernel.workers.pop(self, None)
+        if self._state is not _STOPPED:
+            self._state = _STOPPED
+            COUNTS.failed += task.cancelled()  # else it was counted
+            _log.error("worker %s ended, and nobody had stopped it", self.addresses[0].name)
+            self._kernel.remove_worker(self)
+            self.drop_all(Reason.NO_ROUTE)
 
     def drop_all(self, reason: Reason) -> None:
         """End what a stopped worker did not get to."""

@@ -60,13 +60,13 @@ def coded_comparison(
     """The rows of `audit` with dictionary-encoded strings, except the ids."""
     expected, messages = _without_superseded(expected, messages, entered_later)
     pairing = _Pairing(expected, messages)
-    answers = np.append(pairing.theirs, _NONE)[pairing.mine]
+    matches = np.append(pairing.theirs, _NONE)[pairing.mine]
     surplus = pairing.theirs[pairing.unclaimed]
-    told = np.append(answers, surplus)
+    told = np.append(matches, surplus)
     ids = column(expected, "message_id"), taken(messages, "message_id", surplus)
     names, for_whom, to_whom = pairing.recipients
     reasons, ruled, given = pairing.reasons
-    why = np.where(answers < 0, ruled, np.append(given, _NONE)[answers])
+    why = np.where(matches < 0, ruled, np.append(given, _NONE)[matches])
     columns = [
         pa.concat_arrays(ids) if len(surplus) else ids[0],
         coded_name(node, len(told)),
@@ -203,18 +203,18 @@ class _Pairing:
         did = np.append(self.mine_do, self._theirs_did)
         keys = (entry * 4 + did) * width + text + 1
         mine, theirs = keys[:count], keys[count:]
-        self._answer_only_ones(mine, theirs)
-        self._answer_copies(mine, theirs)
+        self._pair_only_ones(mine, theirs)
+        self._pair_copies(mine, theirs)
         rows = np.flatnonzero((self.mine_do == _DELIVERED) & (self.mine < 0))
         others = np.flatnonzero((self._theirs_did == _DELIVERED) & self.unclaimed)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
         rows, others = self._left(_DROPPED)
-        self._answer_by_name(rows, others, mine[rows], theirs[others], _OK)
+        self._pair_by_name(rows, others, mine[rows], theirs[others], _OK)
         rows, others = self._left(_DROPPED)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
-        self._answer_waiting()
+        self._pair_waiting()
 
-    def _answer_waiting(self) -> None:
+    def _pair_waiting(self) -> None:
         """Pair a message that was only queued with everything that was expected of it."""
         queued = np.flatnonzero(self._theirs_did == _QUEUED)
         if len(queued):
@@ -223,22 +223,22 @@ class _Pairing:
             self.mine = np.where(self.mine < 0, waiting[self._entry_of_expected], self.mine)
             self.unclaimed[queued] = False
 
-    def _answer_only_ones(self, mine: Longs, theirs: Longs) -> None:
+    def _pair_only_ones(self, mine: Longs, theirs: Longs) -> None:
         """Pair what is alone in its entry on both sides: nearly all rows, and nothing to sort."""
         expected, told = self._entry_of_expected, self._theirs_of
         alone = np.bincount(expected, minlength=self._entries) == 1
         alone &= np.bincount(told, minlength=self._entries) == 1
-        answer = np.zeros(self._entries, np.int64)
-        answer[told] = np.arange(len(told))
+        match = np.zeros(self._entries, np.int64)
+        match[told] = np.arange(len(told))
         rows = np.flatnonzero(alone[expected])
-        others = answer[expected[rows]]
+        others = match[expected[rows]]
         alike = mine[rows] == theirs[others]
         rows, others = rows[alike], others[alike]
         self.mine[rows] = others
         self.unclaimed[others] = False
         self.verdict[rows] = _OK
 
-    def _answer_copies(self, mine: Longs, theirs: Longs) -> None:
+    def _pair_copies(self, mine: Longs, theirs: Longs) -> None:
         """One copy matches all receivers behind its address (MC-9)."""
         rows = np.flatnonzero((self.mine_do == _FORWARDED) & (self.mine < 0))
         sent = np.flatnonzero((self._theirs_did == _FORWARDED) & self.unclaimed)
@@ -263,7 +263,7 @@ class _Pairing:
         """Pair the remaining rows of an entry: first by recipient, then in order."""
         rows, others = self._left()
         mine, theirs = self._entry_of_expected[rows], self._theirs_of[others]
-        self._answer_by_name(rows, others, mine, theirs, _DIFFERENT)
+        self._pair_by_name(rows, others, mine, theirs, _DIFFERENT)
         rows, others = self._left()
         mine, theirs = self._entry_of_expected[rows], self._theirs_of[others]
         self._answer(rows, others, mine, theirs, _DIFFERENT)
@@ -281,7 +281,7 @@ class _Pairing:
         order = pc.array_sort_indices(names, null_placement="at_start")
         return rows[np.asarray(order).astype(np.int64)], others
 
-    def _answer_by_name(
+    def _pair_by_name(
         self, rows: Longs, others: Longs, mine: Longs, theirs: Longs, verdict: int
     ) -> None:
         """Pair rows of the same key that name the same recipient."""
@@ -309,9 +309,9 @@ class _Pairing:
         ordered = others_numbered[order]
         place = np.minimum(np.searchsorted(ordered, numbered), len(ordered) - 1)
         hit = ordered[place] == numbered
-        answers = others[order[place[hit]]]
-        self.mine[rows[hit]] = answers
-        self.unclaimed[answers] = False
+        matches = others[order[place[hit]]]
+        self.mine[rows[hit]] = matches
+        self.unclaimed[matches] = False
         self.verdict[rows[hit]] = verdict
 
     def _common(self, mine: str, theirs: str) -> tuple[pa.Array, Longs, Longs]:

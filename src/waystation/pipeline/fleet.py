@@ -257,7 +257,7 @@ def _key(holder: Array, at: Array, origin: int) -> Array:
     return key
 
 
-class Answer(NamedTuple):
+class Found(NamedTuple):
     """The result of a lookup: whether there is an entry, where it points, and if none, why."""
 
     found: Array
@@ -378,11 +378,11 @@ class Cell:
             ]
         )
 
-    def at_leaf(self, leaf: Array, who: Array, at: Array, window: Array) -> Answer:
+    def at_leaf(self, leaf: Array, who: Array, at: Array, window: Array) -> Found:
         """Whether a participant has an entry at a leaf."""
         known = self.at_leaves
         last = known.last(leaf * self.participants + who, at)
-        return self._answer(known, last, leaf, at, window)
+        return self._look_up(known, last, leaf, at, window)
 
     # The hub
 
@@ -424,7 +424,7 @@ class Cell:
         hub = np.zeros(len(who), np.int64)
         window = self.uptimes.window(hub, at)
         known = Known.of(puts, self.fleet.start, self.participants)
-        there = self._answer(known, known.last(who, at), hub, at, window).found & (window >= 0)
+        there = self._look_up(known, known.last(who, at), hub, at, window).found & (window >= 0)
         before = known.changes
         last = known.last(who, at)
         gone = Changes.of(
@@ -439,16 +439,16 @@ class Cell:
         )
         return gone.where(there)
 
-    def at_the_hub(self, who: Array, at: Array, window: Array) -> Answer:
+    def at_the_hub(self, who: Array, at: Array, window: Array) -> Found:
         """The entry that the hub has for a participant."""
         known = self.at_hub
-        return self._answer(known, known.last(who, at), np.zeros(len(who), np.int64), at, window)
+        return self._look_up(known, known.last(who, at), np.zeros(len(who), np.int64), at, window)
 
-    def _answer(self, known: Known, last: Array, node: Array, at: Array, window: Array) -> Answer:
+    def _look_up(self, known: Known, last: Array, node: Array, at: Array, window: Array) -> Found:
         changes, ups = known.changes, self.uptimes
         if not len(changes.at):
             nobody = np.full(len(last), Loss.NO_ROUTE_NEVER)
-            return Answer(np.zeros(len(last), bool), nobody, nobody)
+            return Found(np.zeros(len(last), bool), nobody, nobody)
         ever = last >= 0
         put = ever & ~changes.removes[last]
         same = changes.at[last] >= ups.begin[node, window]
@@ -476,7 +476,7 @@ class Cell:
             ],
             Loss.NO_ROUTE_EXPIRED,
         )
-        return Answer(found, changes.leaf[last], loss)
+        return Found(found, changes.leaf[last], loss)
 
     # Subscriptions
 

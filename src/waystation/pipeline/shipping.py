@@ -137,11 +137,11 @@ def check_shared(spark: SparkSession, *, read: Iterable[str] = (), write: Iterab
     for mark in marks:
         mark.touch()
     try:
-        answers = look_around(spark, looked_for)
+        results = look_around(spark, looked_for)
     finally:
         for mark in marks:
             mark.unlink(missing_ok=True)
-    for found in answers:
+    for found in results:
         for path in found.unseen:
             directory = str(Path(path).parent) if Path(path) in marks else path
             raise LocalError(
@@ -156,10 +156,10 @@ def look_around(spark: SparkSession, paths: Iterable[str] = ()) -> list[Surround
     look = f.udf(_looking(tuple(NEEDED), tuple(paths)), "string", useArrow=False)
     tasks = spark.range(0, _PROBES, 1, _PROBES)
     try:
-        answers = {row[0] for row in tasks.select(look("id")).collect()}
+        results = {row[0] for row in tasks.select(look("id")).collect()}
     except PySparkException as error:
         raise explained(error) or error from None
-    return [msgspec.json.decode(told, type=Surroundings) for told in sorted(answers)]
+    return [msgspec.json.decode(told, type=Surroundings) for told in sorted(results)]
 
 
 def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int], str]:

@@ -226,7 +226,7 @@ class _Window:
     def __init__(self, messages: list[tuple[int, Message]]) -> None:
         self.messages = messages  # with the numbers of their rows
         self.opening = 0  # of the session, when they were sent
-        self.answer: asyncio.Task[str] | None = None
+        self.confirmation: asyncio.Task[str] | None = None
         self.size = sum(len(message.payload) + _OVERHEAD for _, message in messages)
 
 
@@ -279,7 +279,7 @@ class _Outlet:
             raise UnreachableError(self._sending.via[0], self._session.failure)
 
     def _keep(self, window: _Window) -> None:
-        window.answer = None
+        window.confirmation = None
         self._kept.append(window)
         self._kept_size += window.size
         while self._kept_size > self._sending.keep:
@@ -287,8 +287,8 @@ class _Outlet:
 
     async def _send_again(self) -> None:
         for window in self._sent_off:
-            if window.answer is not None:
-                window.answer.cancel()
+            if window.confirmation is not None:
+                window.confirmation.cancel()
         self._sent_off.extendleft(reversed(self._kept))
         self._kept.clear()
         self._kept_size = 0
@@ -311,7 +311,7 @@ class _Outlet:
             self.sent.expired += len(expired)
             window.messages = [one for one in window.messages if one[0] not in expired]
         echo = self._echoes.call(self._session, self._sending.timeout)
-        window.answer = asyncio.get_running_loop().create_task(echo)
+        window.confirmation = asyncio.get_running_loop().create_task(echo)
 
     async def _open(self) -> None:
         """Wait until the session is open; the node reconnects by itself."""
@@ -321,18 +321,18 @@ class _Outlet:
                 while not session.is_open:
                     await asyncio.shield(session.change)
         except TimeoutError:
-            raise UnreachableError(self._sending.via[0], session.failure or "no answer") from None
+            raise UnreachableError(self._sending.via[0], session.failure or "no reply") from None
 
     async def _is_confirmed(self, window: _Window) -> bool:
         """Wait until the message after a window comes back; False if the session broke before."""
-        session, answer = self._session, window.answer
-        assert answer is not None  # it was sent
-        while not answer.done() and self._goes_on(window):
-            await asyncio.wait((answer, session.change), return_when=asyncio.FIRST_COMPLETED)
+        session, confirmation = self._session, window.confirmation
+        assert confirmation is not None  # it was sent
+        while not confirmation.done() and self._goes_on(window):
+            await asyncio.wait((confirmation, session.change), return_when=asyncio.FIRST_COMPLETED)
         if not self._goes_on(window):
-            answer.cancel()
+            confirmation.cancel()
             return False
-        if problem := answer.result():
+        if problem := confirmation.result():
             raise NotConfirmedError(self._sending.via[0], self._sending.timeout, problem)
         return True
 

@@ -25,11 +25,11 @@ from waystation.pipeline.fleet import (
     NOBODY,
     SECOND,
     STRANGERS,
-    Answer,
     Array,
     Cell,
     Dice,
     Fleet,
+    Found,
     Loss,
     Uptimes,
     uptimes,
@@ -152,11 +152,10 @@ class Verdicts(NamedTuple):
         return cls(np.full(count, Outcome.FORWARDED), np.full(count, Loss.NONE), np.full(count, to))
 
     @classmethod
-    def of(cls, answer: Answer, outcome: Outcome, next: Any) -> Verdicts:
+    def of(cls, found: Found, outcome: Outcome, next: Any) -> Verdicts:
         """The verdicts for the results of a lookup."""
-        found = answer.found
-        outcomes = np.where(found, outcome, Outcome.DROPPED)
-        return cls(outcomes, answer.loss, np.where(found, next, NOBODY))
+        outcomes = np.where(found.found, outcome, Outcome.DROPPED)
+        return cls(outcomes, found.loss, np.where(found.found, next, NOBODY))
 
 
 NextIsUp: TypeAlias = Callable[[Array, Array], Array]
@@ -263,8 +262,8 @@ class Traffic:
         origin = self.fleet.preceding(cell.number) if foreign else cell.number
         hubs = np.zeros(len(arrives), np.int64)
         window = cell.uptimes.window(hubs, arrives)
-        answer = cell.at_the_hub(messages.target, arrives, window)
-        verdicts = Verdicts.of(answer, Outcome.FORWARDED, answer.leaf)
+        found = cell.at_the_hub(messages.target, arrives, window)
+        verdicts = Verdicts.of(found, Outcome.FORWARDED, found.leaf)
         hop = self._hop(origin, stage, messages, arrives, verdicts, cell.uptimes.window)
         self._note(messages, hop, stage, hubs, window, foreign=foreign)
         messages, arrives, leaf = (
@@ -273,8 +272,8 @@ class Traffic:
             hop.next[hop.travels],
         )
         window = cell.uptimes.window(leaf, arrives)
-        answer = cell.at_leaf(leaf, messages.target, arrives, window)
-        verdicts = Verdicts.of(answer, Outcome.DELIVERED, NOBODY)
+        found = cell.at_leaf(leaf, messages.target, arrives, window)
+        verdicts = Verdicts.of(found, Outcome.DELIVERED, NOBODY)
         hop = self._hop(origin, stage + 1, messages, arrives, verdicts, None)
         delivered = np.where(hop.outcome == Outcome.DELIVERED, messages.target, NOBODY)
         last = (messages, hop, stage + 1, leaf, window)
@@ -312,8 +311,8 @@ class Traffic:
         pub, who = cell.receivers(leaf, arrives, copies.broadcast, copies.region, copies.zone)
         self._note_unwanted(copies, leaf, window, arrives, pub, 1)
         leaf, window, arrives, last = leaf[pub], window[pub], arrives[pub], copies.where(pub)
-        answer = cell.at_leaf(leaf, who, arrives, window)
-        verdicts = Verdicts.of(answer, Outcome.DELIVERED, NOBODY)
+        found = cell.at_leaf(leaf, who, arrives, window)
+        verdicts = Verdicts.of(found, Outcome.DELIVERED, NOBODY)
         which = last.number * 1_000_003 + who
         hop = self._hop(cell.number, 1, last, arrives, verdicts, None, which, published=True)
         keep = _first_of_a_drop(pub, hop.loss)

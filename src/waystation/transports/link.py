@@ -40,6 +40,7 @@ class StreamLink(Connection):
 
     def __init__(self, owner: LinkOwner, frame_limit: int, limits: ConnectionLimits) -> None:
         super().__init__(limits)
+        self.account = owner.account
         self._owner = owner
         self._frame_limit = frame_limit
 

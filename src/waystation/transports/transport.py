@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from waystation.core.address import Address
+from waystation.core.budget import Account
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 
@@ -26,6 +27,17 @@ class LinkOwner(Protocol):
     @property
     def address(self) -> Address:
         """The local address that stands for the link in routes."""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the peer has proven all that it has to; until then a link holds little of it.
+
+        It is asked after messages were handed in, and holds for one link, from `opened` on.
+        """
+
+    @property
+    def account(self) -> Account | None:
+        """Counts the bytes that a link holds of messages in part; None if nobody counts them."""
 
     def opened(self, link: Link) -> None:
         """The link can be used. Comes once, before everything else."""

@@ -469,6 +469,10 @@ class _StreamDecoder(ABC, Generic[V]):
         """Minimum number of bytes to feed for progress; feeding exactly these reads none ahead."""
         return self._need - len(self._buffer)
 
+    def change_limits(self, limits: FormatLimits) -> None:
+        """Use other limits for what is fed from now on."""
+        self._cursor.limits = limits
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[V | Message]:
         """Take the next bytes of the stream, and return the values that they complete."""
         if self.error is not None:

@@ -821,10 +821,14 @@ class FrameDecoder:
     raises it. Its offset counts from the first byte of the connection. At most one
     incomplete frame is held, and it is parsed only when it is complete.
 
+    A frame is refused by the length that it announces, before its bytes are there. With a `limit`
+    that is low until the peer is admitted, `raise_limit` reads on where it was refused.
+
     `via` is the connection's own address, which is put in front of every return route (WK-10).
     """
 
-    __slots__ = ("_greeted", "_held", "_needed", "_passed", "_ways_back", "error", "limit")
+    __slots__ = ("_greeted", "_held", "_needed", "_passed", "_refused", "_ways_back", "error",
+                 "limit")  # fmt: skip
 
     def __init__(self, *, limit: int = FRAME_LIMIT, via: Address | None = None) -> None:
         self.limit = limit
@@ -833,6 +837,7 @@ class FrameDecoder:
         self._held = bytearray()
         self._needed = 0  # nothing can be done with fewer bytes held
         self._passed = 0  # bytes before those that are held
+        self._refused = b""  # what was read from a frame on that was too large
         self._greeted = False
 
     @property
@@ -844,6 +849,27 @@ class FrameDecoder:
     def unfinished(self) -> bool:
         """Whether a frame is incomplete."""
         return bool(self._held)
+
+    @property
+    def held(self) -> int:
+        """How many bytes there are of a frame that has begun and not ended."""
+        return len(self._held)
+
+    def raise_limit(self, limit: int) -> list[Message]:
+        """Take frames of up to this many bytes; returns the messages in what was refused before.
+
+        >>> decoder = FrameDecoder(limit=4)
+        >>> decoder.feed(PREFACE + HEARTBEAT_FRAME), decoder.error.too_large
+        ([], True)
+        >>> decoder.raise_limit(5), decoder.error
+        ([Message(...)], None)
+        """
+        self.limit = limit
+        refused, self._refused = self._refused, b""
+        if self.error is None or not refused:
+            return []
+        self._passed, self.error = self.error.offset, None
+        return self.feed(refused)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
         """The messages that these bytes complete; those for the session have no routes."""
@@ -872,6 +898,7 @@ class FrameDecoder:
         while at + 4 <= whole:
             (size,) = _unpack_length(data, at)
             if size > self.limit:
+                self._refused = data[at:]
                 raise DecodeError(
                     f"a frame of {size} bytes is longer than {self.limit}",
                     format=_FORMAT,

@@ -7,7 +7,7 @@ written, and how a connection ends, is the business of net/connection.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -68,7 +68,7 @@ class ClientConnection(Connection):
 
     __slots__ = (
         "_aliases", "_broker", "_check", "_dispatcher", "_early", "_heard", "_keep_alive",
-        "_largest", "_reader", "admission", "receive_maximum", "session",
+        "_large", "_largest", "_reader", "admission", "receive_maximum", "session",
     )  # fmt: skip
 
     session: Session  # once it is admitted
@@ -83,9 +83,10 @@ class ClientConnection(Connection):
         self._aliases: dict[int, str] = {}
         self._broker = broker
         self._dispatcher = broker.dispatcher
-        self._reader = PacketReader(broker.settings.packet, check_text=True)
+        self._reader = PacketReader(broker.settings.of_strangers(), check_text=True)
         self._check: asyncio.Future[bool] | None = None  # of its password
         self._early: Iterable[Packet] = ()  # sent behind CONNECT, without waiting for the answer
+        self._large: Sequence[Packet] = ()  # behind those, too large for who is not admitted
 
     # What the connection tells
 
@@ -112,6 +113,10 @@ class ClientConnection(Connection):
         finally:
             broker.is_reading = False
             broker.flush()
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet."""
+        return self._reader.held
 
     def on_clear(self) -> None:
         """Send what has waited, and read again."""
@@ -155,6 +160,7 @@ class ClientConnection(Connection):
         self.admission = _ADMITTED
         self.receive_maximum = packet.receive_max
         self._largest = packet.max_packet_size
+        self._large = self._reader.raise_limit(self._broker.settings.packet)
         self._keep_alive = packet.keep_alive * 1.5
         self.peer_spoke()
         if self._keep_alive:
@@ -230,6 +236,10 @@ class ClientConnection(Connection):
             if self.admission is not _ADMITTED:
                 self._early = list(rest)
                 break
+        if self._large:
+            large, self._large = self._large, ()
+            self._serve(large)
+            return
         error = self._reader.error
         if error is not None and self.is_open and self.admission is not Admission.AUTHENTICATING:
             code = _Code.PACKET_TOO_LARGE if error.too_large else _Code.MALFORMED_PACKET

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from waystation.mqtt.broker.server import Broker
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
 
 
 class BrokerMetrics:
@@ -40,4 +41,5 @@ def _families(broker: Broker) -> Iterator[Family]:
     yield gauge("clients", "Clients that are connected.", broker.connected())
     yield gauge("sessions", "Sessions, also of clients that are away.", broker.sessions())
     yield gauge("retained_messages", "Messages that are retained.", broker.retained())
+    yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
     yield gauge("draining", "Whether the broker is ending.", int(broker.draining))

@@ -187,8 +187,8 @@ class Engine:
             )
             for bucket, nodes in sorted(by_bucket.items())
         ]
-        answers = self._run(take_in, [msgspec.msgpack.encode(order) for order in orders])
-        done = [msgspec.msgpack.decode(answer, type=BucketDone) for answer in answers]
+        results = self._run(take_in, [msgspec.msgpack.encode(order) for order in orders])
+        done = [msgspec.msgpack.decode(result, type=BucketDone) for result in results]
         for found in done:
             manifest.states[found.bucket] = found.state
             manifest.beside[found.bucket] = found.beside
@@ -215,9 +215,9 @@ class Engine:
             )
             for bucket in sorted(concerned)
         ]
-        answers = self._run(take_steps, [msgspec.msgpack.encode(order) for order in orders])
-        for answer in answers:
-            found = msgspec.msgpack.decode(answer, type=TraceDone)
+        results = self._run(take_steps, [msgspec.msgpack.encode(order) for order in orders])
+        for result in results:
+            found = msgspec.msgpack.decode(result, type=TraceDone)
             manifest.traces[found.bucket] = found.state
             manifest.files.setdefault("traces", {})[found.bucket] = found.traces
             manifest.beside[manifest.buckets + found.bucket] = found.beside

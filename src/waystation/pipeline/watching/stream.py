@@ -186,15 +186,15 @@ def runs_on(spark: SparkSession) -> Run:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    answer = pa.array([task(orders[number])], pa.binary())
+                    result = pa.array([task(orders[number])], pa.binary())
                     yield pa.RecordBatch.from_arrays(
-                        [pa.array([number]), answer], ["number", "done"]
+                        [pa.array([number]), result], ["number", "done"]
                     )
 
         numbers = spark.range(0, len(orders), 1, len(orders))
         rows = numbers.mapInArrow(work, "number long, done binary").collect()
-        answers = {row[0]: bytes(row[1]) for row in rows}
-        return [answers[number] for number in range(len(orders))]
+        results = {row[0]: bytes(row[1]) for row in rows}
+        return [results[number] for number in range(len(orders))]
 
     return run
 

@@ -180,6 +180,7 @@ class Channel(ChannelEnd):
         self.over = asyncio.Event()  # it has ended
         self._forget = forget
         self._requests = 0  # under way
+        self._posted = 0  # bytes of the body that is being read
         self._decoder: FrameDecoder | None = None  # a new one at first, and after an error
         self.start_timer(limits.idle, self._expire)
 
@@ -221,6 +222,28 @@ class Channel(ChannelEnd):
         if self.is_open and not self._requests:
             self.start_timer(self._limits.idle, self._expire)
 
+    def note_posted(self, size: int) -> None:
+        """Count what came so far of the body of a request that is being read."""
+        if self.owner.account is not None:
+            self.owner.account.take(size - self._posted)
+        self._posted = size
+
+    def end_post(self) -> None:
+        """Let the next request hand in messages; what is left of this one is dropped."""
+        self.note_posted(0)
+        if self._decoder is not None and self._decoder.unfinished:
+            self._decoder = None
+        self.posting.release()
+
+    def decode_front(self, body: bytes) -> list[Message]:
+        """The messages with which a body begins; what `decode` gets then goes on behind it."""
+        decoder, self._decoder = self._decoder or self._fresh_decoder(), None
+        messages = decoder.feed(body)
+        if decoder.error is not None:
+            raise decoder.error
+        self._decoder = decoder
+        return messages
+
     async def decode(self, body: bytes) -> list[Message]:
         """The messages in the body of a request, all of them or a DecodeError.
 
@@ -247,14 +270,28 @@ class Channel(ChannelEnd):
             if self.is_open:
                 self.owner.received(messages[start : start + PART_MESSAGES])
 
-    async def wait_for_frames(self, seconds: float, *, only_messages: bool = False) -> bool:
+    def look_again(self) -> None:
+        """Wake the request that waits: its client may be gone."""
+        self._news.set()
+
+    async def wait_for_frames(
+        self,
+        seconds: float,
+        client_is_there: Callable[[], bool] = lambda: True,
+        *,
+        only_messages: bool = False,
+    ) -> bool:
         """Wait until there is something to give out; False when another request asks for it now."""
         out = self._out
         self._news.set()  # whoever waited has to leave
         self._news = mine = asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not (out.messages if only_messages else out.size) and not self.ended:
+                while (
+                    not (out.messages if only_messages else out.size)
+                    and not self.ended
+                    and client_is_there()
+                ):
                     mine.clear()
                     await mine.wait()
                     if self._news is not mine:

@@ -29,6 +29,7 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
 from waystation.net.asgi import HttpConnection, HttpServer, Receive, Scope, Send
+from waystation.net.connection import MINIMUM_RATE
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place, place_of
 from waystation.transports.http.channel import Channel, Frame
@@ -90,6 +91,7 @@ class HttpListener:
             self,
             limits=limits.of_servers(),
             connection_limits=limits.of_connections(),
+            body=limits.body + limits.greeting,  # so that the client can be told why
             keep=limits.keep,
             tls=transport.tls,
             log=_log,
@@ -180,17 +182,18 @@ class HttpListener:
     async def _post(self, channel: Channel, request: Request) -> Response:
         """Take in messages: all of them, or none."""
         is_json = _is_json(request)
-        self._check_length(request.headers.get("content-length", "0"))
+        most = self._most(channel) if is_json else self._limits.post  # frames may prove the token
+        self._check_length(request.headers.get("content-length", "0"), most)
         await self._wait_for_room(channel)
         try:
-            body = await self._body(request)
+            body = await self._body(channel, request, is_json=is_json)
             if not channel.is_open:  # the client may still fetch, but nothing is taken any more
                 await channel.over.wait()
                 raise _Ended
             messages = await self._decoded(channel, body, is_json=is_json)
             await channel.hand_in(messages)
         finally:
-            channel.posting.release()
+            channel.end_post()
         if not is_json:
             return Response(status_code=202)
         ids = [message.id for message in messages if message.onward_route.addresses]
@@ -213,7 +216,10 @@ class HttpListener:
             return StreamingResponse(events, media_type=EVENTS, headers=headers)
         wait = min(_seconds(query.get("wait", "0")), self._limits.wait)
         limit = _number(query.get("limit", str(self._limits.batch)), "limit")
-        if limit and not await channel.wait_for_frames(wait, only_messages=as_json):
+        request.state.connection.when_closed = channel.look_again
+        if limit and not await channel.wait_for_frames(
+            wait, lambda: request.state.connection.is_open, only_messages=as_json
+        ):
             raise _Problem(409, "another request asks for the messages of this channel now")
         if await request.is_disconnected():
             raise _Ended
@@ -273,31 +279,49 @@ class HttpListener:
                 alarm.cancel()
             channel.done()
 
-    async def _body(self, request: Request) -> bytes:
+    async def _body(self, channel: Channel, request: Request, *, is_json: bool) -> bytes:
+        """The body, or what is left of it when its beginning was needed to admit the client."""
         parts: list[bytes] = []
-        size = 0
+        size, seconds = 0, self._limits.body
+        enough = step = int(seconds * MINIMUM_RATE)
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._limits.body):
+            async with asyncio.timeout(seconds) as deadline:
                 async for part in request.stream():
                     size += len(part)
-                    self._check_length(size)
                     parts.append(part)
+                    channel.note_posted(size)
+                    if size > self._most(channel) and not is_json:
+                        # A node posts its proof and what waits behind it together.
+                        front = await self._decoded(channel, b"".join(parts), is_front=True)
+                        await channel.hand_in(front)
+                        parts = []
+                    self._check_length(size, self._most(channel))
+                    if size >= enough:  # it is slow, but it comes
+                        enough = size + step
+                        deadline.reschedule(loop.time() + seconds)
         except TimeoutError:
             raise _Problem(408, "the body did not come in time") from None
         except ClientDisconnect:
             raise _Ended from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _check_length(self, length: str | int) -> None:
-        if int(length) > self._limits.post:
-            self.counts.too_large += 1
-            raise _Problem(413, f"a request has at most {self._limits.post} bytes")
+    def _most(self, channel: Channel) -> int:
+        """The most bytes in the body of a request: few, until its client is admitted."""
+        return self._limits.post if channel.owner.admitted else self._limits.of_strangers()
 
-    async def _decoded(self, channel: Channel, body: bytes, *, is_json: bool) -> list[Message]:
+    def _check_length(self, length: str | int, most: int) -> None:
+        if int(length) > most:
+            self.counts.too_large += 1
+            raise _Problem(413, f"a request has at most {most} bytes")
+
+    async def _decoded(
+        self, channel: Channel, body: bytes, *, is_json: bool = False, is_front: bool = False
+    ) -> list[Message]:
         try:
             if is_json:
                 return read_messages(body, channel.owner.address)
-            return await channel.decode(body)
+            return channel.decode_front(body) if is_front else await channel.decode(body)
         except (DecodeError, ValueError, msgspec.DecodeError) as error:
             if isinstance(error, DecodeError) and error.too_large:
                 self.counts.too_large += 1
