@@ -360,6 +360,7 @@ async def test_metrics_tell_for_whom_most_waits() -> None:
         await stuck(server, 5) as dead,
         await Client5.open(server) as sender,
     ):
+        await sender.join("senders", 98)
         for _ in range(100):
             sender.say(jgroups5.Message("g", uuid(1), None, bytes(200_000)))
             await sender.sync()
