@@ -315,7 +315,7 @@ async def test_stuck_receivers_are_bounded_together_and_others_get_everything(po
             await client.join("g", number)
             client.stop_reading()
         await healthy.join("g", 99)
-        await sender.join("senders", 98)
+        await sender.join("senders", 98)  # who is no member may not send as much
         large = [jgroups5.Message("g", None, uuid(0), bytes([n]) * 100_000) for n in range(100)]
         for start in range(0, 100, 5):
             sender.say(*large[start : start + 5])

@@ -37,7 +37,8 @@ def age(journal: Path) -> Path:
     [path] = (journal / "members").rglob("*.parquet")
     file = pq.ParquetFile(path)
     metadata = {b"waystation.last_seq": b"0"} | (file.metadata.metadata or {})
-    older = file.read().drop_columns(sorted(ADDED_COLUMNS)).replace_schema_metadata(metadata)
+    added = sorted(ADDED_COLUMNS.intersection(file.schema_arrow.names))
+    older = file.read().drop_columns(added).replace_schema_metadata(metadata)
     pq.write_table(older, path)
     return path
 

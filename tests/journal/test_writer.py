@@ -45,11 +45,14 @@ from waystation.journal.schema import SCHEMAS
 
 CONTRACT = {
     # As the contract's words map to Arrow's: long, int, timestamp, bool, string, array<string>.
-    "nodes": "kind string, detail string, lost int64",
+    "nodes": "kind string, detail string, lost int64, offset_us int64",
     "routes": "kind string, participant string, address string, local bool, visible bool, "
     "expiry timestamp, sticky bool, accepted bool",
     "subscriptions": "kind string, pattern string, receiver string",
     "members": "kind string, grp string, uuid string, name string, physical array, dialect string",
+    "sessions": "kind string, session string, role string, transport string, place string, "
+    "peer string, peer_incarnation int64, identity string, reason string, detail string, "
+    "offset_us int64, rtt_us int64",
     "messages": "message_id string, kind string, onward array, return array, multicast_id string, "
     "outcome string, reason string, next_hop string, recipient string, bytes int32, "
     "expiry timestamp, from_global bool, received_at timestamp",
@@ -70,7 +73,8 @@ def one_of_each_table(journal: Journal) -> None:
     subscribe = SubscriptionChange(SubscriptionKind.SUBSCRIBE, "garage/door/*", "app", edge=True)
     journal.note(ChangeRecord(subscribe, BEGIN + 2))
     journal.note(ChangeRecord(MemberChange(MemberKind.JOIN, "fleet", MEMBER), BEGIN + 3))
-    journal.note(message_record(4))
+    journal.note(SessionRecord(SessionKind.OPENED, "hub", "1#h:1", "h", None, "", BEGIN + 4))
+    journal.note(message_record(5))
 
 
 def sealed(directory: Path, table: str) -> list[Path]:
@@ -81,7 +85,8 @@ def sealed(directory: Path, table: str) -> list[Path]:
 def test_every_table_has_the_columns_types_and_file_names_of_the_contract(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", incarnation=17) as journal:
         one_of_each_table(journal)
-    for first, table in enumerate(("nodes", "routes", "subscriptions", "members", "messages")):
+    tables = ("nodes", "routes", "subscriptions", "members", "sessions", "messages")
+    for first, table in enumerate(tables):
         path = tmp_path / table / "node=garage" / f"17-{first}.parquet"
         expected = {"incarnation": "int64", "seq": "int64", "at": "timestamp"}
         expected |= dict(pair.split() for pair in CONTRACT[table].split(", "))
@@ -259,12 +264,10 @@ def test_many_distinct_routes_and_verdicts_are_distinguished() -> None:
 def test_records_without_a_table_use_no_seq(tmp_path: Path) -> None:
     entry = RoutingEntry("me", Address(1, b"here:1"), local=False)
     own = RouteChange(RouteKind.PUT, entry, Refusal.OWN_ADDRESS)
-    session = SessionRecord(SessionKind.OPENED, "s", "1#h:1", None, None, "", BEGIN)
     with Journal(tmp_path, "garage") as journal:
         journal.note(ChangeRecord(own, BEGIN))
-        journal.note(session)
         journal.note(change_record(1))
-        journal.note(session)
+        journal.note(ChangeRecord(own, BEGIN))
     assert [entry.fields["seq"] for entry in entries(tmp_path)] == [0, 1, 2]
     assert journal.lost == 0
 
@@ -337,7 +340,7 @@ def test_a_tail_is_sealed_by_age(tmp_path: Path) -> None:
 def test_unsealed_files_are_invisible_to_spark(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         one_of_each_table(journal)
-        until(lambda: len(entries(tmp_path)) == 5)
+        until(lambda: len(entries(tmp_path)) == len(CONTRACT))
         visible = [path for path in tmp_path.rglob("[!._]*") if path.is_file()]
     assert visible == []
     left = [path.name for path in tmp_path.rglob("[._]*")]
@@ -415,7 +418,7 @@ def test_an_incarnation_is_later_than_all_earlier_ones(tmp_path: Path) -> None:
 def test_every_fsync_policy_writes_the_same(tmp_path: Path, fsync: Any) -> None:
     with Journal(tmp_path, "garage", fsync=fsync) as journal:
         one_of_each_table(journal)
-    assert len(entries(tmp_path)) == 6
+    assert len(entries(tmp_path)) == len(CONTRACT) + 1  # and its end
 
 
 @pytest.fixture

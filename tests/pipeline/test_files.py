@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows, row, table_of
+from waystation.core.record import ClockRecord, PeerClockRecord, SessionKind, SessionRecord
 from waystation.errors import LocalError
+from waystation.journal import Journal
 from waystation.pipeline.journal import instant
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Reject, Share
@@ -46,7 +48,7 @@ BAD_ROWS = [
     ("subscriptions", {"receiver": None}, "receiver is empty"),
     ("members", {"kind": "gone"}, "kind is not one of join, leave, suspect, invalidate, address"),
     ("members", {"uuid": ""}, "uuid is empty"),
-    ("nodes", {"kind": "pause"}, "kind is not one of start, stop, lost"),
+    ("nodes", {"kind": "pause"}, "kind is not one of start, stop, lost, clock"),
     ("messages", {"message_id": "ABC"}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": "g" * 32}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": None}, "message_id is not 32 lower-case hex digits"),
@@ -289,3 +291,17 @@ def test_errors_of_the_machine_are_not_rejects(
     monkeypatch.setattr(data, "_system", Exhausted())
     with pytest.raises(OSError, match="too many"):
         data.events("routes")
+
+
+@pytest.mark.rule("TM-3")
+def test_sessions_and_clocks_in_a_journal_are_no_news_to_the_pipeline(tmp_path: Path) -> None:
+    opened_record = SessionRecord(SessionKind.OPENED, "hub", "1#h:1", "h", None, "", BEGIN)
+    with Journal(tmp_path, "garage", incarnation=INCARNATION, clock=lambda: BEGIN) as journal:
+        journal.note(opened_record)
+        journal.note(PeerClockRecord(opened_record, 5_000, 100, BEGIN + 1))
+        journal.note(ClockRecord(SECOND, "the wall clock is off", BEGIN + 2))
+    (tmp_path / "claims" / "node=garage").mkdir(parents=True)  # as a later version may write
+    data = opened(tmp_path)
+    assert data.events("nodes").column("kind").to_pylist() == ["start", "clock", "stop"]
+    assert data.events("messages").num_rows == 0
+    assert data.all_rejects() == []

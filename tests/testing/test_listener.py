@@ -260,13 +260,6 @@ CASES: dict[str, ListenerCase] = {
     ),
 }
 
-READS = "FL-4: a worker waits for a peer that does not read its answers"
-
-NOT_YET: dict[tuple[str, str], str] = {
-    ("node over TCP", "holds back a peer that never reads"): READS,
-    ("node over WebSocket", "holds back a peer that never reads"): READS,
-}
-"""What does not hold yet, and the rule that asks for it."""
 
 NEVER_ANSWERS_MUCH = {
     ("direct member of a group", "holds back a peer that never reads"),  # nothing, there
@@ -275,19 +268,9 @@ NEVER_ANSWERS_MUCH = {
 """What cannot fill up with answers, and need not hold anybody back."""
 
 
-def _parameters() -> list[object]:
-    return [
-        pytest.param(
-            case,
-            check,
-            marks=[pytest.mark.xfail(reason=NOT_YET[case, check], raises=NotConformingError)]
-            if (case, check) in NOT_YET
-            else [],
-        )
-        for case in CASES
-        for check in LISTENER_CHECKS
-        if (case, check) not in NEVER_ANSWERS_MUCH
-    ]
+def _parameters() -> list[tuple[str, str]]:
+    every = [(case, check) for case in CASES for check in LISTENER_CHECKS]
+    return [each for each in every if each not in NEVER_ANSWERS_MUCH]
 
 
 @pytest.mark.rule("FL-2")

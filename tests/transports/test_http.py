@@ -46,7 +46,7 @@ from waystation.errors import LocalError, UnreachableError
 from waystation.net.held import HeldBytes
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
-from waystation.node import FAIL, Node, Wait
+from waystation.node import FAIL, Limits, Node, Wait
 from waystation.testing import check_transport, conformance
 from waystation.transports.http import Http, HttpLimits
 from waystation.transports.http.channel import Channel, Frame, Outgoing
@@ -91,11 +91,11 @@ def test_http_passes_the_kit(make: Callable[[], Transport], loop: str) -> None:
 
 @asynccontextmanager
 async def door(
-    limits: HttpLimits | None = None, **options: Any
+    limits: HttpLimits | None = None, node_limits: Limits = QUICK, **options: Any
 ) -> AsyncIterator[tuple[Node, Http, str]]:
     """A node with an echo that listens, its transport, and its place."""
     transport = Http(limits=limits)
-    async with Node("server", transports=[transport], limits=QUICK, **options) as node:
+    async with Node("server", transports=[transport], limits=node_limits, **options) as node:
         echo(node)
         yield node, transport, (await node.listen("http://127.0.0.1:0")).place
 
@@ -869,7 +869,8 @@ async def test_every_channel_has_an_id_that_nobody_guesses() -> None:
 @pytest.mark.rule("WK-6")
 @runs
 async def test_a_full_node_holds_a_client_back_and_loses_nothing() -> None:
-    async with channel(HttpLimits(hold=0.1)) as (node, transport, _, one):
+    little = Limits(heartbeat=0, receiver=5_000)
+    async with channel(HttpLimits(hold=0.1), node_limits=little) as (node, transport, _, one):
         gate = Gate(node, "stuck")
         taken = 0
         while taken < 100:

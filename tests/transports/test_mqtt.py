@@ -318,7 +318,7 @@ def test_what_came_before_the_end_of_a_link_waits_for_a_slow_worker(
                 if number == 10:
                     await until(lambda: here.sessions and here.sessions[0].is_stalled)
             say(last, b"\0\0\0\5x" if last is Kind.MESSAGE else b"", 21)
-            await until(lambda: not next(iter(mine.links.values())).is_receiving)
+            await until(lambda: not any(link.is_receiving for link in mine.links.values()))
             gate.free.set()
             await until(lambda: len(gate.got) == 20 and not here.sessions)
             assert gate.got == [b"%d" % number for number in range(1, 21)]

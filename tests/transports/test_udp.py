@@ -158,11 +158,11 @@ def raw_peer(place: str | None = None) -> Iterator[RawUdp]:
 
 @asynccontextmanager
 async def hub(
-    limits: UdpLimits = HASTY, **options: object
+    limits: UdpLimits = HASTY, node_limits: Limits = QUICK, **options: object
 ) -> AsyncIterator[tuple[Node, Recorder, Udp, str]]:
     """A node with an echo that listens for datagrams, what it tells, its transport and place."""
     transport = Udp(limits=limits)
-    async with Node("hub", transports=[transport], limits=QUICK, **options) as node:  # type: ignore[arg-type]
+    async with Node("hub", transports=[transport], limits=node_limits, **options) as node:  # type: ignore[arg-type]
         journal = Recorder(node)
         echo(node)
         listening = await node.listen(f"udp://{HOST}:0")
@@ -650,7 +650,8 @@ async def test_unfinished_messages_together_hold_no_more_than_the_limit() -> Non
 
 @runs_on_every_loop
 async def test_a_reader_that_is_paused_keeps_a_bounded_rest_and_goes_on_in_order() -> None:
-    async with hub(UdpLimits(unread=20_000)) as (node, _, transport, place):
+    little = Limits(heartbeat=0, receiver=5_000)
+    async with hub(UdpLimits(unread=20_000), node_limits=little) as (node, _, transport, place):
         gate = Gate(node, "gate", inbox=1)
         with raw_peer(place) as peer:
             peer.send("echo", b"x", 0)

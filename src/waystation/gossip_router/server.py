@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, assert_never, cast
 
 from msgspec import Struct
 
-from waystation.core.clock import now_ns
+from waystation.core.clock import current_clock, now_ns
 from waystation.core.gossip import (
     Dialect,
     Disconnect,
@@ -163,6 +163,7 @@ class GossipServer:
     def greeted(self, client: Client) -> None:
         """Note a client whose dialect is known. That registers nobody (GR-1)."""
         self._greeted += 1
+        current_clock().pin()
         client.number = self._greeted
         self._clients[client.number] = client
         dialect = client.reader.dialect

@@ -18,7 +18,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.budget import OVERHEAD, Account
-from waystation.core.clock import now_ns
+from waystation.core.clock import current_clock, now_ns
 from waystation.core.discovery import (
     ALL_ANSWER,
     AskRouter,
@@ -194,7 +194,8 @@ class Streams:
     # From open to close
 
     def start(self) -> None:
-        """Look for the others."""
+        """Look for the others; from now on the clock is not set any more (TM-1)."""
+        current_clock().pin()
         self.carrier.start()
         self._set("beat", self.limits.beat, self._beat)
 

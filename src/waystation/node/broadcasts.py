@@ -25,7 +25,7 @@ from waystation.core.record import ChangeRecord
 from waystation.core.router import FanOut
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.node.inbox import Inbox
+from waystation.node.counting import MessageInbox
 from waystation.node.policy import Policy, Queue, Wait
 from waystation.node.receiver import (
     InboxReceiver,
@@ -54,7 +54,8 @@ class Subscription(InboxReceiver):
     """
 
     def __init__(self, kernel: Kernel, pattern: str, address: Address, inbox: int) -> None:
-        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), Inbox(inbox))
+        verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
+        super().__init__(verdict, MessageInbox(kernel.flow, inbox, address.name))
         self.pattern = pattern
         self.address = address
         self._kernel = kernel
@@ -223,7 +224,7 @@ class Broadcasts:
         """Send a message to its subscribers; returns a verdict for each receiver here."""
         self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
         kernel = self._kernel
-        arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
+        arrival = Arrival(message, kernel.stamp(), from_global=False, multicast_id=multicast_id)
         self._copies.meet(message.id, multicast_id, upward=True)
         verdicts: list[Verdict] = []
         full = self._fan_out(arrival, verdicts)
@@ -259,7 +260,7 @@ class Broadcasts:
             message = message.rerouted(Route((address,)), message.return_route)
         if message.id == NO_ID:
             message = structs.replace(message, id=kernel.new_id())
-        self.arrive(Arrival(message, kernel.tick(), from_global=True))
+        self.arrive(Arrival(message, kernel.stamp(), from_global=True))
 
     def _meet(self, arrival: Arrival) -> Copy:
         """What a copy is to this node (FL-6)."""
@@ -355,8 +356,7 @@ class Broadcasts:
         limit = kernel.waiting.QUEUE_LIMIT
         if not isinstance(receiver, Outbound) or receiver.waiting() >= limit:
             return _for_each(receiver, kernel.waiting.drop(receiver, arrival))
-        kernel.waiting.wait_or_drop(receiver, arrival, Wait(kernel.limits.stall))
-        return receiver.verdicts
+        return _for_each(receiver, kernel.waiting.hold(receiver, arrival, None))
 
     # Telling others
 

@@ -134,7 +134,7 @@ class ProviderDirectory:
 
     async def _answer(self, message: Message, context: Context) -> None:
         try:
-            ask = _asks.decode(message.payload)
+            ask = self._in_own_time(_asks.decode(message.payload), message)
             self._check_owner(ask, message)
             answer = DirectoryReply([] if self._kernel.name in ask.asked else await self.do(ask))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -276,7 +276,21 @@ class ProviderDirectory:
                 rule="RE-14",
                 hint="see what it says",
             )
-        return answer.providers
+        return [self._provider_in_own_time(one, message) for one in answer.providers]
+
+    def _in_own_time(self, ask: Ask, message: Message) -> Ask:
+        if not isinstance(ask, Register):
+            return ask
+        provider = self._provider_in_own_time(ask.provider, message)
+        return msgspec.structs.replace(ask, provider=provider)
+
+    def _provider_in_own_time(self, provider: Provider, message: Message) -> Provider:
+        """A provider as a message lists it, with its expiry on the clock of this node (TM-2)."""
+        session = self._kernel.session_of(message)
+        if session is None or provider.expiry is None:
+            return provider
+        expiry = session.in_own_time(provider.expiry)
+        return msgspec.structs.replace(provider, expiry=None if expiry == NEVER else int(expiry))
 
 
 _WORKER: Final = Address(0, NAME.encode())

@@ -13,13 +13,14 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from waystation import __version__
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.budget import MIB
 from waystation.core.outcome import Reason
-from waystation.core.record import SessionKind, SessionRecord
+from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
@@ -28,13 +29,18 @@ from waystation.net.tasks import Tasks
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
-from waystation.wire import acknowledged
+from waystation.wire import acknowledged, flow
+from waystation.wire import clock as wire_clock
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-CAPABILITIES: Final[tuple[str, ...]] = (acknowledged.CAPABILITY,)
+CAPABILITIES: Final[tuple[str, ...]] = (
+    acknowledged.CAPABILITY,
+    wire_clock.CAPABILITY,
+    flow.CAPABILITY,
+)
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
@@ -45,11 +51,16 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     There are at most `sessions`. With a token, a peer has `greeting` seconds to prove that it knows
     it. An idle session sends a heartbeat every `heartbeat` seconds (0: never), and ends when the
-    peer promised the same and is not heard for three of them. A message from a peer waits at most
-    `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
-    for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
-    seconds for it to appear. A message of a sender here whose policy names no time waits at most
-    `reconnect` seconds for a session without a link. A leaf announces at most `participants`.
+    peer promised the same and is not heard for three of them. What peers sent, and workers sent on,
+    is dropped when its receiver had no room for `stall` seconds and took nothing in that time. A
+    message from a peer to a name that nobody has waits `appear` seconds for it to appear. A message
+    of a sender here whose policy names no time waits at most `reconnect` seconds for a session
+    without a link. A leaf announces at most `participants`.
+
+    What was received and is not settled is counted in bytes: a payload and 512 bytes for each
+    message. The node holds about `budget` of them, a session `share` (at least the largest frame
+    and 64 KiB), and one receiver `receiver`. At most `control` bytes of what sessions say to each
+    other wait for a peer that does not read.
     """
 
     sessions: int = 20_000
@@ -59,6 +70,10 @@ class Limits(Struct, frozen=True, kw_only=True):
     appear: float = 0.0
     reconnect: float = 30.0
     participants: int = 100_000
+    budget: int = 256 * MIB
+    share: int = 16 * MIB + 64 * 1024
+    receiver: int = 8 * MIB
+    control: int = MIB
 
 
 class Listening(Struct, frozen=True):
@@ -150,7 +165,8 @@ class Links:
                 _log.debug("listener %s: a peer is refused, %s", text, TOO_MANY_SESSIONS)
                 refused = (SessionKind.REFUSED, "", str(address), None)
                 ending = (Reason.REFUSED, TOO_MANY_SESSIONS, self.kernel.tick())
-                self.kernel.notify(SessionRecord(*refused, *ending))
+                role = SessionRole.OUTSIDE if outside else SessionRole.PEER
+                self.kernel.notify(SessionRecord(*refused, *ending, role, transport.type_name))
                 return None
             session = self._session(Address(address.type, b"?"), token, outgoing=False)
             session.from_outside = outside
@@ -275,6 +291,20 @@ class Links:
             self._known_types[key] = found
         return found
 
+    def measure_clocks(self) -> None:
+        """Measure how far the clocks of all peers are off, since our own changes."""
+        for session in list(self.sessions.values()):
+            session.measure_clock()
+
+    def transport_name(self, place: Address) -> str | None:
+        """The name of the transport to a place."""
+        return self.kernel.router.types.name(place.type)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a link is still to be given what a worker or a peer sent."""
+        return any(session.is_open and session.has_held for session in self.sessions.values())
+
     # Closing
 
     def stop_listening(self) -> None:
@@ -305,6 +335,8 @@ class Links:
             token is not None,
             __version__,
             CAPABILITIES,
+            self.kernel.tick(),
+            self.kernel.clock_off_us,
         )
         return Greeting(hello, token, initiator=outgoing)
 
@@ -363,7 +395,7 @@ class Links:
         async def connect() -> bool:
             opened = session.openings
             if await self._dial(session, places):
-                while session.has_link or session.is_stalled:
+                while session.has_link or session.has_backlog:
                     await asyncio.shield(session.change)
             places.append(places.pop(0))  # the next first, should this one accept and then fail
             return session.openings > opened
@@ -408,5 +440,7 @@ class Links:
             *(session.name, peer or "an unknown node", session.place, kind.value),
             why if detail else "",
         )
-        place, at = str(session.place), self.kernel.tick()
-        self.kernel.notify(SessionRecord(kind, session.name, place, peer, reason, detail, at))
+        record = session.record(self.kernel.tick())
+        self.kernel.notify(
+            structs.replace(record, kind=kind, peer=peer, reason=reason, detail=detail)
+        )

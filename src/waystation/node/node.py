@@ -29,6 +29,7 @@ from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
 from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
+from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
@@ -251,6 +252,11 @@ class Node:
         return list(self._links.listening)
 
     @property
+    def flow(self) -> Snapshot:
+        """How much it holds of what was received, and who waits because of it (FL-1, FL-3)."""
+        return self._kernel.flow.snapshot()
+
+    @property
     def draining(self) -> bool:
         """Whether it takes nothing new any more, since it is being closed or is closed."""
         return self._kernel.stage is not _RUNNING
@@ -385,7 +391,7 @@ class Node:
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
-        now = kernel.read_clock() // 1000  # as `tick` does, without a call
+        now = kernel.read_clock() // 1000  # as `stamp` does, without a call
         kernel.latest = now = now if now > kernel.latest else kernel.latest + 1
         arrival = Arrival(message, now)
         if kernel.stage is not _RUNNING:
@@ -439,7 +445,7 @@ class Node:
     async def route(self, message: Message, policy: Policy = WAIT) -> Verdict:
         """Send a message to the first address of its onward route (AD-5)."""
         kernel = self._kernel
-        arrival = Arrival(message, kernel.tick())
+        arrival = Arrival(message, kernel.stamp())
         verdict = kernel.take(arrival)
         if type(verdict) is not NoRoom:
             return verdict
@@ -459,6 +465,24 @@ class Node:
     def now(self) -> int:
         """The time by the node's clock, in milliseconds since the epoch; it never goes back."""
         return self._kernel.tick() // 1000
+
+    @property
+    def clock_offset_us(self) -> int:
+        """How far the wall clock is ahead of the node's clock, in microseconds (TM-1)."""
+        clock = self._kernel.clock
+        return 0 if clock is None else clock.offset_us()
+
+    @property
+    def clock_slewing(self) -> bool:
+        """Whether the node's clock runs faster or slower until it agrees with the wall clock."""
+        clock = self._kernel.clock
+        return clock is not None and clock.is_slewing
+
+    @property
+    def clock_off(self) -> bool:
+        """Whether the wall clock is too far off for the node to follow it."""
+        clock = self._kernel.clock
+        return clock is not None and clock.is_off
 
     # Observing and closing
 

@@ -37,10 +37,19 @@ class Queue(Struct, frozen=True):
     persist: bool = False
 
 
-Policy: TypeAlias = Fail | Wait | Queue
+class Line(Struct, frozen=True):
+    """Do not wait: it stands in the line of its receiver while there is room, else QUEUE_FULL.
+
+    The policy of what a handler sends by its context (FL-4): nobody waits for a peer that does not
+    read. How long it stands there is decided by the limits of the node.
+    """
+
+
+Policy: TypeAlias = Fail | Wait | Queue | Line
 
 FAIL: Final = Fail()
 WAIT: Final = Wait()
+LINE: Final = Line()
 
 
 def check_seconds(seconds: float) -> float:

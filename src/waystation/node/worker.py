@@ -16,8 +16,8 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.tasks import COUNTS
-from waystation.node.inbox import Inbox
-from waystation.node.policy import WAIT, Policy
+from waystation.node.counting import MessageInbox
+from waystation.node.policy import LINE, Policy
 from waystation.node.receiver import InboxReceiver
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ Handler: TypeAlias = Callable[[Message, "Context"], Awaitable[Any] | Any]
 class Context(Struct, frozen=True, gc=False):
     """What a worker's handler gets beside the message (WK-1).
 
-    `address` is the one that the message was sent to. `policy` says how long what the handler sends
-    waits for room unless it says so itself: no longer than the `stall` of the node's limits.
+    `address` is the one that the message was sent to. What the handler sends by it never waits,
+    unless it is given a policy (FL-4): what finds no room stands in the line of its receiver, as
+    long as that has room for it, and the verdict is QUEUED. Else it is dropped, QUEUE_FULL.
     """
 
     node: Node
     address: Address
     message: Message
-    policy: Policy = WAIT
 
     async def reply(
         self, payload: bytes, *, ttl: float | None = None, policy: Policy | None = None
@@ -55,15 +55,15 @@ class Context(Struct, frozen=True, gc=False):
         answer = self.message.answered(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await node.route(answer, policy or self.policy)
+        return await node.route(answer, policy or LINE)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
         """Send the message on to the next address of its route (WK-2)."""
-        return await self.node.route(self.message.forwarded(own), policy or self.policy)
+        return await self.node.route(self.message.forwarded(own), policy or LINE)
 
     async def reroute(self, onward: Route, back: Route, *, policy: Policy | None = None) -> Verdict:
         """Send the message on along other routes (WK-7)."""
-        return await self.node.route(self.message.rerouted(onward, back), policy or self.policy)
+        return await self.node.route(self.message.rerouted(onward, back), policy or LINE)
 
 
 class WorkerAddress(InboxReceiver):
@@ -99,7 +99,7 @@ class Worker:
         passing: bool,
     ) -> None:
         self.addresses = addresses
-        self.inbox: Inbox[Arrival] = Inbox(capacity)
+        self.inbox = MessageInbox(kernel.flow, capacity, addresses[0].name)
         self.receivers = {address.data: WorkerAddress(self, address) for address in addresses}
         self._state = _State.IDLE
         self._node = node
@@ -130,31 +130,35 @@ class Worker:
         if self.task is not asyncio.current_task():
             self.task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self) -> None:  # noqa: C901
         # One function, since one more call for each message would add a tenth to its cost.
         inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
-        take, items, receivers = inbox.take, inbox.items, self.receivers
+        items, receivers = inbox.items, self.receivers
+        take = items.popleft
         observers, passing, is_async = kernel.observers, self._passing, self._is_async
-        policy = kernel.default_policy
         while self._state is not _STOPPED:
             self._state = _State.IDLE
             await inbox.filled()
             self._state = _State.BUSY
             for _ in range(BATCH):
                 arrival = take()
+                if inbox.slow:
+                    inbox.left -= 1
+                    if inbox.left <= 0:
+                        inbox.taken()
                 message = arrival.message
                 addresses = message.onward_route.addresses
                 try:
                     if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
                         self._drop(arrival, Reason.EXPIRED)
                     elif passing or len(addresses) == 1:
-                        result = handler(message, Context(node, addresses[0], message, policy))
+                        result = handler(message, Context(node, addresses[0], message))
                         if is_async or (result is not None and inspect.isawaitable(result)):
                             await result
                         if observers:
                             kernel.end(arrival, receivers[addresses[0].data].verdict)
                     else:  # WK-4
-                        await node.route(message.forwarded(), policy)
+                        kernel.send_on(message.forwarded())
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
                 except ENDS as error:  # it costs one message
                     self._fail(arrival, error)

@@ -183,6 +183,11 @@ class OckamLink(PlainLink):
             self.say(Kind.UNKNOWN)
         super().abort()
 
+    def _end_lingering(self) -> None:
+        """Tell a peer that took nothing more, and so has not seen the goodbye behind it."""
+        self.say(Kind.UNKNOWN)
+        super()._end_lingering()
+
     def publish(self, message: Message) -> Reason | None:
         """Publish a message in a frame, within the window."""
         frame = encode_departure(message, limit=self._hub.limits.frame)
