@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from itertools import chain, islice
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
+from waystation.core.address import Route
 from waystation.core.budget import OVERHEAD
 from waystation.core.message import Arrival
 from waystation.node.flow import NodeFlow, Origin, Room
@@ -26,12 +27,15 @@ _NEXT_COUNT: Final = 64  # if they are small enough
 _UNCOUNTED: Final = 64 * 1024  # bytes that an inbox should not have without counting them
 
 
-class _Counted(NamedTuple):
-    """Items of an inbox that were counted together: the small ones, and the large by origin."""
+_Large: TypeAlias = "dict[Origin | None, tuple[int, int]]"
+"""Of large items, by their origin: bytes, and how many."""
 
-    end: int  # the number of items that are taken when the last of them is
-    small: int  # bytes
-    large: dict[Origin | None, tuple[int, int]]  # bytes, and how many
+_Counted: TypeAlias = "tuple[int, int, _Large]"
+"""Items of an inbox that were counted together.
+
+The number of items that are taken when the last of them is, the bytes of the small ones, and the
+large ones.
+"""
 
 
 class MessageInbox(Inbox[Arrival]):
@@ -40,12 +44,17 @@ class MessageInbox(Inbox[Arrival]):
     What is counted are always the oldest items.
     """
 
-    __slots__ = ("_counted", "_due", "_flow", "_loose", "_most_loose", "_step", "room")
+    __slots__ = (
+        *("_account", "_budget", "_counted", "_due", "_flow", "_loose", "_most_loose", "_step"),
+        "room",
+    )
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
         super().__init__(capacity)
         self._flow = flow
         self.room = Room(flow, self.waiting, name, moves=lambda: self._taken + self.waiting.moves)
+        self._budget = flow.account
+        self._account = self.room.account
         self._counted: deque[_Counted] = deque()
         self._due = 1  # the number of taken items at which `taken` is called
         self._loose = 0  # bytes of large items that are not counted
@@ -53,22 +62,38 @@ class MessageInbox(Inbox[Arrival]):
         self._step = _NEXT_COUNT  # how many more small items are counted together
         self.relax()
 
+    def offer(self, item: Arrival) -> bool:
+        """Put an item in, unless there is no room or somebody has been waiting for it."""
+        items = self.items
+        size = len(item.message.payload) + OVERHEAD
+        if size > LARGE + OVERHEAD and len(items) < self.mark:
+            # Most large ones are counted later, with the others: so they cost little more.
+            loose = self._loose + size if items else size
+            budget, account = self._budget, self._account
+            if (
+                loose < self._most_loose
+                and account.used + loose <= account.limit
+                and 4 * budget.used <= 5 * budget.limit  # else it is for `admits` to shed it
+            ):
+                self._loose = loose
+                items.append(item)
+                if self.reader is not None:
+                    self.wake_reader()
+                return True
+        return super().offer(item)
+
     def admits(self, item: Arrival) -> bool:
         """Count what came since the last time, unless it is little."""
-        size = len(item.message.payload) + OVERHEAD
-        large = size > LARGE + OVERHEAD
         if self._flow.sheds:
             self._flow.shed += 1
             return False
+        size = len(item.message.payload) + OVERHEAD
+        large = size > LARGE + OVERHEAD
         if large:
             if not self.items:
                 self._loose = 0
-            loose = self._loose + size
-            if not self.room.account.has_room(loose):
+            if not self._account.has_room(self._loose + size):
                 return False
-            if loose < self._most_loose and len(self.items) < self.mark:
-                self._loose = loose
-                return True
         self._count(item, large)
         return True
 
@@ -86,19 +111,24 @@ class MessageInbox(Inbox[Arrival]):
         """Have `taken` called when something is to be given back, or somebody let in."""
         taken, counted = self._taken, self._counted
         if not self.line and counted:
-            self.left = counted[0].end - taken
+            self.left = counted[0][0] - taken
         else:
             super().look_ahead()
             if counted:
-                self.left = min(self.left, counted[0].end - taken)
+                self.left = min(self.left, counted[0][0] - taken)
         self._due = taken + self.left
 
     def taken(self) -> None:
         """Give back what was counted, as soon as all that was counted together is taken."""
-        counted, taken = self._counted, self._taken
-        while counted and counted[0].end <= taken:
+        counted, taken = self._counted, self._due - self.left
+        while counted and counted[0][0] <= taken:
             self._give_back(counted.popleft())
-        super().taken()
+        if self.line or not counted:
+            super().taken()
+        else:  # the same, without the calls
+            self.mark = min(self.capacity, counted[-1][0] - taken + self._step)
+            self.left = left = counted[0][0] - taken
+            self._due = taken + left
 
     def empty(self) -> list[Arrival]:
         """Take everything out for good, and reject what waits for room."""
@@ -122,42 +152,50 @@ class MessageInbox(Inbox[Arrival]):
 
         A small one that is put in next is not counted: it is among those of the next time.
         """
-        items, taken, counted = self.items, self._taken, self._counted
-        is_first = not counted
-        start = 0 if is_first else counted[-1].end - taken
-        number = len(items) - start
+        items, taken, counted = self.items, self._due - self.left, self._counted
+        number = len(items) - (counted[-1][0] - taken if counted else 0)
         if large or number >= min(self._step, _FIRST_COUNT):
-            found = islice(items, start, None)
-            by_origin: dict[Origin | None, tuple[int, int]] = {}
+            found = islice(reversed(items), number)  # the newest
+            by_origin: _Large = {}
             if large or self._loose:
                 small = self._sort(chain(found, (item,)) if large else found, by_origin)
             else:
                 small = sum([len(one.message.payload) for one in found]) + OVERHEAD * number
                 self._step = min(_NEXT_COUNT, max(1, number * _UNCOUNTED // small))
             self._loose = 0
-            self._flow.account.take(small)
+            self._budget.take(small)
             for origin, (size, messages) in by_origin.items():
                 self.room.add(size, origin, messages)
-            counted.append(_Counted(taken + len(items) + large, small, by_origin))
+            counted.append((taken + len(items) + large, small, by_origin))
             self.slow = True
-            if is_first:
+            if len(counted) == 1:
                 self.look_ahead()
         self._set_mark()
 
-    def _sort(
-        self, found: Iterable[Arrival], by_origin: dict[Origin | None, tuple[int, int]]
-    ) -> int:
+    def _sort(self, found: Iterable[Arrival], by_origin: _Large) -> int:
         """Add up large messages by their origin; returns the bytes of the small ones."""
-        small = 0
+        small = total = messages = 0
+        onward: Route | None = None
+        back: Route | None = None
+        origin: Origin | None = None
         for arrival in found:
             message = arrival.message
             size = len(message.payload) + OVERHEAD
             if size <= LARGE + OVERHEAD:
                 small += size
                 continue
-            origin = None if arrival.multicast_id is not None else self._flow.origin_of(message)
-            bytes_so_far, messages = by_origin.get(origin, (0, 0))
-            by_origin[origin] = (bytes_so_far + size, messages + 1)
+            if arrival.multicast_id is not None:
+                _add(by_origin, None, size, 1)
+                continue
+            # What comes by the same way to the same receiver mostly has the very same routes.
+            if message.return_route is not back or message.onward_route is not onward:
+                _add(by_origin, origin, total, messages)
+                total = messages = 0
+                onward, back = message.onward_route, message.return_route
+                origin = self._flow.origin_of(message)
+            total += size
+            messages += 1
+        _add(by_origin, origin, total, messages)
         return small
 
     def _set_mark(self) -> None:
@@ -167,10 +205,18 @@ class MessageInbox(Inbox[Arrival]):
         elif not self._counted:
             self.mark = min(self.capacity, self._step, _FIRST_COUNT)
         else:
-            ahead = self._counted[-1].end - self._taken
+            ahead = self._counted[-1][0] - self._due + self.left
             self.mark = min(self.capacity, ahead + self._step)
 
     def _give_back(self, counted: _Counted) -> None:
-        self._flow.account.give_back(counted.small)
-        for origin, (size, messages) in counted.large.items():
+        _, small, large = counted
+        self._budget.take(-small)
+        for origin, (size, messages) in large.items():
             self.room.remove(size, origin, messages)
+
+
+def _add(by_origin: _Large, origin: Origin | None, size: int, messages: int) -> None:
+    """Add to what an origin has brought."""
+    if messages:
+        size_so_far, messages_so_far = by_origin.get(origin, (0, 0))
+        by_origin[origin] = (size_so_far + size, messages_so_far + messages)

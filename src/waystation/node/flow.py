@@ -12,7 +12,7 @@ that waits (a peer's, or what a worker sent on) stands in a line as a `Held`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -423,3 +423,8 @@ class NodeFlow:
 def size_of(message: Message) -> int:
     """Bytes that a message counts."""
     return len(message.payload) + OVERHEAD
+
+
+def size_of_all(messages: Sequence[Message]) -> int:
+    """Bytes that messages count."""
+    return sum([len(message.payload) for message in messages]) + OVERHEAD * len(messages)
