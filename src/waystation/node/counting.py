@@ -4,6 +4,9 @@ Payloads of up to 8 KiB are bounded by their number. They are counted for the no
 many at once: from the 16th on, and then every 64, or fewer if they are not that small. Larger ones
 are counted in the room of the receiver, so that whoever brings too many of them is asked to wait:
 one by one, or as soon as 64 KiB of them have come.
+
+Most inboxes that get so much are empty a moment later. So as long as the node holds little, an
+inbox first sets a part of the budget aside, until it is empty, and counts nothing that fits in.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ LARGE: Final = 8 * 1024
 _FIRST_COUNT: Final = 16
 _NEXT_COUNT: Final = 64  # if they are small enough
 _UNCOUNTED: Final = 64 * 1024  # bytes that an inbox should not have without counting them
+_SET_ASIDE: Final = 1024 * 1024  # as large as half of it, and _NEXT_COUNT small ones of any size
 
 
 _Large: TypeAlias = "dict[Origin | None, tuple[int, int]]"
@@ -45,8 +49,8 @@ class MessageInbox(Inbox[Arrival]):
     """
 
     __slots__ = (
-        *("_account", "_budget", "_counted", "_due", "_flow", "_loose", "_most_loose", "_step"),
-        "room",
+        *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "loose"),
+        *("most_loose", "room"),
     )
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
@@ -57,45 +61,37 @@ class MessageInbox(Inbox[Arrival]):
         self._account = self.room.account
         self._counted: deque[_Counted] = deque()
         self._due = 1  # the number of taken items at which `taken` is called
-        self._loose = 0  # bytes of large items that are not counted
-        self._most_loose = min(_UNCOUNTED, self.room.account.limit // 16)
+        self._aside = 0  # bytes of the budget that are set aside
+        self.loose = 0  # bytes of large items that are not counted
+        self.most_loose = 0
         self._step = _NEXT_COUNT  # how many more small items are counted together
         self.relax()
-
-    def offer(self, item: Arrival) -> bool:
-        """Put an item in, unless there is no room or somebody has been waiting for it."""
-        items = self.items
-        size = len(item.message.payload) + OVERHEAD
-        if size > LARGE + OVERHEAD and len(items) < self.mark:
-            # Most large ones are counted later, with the others: so they cost little more.
-            loose = self._loose + size if items else size
-            budget, account = self._budget, self._account
-            if (
-                loose < self._most_loose
-                and account.used + loose <= account.limit
-                and 4 * budget.used <= 5 * budget.limit  # else it is for `admits` to shed it
-            ):
-                self._loose = loose
-                items.append(item)
-                if self.reader is not None:
-                    self.wake_reader()
-                return True
-        return super().offer(item)
 
     def admits(self, item: Arrival) -> bool:
         """Count what came since the last time, unless it is little."""
         if self._flow.sheds:
             self._flow.shed += 1
             return False
+        if not self.items:
+            self.drained()
         size = len(item.message.payload) + OVERHEAD
         large = size > LARGE + OVERHEAD
-        if large:
-            if not self.items:
-                self._loose = 0
-            if not self._account.has_room(self._loose + size):
-                return False
-        self._count(item, large)
+        loose = self.loose + size
+        if large and not self._account.has_room(loose):
+            return False
+        if self._sets_aside() and not (large and loose > self.most_loose):
+            self.loose = loose if large else self.loose
+        else:
+            self._count(item, large)
         return True
+
+    def drained(self) -> None:
+        """Give back what was set aside, since there is nothing in it."""
+        self.loose = 0
+        if self._aside:
+            self._budget.take(-self._aside)
+            self._aside = 0
+            self._set_mark()
 
     def lets_in(self, item: Arrival, ticket: Ticket) -> bool:
         """Count what waited; with a `Held` it has room already, which it gives back then."""
@@ -126,12 +122,14 @@ class MessageInbox(Inbox[Arrival]):
         if self.line or not counted:
             super().taken()
         else:  # the same, without the calls
-            self.mark = min(self.capacity, counted[-1][0] - taken + self._step)
+            step = _NEXT_COUNT if self._aside else self._step
+            self.mark = min(self.capacity, counted[-1][0] - taken + step)
             self.left = left = counted[0][0] - taken
             self._due = taken + left
 
     def empty(self) -> list[Arrival]:
         """Take everything out for good, and reject what waits for room."""
+        self.drained()
         while self._counted:
             self._give_back(self._counted.popleft())
         return super().empty()
@@ -157,12 +155,12 @@ class MessageInbox(Inbox[Arrival]):
         if large or number >= min(self._step, _FIRST_COUNT):
             found = islice(reversed(items), number)  # the newest
             by_origin: _Large = {}
-            if large or self._loose:
+            if large or self.loose:
                 small = self._sort(chain(found, (item,)) if large else found, by_origin)
             else:
                 small = sum([len(one.message.payload) for one in found]) + OVERHEAD * number
                 self._step = min(_NEXT_COUNT, max(1, number * _UNCOUNTED // small))
-            self._loose = 0
+            self.loose = 0
             self._budget.take(small)
             for origin, (size, messages) in by_origin.items():
                 self.room.add(size, origin, messages)
@@ -198,15 +196,29 @@ class MessageInbox(Inbox[Arrival]):
         _add(by_origin, origin, total, messages)
         return small
 
+    def _sets_aside(self) -> bool:
+        """Set a part of the budget aside, unless that was done, or the node holds too much."""
+        budget = self._budget
+        if self._aside or self._counted or self.line or 4 * (budget.used + _SET_ASIDE) > budget.limit:
+            return False
+        self._aside = _SET_ASIDE
+        budget.take(_SET_ASIDE)
+        self._set_mark()
+        return True
+
     def _set_mark(self) -> None:
-        """Count again when there are so many more small items."""
+        """Count again when there are so many more small items, or bytes of large ones."""
+        aside, account = self._aside, self._account
+        most = min(aside // 2 or _UNCOUNTED, account.limit // 16)
+        self.most_loose = min(most, account.limit - account.used)
         if self.line:
             self.mark = 0
         elif not self._counted:
-            self.mark = min(self.capacity, self._step, _FIRST_COUNT)
+            first = _NEXT_COUNT if aside else min(self._step, _FIRST_COUNT)
+            self.mark = min(self.capacity, first)
         else:
             ahead = self._counted[-1][0] - self._due + self.left
-            self.mark = min(self.capacity, ahead + self._step)
+            self.mark = min(self.capacity, ahead + (_NEXT_COUNT if aside else self._step))
 
     def _give_back(self, counted: _Counted) -> None:
         _, small, large = counted

@@ -94,9 +94,10 @@ class Kernel:
         self.stage = Stage.RUNNING
         self.new_id = new_ids()
         self.clock = clock if isinstance(clock, SteadyClock) else None
-        self._peek_clock = clock
+        self._peek_clock = clock if self.clock is None else self.clock.read
         # For messages: at the first of them the clock is pinned (TM-1).
         self.read_clock = clock if self.clock is None else self._pin_and_read
+        self.pinned_clock: SteadyClock | None = None  # which may be read without a call
         self._loop: asyncio.AbstractEventLoop | None = None  # once the clock is watched
         self._clock_was_off = False
         self.latest = 0  # the instant that `tick` told last
@@ -173,6 +174,7 @@ class Kernel:
             return
         clock.pin()
         self.read_clock = clock.read
+        self.pinned_clock = clock
         with contextlib.suppress(RuntimeError):  # nobody runs it yet
             self._loop = asyncio.get_running_loop()
             clock.watch(self._clock_changed)

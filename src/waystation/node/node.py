@@ -391,7 +391,11 @@ class Node:
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
-        now = kernel.read_clock() // 1000  # as `stamp` does, without a call
+        clock = kernel.pinned_clock  # as `stamp` does, without a call
+        if clock is not None and (passed := clock.boottime()) < clock.steady_until:
+            now = (passed + clock.ahead) // 1000
+        else:
+            now = kernel.read_clock() // 1000
         kernel.latest = now = now if now > kernel.latest else kernel.latest + 1
         arrival = Arrival(message, now)
         if kernel.stage is not _RUNNING:
