@@ -89,8 +89,7 @@ class MessageInbox(Inbox[Arrival]):
         """Give back what was set aside, since there is nothing in it."""
         self.loose = 0
         if self._aside:
-            self._budget.take(-self._aside)
-            self._aside = 0
+            self._set_aside(-self._aside)
             self._set_mark()
 
     def lets_in(self, item: Arrival, ticket: Ticket) -> bool:
@@ -201,10 +200,14 @@ class MessageInbox(Inbox[Arrival]):
         budget = self._budget
         if self._aside or self._counted or self.line or 4 * (budget.used + _SET_ASIDE) > budget.limit:
             return False
-        self._aside = _SET_ASIDE
-        budget.take(_SET_ASIDE)
+        self._set_aside(_SET_ASIDE)
         self._set_mark()
         return True
+
+    def _set_aside(self, size: int) -> None:
+        self._aside += size
+        self._flow.aside += size
+        self._budget.take(size)
 
     def _set_mark(self) -> None:
         """Count again when there are so many more small items, or bytes of large ones."""

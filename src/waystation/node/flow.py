@@ -340,6 +340,7 @@ class NodeFlow:
         self.pressed = 0  # how often a session was asked to wait
         self.eased = 0
         self.shed = 0  # messages that were dropped since the budget was exceeded by far
+        self.aside = 0  # bytes of the budget that inboxes have set aside, and may not need
         self.unanswered = 0
         self._unread: dict[Session, None] = {}  # sessions that are not read
         self._timer: asyncio.TimerHandle | None = None
@@ -405,7 +406,7 @@ class NodeFlow:
             if s.account.used or s.holds or s.held_names
         ]
         return Snapshot(
-            self.account.used,
+            self.account.used - self.aside,
             self.account.limit,
             tuple(ReceiverLoad(r.name, r.account.used, r.messages) for r in largest),
             tuple(sorted(sessions, key=lambda load: -load.bytes)),

@@ -392,7 +392,8 @@ class Session(Struct, eq=False):
             message = message.rerouted(
                 self._types.to_peer(message.onward_route), self._types.to_peer(message.return_route)
             )
-        reason = self._send(message)
+        send = self._send
+        reason = send(message)
         if reason is None:
             self._unsettled.append((arrival, verdicts))
             return verdicts[0]
