@@ -5,8 +5,9 @@ many at once: from the 16th on, and then every 64, or fewer if they are not that
 are counted in the room of the receiver, so that whoever brings too many of them is asked to wait:
 one by one, or as soon as 64 KiB of them have come.
 
-Most inboxes that get so much are empty a moment later. So as long as the node holds little, an
-inbox first sets a part of the budget aside, until it is empty, and counts nothing that fits in.
+Most inboxes that get so much are empty a moment later. So as long as the node holds less than a
+quarter of its budget, an inbox first sets a part of that aside, until it is empty, and counts only
+what does not fit in: more than 64 small messages, or 480 KiB of large ones.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ LARGE: Final = 8 * 1024
 _FIRST_COUNT: Final = 16
 _NEXT_COUNT: Final = 64  # if they are small enough
 _UNCOUNTED: Final = 64 * 1024  # bytes that an inbox should not have without counting them
-_SET_ASIDE: Final = 1024 * 1024  # as large as half of it, and _NEXT_COUNT small ones of any size
+_SET_ASIDE: Final = 1024 * 1024  # bytes
+_LOOSE: Final = _SET_ASIDE - _NEXT_COUNT * (LARGE + OVERHEAD)  # what is left of that for large ones
 
 
 _Large: TypeAlias = "dict[Origin | None, tuple[int, int]]"
@@ -198,7 +200,9 @@ class MessageInbox(Inbox[Arrival]):
     def _sets_aside(self) -> bool:
         """Set a part of the budget aside, unless that was done, or the node holds too much."""
         budget = self._budget
-        if self._aside or self._counted or self.line or 4 * (budget.used + _SET_ASIDE) > budget.limit:
+        if self._aside or self._counted or self.line:
+            return False
+        if 4 * (budget.used + _SET_ASIDE) > budget.limit:
             return False
         self._set_aside(_SET_ASIDE)
         self._set_mark()
@@ -212,7 +216,7 @@ class MessageInbox(Inbox[Arrival]):
     def _set_mark(self) -> None:
         """Count again when there are so many more small items, or bytes of large ones."""
         aside, account = self._aside, self._account
-        most = min(aside // 2 or _UNCOUNTED, account.limit // 16)
+        most = min(_LOOSE if aside else _UNCOUNTED, account.limit // 16)
         self.most_loose = min(most, account.limit - account.used)
         if self.line:
             self.mark = 0
