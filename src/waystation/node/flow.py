@@ -77,6 +77,7 @@ class Snapshot(Struct, frozen=True):
     eased: int
     shed: int
     unanswered: int  # questions that were not asked, since their asker had too many
+    aside: int = 0  # bytes of the budget, beside those used, for what inboxes have not counted
 
 
 class Held:
@@ -414,6 +415,7 @@ class NodeFlow:
             self.eased,
             self.shed,
             self.unanswered,
+            self.aside,
         )
 
     def _look(self) -> None:
