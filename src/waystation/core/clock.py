@@ -96,7 +96,8 @@ class SteadyClock:
 
     def read(self) -> int:
         """The instant, in nanoseconds since the epoch."""
-        passed = self.boottime()
+        boottime = self.boottime
+        passed = boottime()
         if passed < self.steady_until:
             return passed + self.ahead
         return self._read_and_compare(passed)

@@ -153,7 +153,8 @@ class Kernel:
 
     def tick(self) -> int:
         """The instant, in microseconds: it never goes back, and never comes twice."""
-        now = self._peek_clock() // 1000
+        peek_clock = self._peek_clock  # a variable is called sooner than what an attribute holds
+        now = peek_clock() // 1000
         if now <= self.latest:
             now = self.latest + 1
         self.latest = now
@@ -161,7 +162,8 @@ class Kernel:
 
     def stamp(self) -> int:
         """The instant for a message: from the first one on the clock is not set any more."""
-        now = self.read_clock() // 1000
+        read_clock = self.read_clock  # a variable is called sooner than what an attribute holds
+        now = read_clock() // 1000
         if now <= self.latest:
             now = self.latest + 1
         self.latest = now
