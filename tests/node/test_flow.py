@@ -14,7 +14,7 @@ from rich.console import Console
 
 from waystation.cli.top import picture
 from waystation.core.address import Address
-from waystation.core.budget import MIB
+from waystation.core.budget import MIB, OVERHEAD
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.node import FAIL, Context, Limits, Node, Queue
@@ -293,6 +293,52 @@ async def test_small_messages_in_an_inbox_are_counted_and_given_back() -> None:
             await node.send("gate", bytes(100))
         await until(lambda: len(gate.got) == 800)
         assert node.flow.used == 0
+
+
+@pytest.mark.rule("FL-1")
+@pytest.mark.parametrize(("size", "messages"), [(8_000, 60), (10_000, 40)])
+@async_test
+async def test_what_an_inbox_does_not_count_is_set_aside_until_it_is_empty(
+    size: int, messages: int
+) -> None:
+    async with Node("node") as node:
+        gate = Gate(node, "gate", inbox=1_000)
+        for _ in range(messages):
+            await node.send("gate", bytes(size))
+        assert node.flow.used == 0  # nothing was counted one by one
+        assert node.flow.aside >= messages * (size + OVERHEAD)
+        gate.free.set()
+        await until(lambda: len(gate.got) == messages)
+        await until(lambda: node.flow.aside == 0)
+
+
+@pytest.mark.rule("FL-1")
+@pytest.mark.parametrize("size", [8_000, 10_000])
+@async_test
+async def test_a_node_that_holds_more_than_a_quarter_sets_nothing_aside(size: int) -> None:
+    async with Node("node", limits=Limits(budget=4 * MIB)) as node:
+        gates = [Gate(node, name, inbox=1_000) for name in ("one", "other")]
+        for gate in ("one", "other"):
+            for _ in range(40):
+                await node.send(gate, bytes(size))
+        assert node.flow.aside == MIB  # of the first inbox
+        assert node.flow.used > 0  # of the other
+        for each in gates:
+            each.free.set()
+        await until(lambda: node.flow.aside == 0)
+        assert node.flow.used == 0
+
+
+@pytest.mark.rule("FL-1")
+@async_test
+async def test_a_worker_that_is_stopped_gives_back_what_its_inbox_set_aside() -> None:
+    async with Node("node") as node:
+        Gate(node, "gate", inbox=1_000)
+        for _ in range(40):
+            await node.send("gate", bytes(10_000))
+        assert node.flow.aside == MIB
+        await node.stop_worker("gate")
+        await until(lambda: node.flow.aside == 0)
 
 
 @pytest.mark.rule("FL-4")
