@@ -83,5 +83,5 @@ async def test_a_stopped_process_delays_nobody_and_gets_what_waited_in_order() -
         ended = MESSAGES + 1
         await until(lambda: len(stopped.lines) + len(hub.lines) - 2 == ended, seconds=START)
         got, dropped = ([int(line) for line in one.lines[1:]] for one in (stopped, hub))
-        assert got == sorted(set(range(MESSAGES)) - set(dropped)) + [int(LAST)]
+        assert got == [*sorted(set(range(MESSAGES)) - set(dropped)), int(LAST)]
         assert len(dropped) == len(set(dropped)) <= MESSAGES // 2  # what waits alone is 8 MiB
