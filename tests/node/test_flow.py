@@ -265,6 +265,33 @@ async def test_local_senders_wait_for_room_in_bytes() -> None:
 
 @pytest.mark.rule("FL-1")
 @async_test
+async def test_large_messages_that_are_being_handled_count_until_they_are() -> None:
+    async with Node("node", limits=QUIET) as node:
+        gates = [Gate(node, f"gate-{number}", inbox=10) for number in range(5)]
+        listening = await node.listen("tcp://127.0.0.1:0")
+        async with dialled(listening.place) as peer:
+            for number in range(5):
+                peer.send(bytes(1_000_000), Address(0, b"gate-%d" % number))
+            await until(lambda: node.flow.used == 5 * 1_000_512)
+            assert [load.bytes for load in node.flow.sessions] == [5 * 1_000_512]
+            assert not node.flow.receivers  # they have room for others
+            gates[0].free.set()
+            await until(lambda: node.flow.used == 4 * 1_000_512)
+            for _ in range(3):
+                await node.send("gate-1", b"small")
+            gates[1].free.set()
+            await until(lambda: len(gates[1].got) == 4)
+            assert node.flow.used == 3 * 1_000_512
+            await node.stop_worker("gate-2")
+            await until(lambda: node.flow.used == 2 * 1_000_512)
+        await until(lambda: not node.sessions)
+        for gate in gates:
+            gate.free.set()
+        await until(lambda: node.flow.used == 0)
+
+
+@pytest.mark.rule("FL-1")
+@async_test
 async def test_small_messages_in_an_inbox_are_counted_and_given_back() -> None:
     async with Node("node") as node:
         gate = Gate(node, "gate", inbox=1_000)
