@@ -166,8 +166,7 @@ class Worker:
                     self._fail(arrival, error)
                 if not items or self._state is _STOPPED:
                     break
-            if inbox.in_hand is not None:
-                inbox.let_go()
+            inbox.let_go()
             await asyncio.sleep(0)
 
     def _fail(self, arrival: Arrival, error: BaseException) -> None:
