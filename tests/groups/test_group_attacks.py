@@ -449,7 +449,7 @@ async def test_half_messages_over_all_pipes_of_a_member_share_one_limit() -> Non
 @pytest.mark.rule("FL-1")
 @runs
 async def test_a_member_that_is_not_read_fills_its_inbox_in_bytes_and_loses_nothing() -> None:
-    limits = structs.replace(LASTING, input=300_000, window_bytes=100_000)
+    limits = structs.replace(LASTING, inbox_bytes=300_000, window_bytes=100_000)
     async with pair(limits) as (a, b):
         sending = asyncio.ensure_future(_send_many(a, b, 100))
         await until(lambda: not b.has_room())

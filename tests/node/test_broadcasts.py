@@ -300,11 +300,14 @@ class BrokerClient:
     async def close(self) -> None:
         pass
 
-    def publish(self, multicast_id: str, message: Message) -> Reason | None:
+    def publish(
+        self, multicast_id: str, message: Message, on_end: Callable[[Reason | None], None]
+    ) -> Reason | None:
         self.published.append(multicast_id)
         for client in self._broker.clients:
             if client is not self and client.patterns:
                 client._received(multicast_id, message)
+        on_end(None)
         return None
 
     def subscribe(self, pattern: str) -> None:

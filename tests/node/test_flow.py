@@ -4,16 +4,21 @@ bounded in bytes (FL-1, FL-3, FL-4, FL-5)."""
 from __future__ import annotations
 
 import asyncio
+import io
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
+from rich.console import Console
 
+from waystation.cli.top import picture
 from waystation.core.address import Address
 from waystation.core.budget import MIB
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.node import FAIL, Context, Limits, Node, Queue
+from waystation.node.metrics import NodeMetrics
 from waystation.node.status import Status
 from waystation.testing import Gate, Recorder, async_test, collect, echo, until
 from waystation.testing.hostile import HostilePeer
@@ -72,6 +77,22 @@ async def stopped_leaf(hub: Node, place: str, *names: str) -> AsyncIterator[Peer
         yield peer
 
 
+def _check_view_from_outside(hub: Node) -> None:
+    """Metrics, status and `top` name who is full, and say whose senders wait."""
+    status = Status(hub)
+    lines = NodeMetrics(hub, status).metrics().splitlines()
+    assert 'waystation_node_held_names{room="here"} 1' in lines
+    assert f"waystation_node_budget_limit_bytes {QUIET.budget}" in lines
+    [largest] = [line for line in lines if line.startswith("waystation_node_receiver_bytes{")]
+    assert int(largest.rpartition(" ")[2]) >= QUIET.receiver // 2
+    seen = status.snapshot()
+    console = Console(record=True, width=200, file=io.StringIO())
+    console.print(picture(msgspec.json.decode(msgspec.json.encode(seen), type=type(seen))))
+    drawn = console.export_text()
+    assert "waiting: 1 names held here, 0 at peers" in drawn
+    assert "here 0#stopped" in drawn
+
+
 @pytest.mark.rule("FL-3")
 @async_test
 async def test_a_leaf_that_does_not_read_delays_nobody_else_behind_its_hub() -> None:
@@ -96,6 +117,7 @@ async def test_a_leaf_that_does_not_read_delays_nobody_else_behind_its_hub() -> 
                 assert answer.payload == said
             assert not all(task.done() for task in sending)
             assert hub.flow.used <= 2 * QUIET.receiver
+            _check_view_from_outside(hub)
             assert there.counts()["QUEUE_FULL"] == 0
             stuck = next(s for s in hub.sessions if s.peer == "peer")
         await until(lambda: stuck.ended)

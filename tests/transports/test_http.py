@@ -43,6 +43,7 @@ from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.net.held import HeldBytes
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
 from waystation.node import FAIL, Limits, Node, Wait
@@ -930,7 +931,8 @@ async def test_a_channel_that_nobody_asks_for_ends() -> None:
 @runs
 async def test_a_channel_with_a_request_under_way_does_not_end() -> None:
     owner = Notes()
-    one = Channel(owner, HttpLimits(idle=0.02), "here", lambda *_: None)
+    held: HeldBytes[Channel] = HeldBytes(1, lambda channel: channel.kept, lambda _: None)
+    one = Channel(owner, HttpLimits(idle=0.02), "here", lambda *_: None, held)
     one.begin()
     await asyncio.sleep(0.2)
     assert not one.ended

@@ -92,6 +92,7 @@ class Outgoing:
         "credit",
         "due",
         "expired",
+        "mark",
         "next",
         "size",
         "timeout",
@@ -104,6 +105,7 @@ class Outgoing:
         self.unsent = start  # the oldest number that was not sent yet
         self.credit = credit  # this many from the base on may be in flight
         self.size = 0  # bytes that are kept
+        self.mark = 0  # from this size on, the owner counts again before it adds more
         self.due = NEVER  # when to send again
         self.timeout = FIRST_TIMEOUT
         self.expired: list[Item] = []  # not sent in time, for those who want to know
@@ -123,14 +125,19 @@ class Outgoing:
         self.size += len(payload)
         return number
 
-    def take_fresh(self, now_ms: Expiry = 0) -> list[Bundle]:
-        """The unsent messages that may be sent now; an expired one is sent as None."""
+    def take_fresh(self, now_ms: Expiry = 0, *, most: int | None = None) -> list[Bundle]:
+        """The unsent messages that may be sent now; an expired one is sent as None.
+
+        With `most`, only the first `most` packets of them.
+        """
         first = self.unsent
         end = min(self.next, self.base + self.credit)
         if first >= end:
             return []
-        self.unsent = end
-        return list(bundles(first, self._living(first - self.base, end - self.base, now_ms)))
+        payloads = self._living(first - self.base, end - self.base, now_ms)
+        chosen = list(islice(bundles(first, payloads), most))
+        self.unsent = chosen[-1].first + len(chosen[-1].payloads)
+        return chosen
 
     def take_again(self, now_ms: Expiry, *, most: int | None = None) -> list[Bundle]:
         """The unacknowledged messages, or the first `most` packets of them."""

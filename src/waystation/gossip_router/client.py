@@ -9,7 +9,8 @@ nobody waits for one that asks for much:
 
 The queue of what waits to be written is bounded. `room` never says more than is true: it shrinks
 with what is put in, and is only measured anew when it seems too little. So passing a message on
-costs no look at the socket.
+costs no look at the socket. What waits for all clients together is bounded as well: while that is
+spent, a client has room for an equal part (net/held.py).
 """
 
 from __future__ import annotations
@@ -161,7 +162,8 @@ class Client(BufferedConnection):
         """Whether this many bytes fit in after all, once the system has taken what it can."""
         self.flush()
         assert self.transport is not None
-        self.room = self._router.settings.queue - self.transport.get_write_buffer_size()
+        limit = self._router.held.limit_of(self._router.settings.queue)
+        self.room = limit - self.transport.get_write_buffer_size()
         return self.room >= size
 
     def takes_answers(self) -> bool:

@@ -6,6 +6,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from waystation.core.budget import MIB
 from waystation.core.gossip import MemberLimits
 from waystation.errors import LocalError, quote
 from waystation.net.connection import UNADMITTED, ConnectionLimits
@@ -23,16 +24,17 @@ all; with `disconnect` it is also given up once it has taken nothing for a while
 class Settings(Struct, frozen=True, kw_only=True):
     """The limits of a router.
 
-    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver. When
-    half of that waits, its senders are held back for up to `patience` seconds (0: never). A client
-    that has not registered a member sends `unadmitted` bytes at most in one message. All clients
-    together have `input` bytes of unfinished messages here; over it those with the largest are
-    disconnected. After `silence` seconds a connection ends that should have sent heartbeats, or has
-    not sent its first byte. A message that has begun has to be complete after `frame` seconds, or
-    later as long as 4 KiB of it arrive for each second. With `disconnect`, a receiver that loses
-    messages ends after `stall` seconds without taking a byte. After `dead` seconds without a sign
-    of its machine the system ends a connection. `linger` is the time to write what is left when a
-    connection closes.
+    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver, `budget`
+    bytes for all of them: then each has an equal part, and a quarter above it the one that holds
+    most is given up. When half of its queue waits for a receiver, its senders are held back for up
+    to `patience` seconds (0: never). A client that has not registered a member sends `unadmitted`
+    bytes at most in one message. All clients together have `input` bytes of unfinished messages
+    here; over it those with the largest are disconnected. After `silence` seconds a connection ends
+    that should have sent heartbeats, or has not sent its first byte. A message that has begun has
+    to be complete after `frame` seconds, or later as long as 4 KiB of it arrive for each second.
+    With `disconnect`, a receiver that loses messages ends after `stall` seconds without taking a
+    byte. After `dead` seconds without a sign of its machine the system ends a connection. `linger`
+    is the time to write what is left when a connection closes.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
@@ -45,8 +47,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     connections: int = 10_000
     message: int = 16 << 20
     unadmitted: int = UNADMITTED
-    input: int = 256 << 20
-    queue: int = 8 << 20
+    input: int = 256 * MIB
+    queue: int = 8 * MIB
+    budget: int = 256 * MIB
     slow_receiver: SlowReceiver = "disconnect"
     patience: float = 0.1
     stall: float = 10.0

@@ -35,9 +35,6 @@ if TYPE_CHECKING:
 GREETING: Final = b"WSGM\x01"
 """The first bytes of a connection: our members, and the version of what follows."""
 
-UNSENT: Final = 16 << 20
-"""With more bytes than this waiting for a peer, it gets no packets: they come again later."""
-
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
 """Seconds before a place that did not answer is dialled again: doubling between these two."""
@@ -156,7 +153,7 @@ class DialledConnection(ClientConnection):
     """A connection to a place of another member, which says nothing over it."""
 
     def __init__(self, destination: Destination, direct: Direct) -> None:
-        super().__init__(destination.place, direct.settings)
+        super().__init__(destination.place, direct.settings, direct.owner.writable)
         self._destination = destination
         self.queue(direct.greeting)
 
@@ -180,9 +177,8 @@ class Destination:
     def send(self, packet: bytes) -> None:
         """Take a packet there, with the others of this turn; dial if need be."""
         connection = self.connection or self._dial()
-        if connection is not None and connection.unsent <= UNSENT:
-            connection.queue(_LENGTH.pack(len(packet)))
-            connection.queue(packet)
+        if connection is not None:
+            connection.put(_LENGTH.pack(len(packet)), packet)
 
     def flush(self) -> None:
         """Write what this turn brought."""
@@ -282,6 +278,13 @@ class Direct(Carrier):
         destination.send(packet)
         self._unflushed[place] = destination
 
+    def has_room(self, uuid: Uuid, place: Physical | None) -> bool:
+        """Whether the connection to a place takes messages, if there is one."""
+        del uuid
+        destination = None if place is None else self.destinations.get(place)
+        connection = None if destination is None else destination.connection
+        return connection is None or connection.has_room
+
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """There is no such way: each member gets its own copy."""
         raise AssertionError((packet, notice))
@@ -327,10 +330,11 @@ class Direct(Carrier):
         open_ones = [each.connection for each in self.destinations.values()]
         ends = [each.ended for each in open_ones if each is not None and each.transport is not None]
         if ends:
-            await asyncio.wait(ends, timeout=self.settings.limits.linger)
+            await asyncio.wait(ends, timeout=self.settings.limits.linger + 1)  # all end by then
         for server in self.servers.values():
             _end(server)
         await self.routers.wait_closed()
+        await asyncio.sleep(0)  # in which aborted connections close their sockets
 
     async def _open_all(self, places: Sequence[str]) -> tuple[Physical, ...]:
         found: list[Physical] = []

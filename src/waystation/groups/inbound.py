@@ -40,7 +40,7 @@ class Inbound:
         self._call_later = later
         self._due: dict[Peer, None] = {}
         self._later: dict[Peer, None] = {}
-        self._starved: dict[Peer, None] = {}  # told that there is no room
+        self.starved: dict[Peer, None] = {}  # told that there is no room
 
     def accept(self, sender: Peer, member: Member, data: Data) -> int:
         """Take what is new, and whose turn it is; returns how many will never come."""
@@ -48,7 +48,7 @@ class Inbound:
         if arrivals is None:
             arrivals = sender.arrivals = Arrivals()
         if not self._has_room(arrivals):
-            self._starved[sender] = None
+            self.starved[sender] = None
             self._acknowledge(sender, arrivals, 0, at_once=True)
             return 0
         stream = arrivals.all if data.to_all else arrivals.one
@@ -88,9 +88,9 @@ class Inbound:
 
     def room_again(self) -> None:
         """There is room: tell those who were told that there is none."""
-        if self._starved:
-            self._due |= self._starved
-            self._starved.clear()
+        if self.starved:
+            self._due |= self.starved
+            self.starved.clear()
             self._soon()
 
     def make_all_due(self) -> None:
@@ -125,7 +125,7 @@ class Inbound:
         one, many = arrivals.one, arrivals.all
         credit = self._window - arrivals.waiting
         if not self._has_room(arrivals):
-            self._starved[sender] = None
+            self.starved[sender] = None
             credit = 0
         arrived = max(one.expected - 1, 0), max(many.expected - 1, 0)
         return Ack(own, sender.uuid, *arrived, max(credit, 0), one.gap, many.gap)

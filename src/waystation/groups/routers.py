@@ -87,11 +87,19 @@ class Routers(Carrier):
     def to_one(self, uuid: Uuid, place: Physical | None, packet: bytes) -> None:
         """Take a packet to a member, over a router that knows it; there are no places."""
         del place
-        router = self.current
-        if router is not None and uuid not in router.roster:
-            router = self._router_of(uuid) or router
+        router = self._way_to(uuid)
         if router is not None:
             router.send(uuid, packet)
+
+    def has_room(self, uuid: Uuid, place: Physical | None) -> bool:
+        """Whether the router takes messages; without any, they are lost as they always were."""
+        del place
+        router = self.current if uuid == EVERYBODY else self._way_to(uuid)
+        return router is None or router.has_room
+
+    def writable(self) -> None:
+        """Have more messages brought."""
+        self._owner.writable()
 
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """Take a packet to everybody."""
@@ -202,6 +210,12 @@ class Routers(Carrier):
             return False
         await router.ended
         return True
+
+    def _way_to(self, uuid: Uuid) -> RouterConnection | None:
+        router = self.current
+        if router is not None and uuid not in router.roster:
+            router = self._router_of(uuid) or router
+        return router
 
     def _ready(self) -> list[RouterConnection]:
         return [router for router in self.connections.values() if router.is_ready]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from msgspec import structs
@@ -328,9 +329,15 @@ class Broadcasts:
             topic = Address(MULTICAST, arrival.multicast_id.encode())
             up = Verdict(Outcome.FORWARDED, None, None, topic)
             for broadcaster in self.broadcasters:
-                reason = broadcaster.publish(arrival.multicast_id, message)
-                kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
+                on_end = partial(self._end_upward, arrival, up)
+                reason = broadcaster.publish(arrival.multicast_id, message, on_end)
+                if reason is not None:
+                    kernel.drop(arrival, reason)
         return full
+
+    def _end_upward(self, arrival: Arrival, up: Verdict, reason: Reason | None) -> None:
+        """Record what became of a copy for the global transport (OB-7)."""
+        self._kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
 
     async def _wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdicts:
         """Wait for a receiver that is slow, as the publisher wants it."""

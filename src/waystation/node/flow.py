@@ -38,7 +38,7 @@ PATIENCE: Final = 1.0
 """Seconds in which a full receiver must have taken a quarter, or nobody is not read for it."""
 
 LARGEST: Final = 10
-"""Number of receivers that a snapshot names."""
+"""Number of receivers, and of sessions, that a snapshot names."""
 
 Origin: TypeAlias = "tuple[Session, Address]"
 """Who brought a message: a session, and the name that the message had on its link."""
@@ -72,7 +72,10 @@ class Snapshot(Struct, frozen=True):
     used: int
     limit: int
     receivers: tuple[ReceiverLoad, ...]  # the largest first
-    sessions: tuple[SessionLoad, ...]  # those that hold something, or are held; the largest first
+    sessions: tuple[SessionLoad, ...]  # that hold something, or are held; the largest first
+    holds: int  # names that peers were asked to hold
+    held: int  # names that peers asked this node to hold
+    unread: int  # sessions that are not read at the moment
     pressed: int
     eased: int
     shed: int
@@ -402,13 +405,17 @@ class NodeFlow:
         sessions = [
             SessionLoad(s.name, s.account.used, not s.is_stopped, s.holds, s.held_names)
             for s in self.kernel.links.sessions.values()
-            if s.account.used or s.holds or s.held_names
+            if s.account.used or s.is_stopped or s.holds or s.held_names
         ]
+        sessions.sort(key=lambda load: -load.bytes)
         return Snapshot(
             self.account.used,
             self.account.limit,
             tuple(ReceiverLoad(r.name, r.account.used, r.messages) for r in largest),
-            tuple(sorted(sessions, key=lambda load: -load.bytes)),
+            tuple(sessions[:LARGEST]),
+            sum(len(load.holds) for load in sessions),
+            sum(len(load.held) for load in sessions),
+            sum(not load.is_read for load in sessions),
             self.pressed,
             self.eased,
             self.shed,

@@ -27,6 +27,7 @@ from waystation.core.message import Message
 from waystation.core.record import MessageRecord, Record, SessionRecord
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
+from waystation.node import flow
 from waystation.node.session import Session
 from waystation.node.worker import Context
 
@@ -144,6 +145,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     clock_offset_us: int = 0  # how far the wall clock is ahead of the node's
     clock_slewing: bool = False  # the node's clock follows the wall clock at present
     clock_off: bool = False  # the wall clock is too far off to be followed
+    flow: flow.Snapshot | None = None  # None: of a node that does not count bytes
 
 
 class LossCounter(Protocol):
@@ -277,6 +279,7 @@ class Status:
             clock_offset_us=self._node.clock_offset_us,
             clock_slewing=self._node.clock_slewing,
             clock_off=self._node.clock_off,
+            flow=self._node.flow,
         )
 
     def _routes(self, asked: Question, now: int) -> Collection[RoutingEntry] | None:

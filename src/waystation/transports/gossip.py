@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
+from waystation.core.budget import Account
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.membership import Member
 from waystation.core.outcome import Reason
@@ -69,6 +70,7 @@ class Endpoint:
         self.uses = 1
         self.accept: Accept | None = None
         self.closing: asyncio.Task[None] | None = None
+        self.unread = Account(group.limits.budget)  # in pipes whose links are not read
         self._limits = limits
         self._when_unused = when_unused
         self._loop = asyncio.get_running_loop()
@@ -106,7 +108,7 @@ class Endpoint:
         return link
 
     def _begin(self, member: Member, key: Key, owner: LinkOwner) -> Link:
-        pipe = self._pipes[key] = Pipe(self.group, member, key, self._ended)
+        pipe = self._pipes[key] = Pipe(self.group, member, key, self._ended, self.unread)
         self.uses += 1
         link = GossipLink(owner, self._limits, f"{self.group.group}/{member.name}")
         link.input_budget = self._input_budget

@@ -134,8 +134,14 @@ class Broadcaster(Protocol):
     async def close(self) -> None:
         """Write what was taken and leave the broker."""
 
-    def publish(self, multicast_id: str, message: Message) -> Reason | None:
-        """Send a broadcast to all subscribers; the reason why not, if it cannot be. Never waits."""
+    def publish(
+        self, multicast_id: str, message: Message, on_end: Callable[[Reason | None], None]
+    ) -> Reason | None:
+        """Send a broadcast to all subscribers; the reason why not, if it cannot be. Never waits.
+
+        If it can, `on_end` is called once, later: with None when the broadcast has left this
+        process for good or the broker has acknowledged it, else with the reason why not (OB-7).
+        """
 
     def subscribe(self, pattern: str) -> None:
         """Receive what matches a pattern."""

@@ -33,6 +33,7 @@ from waystation.mqtt.broker.session import Session, Subscription
 from waystation.mqtt.broker.topics import is_filter, is_topic
 from waystation.mqtt.packets import PONG, PacketReader, acknowledgement, words_of
 from waystation.net.connection import BATCH, Connection, Failure
+from waystation.net.held import FREE
 
 if TYPE_CHECKING:
     from waystation.mqtt.broker.server import Broker
@@ -175,6 +176,11 @@ class ClientConnection(Connection):
         else:
             self.abort()
 
+    def give_up(self, cause: str, detail: str) -> None:
+        """End a connection at once, with all that was not written."""
+        self._leave(cause, detail)
+        self.abort()
+
     def dismiss(self, last: bytes = b"") -> None:
         """Write what is left, with a last packet, and end; the session is left as it is."""
         self.admission = Admission.DISMISSED
@@ -219,6 +225,13 @@ class ClientConnection(Connection):
         before = self.written
         super().flush()
         self._broker.counts.bytes_sent += self.written - before
+        transport = self.transport
+        if (
+            self.admission is _ADMITTED
+            and transport is not None
+            and self.session.held_bytes + transport.get_write_buffer_size() > FREE
+        ):
+            self._dispatcher.held.count_soon(self.session)
 
     # Packets
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from waystation.core.budget import MIB
 from waystation.errors import LocalError, quote
 from waystation.mqtt.packets import PACKET_LIMIT
 from waystation.net.connection import UNADMITTED, ConnectionLimits
@@ -24,11 +25,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     or later as long as 4 KiB of it arrive for each second. All clients together have `input` bytes
     of unfinished packets here; over it those with the largest are disconnected. At most
     `queue` messages wait for a client, and `queue_bytes` bytes with those that it has not
-    acknowledged; more is dropped, and counted. At most `retained` messages and `retained_bytes`
-    bytes are retained. A client may send `receive_maximum` messages before the first is
-    acknowledged, and have `aliases` for topics. A session ends `session_expiry` seconds after its
-    client has left, or earlier if the client asks for it. A client has `greeting` seconds to
-    connect and prove who it is; `linger` is the time to write what is left at the end.
+    acknowledged; more is dropped, and counted. For all clients together at most `budget` bytes
+    wait: then each has an equal part, and a quarter above it the session ends that holds most. At
+    most `retained` messages and `retained_bytes` bytes are retained. Passwords are checked by
+    `checks` threads; who sent a wrong one is told so after `penalty` seconds. A client may send
+    `receive_maximum` messages before the first is acknowledged, and have `aliases` for topics. A
+    session ends `session_expiry` seconds after its client has left, or earlier if the client asks
+    for it. A client has `greeting` seconds to connect and prove who it is; `linger` is the time to
+    write what is left at the end.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
@@ -42,9 +46,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     unadmitted: int = UNADMITTED
     input: int = 256 << 20
     queue: int = 10_000
-    queue_bytes: int = 64 << 20
+    queue_bytes: int = 64 * MIB
+    budget: int = 256 * MIB
     retained: int = 100_000
-    retained_bytes: int = 256 << 20
+    retained_bytes: int = 256 * MIB
+    checks: int = 4
+    penalty: float = 1.0
     receive_maximum: int = 1_000
     aliases: int = 100
     session_expiry: int = 7 * 24 * 3600

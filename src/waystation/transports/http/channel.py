@@ -16,12 +16,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from waystation.core.budget import OVERHEAD
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
 from waystation.net.connection import ConnectionState
+from waystation.net.held import FREE, HeldBytes
 from waystation.transports.http.transport import HttpLimits
-from waystation.transports.link import QueuedLink
+from waystation.transports.link import CONTROL, QueuedLink
 from waystation.transports.transport import LinkOwner
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
 
@@ -66,6 +68,11 @@ class Outgoing:
     def size(self) -> int:
         """How many bytes wait."""
         return self._totals[-1][0] - self._totals[self.given - self._dropped][0]
+
+    @property
+    def kept(self) -> int:
+        """How many bytes are here: those that wait, and those that can be asked for again."""
+        return self._totals[-1][0] - self._totals[0][0]
 
     @property
     def messages(self) -> int:
@@ -130,6 +137,7 @@ class ChannelEnd(QueuedLink):
         self._limits = limits
         self._frame_limit = limits.frame
         self._out = Outgoing(keep)
+        self._control = 0  # bytes for the other session, since something waits
         self._news = asyncio.Event()  # for whoever takes frames
         self.room = asyncio.Event()  # the owner takes messages, or never will again
         self.room.set()
@@ -141,7 +149,13 @@ class ChannelEnd(QueuedLink):
 
     def send_control(self, payload: bytes) -> None:
         """Let a payload for the other session wait."""
-        self._put(Frame(encode_control(payload), False))
+        frame = Frame(encode_control(payload), False)
+        waits = self._out.size
+        self._control = self._control + len(frame.data) if waits else 0
+        if self._control > CONTROL:
+            self.end(Reason.QUEUE_FULL, "the peer takes no control messages")
+            return
+        self._put(frame)
 
     def pause_reading(self) -> None:
         """Take in nothing more; the other end has to wait."""
@@ -172,8 +186,10 @@ class Channel(ChannelEnd):
         limits: HttpLimits,
         place: str,
         forget: Callable[[Channel, Reason | None, str], None],
+        held: HeldBytes[Channel],
     ) -> None:
         super().__init__(owner, place, limits, keep=limits.unsent)
+        self._held = held  # for all channels of the listener
         self.id = secrets.token_urlsafe(24)
         self.expired = False
         self.posting = asyncio.Lock()  # one request at a time hands in messages
@@ -185,6 +201,15 @@ class Channel(ChannelEnd):
         self.start_timer(limits.idle, self._expire)
 
     # What the owner asks for
+
+    def send(self, message: Message) -> Reason | None:
+        """Let a message wait for the client, unless too much waits for it and for others."""
+        if self._held.is_tight and not self._held.allows(self, len(message.payload) + OVERHEAD):
+            return Reason.QUEUE_FULL
+        reason = super().send(message)
+        if self._out.kept > FREE:
+            self._held.count_soon(self)
+        return reason
 
     def say_goodbye(self) -> None:
         """Let the client fetch what is left, and acknowledge it."""
@@ -199,6 +224,11 @@ class Channel(ChannelEnd):
     def given(self) -> int:
         """The number of the last frame that was given out."""
         return self._out.given
+
+    @property
+    def kept(self) -> int:
+        """How many bytes are held for the client."""
+        return self._out.kept
 
     @property
     def is_open(self) -> bool:
@@ -328,6 +358,7 @@ class Channel(ChannelEnd):
 
     def on_end(self) -> None:
         """Tell the requests that wait."""
+        self._held.forget(self)
         self.room.set()
         self.over.set()
         self._news.set()

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +31,7 @@ from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
 from waystation.net.asgi import HttpConnection, HttpServer, Receive, Scope, Send
 from waystation.net.connection import MINIMUM_RATE
+from waystation.net.held import FREE, HeldBytes
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place, place_of
 from waystation.transports.http.channel import Channel, Frame
@@ -100,6 +102,9 @@ class HttpListener:
         self._accept = accept
         self._names = names
         self._open: dict[str, Channel] = {}
+        self.held: HeldBytes[Channel] = HeldBytes(
+            limits.budget, lambda channel: channel.kept, _give_up
+        )
         self._gone: dict[str, tuple[Reason | None, str]] = {}
         self._closing = False
         self._app = Starlette(
@@ -151,7 +156,7 @@ class HttpListener:
             self.counts.refused += 1
             raise _Problem(503, "this node opens no more channels", retry_after="1")
         place = place_of(tuple(request.client) if request.client else ("?", 0))
-        channel = Channel(owner, self._limits, place, self._ended)
+        channel = Channel(owner, self._limits, place, self._ended, self.held)
         self._open[channel.id] = channel
         self.counts.opened += 1
         channel.hand_over()
@@ -226,8 +231,9 @@ class HttpListener:
         frames = channel.take(min(limit, self._limits.batch))
         if channel.ended and not frames:
             raise _Ended
-        acknowledges = after is not None
-        return _Batch(channel, frames, as_json=as_json, acknowledges=acknowledges)
+        answer = _Batch(channel, frames, as_json=as_json, acknowledges=after is not None)
+        answer.written = partial(self._see_it_read, request.state.connection)
+        return answer
 
     async def _delete(self, channel: Channel, request: Request) -> Response:
         """End a channel."""
@@ -278,6 +284,17 @@ class HttpListener:
             if alarm is not None:
                 alarm.cancel()
             channel.done()
+
+    def _see_it_read(self, connection: HttpConnection, before: int = -1) -> None:
+        """End a connection whose client takes nothing of its answer for too long."""
+        if connection.unsent <= FREE or not connection.is_open:
+            return
+        taken = connection.written - connection.unsent
+        if taken == before:
+            connection.abort()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._limits.body, self._see_it_read, connection, taken)
 
     async def _body(self, channel: Channel, request: Request, *, is_json: bool) -> bytes:
         """The body, or what is left of it when its beginning was needed to admit the client."""
@@ -364,11 +381,18 @@ class _Batch(Response):
         self._channel = channel
         self._last = last
         self._acknowledges = acknowledges  # then the next request says what has arrived
+        self.written: Callable[[], None] = lambda: None  # called when it is handed to the socket
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await super().__call__(scope, receive, send)
+        self.written()
         if not self._acknowledges:
             self._channel.settle(self._last)
+
+
+def _give_up(channel: Channel) -> None:
+    """End the channel for which most is held, when it is too much for all of them (FL-1)."""
+    channel.end(Reason.QUEUE_FULL, "more is held for it than there is room for")
 
 
 def _event(frames: list[Frame], last: int, *, as_json: bool, ended: bool) -> bytes:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from msgspec import Struct, field, structs
 
+from waystation.core.budget import MIB
 from waystation.errors import LocalError
 from waystation.net.connection import ConnectionLimits
 from waystation.net.server import ServerLimits
@@ -33,12 +34,15 @@ class HttpLimits(TcpLimits, frozen=True, kw_only=True):
     `frame` is the largest message in bytes; one POST may have as many and `batch` more. A listener
     has at most `channels` and `connections`. A client has `greeting` seconds for the TLS handshake
     and for the head of a request, and `body` seconds for the rest, or longer as long as 4 KiB of it
-    come for each second. A channel without a request for
-    `idle` seconds ends. A GET waits no longer than `wait`; a POST waits for room for `hold` seconds
-    before the client is told to retry. An unused connection stays open for `keep` seconds.
+    come for each second. A channel without a request for `idle` seconds ends. For the clients of a
+    listener `budget` bytes may be held together: then each has an equal part, and a quarter above
+    it the channel ends that holds most. A GET waits no longer than `wait`; a POST waits for room
+    for `hold` seconds before the client is told to retry. An unused connection stays open for
+    `keep` seconds.
     """
 
     batch: int = 256 * 1024
+    budget: int = 256 * MIB
     channels: int = 10_000
     connections: int = 30_000
     body: float = 30.0

@@ -21,8 +21,9 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import ClassVar, Final, Literal
 
-from mqtt5 import PublishPacket, Will
+from mqtt5 import PubAckReasonCode, PublishPacket, Will
 
+from waystation.core.budget import Account
 from waystation.core.message import Message
 from waystation.core.multicast import MulticastId, is_multicast_id
 from waystation.core.outcome import Reason
@@ -44,6 +45,7 @@ ANY: Final = "+"
 
 Format = Literal["ockam", "joynr"]
 Received = Callable[[str, Message], None]
+OnEnd = Callable[[Reason | None], None]
 
 _QOS: Final = "?qos="
 _TOPICS: Final = 4_096
@@ -130,6 +132,9 @@ class Mqtt:
         self.inboxes: set[str] = set()  # topics of ours
         self._unsettled: dict[MqttLink, None] = {}  # in this turn
         self._received: Received | None = None
+        self.unread = Account(self.limits.budget)  # for links whose owners do not read
+        self._broadcasts: dict[int, OnEnd] = {}  # that are on their way
+        self._last_broadcast = 0
         self._id_of = lru_cache(_TOPICS)(partial(_multicast_id, prefix))
 
     @property
@@ -207,8 +212,14 @@ class Mqtt:
             await self.client.drained(self.limits.linger)
             self._leave(self)
 
-    def publish(self, multicast_id: str, message: Message) -> Reason | None:
-        """Take a broadcast to everybody; says why not, if that cannot be now."""
+    def publish(
+        self, multicast_id: str, message: Message, on_end: OnEnd | None = None
+    ) -> Reason | None:
+        """Take a broadcast to everybody; says why not, if that cannot be now.
+
+        What becomes of it `on_end` is told: the broker acknowledges it (QoS 1) or it leaves this
+        process (QoS 0), or else the connection is lost first (OB-7).
+        """
         MulticastId.parse(multicast_id)
         connection = self.client.connection
         if connection is None:
@@ -219,8 +230,24 @@ class Mqtt:
             payload = self._format.encode_broadcast(multicast_id, message)
         except LocalError as error:
             return why_unsendable(error)
-        expiry = expiry_seconds(message.expiry)
-        return connection.publish(self._prefix + multicast_id, payload, self.qos, expiry=expiry)
+        self._last_broadcast = number = self._last_broadcast + 1
+        if on_end is not None:
+            self._broadcasts[number] = on_end
+        reason = connection.publish(
+            self._prefix + multicast_id,
+            payload,
+            self.qos,
+            expiry=expiry_seconds(message.expiry),
+            on_ack=partial(self._broadcast_acknowledged, number),
+        )
+        if reason is not None:
+            self._broadcasts.pop(number, None)
+        return reason
+
+    def _broadcast_acknowledged(self, number: int, code: PubAckReasonCode) -> None:
+        on_end = self._broadcasts.pop(number, None)
+        if on_end is not None:
+            on_end(Reason.REFUSED if int(code) >= REFUSED else None)
 
     def subscribe(self, pattern: str) -> None:
         """Let what matches arrive, except for what this node publishes itself."""
@@ -237,9 +264,12 @@ class Mqtt:
         return self._format.make_will()
 
     def disconnected(self, detail: str) -> None:
-        """End all links, which need the broker."""
+        """End all links, which need the broker, and all broadcasts that are still here."""
         for link in list(self.links.values()):
             link.end(Reason.TRANSPORT_DOWN, detail)
+        broadcasts, self._broadcasts = self._broadcasts, {}
+        for on_end in broadcasts.values():
+            on_end(Reason.TRANSPORT_DOWN)
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
         """Take publications: for links, or broadcasts."""
