@@ -3,7 +3,8 @@
 Payloads of up to 8 KiB are bounded by their number. They are counted for the node's budget alone,
 many at once: from the 16th on, and then every 64, or fewer if they are not that small. Larger ones
 are counted in the room of the receiver, so that whoever brings too many of them is asked to wait:
-one by one, or as soon as 64 KiB of them have come.
+one by one, or as soon as 64 KiB of them have come. One of more than 64 KiB is counted for whoever
+brought it until it is handled, since any number of workers may have one in hand.
 
 Most inboxes that get so much are empty a moment later. So as long as the node holds less than a
 quarter of its budget, an inbox first sets a part of that aside, until it is empty, and counts only
@@ -18,7 +19,7 @@ from itertools import chain, islice
 from typing import Final, TypeAlias
 
 from waystation.core.address import Route
-from waystation.core.budget import OVERHEAD
+from waystation.core.budget import OVERHEAD, Account
 from waystation.core.message import Arrival
 from waystation.node.flow import NodeFlow, Origin, Room
 from waystation.node.inbox import Inbox, Pending, Ticket
@@ -28,7 +29,8 @@ LARGE: Final = 8 * 1024
 
 _FIRST_COUNT: Final = 16
 _NEXT_COUNT: Final = 64  # if they are small enough
-_UNCOUNTED: Final = 64 * 1024  # bytes that an inbox should not have without counting them
+UNCOUNTED: Final = 64 * 1024
+"""Bytes that an inbox, or its worker, should not have without counting them."""
 _SET_ASIDE: Final = 1024 * 1024  # bytes
 _LOOSE: Final = _SET_ASIDE - _NEXT_COUNT * (LARGE + OVERHEAD)  # what is left of that for large ones
 
@@ -51,8 +53,8 @@ class MessageInbox(Inbox[Arrival]):
     """
 
     __slots__ = (
-        *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "loose"),
-        *("most_loose", "room"),
+        *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "in_hand"),
+        *("loose", "most_loose", "room"),
     )
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
@@ -62,6 +64,7 @@ class MessageInbox(Inbox[Arrival]):
         self._budget = flow.account
         self._account = self.room.account
         self._counted: deque[_Counted] = deque()
+        self.in_hand: tuple[Account, int] | None = None  # of the message that is being handled
         self._due = 1  # the number of taken items at which `taken` is called
         self._aside = 0  # bytes of the budget that are set aside
         self.loose = 0  # bytes of large items that are not counted
@@ -128,6 +131,26 @@ class MessageInbox(Inbox[Arrival]):
             self.left = left = counted[0][0] - taken
             self._due = taken + left
 
+    def keep_in_hand(self, arrival: Arrival) -> None:
+        """Go on counting a message that was taken, if it is so large, instead of the one before.
+
+        It takes no room of the receiver any more. It counts until the next is taken, or `let_go`.
+        """
+        self.let_go()
+        message = arrival.message
+        if len(message.payload) > UNCOUNTED:
+            origin = None if arrival.multicast_id is not None else self._flow.origin_of(message)
+            account = self._flow.account if origin is None else origin[0].account
+            self.in_hand = account, len(message.payload) + OVERHEAD
+            account.take(self.in_hand[1])
+
+    def let_go(self) -> None:
+        """Count the message no more that was in hand."""
+        if self.in_hand is not None:
+            account, size = self.in_hand
+            self.in_hand = None
+            account.give_back(size)
+
     def empty(self) -> list[Arrival]:
         """Take everything out for good, and reject what waits for room."""
         self.drained()
@@ -143,7 +166,7 @@ class MessageInbox(Inbox[Arrival]):
     def relax(self) -> None:
         """Return to the fast way, as far as nothing is counted."""
         self._set_mark()
-        if not self._counted:
+        if not self._counted and self.in_hand is None:
             self.slow = False
 
     def _count(self, item: Arrival, large: bool) -> None:
@@ -160,7 +183,7 @@ class MessageInbox(Inbox[Arrival]):
                 small = self._sort(chain(found, (item,)) if large else found, by_origin)
             else:
                 small = sum([len(one.message.payload) for one in found]) + OVERHEAD * number
-                self._step = min(_NEXT_COUNT, max(1, number * _UNCOUNTED // small))
+                self._step = min(_NEXT_COUNT, max(1, number * UNCOUNTED // small))
             self.loose = 0
             self._budget.take(small)
             for origin, (size, messages) in by_origin.items():
@@ -216,7 +239,7 @@ class MessageInbox(Inbox[Arrival]):
     def _set_mark(self) -> None:
         """Count again when there are so many more small items, or bytes of large ones."""
         aside, account = self._aside, self._account
-        most = min(_LOOSE if aside else _UNCOUNTED, account.limit // 16)
+        most = min(_LOOSE if aside else UNCOUNTED, account.limit // 16)
         self.most_loose = min(most, account.limit - account.used)
         if self.line:
             self.mark = 0
