@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PURE := tests/core tests/wire
 SEEDS ?= 200
-TEST := $(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup
+TEST := $(BIN)/pytest -m "not peer and not fault" --numprocesses=4 --dist=loadgroup
 
 .PHONY: help setup java programs demo test check lab bench peers faults docs rules mutants lock clean
 
