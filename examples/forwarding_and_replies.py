@@ -37,12 +37,12 @@ async def main() -> None:
 
     async with Node("home") as node:
         node.observe(hear)
-        answered = asyncio.Event()
+        replied = asyncio.Event()
 
         @node.worker("A")
-        def take_answer(message: Message, context: Context) -> None:
+        def take_reply(message: Message, context: Context) -> None:
             del message, context
-            answered.set()
+            replied.set()
 
         @node.worker("B")
         def never_called(message: Message, context: Context) -> None:
@@ -50,11 +50,11 @@ async def main() -> None:
             raise AssertionError((message, context))
 
         @node.worker("C")
-        async def answer(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             await context.reply(b"hello, " + message.payload)
 
         await node.route(Message(Route.parse("B => C"), Route.parse("A"), b"A", node.new_id()))
-        await answered.wait()
+        await replied.wait()
 
     for number, message in enumerate(entered, 1):
         show(number, message)

@@ -58,8 +58,8 @@ async def main() -> None:
         positions = phone.subscribe(TRUCK, "position", "eu/*")
 
         async with truck(door.url) as node:
-            answer = await phone.request(TRUCK, b"are you locked?", policy=Wait(persist=True))
-            print(f"phone: {answer.payload.decode()}")
+            reply = await phone.request(TRUCK, b"are you locked?", policy=Wait(persist=True))
+            print(f"phone: {reply.payload.decode()}")
             await node.publish("position", b"48.1,11.6", partition="eu/munich", provider=TRUCK)
             position = await anext(positions)
             print(f"phone: it is at {position.payload.decode()}")

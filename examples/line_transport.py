@@ -261,8 +261,8 @@ async def main() -> None:
 
         listening = await r.listen("lines://127.0.0.1:0")
         await left.connect(listening.url, name="right")
-        answer = await left.request("right => echo", b"hello")
-        print(f"{answer.payload.decode()} from {answer.return_route}")
+        reply = await left.request("right => echo", b"hello")
+        print(f"{reply.payload.decode()} from {reply.return_route}")
 
 
 if __name__ == "__main__":

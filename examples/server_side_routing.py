@@ -65,12 +65,12 @@ async def main() -> None:
 
     async with Node("cloud") as node:
         node.observe(hear)
-        answered = asyncio.Event()
+        replied = asyncio.Event()
 
         @node.worker("Dev", "Dev1")
-        def take_answer(message: Message, context: Context) -> None:
+        def take_reply(message: Message, context: Context) -> None:
             del message, context
-            answered.set()
+            replied.set()
 
         @node.worker("Broker")
         def never_called(message: Message, context: Context) -> None:
@@ -78,7 +78,7 @@ async def main() -> None:
             raise AssertionError((message, context))
 
         @node.worker("Phone1")
-        async def answer(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             await context.reply(b"hello, " + message.payload)
 
         node.start_worker(("DevServer",), serve_devices, passing=True)
@@ -86,7 +86,7 @@ async def main() -> None:
 
         onward, back = Route.parse("DevServer => Phone"), Route.parse("Dev")
         await node.route(Message(onward, back, b"Dev", node.new_id()))
-        await answered.wait()
+        await replied.wait()
 
     to_server, to_broker, _, to_phone, from_phone, *_ = entered
     for number, message in enumerate((to_server, to_broker, to_phone, from_phone), 1):

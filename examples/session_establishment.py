@@ -61,36 +61,36 @@ def in_session(message: Message, session: Session) -> Message:
 async def main() -> None:
     async with Node("A") as node_a, Node("C") as node_c:
         at_a, at_c = observed(node_a), observed(node_c)
-        answered = asyncio.Event()
+        replied = asyncio.Event()
 
         @node_a.worker("A1")
-        def take_answer(message: Message, context: Context) -> None:
+        def take_reply(message: Message, context: Context) -> None:
             del message, context
-            answered.set()
+            replied.set()
 
         @node_c.worker("C1")
-        async def answer(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             await context.reply(b"hello, " + message.payload)
 
         address_of_c = (await node_c.listen("tcp://127.0.0.1:0")).address
         onward = Route((address_of_c, Address.parse("C1")))
         await node_a.route(Message(onward, Route.parse("A1"), b"A1", node_a.new_id()))
-        await answered.wait()
+        await replied.wait()
         [client], [server] = node_a.sessions, node_c.sessions
         names[address_of_c] = "{type: #TCP, data: AddressOfC}"
         names[server.place] = "{type: #TCP, data: AddressOfA}"
         names[client.address] = "TCPClientConnectionA1"
         names[server.address] = "TCPServerConnectionC1"
 
-    question, answer_arrived = sorted(at_a, key=lambda record: record.arrival.received_at)
-    question_arrived, reply = sorted(at_c, key=lambda record: record.arrival.received_at)
-    show(1, question.arrival.message)
-    show(2, in_session(question.arrival.message, client))
-    show_link(3, question)
-    show(4, question_arrived.arrival.message)
+    request, reply_arrived = sorted(at_a, key=lambda record: record.arrival.received_at)
+    request_arrived, reply = sorted(at_c, key=lambda record: record.arrival.received_at)
+    show(1, request.arrival.message)
+    show(2, in_session(request.arrival.message, client))
+    show_link(3, request)
+    show(4, request_arrived.arrival.message)
     show(5, reply.arrival.message)
     show_link(6, reply)
-    show(7, answer_arrived.arrival.message)
+    show(7, reply_arrived.arrival.message)
 
 
 if __name__ == "__main__":

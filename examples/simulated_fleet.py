@@ -1,7 +1,7 @@
 """A bug that only faults bring to light, found in simulated time.
 
-A till asks a bank to book amounts, and asks again when no answer came. The bank books whatever it
-is asked to: when only the answer was lost, an amount is booked twice. With `careful=True` the bank
+A till asks a bank to book amounts, and asks again when no reply came. The bank books whatever it
+is asked to: when only the reply was lost, an amount is booked twice. With `careful=True` the bank
 knows a booking by its number, and no seed finds anything.
 """
 

@@ -96,23 +96,23 @@ async def main() -> None:
         transport_a, transport_c = TextTransport(node_a), TextTransport(node_c)
         address_of_a, address_of_c = await transport_a.open(), await transport_c.open()
         names.update({address_of_a.data: "AddressOfA", address_of_c.data: "AddressOfC"})
-        answered = asyncio.Event()
+        replied = asyncio.Event()
 
         @node_a.worker("A1")
-        def take_answer(message: Message, context: Context) -> None:
+        def take_reply(message: Message, context: Context) -> None:
             del context
             show(message)
-            answered.set()
+            replied.set()
 
         @node_c.worker("C1")
-        async def answer(message: Message, context: Context) -> None:
+        async def greet(message: Message, context: Context) -> None:
             show(message)
             await context.reply(b"hello, " + message.payload)
 
         onward = Route((address_of_c, Address.parse("C1")))
         await node_a.route(Message(onward, Route.parse("A1"), b"A1", node_a.new_id()))
         async with asyncio.timeout(10):  # a datagram may be lost
-            await answered.wait()
+            await replied.wait()
         transport_a.close()
         transport_c.close()
 

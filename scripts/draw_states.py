@@ -5,28 +5,27 @@
 
 A page has a pair of marks for each table; what is between them is generated from the code:
 
-    <!-- states: waystation.core.session.TRANSITIONS -->
+    <!-- states: transitionstation.core.session.TRANSITIONS -->
     <!-- end of states -->
 
 Such a table is a `Mapping[tuple[State, Event], tuple[State, tuple[Effect, ...]]]` of three enums.
-The value of each member says in words what it means; the first state is where everything begins; a
-pair that is missing cannot happen.
+The value of each member describes it; the first state is the initial one; a missing pair cannot
+happen.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from enum import Enum
 from importlib import import_module
 from itertools import product
-from pathlib import Path
 from typing import TypeAlias
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted((ROOT / "docs/explanation").glob("*.md"))
+import generated  # type: ignore[import-not-found] # it is beside this file
+
+PAGES = sorted((generated.ROOT / "docs/explanation").glob("*.md"))
 MARKS = re.compile(r"(<!-- states: ([\w.]+) -->\n).*?(<!-- end of states -->)", re.DOTALL)
 
 Table: TypeAlias = Mapping[tuple[Enum, Enum], tuple[Enum, tuple[Enum, ...]]]
@@ -40,14 +39,14 @@ def table_of(path: str) -> Table:
 
 
 def diagram(table: Table) -> Iterable[str]:
-    """The ways between the states, as a Mermaid diagram."""
-    ways: dict[tuple[Enum, Enum], list[str]] = defaultdict(list)
+    """The transitions between states, as a Mermaid diagram."""
+    transitions: dict[tuple[Enum, Enum], list[str]] = defaultdict(list)
     for (state, event), (after, _) in in_order(table):
         if after is not state:
-            ways[state, after].append(event.name)
+            transitions[state, after].append(event.name)
     first = next(iter(pairs_of(table)))[0]
     yield from ("```mermaid", "stateDiagram-v2", f"    [*] --> {first.name}")
-    for (state, after), names in ways.items():
+    for (state, after), names in transitions.items():
         yield f"    {state.name} --> {after.name}: {', '.join(names)}"
     yield "```"
 
@@ -99,7 +98,7 @@ def by_event(pairs: Iterable[tuple[Enum, Enum]]) -> Iterable[str]:
 
 
 def drawn(path: str) -> str:
-    """A table as it stands on a page."""
+    """A table in the form that a page shows."""
     table = table_of(path)
     state, event = next(iter(table))
     effect = next(effect for _, effects in table.values() for effect in effects)
@@ -114,19 +113,5 @@ def written(page: str) -> str:
     return MARKS.sub(lambda match: match[1] + drawn(match[2]) + match[3], page)
 
 
-def main(arguments: list[str]) -> int:
-    """Write the pages, or check them."""
-    pages = {page: page.read_text("utf-8") for page in PAGES}
-    old = {page: written(text) for page, text in pages.items() if written(text) != text}
-    if arguments == ["--check"]:
-        for page in old:
-            problem = f"the states in {page.name} are out of date; run `make docs`"
-            print(problem, file=sys.stderr)
-        return int(bool(old))
-    for page, text in old.items():
-        page.write_text(text, "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    generated.main({page: written(page.read_text("utf-8")) for page in PAGES})

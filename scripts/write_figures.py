@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
-import growth_plot  # type: ignore[import-not-found] # it lies beside this file
+import generated  # type: ignore[import-not-found] # it is beside this file
+import growth_plot  # type: ignore[import-not-found] # it is beside this file
 
-ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted((ROOT / "docs/explanation").glob("*.md"))
-RESULTS = ROOT / "benchmarks/results"
+PAGES = sorted((generated.ROOT / "docs/explanation").glob("*.md"))
+RESULTS = generated.ROOT / "benchmarks/results"
 MARKS = re.compile(r"(<!-- figures: (\w+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 
 
@@ -65,22 +64,5 @@ def all_written() -> dict[Path, str]:
     return pages if drawn is None else {**pages, growth_plot.PICTURE: drawn}
 
 
-def main(arguments: list[str]) -> int:
-    """Write the pages, or check them."""
-    old = {
-        page: text
-        for page, text in all_written().items()
-        if not page.exists() or page.read_text("utf-8") != text
-    }
-    if arguments == ["--check"]:
-        for page in old:
-            problem = f"the figures in {page.name} are out of date; run `make docs`"
-            print(problem, file=sys.stderr)
-        return int(bool(old))
-    for page, text in old.items():
-        page.write_text(text, "utf-8")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    generated.main(all_written())

@@ -4,7 +4,7 @@
     python scripts/write_reference.py --check    report outdated pages, and exit with 1
 
 reference/api.md comes from the docstrings, reference/cli.md from the commands, reference/config.md
-from the settings. Two pages are written by hand but for what stands between pairs of marks:
+from the settings. Two pages are written by hand, except for what is between pairs of marks:
 reference/reasons.md, from the code, and how-to/size-a-fleet.md, from the results of the benchmarks:
 
     <!-- code: NO_ROUTE -->          <!-- figures: sizes -->
@@ -16,22 +16,21 @@ from __future__ import annotations
 import ast
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any
 
 import click
+import generated  # type: ignore[import-not-found] # it is beside this file
 import griffe
 
 from waystation.config.reference import reference as config_page
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src"
-REFERENCE = ROOT / "docs/reference"
-SIZES = ROOT / "docs/how-to/size-a-fleet.md"
-RESULTS = ROOT / "benchmarks/results"
+SOURCE = generated.ROOT / "src"
+REFERENCE = generated.ROOT / "docs/reference"
+SIZES = generated.ROOT / "docs/how-to/size-a-fleet.md"
+RESULTS = generated.ROOT / "benchmarks/results"
 WIDTH = 96
 
 MODULES = (
@@ -571,15 +570,15 @@ def _readable(value: float) -> str:
     return f"{digits:,.0f}" if digits >= 100 else f"{digits:g}"
 
 
-def pages() -> dict[Path, Callable[[], str]]:
-    """Each page, and what writes it."""
+def pages() -> dict[Path, str]:
+    """Each page as it should be."""
     reasons = REFERENCE / "reasons.md"
     return {
-        REFERENCE / "api.md": lambda: tidy(Api().page()),
-        REFERENCE / "cli.md": lambda: tidy(cli_page()),
-        REFERENCE / "config.md": config_page,
-        reasons: lambda: tidy(reasons_page(reasons.read_text("utf-8"))),
-        SIZES: lambda: sizes_page(SIZES.read_text("utf-8")),
+        REFERENCE / "api.md": tidy(Api().page()),
+        REFERENCE / "cli.md": tidy(cli_page()),
+        REFERENCE / "config.md": config_page(),
+        reasons: tidy(reasons_page(reasons.read_text("utf-8"))),
+        SIZES: sizes_page(SIZES.read_text("utf-8")),
     }
 
 
@@ -588,19 +587,5 @@ def tidy(text: str) -> str:
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
-def main(arguments: list[str]) -> int:
-    """Write the pages, or check them."""
-    stale = []
-    for path, write in pages().items():
-        text = write()
-        if arguments != ["--check"]:
-            path.write_text(text, "utf-8")
-        elif not path.exists() or path.read_text("utf-8") != text:
-            stale.append(path.relative_to(ROOT).as_posix())
-    if stale:
-        print(f"{', '.join(stale)}: out of date; run `make docs`", file=sys.stderr)
-    return int(bool(stale))
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    generated.main(pages())

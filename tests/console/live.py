@@ -1,4 +1,4 @@
-"""What tests of the console share: a small fleet, a console that watches it, a plain browser."""
+"""Shared by tests of the console: a small fleet, a console that watches it, a simple browser."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from waystation.node import Node
 from waystation.node.status import Status
 
 SOON = 0.05
-"""Seconds between two looks of a console in a test."""
+"""Seconds between two polls of a console in a test."""
 
 
 class Page(Struct):
-    """What came back."""
+    """A response."""
 
     status: int
     headers: Mapping[str, str]
@@ -32,7 +32,7 @@ class Page(Struct):
 
 
 class Browser:
-    """Asks for pages; keeps no cookies and follows no redirection by itself."""
+    """Requests pages; keeps no cookies and follows no redirects."""
 
     def __init__(self, url: str) -> None:
         self.place = urlsplit(url).netloc
@@ -48,7 +48,7 @@ class Browser:
         return await asyncio.to_thread(self._ask, "POST", path, body, given)
 
     async def until(self, path: str, condition: Callable[[str], object], **headers: str) -> str:
-        """The text of a page, once it fulfils a condition."""
+        """The text of a page, once it satisfies a condition."""
         deadline = asyncio.get_running_loop().time() + PATIENCE
         while True:
             page = await self.get(path, **headers)
@@ -97,7 +97,7 @@ class Browser:
 
 
 class Told(Struct):
-    """A node with a status, and where it listens."""
+    """A node with a status, and its URL."""
 
     node: Node
     url: str
@@ -105,7 +105,7 @@ class Told(Struct):
 
 @asynccontextmanager
 async def telling(name: str, journal: Path | None, **options: Any) -> AsyncIterator[Node]:
-    """A node that tells its status, and keeps a journal that is written at once."""
+    """A node with a status and a journal that is flushed at once."""
     kept = None if journal is None else Journal(journal, name, flush_seconds=0.02)
     try:
         async with Node(name, limits=QUICK, **options) as node:
@@ -135,7 +135,7 @@ async def hub(
 
 @asynccontextmanager
 async def leaf(name: str, parent: Told, journal: Path | None = None) -> AsyncIterator[Told]:
-    """A leaf that listens too, with an echo of its own name."""
+    """A leaf that also listens, with an echo under its own name."""
     async with telling(name, journal) as node:
         echo(node, f"{name}-echo")
         listening = await node.listen("tcp://127.0.0.1:0")
@@ -145,7 +145,7 @@ async def leaf(name: str, parent: Told, journal: Path | None = None) -> AsyncIte
 
 @asynccontextmanager
 async def shown(*urls: str, interval: float = SOON, **settings: Any) -> AsyncIterator[Browser]:
-    """A console that watches these places, and a browser for it."""
+    """A console that watches these URLs, and a browser for it."""
     made = Settings(connect=urls, listen="127.0.0.1:0", interval=interval, **settings)
     async with Node("console", limits=QUICK) as node, Console.running(node, made) as console:
         yield Browser(console.url)

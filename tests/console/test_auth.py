@@ -1,4 +1,4 @@
-"""Who may use the console: names, origins, the token, and what every answer forbids the browser."""
+"""Access to the console: host names, origins, the token, and the security headers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104 - nothing listens there
 
 
 class ReplyPreview:
-    """What the guard and the application behind it sent."""
+    """What the middleware or the application behind it sent."""
 
     def __init__(self) -> None:
         self.status = 0
@@ -75,13 +75,11 @@ def guard(host: str = "127.0.0.1", token: str | None = None, *allowed: str) -> A
         ("console.example", "localhost", False),
     ],
 )  # fmt: skip
-def test_only_names_that_the_console_goes_by_are_answered(
-    bound: str, host: str, known: bool
-) -> None:
+def test_only_allowed_host_names_are_accepted(bound: str, host: str, known: bool) -> None:
     assert ask(guard(bound, None, "ops.example"), host=host).status == (200 if known else 421)
 
 
-def test_two_names_at_once_are_none() -> None:
+def test_exactly_one_host_header_is_required() -> None:
     twice = [(b"host", b"127.0.0.1"), (b"host", b"127.0.0.1")]
     assert ask_with(guard(), "GET", "/routes", twice).status == 421
     assert ask_with(guard(), "GET", "/routes", []).status == 421
@@ -100,7 +98,9 @@ def test_two_names_at_once_are_none() -> None:
         ({"origin": "http://["}, 403),
     ],
 )
-def test_only_its_own_pages_change_anything(headers: dict[str, str], status: int) -> None:
+def test_only_requests_of_its_own_pages_can_change_anything(
+    headers: dict[str, str], status: int
+) -> None:
     assert ask(guard(), "POST", "/send", **headers).status == status
     assert ask(guard(), "DELETE", "/send", **headers).status == status
 
@@ -117,7 +117,7 @@ def test_without_the_cookie_a_locked_console_shows_nothing() -> None:
     assert ask(locked, path="/static/console.css").status == 200
 
 
-def test_the_cookie_stands_for_the_token_and_does_not_hold_it() -> None:
+def test_the_cookie_does_not_contain_the_token() -> None:
     auth = TokenAuth(TOKEN, 8480)
     assert auth.accepts(TOKEN)
     assert not auth.accepts(TOKEN[:-1])
@@ -132,7 +132,7 @@ def test_the_cookie_stands_for_the_token_and_does_not_hold_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/routes", "/static/console.js"])
-def test_every_answer_binds_the_browser(path: str) -> None:
+def test_every_response_has_the_security_headers(path: str) -> None:
     headers = ask(guard(), path=path).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -143,7 +143,7 @@ def test_every_answer_binds_the_browser(path: str) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "short", "fifteen-letters", "sixteen-letters\n", "ü" * 20])
-def test_a_token_that_can_be_guessed_or_not_be_typed_is_refused(token: str) -> None:
+def test_a_short_or_unprintable_token_is_refused(token: str) -> None:
     with pytest.raises(LocalError, match="16 characters"):
         check_token(token)
     assert check_token(TOKEN) == TOKEN

@@ -1,4 +1,4 @@
-"""`waystation console` as a process: it shows, says what is wrong, and ends when told to."""
+"""`waystation console` as a process: it serves, reports errors, and ends when told to."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_it_shows_a_fleet_and_ends_cleanly(tmp_path: Path, how: signal.Signals) 
             assert process.wait(PATIENCE) == 0
 
 
-def test_elsewhere_than_on_this_machine_a_token_is_made_and_printed() -> None:
-    # Another spelling of a number of this machine counts as elsewhere, as any name would.
+def test_on_other_addresses_than_loopback_a_token_is_generated_and_printed() -> None:
+    # Another spelling of a loopback address does not count as loopback, like any name.
     options = ("--listen", "127.1:0", "--connect", "tcp://127.0.0.1:1")
     with started("console", *options, ready="console is at") as (process, lines):
         found = re.search(r"(http://127\.0\.0\.1:\d+/login\?token=)(\S{20,})$", lines[-1])
@@ -77,7 +77,7 @@ def test_a_mistake_is_one_line(
     assert words in line
 
 
-def test_a_port_that_is_taken_is_one_line(call: Commands) -> None:
+def test_a_port_in_use_is_one_line(call: Commands) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -87,7 +87,7 @@ def test_a_port_that_is_taken_is_one_line(call: Commands) -> None:
     assert "cannot listen" in line
 
 
-def test_without_the_extra_it_says_how_to_get_it() -> None:
+def test_without_the_extra_it_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['jinja2'] = None\n"
         "import importlib.util as util; found = util.find_spec\n"

@@ -1,4 +1,4 @@
-"""Watched nodes that tell nonsense: it is shown as such, and hurts nobody else."""
+"""Watched nodes with an invalid status: it is shown as such, and affects nothing else."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ STRANGE = {
 
 @asynccontextmanager
 async def telling_nonsense(payload: bytes) -> AsyncIterator[Told]:
-    """A node whose status is what the test says."""
+    """A node with the status that the test gives."""
 
     async def answer(_: Message, context: Context) -> None:
         await context.reply(payload)
@@ -56,7 +56,7 @@ async def telling_nonsense(payload: bytes) -> AsyncIterator[Told]:
 
 
 @runs
-async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None:
+async def test_an_invalid_status_is_reported_and_does_not_affect_other_nodes() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_STATUS_BYTES", 50_000)
         async with (
@@ -72,7 +72,7 @@ async def test_what_is_no_status_is_told_and_the_others_are_watched_on() -> None
 
 
 @runs
-async def test_strange_numbers_and_names_are_shown_harmlessly() -> None:
+async def test_unusual_numbers_and_names_are_displayed_safely() -> None:
     strange = msgspec.json.encode(STRANGE)
     msgspec.json.decode(strange, type=Snapshot)
     async with telling_nonsense(strange) as liar, shown(liar.url) as browser:
@@ -98,7 +98,7 @@ async def test_no_watched_node_reaches_another_one_through_the_console() -> None
             back = one.node.sessions[0].name
             await one.node.send(f"{back} => watched-2 => target", b"hello")
             answer = await watcher.request("watched-1 => echo", b"still")
-            assert answer.payload == b"still"  # it came behind the other one
+            assert answer.payload == b"still"  # it came after the other one
             await settle()
             await asyncio.sleep(0)
             assert got == []

@@ -16,7 +16,7 @@ from waystation.node import Node
 
 
 async def lose(node: Node, name: str) -> str:
-    """Send a message to nobody; gives its id."""
+    """Send a message to nobody; returns its id."""
     ids: list[str] = []
 
     def note(record: object) -> None:
@@ -30,7 +30,7 @@ async def lose(node: Node, name: str) -> str:
 
 
 @runs
-async def test_each_row_is_given_once_and_all_again_for_other_messages(tmp_path: Path) -> None:
+async def test_each_row_is_returned_once_and_again_for_other_ids(tmp_path: Path) -> None:
     async with Node("hub") as node:
         journal = Journal(tmp_path, "hub", flush_seconds=0.01)
         node.observe(journal.note)
@@ -58,7 +58,7 @@ async def test_each_row_is_given_once_and_all_again_for_other_messages(tmp_path:
 
 
 @runs
-async def test_files_that_were_sealed_before_and_files_that_are_torn_are_passed_over(
+async def test_sealed_and_damaged_files_are_skipped(
     tmp_path: Path,
 ) -> None:
     async with Node("hub") as node:

@@ -52,7 +52,7 @@ async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
         assert len(names) == 50
         assert "page 3 of 2,001" in page.text
         assert len(page.text) < 100_000
-        assert "data-live" not in page.text  # so large a table is not asked for again and again
+        assert "data-live" not in page.text  # such a large table is not refreshed
         found = await browser.get("/routes?find=-4242", X_Fragment="rows")
         assert re.findall(r"<td>(truck-\d+)</td>", found.text)[:2] == ["truck-4242", "truck-42420"]
         assert "11 of 11 matching" in " ".join(found.text.split())
@@ -63,7 +63,7 @@ async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
 
 
 @runs
-async def test_a_table_too_large_to_search_is_asked_for_the_whole_name() -> None:
+async def test_a_table_too_large_to_search_requires_the_full_name() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("waystation.node.status.LARGE_TABLE", 3)
         async with hub() as top, shown(top.url) as browser:
@@ -97,7 +97,7 @@ async def test_routes_over_a_session_and_subscriptions_are_found() -> None:
 
 
 @runs
-async def test_names_of_others_are_text_and_nothing_else() -> None:
+async def test_names_from_peers_are_escaped() -> None:
     async with hub(EVIL) as top, Node(EVIL + "2") as guest, shown(top.url) as browser:
         await guest.connect(top.url)
         top.node.put_route(RoutingEntry(EVIL, Address(0, b"<b>"), local=False))
@@ -117,7 +117,7 @@ async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself()
             browser = await context.__aenter__()
             await browser.until("/routes", lambda text: card_states(text) == ["here", "here"])
         text = await browser.until("/routes", lambda text: card_states(text) == ["here", "away"])
-        assert "goes" in text  # what it told last is still there
+        assert "goes" in text  # its last status is still shown
         assert "is away" in (await browser.get("/routes", X_Fragment="rows")).text
         async with hub("goes", url):
             await browser.until("/routes", lambda text: card_states(text) == ["here", "here"])
@@ -125,7 +125,7 @@ async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself()
 
 
 @runs
-async def test_a_place_where_nobody_is_and_a_node_that_tells_nothing_are_told_apart() -> None:
+async def test_an_unreachable_node_and_a_silent_node_are_distinguished() -> None:
     async with Node("mute") as mute:
         listener = await mute.listen("tcp://127.0.0.1:0")
         async with Node("gone") as gone:
@@ -139,7 +139,7 @@ async def test_a_place_where_nobody_is_and_a_node_that_tells_nothing_are_told_ap
 
 
 @runs
-async def test_events_tell_of_the_fleet_as_it_changes() -> None:
+async def test_events_report_changes_of_the_fleet() -> None:
     async with hub() as top, shown(top.url) as browser, browser.events() as events:
         seen = 0
         async for name, data in events:
@@ -154,7 +154,7 @@ async def test_events_tell_of_the_fleet_as_it_changes() -> None:
 
 
 @runs
-async def test_too_many_pages_at_once_are_turned_away() -> None:
+async def test_too_many_open_pages_are_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MAX_STREAMS", 1)
         async with hub() as top, shown(top.url) as browser:
@@ -165,7 +165,7 @@ async def test_too_many_pages_at_once_are_turned_away() -> None:
 
 
 @runs
-async def test_an_open_stream_does_not_hold_up_the_end() -> None:
+async def test_an_open_stream_does_not_delay_the_shutdown() -> None:
     async with hub() as top:
         context = shown(top.url)
         browser = await context.__aenter__()
@@ -177,7 +177,7 @@ async def test_an_open_stream_does_not_hold_up_the_end() -> None:
 
 
 @runs
-async def test_a_locked_console_opens_with_its_token_alone() -> None:
+async def test_a_console_with_a_token_requires_it() -> None:
     token = "a-token-of-many-letters"  # noqa: S105
     async with hub() as top, shown(top.url, token=token) as browser:
         page = await browser.get("/routes")
@@ -198,7 +198,7 @@ async def test_a_locked_console_opens_with_its_token_alone() -> None:
 
 
 @runs
-async def test_the_page_and_what_it_loads_are_all_there() -> None:
+async def test_the_page_and_everything_it_loads_exist() -> None:
     async with hub() as top, shown(top.url) as browser:
         page = await browser.get("/connections")
         for path in set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)):

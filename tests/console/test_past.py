@@ -1,4 +1,4 @@
-"""The past from built tables, where there is no journal."""
+"""Explanations from built tables, without a journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AT = 1_794_814_841_379_000
 
 
 def build_tables(directory: Path) -> None:
-    """What the pipeline writes about one lost message, as far as the explanation needs it."""
+    """The rows of the pipeline about one lost message, as far as an explanation needs them."""
     step = {"node": "hub", "at": AT, "outcome": "DROPPED", "reason": "NO_ROUTE", "next_hop": None}
     instant = pa.timestamp("us", "UTC")
     path = pa.list_(

@@ -1,4 +1,4 @@
-"""Messages sent from the page: what became of them, hop by hop, and why."""
+"""Messages sent from the page: their outcomes, hop by hop, and the reasons."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 
 from tests.console.live import Browser, hub, leaf, shown
 from tests.node.live import PATIENCE, runs, until
-from waystation.console import sending as module
 from waystation.node import Node
 
 
 async def send(browser: Browser, via: str, route: str, **form: str) -> str:
-    """Send a message; gives the path of the page that shows it."""
-    fields = {"via": via, "route": route, "ttl": "20", "answer": "yes", **form}
+    """Send a message; returns the path of the page that shows it."""
+    fields = {"via": via, "route": route, "ttl": "20", "reply": "yes", **form}
     page = await browser.post("/send", fields)
     assert page.status == 303, page.text
     return page.headers["location"]
@@ -27,11 +26,11 @@ def plain(html: str) -> str:
 
 
 @runs
-async def test_an_answer_is_shown() -> None:
+async def test_a_reply_is_shown() -> None:
     async with hub() as top, shown(top.url) as browser:
         await browser.until("/send", lambda text: "here" in text)
         path = await send(browser, top.url, "echo", payload="hello <world>")
-        text = await browser.until(path, lambda text: "answered after" in text, X_Fragment="rows")
+        text = await browser.until(path, lambda text: "reply after" in text, X_Fragment="rows")
         assert '<pre tabindex="0">hello &lt;world&gt;</pre>' in text
         assert "console" in text
         assert "FORWARDED" in text
@@ -42,7 +41,7 @@ async def test_an_answer_is_shown() -> None:
 
 @pytest.mark.rule("OB-2")
 @runs
-async def test_a_message_that_is_dropped_elsewhere_says_who_dropped_it_and_why() -> None:
+async def test_a_drop_at_another_node_is_shown_with_its_node_and_reason() -> None:
     async with hub() as top, shown(top.url) as browser:
         await browser.until("/send", lambda text: "here" in text)
         path = await send(browser, top.url, "nobody")
@@ -51,16 +50,16 @@ async def test_a_message_that_is_dropped_elsewhere_says_who_dropped_it_and_why()
 
 
 @runs
-async def test_a_message_without_an_answer_is_known_as_far_as_it_was_seen() -> None:
+async def test_without_reply_and_journal_the_outcome_is_unknown() -> None:
     async with hub() as top, shown(top.url) as browser:
         await browser.until("/send", lambda text: "here" in text)
-        path = await send(browser, top.url, "echo", answer="")
+        path = await send(browser, top.url, "echo", reply="")
         text = await browser.until(path, lambda text: "no journal here" in text)
         assert "watching" not in text
 
 
 @runs
-async def test_nobody_answers_in_time() -> None:
+async def test_a_missing_reply_is_reported_after_the_time_to_live() -> None:
     async with hub() as top, shown(top.url) as browser:
 
         @top.node.worker("silent")
@@ -69,25 +68,17 @@ async def test_nobody_answers_in_time() -> None:
 
         await browser.until("/send", lambda text: "here" in text)
         path = await send(browser, top.url, "silent", ttl="0.2")
-        text = await browser.until(path, lambda text: "no answer within 0.2 s" in text)
+        text = await browser.until(path, lambda text: "no reply within 0.2 s" in text)
         assert "watching" not in text
 
 
-def test_with_a_journal_every_hop_is_watched_there_and_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        module, "JOURNAL_GRACE", 0.5
-    )  # the events below have told everything by then
-    _send_over_two_hops(tmp_path)
-
-
 @runs
-async def _send_over_two_hops(tmp_path: Path) -> None:
+async def test_with_a_journal_every_hop_of_message_and_reply_is_shown(tmp_path: Path) -> None:
     async with (
         hub(journal=tmp_path) as top,
         leaf("truck", top, tmp_path) as truck,
-        shown(top.url, truck.url, journal=tmp_path) as browser,
+        # short: the events below show all hops before it is over
+        shown(top.url, truck.url, journal=tmp_path, journal_wait=0.5) as browser,
     ):
         await until(lambda: "truck-echo" in top.node.router.table.snapshot(0))
         await browser.until("/send", lambda text: text.count("card here") == 2)
@@ -100,13 +91,13 @@ async def _send_over_two_hops(tmp_path: Path) -> None:
                 ]:  # fmt: skip
                     break
         text = plain(await browser.until(path, lambda text: "watching" not in text))
-        assert "answered after" in text
+        assert "reply after" in text
         for hop in ("hub", "truck"):
             assert len(re.findall(rf"\b{hop} [\d:.]+ (?:FORWARDED|DELIVERED)", text)) == 2
         id = path.partition("=")[2]
         why = plain(await browser.until(f"/why?id={id}", lambda text: "journey" in text))
         assert "delivered at hub, truck" in why
-        lost = await send(browser, top.url, "truk-echo", answer="")
+        lost = await send(browser, top.url, "truk-echo", reply="")
         text = await browser.until(lost, lambda text: "dropped at hub" in text)
         assert "NO_ROUTE" in text
         why = plain((await browser.get(f"/why?id={lost.partition('=')[2]}")).text)
@@ -116,7 +107,7 @@ async def _send_over_two_hops(tmp_path: Path) -> None:
 
 
 @runs
-async def test_why_says_what_is_wrong_with_the_question(tmp_path: Path) -> None:
+async def test_why_reports_an_invalid_or_unknown_id(tmp_path: Path) -> None:
     async with hub() as top, shown(top.url, journal=tmp_path) as browser:
         assert "invalid message id" in (await browser.get("/why?id=xyz")).text
         assert "the journal has no message" in (await browser.get(f"/why?id={'ab' * 16}")).text
@@ -141,7 +132,7 @@ MISTAKES = [
 
 
 @runs
-async def test_a_mistake_in_the_form_is_told_beside_it() -> None:
+async def test_a_mistake_in_the_form_is_reported_with_the_form() -> None:
     async with hub() as top, shown(top.url) as browser:
         for form, problem in MISTAKES:
             fields = {"via": top.url, "route": "echo", "ttl": "1", "payload": "kept", **form}
@@ -152,7 +143,7 @@ async def test_a_mistake_in_the_form_is_told_beside_it() -> None:
 
 
 @runs
-async def test_more_than_a_form_can_have_is_refused() -> None:
+async def test_a_form_that_is_too_large_is_refused() -> None:
     async with hub() as top, shown(top.url) as browser:
         assert (await browser.post("/send", "payload=" + "x" * 300_000)).status == 413
         assert (await browser.post("/send", "&".join(["a=b"] * 50))).status == 422
@@ -160,35 +151,37 @@ async def test_more_than_a_form_can_have_is_refused() -> None:
 
 
 @runs
-async def test_no_more_messages_are_on_their_way_than_can_be_remembered() -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "KEPT", 2)
-        async with hub() as top, shown(top.url) as browser:
+async def test_the_number_of_messages_in_flight_is_limited() -> None:
+    async with hub() as top, shown(top.url, kept=2) as browser:
 
-            @top.node.worker("silent")
-            def silent(*_: object) -> None:
-                pass
+        @top.node.worker("silent")
+        def silent(*_: object) -> None:
+            pass
 
-            await browser.until("/send", lambda text: "here" in text)
-            paths = [await send(browser, top.url, "silent", ttl="60") for _ in range(2)]
-            page = await browser.post("/send", {"via": top.url, "route": "echo", "ttl": "1"})
-            assert "in flight already" in page.text
-            assert len(set(paths)) == 2
-        async with hub() as top, shown(top.url) as browser:
-            await browser.until("/send", lambda text: "here" in text)
-            for _ in range(4):
-                path = await send(browser, top.url, "echo")
-                await browser.until(path, lambda text: "watching" not in text)
-            page = await browser.get("/send")
-            assert page.text.count("/send?watch=") == 2
+        await browser.until("/send", lambda text: "here" in text)
+        paths = [await send(browser, top.url, "silent", ttl="60") for _ in range(2)]
+        page = await browser.post("/send", {"via": top.url, "route": "echo", "ttl": "1"})
+        assert "2 messages are in flight already" in page.text
+        assert len(set(paths)) == 2
 
 
 @runs
-async def test_a_node_that_is_away_cannot_be_sent_through() -> None:
+async def test_only_the_latest_messages_are_remembered() -> None:
+    async with hub() as top, shown(top.url, kept=2) as browser:
+        await browser.until("/send", lambda text: "here" in text)
+        for _ in range(4):
+            path = await send(browser, top.url, "echo")
+            await browser.until(path, lambda text: "watching" not in text)
+        page = await browser.get("/send")
+        assert page.text.count("/send?watch=") == 2
+
+
+@runs
+async def test_a_message_through_a_node_that_is_away_is_dropped() -> None:
     async with Node("gone") as gone:
         nobody = (await gone.listen("tcp://127.0.0.1:0")).url
     async with shown(nobody) as browser:
         path = await send(browser, nobody, "echo", ttl="0.1")
         async with asyncio.timeout(PATIENCE):
             text = await browser.until(path, lambda text: "watching" not in text)
-        assert "dropped at console: TRANSPORT_DOWN" in text or "no answer" in text
+        assert "dropped at console: TRANSPORT_DOWN" in text or "no reply" in text

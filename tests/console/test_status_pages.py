@@ -1,4 +1,4 @@
-"""What a status tells in pages: some of many, how many fit, and messages in between."""
+"""Paging of a status: a part of the rows, their total, and messages in between."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fill(node: Node, count: int, place: bytes = b"a:1") -> None:
 
 
 @runs
-async def test_routes_come_in_pages_with_the_number_that_fits() -> None:
+async def test_routes_are_paged_with_their_total() -> None:
     async with Node("hub") as node:
         status = Status(node)
         fill(node, 1_000)
@@ -42,7 +42,7 @@ async def test_routes_come_in_pages_with_the_number_that_fits() -> None:
 
 
 @runs
-async def test_nothing_is_counted_that_nobody_asked_for() -> None:
+async def test_what_was_not_requested_is_not_counted() -> None:
     async with Node("hub") as node:
         seen = Status(node).snapshot(Question(routes=0, sessions=0))
         assert (seen.routes_fitting, seen.sessions_fitting, seen.subscriptions_fitting) == (
@@ -53,7 +53,7 @@ async def test_nothing_is_counted_that_nobody_asked_for() -> None:
 
 
 @runs
-async def test_routes_over_one_address_are_found_without_going_through_all() -> None:
+async def test_routes_over_one_address_are_found_without_a_scan() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LARGE_TABLE", 50)
         async with Node("hub") as node:
@@ -71,7 +71,7 @@ async def test_routes_over_one_address_are_found_without_going_through_all() -> 
 
 
 @runs
-async def test_sessions_and_subscriptions_are_found_by_what_they_are_about() -> None:
+async def test_sessions_and_subscriptions_can_be_searched() -> None:
     async with Node("hub", hub=True, limits=QUICK) as hub, Node("truck", limits=QUICK) as truck:
         status = Status(hub)
         listener = await hub.listen("tcp://127.0.0.1:0")
@@ -117,7 +117,7 @@ async def test_messages_pass_while_a_large_table_is_searched() -> None:
             status.stop()
 
 
-def test_what_an_older_node_tells_is_understood() -> None:
+def test_the_status_of_an_older_node_is_understood() -> None:
     old = (
         b'{"node":"hub","at":1,"uptime":1.0,"counts":{},"rates":{},"bytes":0,"bytes_rate":0.0,'
         b'"routes_total":1,"routes":[],"sessions_total":0,"sessions":[],"session_events":{},'

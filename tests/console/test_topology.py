@@ -1,4 +1,4 @@
-"""The picture of a fleet: who stands where, and which lines join them."""
+"""The picture of a fleet: where nodes are, and which lines connect them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def columns(drawn: Picture) -> list[list[str]]:
     return list(by_x.values())
 
 
-def test_who_dials_stands_to_the_right_of_whom_it_dialed() -> None:
+def test_a_node_is_to_the_right_of_those_it_connected_to() -> None:
     drawn = picture([
         watched("hub", session("truck"), session("gate"), hub=True),
         watched("gate", session("hub", dialed=True, parent=True), session("sensor")),
@@ -46,7 +46,7 @@ def test_who_dials_stands_to_the_right_of_whom_it_dialed() -> None:
     }  # fmt: skip
 
 
-def test_no_two_spots_overlap_and_all_are_inside() -> None:
+def test_boxes_do_not_overlap_and_are_inside_the_picture() -> None:
     drawn = picture([
         watched(f"hub-{n}", *(session(f"leaf-{n}-{m}") for m in range(5)), session("hub-0"))
         for n in range(4)
@@ -55,7 +55,7 @@ def test_no_two_spots_overlap_and_all_are_inside() -> None:
     assert all(0 < box.x < drawn.width and 0 < box.y < drawn.height for box in drawn.boxes)
 
 
-def test_many_peers_are_a_number() -> None:
+def test_many_peers_are_drawn_as_a_number() -> None:
     sessions = [session(f"leaf-{number}") for number in range(MAX_PEERS + 3)]
     drawn = picture([watched("hub", *sessions, total=len(sessions) + 100)])
     [more] = [box for box in drawn.boxes if box.kind == "more"]
@@ -77,12 +77,14 @@ def test_the_console_itself_is_not_drawn() -> None:
         (State.AWAY, {}, "away"),
     ],
 )
-def test_a_line_says_how_the_connection_is(state: State, more: dict[str, Any], line: str) -> None:
+def test_a_line_shows_the_state_of_the_connection(
+    state: State, more: dict[str, Any], line: str
+) -> None:
     drawn = picture([watched("hub", session("truck", **more), state=state)])
     assert [found.state for found in drawn.lines] == [line]
 
 
-def test_nodes_that_dial_each_other_in_a_circle_are_drawn_all_the_same() -> None:
+def test_nodes_that_connect_in_a_circle_are_drawn() -> None:
     names = ["a", "b", "c"]
     drawn = picture([
         watched(name, session(names[number - 1], dialed=True)) for number, name in enumerate(names)
@@ -91,7 +93,7 @@ def test_nodes_that_dial_each_other_in_a_circle_are_drawn_all_the_same() -> None
     assert len(columns(drawn)) <= MAX_COLUMNS
 
 
-def test_a_node_that_never_told_anything_is_drawn_by_its_url() -> None:
+def test_a_node_without_a_status_is_drawn_with_its_url() -> None:
     away = SimpleNamespace(name="tcp://gone:1", url="tcp://gone:1", state=State.AWAY, seen=None)
     drawn = picture([away])  # type: ignore[list-item]
     assert [(box.key, box.state) for box in drawn.boxes] == [("tcp://gone:1", "away")]

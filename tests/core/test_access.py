@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.core import access as module
 from waystation.core.access import Access, AccessRule, matches
 from waystation.core.address import Address, Route
 from waystation.errors import LocalError
@@ -112,9 +111,8 @@ def test_a_rule_about_nobody_is_a_mistake(rule: AccessRule) -> None:
     assert error.value.rule == "OB-2"
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_MAX_CACHED", 4)
-    access = Access([allow("truck-*", "*")])
+def test_the_cache_is_bounded() -> None:
+    access = Access([allow("truck-*", "*")], cached=4)
     for number in range(20):
         route = Route.parse(f"a{number} => b{number}")
         for _ in range(2):
@@ -124,7 +122,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(access._routes) <= 4
 
 
-def test_long_questions_are_answered_and_not_remembered() -> None:
+def test_decisions_about_long_addresses_are_not_cached() -> None:
     access = Access([allow("*", "*")])
     assert access.admits("a", Route((Address(0, b"x" * 100_000),)))
     assert not access._addresses

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import product
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.rule_errors import breaks
+from tests.core.lifecycles import Lifecycle, check_descriptions, name_of
 from waystation.core.identity import LogicalAddress, Mapping
 from waystation.core.membership import (
     MEMBERS,
@@ -45,6 +44,9 @@ SHARING_IMPOSSIBLE = {
     *product([H.APART, H.LAGGING], [HE.TOO_SLOW]),  # nobody waits for it
 }
 
+LIFE = Lifecycle(TRANSITIONS, step, IMPOSSIBLE, "LA-2")
+SHARING_LIFE = Lifecycle(SHARING_TRANSITIONS, sharing_step, SHARING_IMPOSSIBLE, "LA-2")
+
 
 def uuid_of(number: int) -> bytes:
     return bytes(14) + number.to_bytes(2, "big")
@@ -54,27 +56,16 @@ def mapping(number: int, *places: str, name: str = "truck") -> Mapping:
     return Mapping(LogicalAddress(uuid_of(number), name), places)
 
 
-def name_of(value: object) -> str:
-    named = isinstance(value, State | Event | Sharing | SharingEvent)
-    return value.name if named else repr(value)  # type: ignore[attr-defined]
-
-
 # --- The product of states and events -------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(State, Event)), ids=name_of)
 def test_every_pair_is_in_the_table_or_cannot_happen(state: State, event: Event) -> None:
-    if (state, event) in IMPOSSIBLE:
-        with pytest.raises(LocalError, match=event.name, check=breaks("LA-2")):
-            step(state, event)
-        return
-    after, effects = step(state, event)
-    assert (after, effects) == TRANSITIONS[state, event]
-    assert len(set(effects)) == len(effects)
+    LIFE.check_pair(state, event)
 
 
 @pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=name_of)
-def test_each_change_of_the_membership_is_told_once(state: State, event: Event) -> None:
+def test_each_change_of_the_membership_is_reported_once(state: State, event: Event) -> None:
     after, effects = TRANSITIONS[state, event]
     joins, leaves = after in MEMBERS and state in OTHERS, state in MEMBERS and after not in MEMBERS
     assert (F.ADMIT in effects) == joins
@@ -84,7 +75,7 @@ def test_each_change_of_the_membership_is_told_once(state: State, event: Event) 
 
 
 @pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=name_of)
-def test_whoever_goes_for_good_leaves_no_message(state: State, event: Event) -> None:
+def test_a_peer_that_is_gone_leaves_no_messages(state: State, event: Event) -> None:
     after, effects = TRANSITIONS[state, event]
     drops = {F.DROP_LOST, F.DROP_UNROUTABLE} & set(effects)
     if after is S.GONE:
@@ -110,12 +101,14 @@ def test_a_joiner_is_admitted_before_it_gets_anything(state: State, event: Event
 def test_every_pair_of_sharing_is_in_the_table_or_cannot_happen(
     sharing: Sharing, event: SharingEvent
 ) -> None:
-    if (sharing, event) in SHARING_IMPOSSIBLE:
-        with pytest.raises(LocalError, match=event.name, check=breaks("LA-2")):
-            sharing_step(sharing, event)
-        return
-    after, effects = sharing_step(sharing, event)
-    assert (after, effects) == SHARING_TRANSITIONS[sharing, event]
+    SHARING_LIFE.check_pair(sharing, event)
+
+
+@pytest.mark.parametrize(("sharing", "event"), SHARING_TRANSITIONS, ids=name_of)
+def test_acknowledgements_are_awaited_while_a_peer_gets_messages_to_all(
+    sharing: Sharing, event: SharingEvent
+) -> None:
+    after, effects = SHARING_TRANSITIONS[sharing, event]
     waited_for = {H.JOINING, H.FOLLOWING}
     assert (HF.START in effects) == (after in waited_for and sharing not in waited_for)
     assert (HF.STOP in effects) == (after not in waited_for and sharing in waited_for)
@@ -125,19 +118,12 @@ def test_every_pair_of_sharing_is_in_the_table_or_cannot_happen(
 
 
 def test_every_state_is_reached_and_every_effect_is_used() -> None:
-    for table, states, effects in (
-        (TRANSITIONS, State, Effect),
-        (SHARING_TRANSITIONS, Sharing, SharingEffect),
-    ):
-        steps: Iterable[tuple[object, tuple[object, ...]]] = table.values()
-        found = list(steps)
-        assert {after for after, _ in found} == set(states)
-        assert {effect for _, done in found for effect in done} == set(effects)
+    LIFE.check_all_used(S.UNKNOWN, Effect)
+    SHARING_LIFE.check_all_used(H.APART, SharingEffect)
 
 
-def test_the_words_of_the_tables_are_explained_once_each() -> None:
-    for words in (State, Event, Effect, Sharing, SharingEvent, SharingEffect):
-        assert len({member.value for member in words}) == len(words.__members__)
+def test_every_word_of_the_tables_has_a_description_of_its_own() -> None:
+    check_descriptions(State, Event, Effect, Sharing, SharingEvent, SharingEffect)
 
 
 # --- Any sequence of events -----------------------------------------------------------------------
@@ -191,7 +177,7 @@ class Peers(RuleBasedStateMachine):
             peer.outgoing = None
 
     @invariant()
-    def the_members_are_those_that_were_told_of_in_the_same_order(self) -> None:
+    def the_members_are_those_reported_in_the_same_order(self) -> None:
         membership = self.membership
         assert list(membership.members) == self.joined
         for uuid, peer in membership.peers.items():
@@ -207,7 +193,9 @@ TestPeers = Peers.TestCase
 
 
 @given(st.lists(st.sampled_from(SharingEvent), max_size=40))
-def test_what_goes_to_all_waits_for_a_peer_from_start_to_stop(events: list[SharingEvent]) -> None:
+def test_acknowledgements_of_a_peer_are_awaited_from_start_to_stop(
+    events: list[SharingEvent],
+) -> None:
     sharing, waits = H.APART, False
     for event in [*events, HE.LEFT]:
         if (sharing, event) in SHARING_IMPOSSIBLE:
@@ -252,7 +240,7 @@ def test_places_fail_and_answer() -> None:
     assert not membership.is_unreachable(one)
     for number in range(3):
         membership.place_failed(f"h:{number}")
-    assert membership.silent_places == {"h:2"}  # there are bounds to it
+    assert membership.silent_places == {"h:2"}  # their number is limited
 
 
 def test_all_places_are_covered_by_members_or_silence() -> None:
@@ -263,7 +251,7 @@ def test_all_places_are_covered_by_members_or_silence() -> None:
     assert membership.cover(["h:1", "h:2", "h:3"], ["h:2"])
 
 
-def test_who_was_not_heard_and_who_has_not_answered() -> None:
+def test_silent_members_and_members_that_have_not_replied() -> None:
     membership = Membership(capacity=10)
     one, two = joined(membership, 1), joined(membership, 2, event=E.NAMED)
     one.heard_at, two.heard_at = 5.0, 3.0
@@ -282,7 +270,7 @@ def test_a_peer_knows_when_it_has_moved() -> None:
     assert peer.has_moved(mapping(1, "h:1", name="the red one"))
 
 
-def test_what_is_on_its_way_to_nobody_waits_for_the_grace_and_no_longer() -> None:
+def test_messages_to_a_lost_member_wait_for_the_grace_period() -> None:
     membership = Membership(capacity=10)
     peer = joined(membership, 1)
     peer.outgoing = Outgoing(10)
@@ -296,7 +284,7 @@ def test_what_is_on_its_way_to_nobody_waits_for_the_grace_and_no_longer() -> Non
     assert peer.undelivered_since is None
 
 
-def test_senders_that_somebody_made_up_are_forgotten() -> None:
+def test_invented_senders_are_forgotten() -> None:
     membership = Membership(capacity=100)
     lost = joined(membership, 1)
     membership.happens(lost, E.LOST)

@@ -49,8 +49,18 @@ def test_an_answer_goes_along_the_return_route() -> None:
     received = message("responder", "something => sender")
     answer = received.answered(Address(0, b"responder"), b"fine", id="1" * 32, expiry=77)
     assert routes(answer) == ("0#something => 0#sender", "0#responder")
-    assert (answer.payload, answer.id, answer.expiry) == (b"fine", "1" * 32, 77)
+    assert (answer.payload, answer.expiry) == (b"fine", 77)
     assert received.answered(Address(0, b"x"), b"", id=ID).expiry == NEVER
+
+
+@pytest.mark.rule("WK-3")
+def test_an_answer_has_an_id_of_its_own_and_says_what_it_answers() -> None:
+    received = message("responder", "sender")
+    one, other = (received.answered(Address(0, b"x"), b"", id=digit * 32) for digit in "12")
+    assert len({received.id, check_message_id(one.id), check_message_id(other.id)}) == 3
+    assert one.answers(received.id)
+    assert other.answers(received.id)
+    assert not one.answers("3" * 32)
 
 
 @pytest.mark.rule("WK-2")

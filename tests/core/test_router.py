@@ -80,6 +80,7 @@ def test_the_reasons_are_these() -> None:
         "TOO_LARGE",
         "MALFORMED",
         "FAILED",
+        "DUPLICATE",
     }
 
 

@@ -25,7 +25,7 @@ from waystation.core.sequences import (
 YOU, SHE = (bytes(15) + bytes([number]) for number in (2, 3))
 
 
-@pytest.mark.rule("GR-12")
+@pytest.mark.rule("GR-12", "FL-6")
 @given(st.randoms(use_true_random=False), st.integers(1, 8), st.integers(1, 60))
 def test_each_message_arrives_once_and_in_order_however_bad_the_way_is(  # noqa: C901
     chance: random.Random, credit: int, count: int

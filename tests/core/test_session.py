@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.rule_errors import breaks
+from tests.core.lifecycles import Lifecycle, check_descriptions, name_of
 from waystation.core.session import (
     ENDING,
     LINKED,
@@ -32,9 +32,7 @@ IMPOSSIBLE = {
     *product(frozenset(State) - {S.ANSWERED}, [E.TYPES_TIMEOUT]),  # its timer is stopped
 }
 
-
-def name_of(value: object) -> str:
-    return value.name if isinstance(value, State | Event) else repr(value)
+LIFE = Lifecycle(TRANSITIONS, step, IMPOSSIBLE, "WK-8")
 
 
 # --- The product of states and events -------------------------------------------------------------
@@ -43,13 +41,7 @@ def name_of(value: object) -> str:
 @pytest.mark.rule("WK-8")
 @pytest.mark.parametrize(("state", "event"), PAIRS, ids=name_of)
 def test_every_pair_is_in_the_table_or_cannot_happen(state: State, event: Event) -> None:
-    if (state, event) in IMPOSSIBLE:
-        with pytest.raises(LocalError, match=event.name, check=breaks("WK-8")):
-            step(state, event)
-        return
-    after, effects = step(state, event)
-    assert (after, effects) == TRANSITIONS[state, event]
-    assert len(set(effects)) == len(effects)
+    LIFE.check_pair(state, event)
 
 
 @pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=name_of)
@@ -73,7 +65,7 @@ def test_a_session_that_ends_never_opens_again(state: State, event: Event) -> No
 
 
 @pytest.mark.parametrize("event", [e for e in Event if (S.ENDED, e) in TRANSITIONS], ids=name_of)
-def test_nothing_is_done_after_the_end_but_to_end_a_link_that_came_too_late(event: Event) -> None:
+def test_after_the_end_only_a_late_link_is_ended(event: Event) -> None:
     after, effects = step(S.ENDED, event)
     if event in {E.LINK_MADE, E.LINK_UNWANTED}:
         assert (after, effects) == (S.WITHDRAWING, (F.ABORT_LINK,))
@@ -82,7 +74,7 @@ def test_nothing_is_done_after_the_end_but_to_end_a_link_that_came_too_late(even
 
 
 @pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=name_of)
-def test_a_session_opens_from_answered_and_messages_go_only_then(
+def test_a_session_opens_from_answered_and_only_then_sends_messages(
     state: State, event: Event
 ) -> None:
     after, effects = TRANSITIONS[state, event]
@@ -102,13 +94,13 @@ def test_a_session_can_be_ended_in_every_state(state: State, event: Event) -> No
 
 
 @pytest.mark.parametrize("state", State, ids=name_of)
-def test_whoever_is_given_up_is_forgotten_at_once(state: State) -> None:
+def test_a_session_that_is_given_up_is_forgotten_at_once(state: State) -> None:
     effects = step(state, E.GIVEN_UP)[1]
     assert (F.FORGET in effects) == (state is not S.ENDED)
 
 
 @pytest.mark.parametrize(("state", "event"), TRANSITIONS, ids=name_of)
-def test_each_link_that_goes_is_told_as_closed_or_refused(state: State, event: Event) -> None:
+def test_each_lost_link_is_reported_as_closed_or_refused(state: State, event: Event) -> None:
     effects = TRANSITIONS[state, event][1]
     told = [f for f in effects if f in {F.TELL_CLOSED, F.TELL_REFUSED}]
     was_open = state in {S.OPEN, S.BREAKING, S.CLOSING}
@@ -117,20 +109,11 @@ def test_each_link_that_goes_is_told_as_closed_or_refused(state: State, event: E
 
 
 def test_every_state_is_reached_and_every_effect_is_used() -> None:
-    reached = {S.DISCONNECTED}
-    while True:
-        more = {after for (state, _), (after, _) in TRANSITIONS.items() if state in reached}
-        if more <= reached:
-            break
-        reached |= more
-    assert reached == set(State)
-    assert {effect for _, effects in TRANSITIONS.values() for effect in effects} == set(Effect)
+    LIFE.check_all_used(S.DISCONNECTED, Effect)
 
 
-def test_the_words_of_the_table_are_explained_once_each() -> None:
-    for words in (State, Event, Effect, Flow):
-        assert len({member.value for member in words}) == len(words.__members__)
-        assert all(member.value for member in words)
+def test_every_word_of_the_table_has_a_description_of_its_own() -> None:
+    check_descriptions(State, Event, Effect, Flow)
 
 
 # --- Any sequence of events -----------------------------------------------------------------------
@@ -188,7 +171,7 @@ def test_any_sequence_of_events_keeps_the_rules(events: list[Event]) -> None:
                 step(session.state, event)
         else:
             session.happens(event)
-    # Whatever happened, it can be ended, and each of its links was told to be gone once.
+    # Whatever happened, it can be ended, and the loss of each link was reported once.
     session.happens(E.GIVEN_UP)
     if session.state in LINKED:
         session.happens(E.LINK_LOST)

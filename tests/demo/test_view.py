@@ -1,14 +1,12 @@
-"""The fleet for the eye: lines where nobody looks, a picture in a terminal."""
+"""The display of the fleet: a live table in a terminal, lines otherwise."""
 
 from __future__ import annotations
 
 import io
 from collections import Counter
 
-import pytest
 from rich.console import Console
 
-from waystation.demo import view
 from waystation.demo.view import Lines, LiveView, Picture, view_on
 
 PICTURE = Picture(
@@ -28,31 +26,31 @@ def printed(on: Console) -> str:
     return on.file.getvalue()
 
 
-def test_a_terminal_gets_a_picture_and_anything_else_gets_lines() -> None:
+def test_a_terminal_gets_a_table_and_anything_else_gets_lines() -> None:
     assert isinstance(view_on(console(terminal=True)), LiveView)
     assert isinstance(view_on(console(terminal=False)), Lines)
 
 
-def test_what_happens_is_a_line_with_its_time() -> None:
+def test_a_message_is_a_line_with_its_time() -> None:
     on = console(terminal=False)
     with Lines(on) as lines:
         lines.say("on purpose: [bold] is no markup")
     assert printed(on).endswith(" s  on purpose: [bold] is no markup\n")
 
 
-def test_traffic_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traffic_is_printed_at_most_once_per_interval() -> None:
     on = console(terminal=False)
-    with Lines(on) as lines:
+    with Lines(on, every=3_600.0) as lines:
         lines.draw(PICTURE)
-        assert printed(on) == ""
-        monkeypatch.setattr(view, "_EVERY", 0.0)
+    assert printed(on) == ""
+    with Lines(on, every=0.0) as lines:
         lines.draw(PICTURE)
         lines.draw(Picture({}, frozenset(), {}, {}))
     [line] = printed(on).splitlines()
     assert line.endswith("1,200 delivered, 30 forwarded, 7 dropped (NO_ROUTE 7)")
 
 
-def test_the_picture_shows_rates_drops_and_who_is_away() -> None:
+def test_the_table_shows_rates_drops_and_absent_nodes() -> None:
     on = console(terminal=True)
     with LiveView(on) as live:
         live.draw(PICTURE)

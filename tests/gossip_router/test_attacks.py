@@ -75,7 +75,7 @@ async def test_many_idle_members_stay_and_cost_nobody_anything() -> None:
 
 @runs_on_every_loop
 async def test_many_half_frames_are_given_up() -> None:
-    async with serving(silence=2.0) as (server, _), await Client5.open(server) as member:
+    async with serving(frame=2.0) as (server, _), await Client5.open(server) as member:
         await member.join("g", 1)
         lazy = await opened(server, member, LARGE[:5_000])
         while server.counts.disconnected["unfinished"] < MANY:

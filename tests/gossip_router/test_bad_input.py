@@ -199,7 +199,7 @@ STRUCTURE = jgroups2.encode(jgroups2.Connect("g", uuid(1), "m" * 2_000))
 @pytest.mark.parametrize("frame", [FRAMES[2], FRAMES[5], STRUCTURE], ids=["2", "5", "connect"])
 @runs
 async def test_a_frame_that_never_ends_is_given_up(frame: bytes) -> None:
-    async with serving(silence=0.3) as (server, _), await Raw.open(server) as lazy:
+    async with serving(frame=0.3) as (server, _), await Raw.open(server) as lazy:
         for position in range(len(frame) - 1):  # a byte now and then is no end
             lazy.send(frame[position : position + 1])
             await asyncio.sleep(0.01)
@@ -260,3 +260,53 @@ def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(LocalError, match="'wait'"):
         Settings(slow_receiver="wait")  # type: ignore[arg-type]
     assert GossipServer(Settings(queue=1)).settings.queue == 1
+
+
+LARGE5 = jgroups5.encode(jgroups5.Message("g", uuid(1), None, bytes(1_000_000)))
+LARGE2 = jgroups2.encode(jgroups2.Message("g", uuid(1), bytes(1_000_000)))
+LARGE = {5: (JOIN5, LARGE5), 2: (JOIN2, LARGE2)}
+
+
+@pytest.mark.rule("FL-2")
+@pytest.mark.parametrize("generation", LARGE)
+@runs
+async def test_a_client_without_a_member_begins_no_large_message(generation: int) -> None:
+    _, message = LARGE[generation]
+    async with serving() as (server, _), await Raw.open(server) as stranger:
+        stranger.send(message[:200])
+        await stranger.ended()
+        assert server.counts.refused == {"too_large": 1}
+
+
+@pytest.mark.rule("FL-2")
+@pytest.mark.parametrize("generation", LARGE)
+@runs
+async def test_a_large_message_may_come_right_behind_the_registration(generation: int) -> None:
+    join, message = LARGE[generation]
+    async with serving() as (server, _), await Raw.open(server) as member:
+        member.send(join + message + message)
+        await until(lambda: server.counts.received == 2)
+        assert not server.counts.refused
+
+
+@pytest.mark.rule("FL-1")
+@pytest.mark.parametrize("generation", LARGE)
+@runs
+async def test_half_messages_of_all_clients_share_one_limit(generation: int) -> None:
+    _, message = LARGE[generation]
+    async with serving(input=2_000_000) as (server, _), await Client5.open(server) as honest:
+        await honest.join("other", 9)
+        lazy = [await Raw.open(server) for _ in range(5)]
+        for number, client in enumerate(lazy, 10):
+            joins = {
+                5: jgroups5.encode(jgroups5.Register("g", uuid(number), "lazy")),
+                2: jgroups2.encode(jgroups2.Connect("g", uuid(number), "lazy")),
+            }
+            client.send(joins[generation] + message[:900_000])
+        await until(lambda: server.counts.disconnected["input"] >= 2)
+        await honest.sync()
+        assert server._server.input_budget.account.used <= 2_000_000
+        for client in lazy:
+            client.writer.close()
+        await until(lambda: len(server.clients()) == 1)
+        assert server._server.input_budget.account.used == 0

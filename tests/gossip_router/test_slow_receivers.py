@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.gossip_router.clients import Client2, Client5, serving, uuid
 from tests.node.live import runs, runs_on_every_loop, until
+from waystation.gossip_router import RouterMetrics
 from waystation.gossip_router.backpressure import SenderHold
 from waystation.gossip_router.server import GossipServer
 from waystation.net.place import parse_place
@@ -294,3 +296,80 @@ async def test_a_flood_of_requests_takes_turns_with_the_others() -> None:
         assert turns > 5
         for _ in range(4999):
             assert await flood.answer() == jgroups2.ConnectAnswer(ok=True)
+
+
+@pytest.mark.rule("FL-1")
+@pytest.mark.rule("FL-3")
+@pytest.mark.parametrize("policy", ["shed", "disconnect"])
+@runs_on_every_loop
+async def test_stuck_receivers_are_bounded_together_and_others_get_everything(policy: str) -> None:
+    budget = 4 << 20
+    async with (
+        serving(queue=1 << 20, budget=budget, slow_receiver=policy, patience=0) as (server, _),
+        await Client5.open(server) as sender,
+        await Client5.open(server) as healthy,
+        AsyncExitStack() as stack,
+    ):
+        for number in range(1, 31):
+            client = await stack.enter_async_context(await Client5.open(server))
+            await client.join("g", number)
+            client.stop_reading()
+        await healthy.join("g", 99)
+        await sender.join("senders", 98)  # who is no member may not send as much
+        large = [jgroups5.Message("g", None, uuid(0), bytes([n]) * 100_000) for n in range(100)]
+        for start in range(0, 100, 5):
+            sender.say(*large[start : start + 5])
+            for expected in large[start : start + 5]:
+                while isinstance(found := await healthy.frame(), jgroups5.Suspect):
+                    pass  # of one that was given up
+                assert found == expected
+        assert server.counts.dropped["QUEUE_FULL"] > 0
+        await until(lambda: sum(client.unsent for client in server.clients()) <= 5 * budget // 4)
+        server.held.measure_all()
+        assert server.held.shares.total.used <= 5 * budget // 4
+        assert max(each.unsent for each in server.clients()) <= 1 << 20
+
+
+@pytest.mark.rule("FL-1")
+@runs_on_every_loop
+async def test_the_receiver_that_holds_most_is_given_up_a_quarter_above_the_budget() -> None:
+    async with (
+        serving(queue=1 << 20, budget=500_000, slow_receiver="shed") as (server, _),
+        await stuck(server, 5),
+        await Client5.open(server) as other,
+    ):
+        await other.join("h", 2)
+        for _ in range(100):  # an empty queue takes each, until the system takes none any more
+            other.say(jgroups5.Message("g", uuid(1), None, bytes(700_000)))
+            await other.sync()
+            if server.counts.disconnected:
+                break
+            await asyncio.sleep(0.01)
+        assert server.counts.disconnected == {"over budget": 1}
+        own = jgroups5.Message("h", uuid(2), None, b"still here")
+        other.say(own)
+        while await other.frame() != own:
+            pass
+
+
+@pytest.mark.rule("FL-1")
+@runs
+async def test_metrics_tell_for_whom_most_waits() -> None:
+    async with (
+        serving(slow_receiver="shed", patience=0) as (server, _),
+        await stuck(server, 5) as dead,
+        await Client5.open(server) as sender,
+    ):
+        await sender.join("senders", 98)
+        for _ in range(100):
+            sender.say(jgroups5.Message("g", uuid(1), None, bytes(200_000)))
+            await sender.sync()
+        text = RouterMetrics(server).metrics()
+        assert f"waystation_router_budget_bytes {256 << 20}" in text
+        (line,) = [
+            line for line in text.splitlines() if line.startswith("waystation_router_receiver_q")
+        ]
+        port = dead.writer.get_extra_info("sockname")[1]
+        assert f'receiver="127.0.0.1:{port}"' in line
+        assert float(line.split()[-1]) > 1_000_000
+        dead.reset()

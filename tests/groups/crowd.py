@@ -193,8 +193,9 @@ async def vanish(group: Group) -> None:
         timer.cancel()
     streams._timers.clear()
     carrier.is_closed = True
-    for keeper in getattr(routers_of(group), "_keepers", ()):
-        keeper.cancel()
+    keepers = getattr(routers_of(group), "_keepers", None)
+    if keepers is not None:
+        keepers.cancel()
     for connection in router_connections(group):
         connection.abort()
     for place in list(getattr(carrier, "servers", ())):

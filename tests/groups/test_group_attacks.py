@@ -8,8 +8,10 @@ import secrets
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from tests.groups.crowd import (
     LASTING,
@@ -341,17 +343,20 @@ async def test_the_life_of_a_member_can_be_followed_in_the_log(
 
 
 @asynccontextmanager
-async def attacked(greeting: float = 10.0) -> AsyncIterator[tuple[Node, Group, Key]]:
+async def attacked(
+    greeting: float = 10.0, token: bytes | None = None, **links: Any
+) -> AsyncIterator[tuple[Node, Group, Key]]:
     """A node that listens in a group, a member that attacks it, and an end of a pipe."""
+    limits = TcpLimits(greeting=greeting, **links)
     async with (
         routers() as found,
-        Node("b", transports=[Gossip(found.via(), limits=TcpLimits(greeting=greeting))]) as b,
+        Node("b", transports=[Gossip(found.via(), limits=limits)], token=token) as b,
     ):
         echo(b)
         await b.listen("gossip://fleet/b")
         async with (
             Group("fleet", name="attacker", via=found.via(), limits=LASTING) as attacker,
-            Node("a", transports=[Gossip(found.via(), name="a")]) as a,
+            Node("a", transports=[Gossip(found.via(), name="a")], token=token) as a,
         ):
             await until(lambda: b"b" in {m.name.encode() for m in streams_of(attacker).others()})
             yield b, attacker, (named(attacker, "b").uuid, 7, True)
@@ -393,3 +398,73 @@ async def test_a_pipe_whose_dialler_never_speaks_is_given_up() -> None:
         await until(lambda: len(said) == 100)
         assert [payload[0] for payload in said] == 50 * [Kind.ACCEPT] + 50 * [Kind.RESET]
         await until(lambda: not b.sessions)
+
+
+def _heard_by(attacker: Group) -> list[bytes]:
+    said: list[bytes] = []
+    attacker.handler = lambda _, payloads: said.extend(p for p in payloads if p)
+    return said
+
+
+SECRET = b"secret"
+BEGUN = b"\x01" + (15_000_000).to_bytes(4, "big")
+"""How a link of a node begins, with a message of 15 MB."""
+
+
+@pytest.mark.rule("FL-2")
+@runs
+async def test_half_a_message_over_a_pipe_has_a_deadline() -> None:
+    async with attacked(finish=0.3) as (b, attacker, key):
+        said = _heard_by(attacker)
+        attacker.post(key[0], head(Kind.OPEN, key))
+        attacker.post(key[0], head(Kind.DATA, key) + BEGUN + bytes(1000))
+        await until(lambda: any(payload[0] == Kind.RESET for payload in said))
+        await until(lambda: not b.sessions)
+
+
+@pytest.mark.rule("FL-2")
+@runs
+async def test_over_a_pipe_a_peer_that_is_not_admitted_begins_no_large_message() -> None:
+    async with attacked(token=SECRET) as (b, attacker, key):
+        said = _heard_by(attacker)
+        attacker.post(key[0], head(Kind.OPEN, key))
+        attacker.post(key[0], head(Kind.DATA, key) + BEGUN)
+        await until(lambda: any(payload[0] == Kind.RESET for payload in said))
+        await until(lambda: not b.sessions)
+
+
+@pytest.mark.rule("FL-1")
+@runs
+async def test_half_messages_over_all_pipes_of_a_member_share_one_limit() -> None:
+    async with attacked(input=100_000) as (b, attacker, key):
+        said = _heard_by(attacker)
+        for number in range(5):
+            pipe = (key[0], number, True)
+            attacker.post(key[0], head(Kind.OPEN, pipe))
+            attacker.post(key[0], head(Kind.DATA, pipe) + BEGUN + bytes(30_000))
+        await until(lambda: any(payload[0] == Kind.RESET for payload in said))
+        await until(lambda: len(b.sessions) == 3)
+
+
+@pytest.mark.rule("FL-1")
+@runs
+async def test_a_member_that_is_not_read_fills_its_inbox_in_bytes_and_loses_nothing() -> None:
+    limits = structs.replace(LASTING, inbox_bytes=300_000, window_bytes=100_000)
+    async with pair(limits) as (a, b):
+        sending = asyncio.ensure_future(_send_many(a, b, 100))
+        await until(lambda: not b.has_room())
+        await asyncio.sleep(0.2)
+        assert len(b._inbox) * 10_000 <= 450_000
+        got = 0
+        async for _, payload in b.messages():
+            assert payload == bytes(10_000)
+            got += 1
+            if got == 100:
+                break
+        await sending
+
+
+async def _send_many(sender: Group, receiver: Group, count: int) -> None:
+    for _ in range(count):
+        verdict = await sender.send(bytes(10_000), to=receiver.me, wait=30)
+        assert verdict.outcome is Outcome.FORWARDED

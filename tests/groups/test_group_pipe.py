@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.node.live import runs
+from waystation.core.budget import Account
 from waystation.core.identity import LogicalAddress
 from waystation.core.membership import Member
 from waystation.core.outcome import Reason
@@ -22,6 +23,11 @@ class FakeGroup:
     """Keeps what a pipe sends, until somebody says what became of it."""
 
     is_connected = True
+    has_window = True
+
+    def is_full(self, uuid: bytes) -> bool:
+        assert uuid == PEER.uuid
+        return not self.has_window
 
     def __init__(self) -> None:
         self.sent: list[tuple[Kind, bytes]] = []
@@ -63,10 +69,16 @@ class FakeProtocol:
 class End:
     """One end of a pipe, and what it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: Account | None = None) -> None:
         self.group = FakeGroup()
         self.protocol = FakeProtocol()
-        self.pipe = Pipe(self.group, PEER, KEY, lambda pipe, error: pipe.tell_lost(error))  # type: ignore[arg-type]
+        self.pipe = Pipe(
+            self.group,  # type: ignore[arg-type]
+            PEER,
+            KEY,
+            lambda pipe, error: pipe.tell_lost(error),
+            unread,
+        )
         self.pipe.attach(self.protocol)
 
     def hear(self, kind: Kind, body: bytes = b"") -> None:
@@ -86,6 +98,59 @@ async def test_a_peer_that_ignores_the_window_is_reset() -> None:
     await asyncio.sleep(0)
     assert end.protocol.calls[-1] == "lost: peer sends more than there is room for"
     assert end.protocol.data == b""
+
+
+@pytest.mark.rule("FL-1")
+@runs
+async def test_nothing_is_kept_of_empty_messages_and_repeated_ends() -> None:
+    end = End()
+    end.pipe.pause_reading()
+    end.hear(Kind.DATA, b"x")
+    for _ in range(1_000):
+        end.hear(Kind.DATA)
+        end.hear(Kind.EOF)
+    assert end.pipe._unread == b"x"
+    end.pipe.resume_reading()
+    assert end.protocol.data == b"x"
+    assert end.protocol.calls.count("eof_received") == 1
+
+
+@pytest.mark.rule("FL-1")
+@runs
+async def test_what_waits_in_all_pipes_together_is_bounded() -> None:
+    unread = Account(3 * CHUNK)
+    slow, slower = End(unread), End(unread)
+    for end in (slow, slower):
+        end.pipe.pause_reading()
+        end.hear(Kind.DATA, bytes(CHUNK))
+    slower.hear(Kind.DATA, bytes(CHUNK))
+    assert unread.used == 3 * CHUNK
+    slower.hear(Kind.DATA, bytes(CHUNK))
+    assert slower.pipe.state is PipeState.CLOSED
+    assert slower.group.kinds() == [Kind.RESET]
+    assert slow.pipe.state is PipeState.OPEN
+    assert unread.used == CHUNK
+    slow.pipe.resume_reading()
+    assert unread.used == 0
+    slow.pipe.pause_reading()
+    slow.hear(Kind.DATA, bytes(CHUNK))
+    slow.pipe.close()
+    assert unread.used == 0
+
+
+@pytest.mark.rule("FL-3")
+@runs
+async def test_pipes_to_one_member_share_its_window_and_each_goes_on() -> None:
+    end = End()
+    end.group.has_window = False  # others have filled it
+    end.pipe.write(bytes(3 * CHUNK))
+    assert end.group.kinds() == [Kind.DATA]  # one piece is on its way in any case
+    end.group.all_arrive()
+    assert end.group.kinds() == [Kind.DATA] * 3
+    assert end.pipe.get_write_buffer_size() == 0
+    end.group.has_window = True
+    end.pipe.write(bytes(3 * CHUNK))
+    assert end.group.kinds() == [Kind.DATA] * 6
 
 
 @runs

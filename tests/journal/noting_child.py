@@ -1,6 +1,6 @@
 """A process that notes messages and changes until it is killed; it prints its incarnation first.
 
-With a small seal_bytes it seals all the time, so that a kill hits every stage.
+With a small seal_bytes it seals all the time, so that kills hit every stage.
 """
 
 from __future__ import annotations

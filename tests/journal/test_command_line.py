@@ -95,9 +95,7 @@ def test_cat_prints_one_readable_line_a_row(run: Run, directory: Path) -> None:
         ("--since 1d", []),
     ],
 )
-def test_cat_shows_what_is_asked_for(
-    run: Run, directory: Path, options: str, seqs: list[int]
-) -> None:
+def test_cat_applies_its_filters(run: Run, directory: Path, options: str, seqs: list[int]) -> None:
     code, lines, _ = run("cat", directory, "--json", *options.split())
     assert code == 0
     assert [json.loads(line)["seq"] for line in lines] == seqs
@@ -114,7 +112,7 @@ def test_json_has_the_columns_of_the_contract(run: Run, directory: Path) -> None
     assert found["messages"]["expiry"] is None
 
 
-def test_an_option_can_stand_in_the_environment(
+def test_an_option_can_be_an_environment_variable(
     run: Run, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WAYSTATION_JOURNAL", str(directory))
@@ -124,13 +122,13 @@ def test_an_option_can_stand_in_the_environment(
 
 
 @pytest.mark.parametrize("time", ["yesterday", "2023-13-01", "1w"])
-def test_a_time_that_is_none_is_wrong_usage(run: Run, directory: Path, time: str) -> None:
+def test_an_invalid_time_is_wrong_usage(run: Run, directory: Path, time: str) -> None:
     code, _, errors = run("cat", directory, "--since", time)
     assert code == 2
     assert f"invalid timestamp {time!r}" in errors
 
 
-def test_a_directory_that_is_not_there_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+def test_a_missing_directory_is_wrong_usage(run: Run, tmp_path: Path) -> None:
     assert run("cat", tmp_path / "nothing")[0] == 2
 
 
@@ -157,7 +155,7 @@ def test_tail_follows_a_live_journal(tmp_path: Path) -> None:
             process.stdout.close()
 
 
-def test_check_finds_nothing_wrong_with_a_sound_journal(run: Run, directory: Path) -> None:
+def test_check_finds_no_problem_in_a_valid_journal(run: Run, directory: Path) -> None:
     assert run("check", directory) == (0, ["no problems"], "")
     assert run("check", directory, "--json") == (0, [], "")
 
@@ -212,7 +210,7 @@ def test_check_finds_a_missing_file_and_a_torn_tail(run: Run, directory: Path) -
     assert sorted(problems(run, directory)) == ["gap", "torn"]
 
 
-def test_a_file_that_cannot_be_read_is_told_on_stderr(run: Run, directory: Path) -> None:
+def test_an_unreadable_file_is_reported_on_stderr(run: Run, directory: Path) -> None:
     (directory / "messages/node=garage/5-2.parquet").write_bytes(b"rubbish")
     code, lines, errors = run("cat", directory)
     assert (code, len(lines)) == (0, 6)

@@ -1,4 +1,4 @@
-"""A disk that does not do as it should: the node goes on, and the journal tells what is missing."""
+"""Failing disks: the node continues, and the journal reports what is missing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Disk:
-    """Stands in for the writes of tails: takes so many bytes, then fails."""
+    """Replaces the writes of tails: accepts this many bytes, then fails."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.room = 2**62
@@ -47,28 +47,28 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.mark.rule("OB-6")
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EDQUOT])
-def test_a_full_disk_delays_records_and_loses_none_as_long_as_there_is_room_in_memory(
+def test_a_full_disk_loses_no_records_while_there_is_room_in_memory(
     tmp_path: Path, disk: Disk, error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         journal.note(message_record(0))
         until(lambda: rows(tmp_path, "messages"))
-        disk.room, disk.error = 100, error  # in the midst of a batch
+        disk.room, disk.error = 100, error  # in the middle of a batch
         for number in range(1, 50):
             journal.note(message_record(number))
         until(lambda: not disk.room and journal.trouble)
-        assert len(rows(tmp_path, "messages")) == 1  # no half batch stands there
+        assert len(rows(tmp_path, "messages")) == 1  # no partial batch is left
         disk.room = 2**62
         until(lambda: len(rows(tmp_path, "messages")) == 50)
     assert journal.lost == 0
     assert check(tmp_path) == []
     warnings = [record.getMessage() for record in caplog.records]
-    assert len(warnings) == 2  # said once, and that it is over
+    assert len(warnings) == 2  # logged once, and again when it is over
     assert os.strerror(error) in warnings[0]
 
 
 @pytest.mark.rule("OB-6")
-def test_a_disk_that_stays_full_costs_records_which_are_counted_and_told(
+def test_a_disk_that_stays_full_loses_records_which_are_counted_and_reported(
     tmp_path: Path, disk: Disk
 ) -> None:
     options: dict[str, Any] = {"flush_seconds": 0.02, "flush_records": 10, "buffer_records": 100}
@@ -103,7 +103,7 @@ def test_a_disk_that_is_full_at_the_end_does_not_hold_up_the_node(
     assert "closed without its last 2 records" in caplog.text
 
 
-def test_half_a_batch_that_cannot_be_taken_back_is_left_behind(
+def test_a_partial_batch_that_cannot_be_removed_ends_its_tail(
     tmp_path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
@@ -124,7 +124,7 @@ def test_half_a_batch_that_cannot_be_taken_back_is_left_behind(
 
 
 @pytest.mark.rule("OB-6")
-def test_a_vanished_directory_is_made_anew_and_what_it_held_is_told(tmp_path: Path) -> None:
+def test_a_removed_directory_is_recreated_and_its_loss_reported(tmp_path: Path) -> None:
     directory = tmp_path / "journal"
     with Journal(directory, "garage", flush_seconds=0.02) as journal:
         for number in range(5):
@@ -140,7 +140,7 @@ def test_a_vanished_directory_is_made_anew_and_what_it_held_is_told(tmp_path: Pa
     assert check(directory) == []
 
 
-def test_a_tail_that_vanishes_before_it_is_sealed_is_told(tmp_path: Path) -> None:
+def test_a_tail_removed_before_it_is_sealed_is_reported(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02, seal_seconds=1.0) as journal:
         journal.note(message_record(1))
         until(lambda: rows(tmp_path, "messages"))
@@ -150,7 +150,7 @@ def test_a_tail_that_vanishes_before_it_is_sealed_is_told(tmp_path: Path) -> Non
     assert losses(tmp_path)[0] == (1, f"messages/{tail.name[1:]} vanished")
 
 
-def test_sealing_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_sealing_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options: dict[str, Any] = {"incarnation": 5, "flush_seconds": 0.02, "seal_bytes": 1}
     with Journal(tmp_path, "garage", **options) as journal:
         obstacle = tmp_path / "messages/node=garage/.5-1.seal.tmp"
@@ -166,19 +166,19 @@ def test_sealing_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_writable_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(LocalError, match="Permission denied"):
         Journal(tmp_path / "journal", "garage")
 
 
-def test_a_journal_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match="cannot write a journal to"):
         Journal(tmp_path / "file", "garage")
 
 
-def test_permission_denied_while_it_runs_is_no_end(
+def test_permission_denied_while_it_runs_does_not_end_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def denied(*_args: object) -> None:
@@ -236,7 +236,7 @@ print("whole", flush=True)
 
 
 @pytest.mark.rule("OB-6")
-def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
+def test_records_survive_a_real_full_disk(tmp_path: Path) -> None:
     if not Path(UNSHARE).exists():
         pytest.skip("no unshare here")
     mount = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}"
@@ -258,7 +258,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path) -> None:
     assert "No space left on device" in result.stderr
 
 
-def test_without_the_lock_nobody_elses_tail_is_touched(
+def test_without_the_lock_no_other_tail_is_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_args: object) -> None:
@@ -277,7 +277,7 @@ def test_without_the_lock_nobody_elses_tail_is_touched(
     assert len(rows(tmp_path, "messages")) == 2
 
 
-def test_with_fsync_at_the_flush_each_flush_waits_for_the_disk(
+def test_with_fsync_flush_each_flush_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []

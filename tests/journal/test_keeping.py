@@ -37,7 +37,7 @@ def sealed(directory: Path, table: str = "messages") -> list[Path]:
 
 
 def many_files(directory: Path, count: int, incarnation: int = 5) -> None:
-    """An incarnation that sealed so many files of messages, five rows each, and some routes."""
+    """An incarnation that sealed this many files of messages, five rows each, and some routes."""
     journal = Journal(
         directory, "garage", incarnation=incarnation, flush_seconds=0.005, seal_bytes=1
     )
@@ -68,7 +68,7 @@ def test_a_sampled_message_is_kept_at_every_node_or_at_none(tmp_path: Path) -> N
         f"{n:032x}" for n in range(1, 2_001) if is_sampled(f"{n:032x}", sample_threshold(0.25))
     }
     assert len(rows(tmp_path, "routes")) == 4_000
-    assert check(tmp_path) == []  # what is left out is no gap
+    assert check(tmp_path) == []  # what was not sampled is not a gap
 
 
 def of_node(directory: Path, node: str) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def test_retention_by_age_removes_old_messages_and_keeps_the_running_incarnation
     assert sealed(tmp_path) == [young]
     assert {path.name.partition("-")[0] for path in sealed(tmp_path, "routes")} == {"6"}
     assert len(rows(tmp_path, "routes")) == 4
-    assert check(tmp_path) == []  # what was removed is no gap
+    assert check(tmp_path) == []  # what was removed is not a gap
 
 
 def test_retention_by_size_removes_the_oldest_messages_first(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_compacted_file_is_as_old_as_its_rows(tmp_path: Path) -> None:
     assert [path.stat().st_mtime for path in sealed(tmp_path)] == [1_000]
 
 
-def test_a_crash_in_the_midst_of_a_compaction_shows_no_row_twice(tmp_path: Path) -> None:
+def test_a_crash_during_a_compaction_duplicates_no_row(tmp_path: Path) -> None:
     many_files(tmp_path, 4)
     before = entries(tmp_path)
     old = {path: path.read_bytes() for path in sealed(tmp_path)}
@@ -204,7 +204,7 @@ def test_a_file_that_cannot_be_read_is_reported_and_neither_merged_nor_covered(
     assert check(tmp_path) == []
 
 
-def test_rows_that_the_checksum_gives_away_are_not_compacted(tmp_path: Path) -> None:
+def test_rows_with_a_wrong_checksum_are_not_compacted(tmp_path: Path) -> None:
     many_files(tmp_path, 3)
     victim = sealed(tmp_path)[1]
     column = pq.ParquetFile(victim).metadata.row_group(0).column(3)
@@ -251,7 +251,7 @@ def test_compaction_is_safe_beside_a_running_writer_and_readers(tmp_path: Path) 
     assert check(tmp_path) == []
 
 
-def test_a_reader_goes_on_when_files_are_compacted_under_its_eyes(tmp_path: Path) -> None:
+def test_a_reader_continues_when_files_are_compacted_meanwhile(tmp_path: Path) -> None:
     many_files(tmp_path, 6)
     reader = TableReader(tmp_path, "messages", "garage", no_problem)
     stream = reader.batches()
@@ -262,7 +262,7 @@ def test_a_reader_goes_on_when_files_are_compacted_under_its_eyes(tmp_path: Path
     assert list(reader.batches()) == []
 
 
-def test_following_gives_each_row_once(tmp_path: Path) -> None:
+def test_following_returns_each_row_once(tmp_path: Path) -> None:
     reader = JournalReader(tmp_path, no_problem)
     found: list[int] = []
     with Journal(tmp_path, "garage", flush_seconds=0.01, seal_bytes=5_000) as journal:

@@ -39,7 +39,7 @@ def test_a_drop_is_an_error_with_its_reason() -> None:
     assert "waystation.recipient" not in (span.attributes or {})
 
 
-def test_a_forwarded_message_tells_its_next_hop() -> None:
+def test_a_forwarded_message_has_its_next_hop() -> None:
     [span] = exported(message_record(7, FORWARDED))
     assert (span.attributes or {})["waystation.next_hop"] == "1#10.0.0.9:4000"
 

@@ -39,7 +39,7 @@ def written(path: Path, columns: dict[str, pa.Array], **options: Any) -> Path:
     return path
 
 
-def test_a_filter_lets_every_text_pass_that_is_there_and_few_others(tmp_path: Path) -> None:
+def test_a_bloom_filter_passes_all_its_strings_and_few_others(tmp_path: Path) -> None:
     ids = [f"{number * 7_919:032x}" for number in range(1_000)]
     path = written(tmp_path / "f", {"id": pa.array(ids)}, bloom_filter_options=FILTER)
     others = [f"{number * 7_919 + 1:032x}" for number in range(999)]  # within the bounds
@@ -48,13 +48,13 @@ def test_a_filter_lets_every_text_pass_that_is_there_and_few_others(tmp_path: Pa
 
 
 @given(st.lists(st.text(), min_size=1, max_size=20))
-def test_no_text_is_ruled_out_that_is_there(tmp_path_factory: Any, texts: list[str]) -> None:
+def test_no_existing_string_is_ruled_out(tmp_path_factory: Any, texts: list[str]) -> None:
     path = tmp_path_factory.mktemp("filter") / "f"
     written(path, {"id": pa.array(texts)}, bloom_filter_options=FILTER)
     assert all(may_hold(path, "id", text) for text in texts)
 
 
-def test_without_a_filter_the_bounds_rule_out_and_without_bounds_nothing_does(
+def test_without_a_bloom_filter_bounds_are_used_and_without_bounds_nothing_is_ruled_out(
     tmp_path: Path,
 ) -> None:
     texts = {"id": pa.array(["b", "d"])}
@@ -65,7 +65,7 @@ def test_without_a_filter_the_bounds_rule_out_and_without_bounds_nothing_does(
     assert may_hold(bounded, "other", "a")
 
 
-def test_a_filter_of_a_kind_to_come_rules_out_nothing() -> None:
+def test_an_unknown_kind_of_bloom_filter_rules_out_nothing() -> None:
     known = bytes.fromhex("1580081c1c00001c1c00001c1c000000")
     assert _blocks(known, 16 + 512) == (16, 16)
     assert _blocks(known, 16 + 256) is None  # the length does not fit
@@ -74,7 +74,7 @@ def test_a_filter_of_a_kind_to_come_rules_out_nothing() -> None:
     assert _blocks(b"\x15\xff\xff", 3) is None
 
 
-def test_a_filter_that_was_cut_off_rules_out_nothing(tmp_path: Path) -> None:
+def test_a_truncated_bloom_filter_rules_out_nothing(tmp_path: Path) -> None:
     path = written(tmp_path / "f", {"id": pa.array(["a", "c"])}, bloom_filter_options=FILTER)
     group = group_of(path)
     offset = group.column(0).bloom_filter_offset
@@ -85,7 +85,7 @@ def test_a_filter_that_was_cut_off_rules_out_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("unit", "scale"), [("ms", 1_000), ("us", 1)])
-def test_instants_have_bounds_in_microseconds(tmp_path: Path, unit: str, scale: int) -> None:
+def test_timestamps_have_bounds_in_microseconds(tmp_path: Path, unit: str, scale: int) -> None:
     at = pa.array([5, 9], pa.timestamp(unit, "UTC"))
     group = group_of(written(tmp_path / "f", {"at": at, "seq": pa.array([3, 4])}))
     assert instant_bounds(group, "at") == bounds_of(group, "at") == (5 * scale, 9 * scale)

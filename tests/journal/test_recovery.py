@@ -1,4 +1,4 @@
-"""After a crash: tails are sealed as far as they are whole, and what is missing is told (OB-5)."""
+"""After a crash, the complete part of tails is sealed, and what is missing is reported (OB-5)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def left_tail(
 
 
 @pytest.mark.rule("OB-5")
-def test_the_tails_of_a_former_incarnation_are_sealed(tmp_path: Path) -> None:
+def test_the_tails_of_an_earlier_incarnation_are_sealed(tmp_path: Path) -> None:
     path = left_tail(tmp_path)
     with Journal(tmp_path, "garage") as journal:
         assert journal.incarnation > 5
@@ -62,7 +62,7 @@ def test_the_tails_of_a_former_incarnation_are_sealed(tmp_path: Path) -> None:
 
 @pytest.mark.rule("OB-5")
 @pytest.mark.parametrize("cut", [1, 100, 1_000])
-def test_a_torn_end_is_cut_off_and_told(tmp_path: Path, cut: int) -> None:
+def test_a_truncated_end_is_removed_and_reported(tmp_path: Path, cut: int) -> None:
     path = left_tail(tmp_path)
     os.truncate(path, path.stat().st_size - cut)
     Journal(tmp_path, "garage").close()
@@ -75,7 +75,7 @@ def test_a_torn_end_is_cut_off_and_told(tmp_path: Path, cut: int) -> None:
 
 
 @pytest.mark.rule("OB-5")
-def test_records_that_a_crash_left_out_between_others_are_counted(tmp_path: Path) -> None:
+def test_records_missing_between_others_after_a_crash_are_counted(tmp_path: Path) -> None:
     path = left_tail(tmp_path)
     os.truncate(path, path.stat().st_size - 1)
     converter = Converter(5)  # another table was flushed further
@@ -92,7 +92,7 @@ def test_records_that_a_crash_left_out_between_others_are_counted(tmp_path: Path
 
 
 @pytest.mark.parametrize("size", [0, 1, 10])
-def test_a_tail_without_a_whole_batch_is_removed(tmp_path: Path, size: int) -> None:
+def test_a_tail_without_a_complete_batch_is_removed(tmp_path: Path, size: int) -> None:
     path = left_tail(tmp_path)
     os.truncate(path, size)
     Journal(tmp_path, "garage").close()
@@ -111,14 +111,14 @@ def test_a_crash_between_rename_and_removal_leaves_no_row_twice(tmp_path: Path) 
     assert len(rows(tmp_path, "messages")) == 30
 
 
-def test_a_sealed_file_that_the_disk_lost_is_made_again_from_its_tail(tmp_path: Path) -> None:
+def test_a_lost_sealed_file_is_recreated_from_its_tail(tmp_path: Path) -> None:
     path = left_tail(tmp_path)
     path.with_name("5-1.parquet").write_bytes(b"")  # renamed, and then the power failed
     Journal(tmp_path, "garage").close()
     assert len(rows(tmp_path, "messages")) == 30
 
 
-def test_a_half_sealed_file_is_removed(tmp_path: Path) -> None:
+def test_a_partially_sealed_file_is_removed(tmp_path: Path) -> None:
     path = left_tail(tmp_path)
     half = path.with_name(".5-1.seal.tmp")
     half.write_bytes(b"PAR1")
@@ -126,7 +126,7 @@ def test_a_half_sealed_file_is_removed(tmp_path: Path) -> None:
     assert not half.exists()
 
 
-def test_recovery_leaves_other_nodes_and_the_present_incarnation_alone(tmp_path: Path) -> None:
+def test_recovery_does_not_touch_other_nodes_or_the_current_incarnation(tmp_path: Path) -> None:
     path = left_tail(tmp_path)
     recover(tmp_path, "garage", 5, fsync=False, report=lambda _, why: pytest.fail(why))
     recover(tmp_path, "hall", 9, fsync=False, report=lambda _, why: pytest.fail(why))
@@ -135,7 +135,7 @@ def test_recovery_leaves_other_nodes_and_the_present_incarnation_alone(tmp_path:
 
 @pytest.mark.rule("OB-5")
 @given(cut=st.integers(0, 20_000))
-def test_wherever_a_tail_is_cut_its_whole_batches_are_read(
+def test_wherever_a_tail_is_truncated_its_complete_batches_are_read(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     directory = tmp_path_factory.mktemp("cut")
@@ -191,7 +191,7 @@ def flip(path: Path, flips: list[tuple[float, int]]) -> None:
     path.write_bytes(data)
 
 
-def test_a_tail_of_a_foreign_schema_is_left_to_people(tmp_path: Path) -> None:
+def test_a_tail_with_an_unknown_schema_is_left_alone(tmp_path: Path) -> None:
     directory = table_directory(tmp_path, "routes", "garage")
     directory.mkdir(parents=True)
     foreign = pa.record_batch({"incarnation": [5], "seq": [1], "cheese": ["brie"]})
@@ -211,7 +211,7 @@ def test_a_tail_of_a_foreign_schema_is_left_to_people(tmp_path: Path) -> None:
 
 
 def written(directory: Path, incarnation: float) -> list[int]:
-    """The numbers of the messages that a reader finds; a torn end is allowed, and only that."""
+    """The numbers of the messages that a reader finds; only a truncated end is allowed."""
     complaints: list[str] = []
     found = JournalReader(directory, lambda _, problem: complaints.append(problem)).entries()
     numbers = [
@@ -224,7 +224,7 @@ def written(directory: Path, incarnation: float) -> list[int]:
 
 
 def kill_and_check(directory: Path, round: int) -> None:
-    """Kill a process that notes, and see that all that had been written is there."""
+    """Kill a writing process, and check that everything that was flushed is there."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.journal.noting_child", str(directory)],
         stdout=subprocess.PIPE,

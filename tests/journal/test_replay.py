@@ -50,7 +50,7 @@ events = st.lists(
 
 
 class Tables:
-    """The tables of a node, and what it tells its observers of them."""
+    """The tables of a node, and what its observers get."""
 
     def __init__(self, own: tuple[Address, ...] = ()) -> None:
         self.table = RoutingTable(own)
@@ -92,7 +92,7 @@ def _entry_of(row: dict[str, Any]) -> RoutingEntry:
 
 @pytest.mark.rule("OB-4")
 @given(events=events)
-def test_a_journal_replays_through_the_core_to_the_very_same_tables(
+def test_replaying_a_journal_through_the_core_gives_the_same_tables(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[int, tuple[str, Any]]]
 ) -> None:
     directory: Path = tmp_path_factory.mktemp("replay")

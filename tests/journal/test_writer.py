@@ -1,4 +1,4 @@
-"""The writer: what is noted stands in the files that CONTRACT names, once, in order."""
+"""The writer: noted records are in the files that CONTRACT names, once and in order."""
 
 from __future__ import annotations
 
@@ -45,11 +45,14 @@ from waystation.journal.schema import SCHEMAS
 
 CONTRACT = {
     # As the contract's words map to Arrow's: long, int, timestamp, bool, string, array<string>.
-    "nodes": "kind string, detail string, lost int64",
+    "nodes": "kind string, detail string, lost int64, offset_us int64",
     "routes": "kind string, participant string, address string, local bool, visible bool, "
     "expiry timestamp, sticky bool, accepted bool",
     "subscriptions": "kind string, pattern string, receiver string",
     "members": "kind string, grp string, uuid string, name string, physical array, dialect string",
+    "sessions": "kind string, session string, role string, transport string, place string, "
+    "peer string, peer_incarnation int64, identity string, reason string, detail string, "
+    "offset_us int64, rtt_us int64",
     "messages": "message_id string, kind string, onward array, return array, multicast_id string, "
     "outcome string, reason string, next_hop string, recipient string, bytes int32, "
     "expiry timestamp, from_global bool, received_at timestamp",
@@ -70,7 +73,8 @@ def one_of_each_table(journal: Journal) -> None:
     subscribe = SubscriptionChange(SubscriptionKind.SUBSCRIBE, "garage/door/*", "app", edge=True)
     journal.note(ChangeRecord(subscribe, BEGIN + 2))
     journal.note(ChangeRecord(MemberChange(MemberKind.JOIN, "fleet", MEMBER), BEGIN + 3))
-    journal.note(message_record(4))
+    journal.note(SessionRecord(SessionKind.OPENED, "hub", "1#h:1", "h", None, "", BEGIN + 4))
+    journal.note(message_record(5))
 
 
 def sealed(directory: Path, table: str) -> list[Path]:
@@ -81,7 +85,8 @@ def sealed(directory: Path, table: str) -> list[Path]:
 def test_every_table_has_the_columns_types_and_file_names_of_the_contract(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", incarnation=17) as journal:
         one_of_each_table(journal)
-    for first, table in enumerate(("nodes", "routes", "subscriptions", "members", "messages")):
+    tables = ("nodes", "routes", "subscriptions", "members", "sessions", "messages")
+    for first, table in enumerate(tables):
         path = tmp_path / table / "node=garage" / f"17-{first}.parquet"
         expected = {"incarnation": "int64", "seq": "int64", "at": "timestamp"}
         expected |= dict(pair.split() for pair in CONTRACT[table].split(", "))
@@ -147,7 +152,7 @@ def test_each_kind_of_change_is_a_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("OB-1", "OB-4")
-def test_a_message_is_written_as_it_arrived_with_what_became_of_it(tmp_path: Path) -> None:
+def test_a_message_is_written_as_it_arrived_with_its_outcome(tmp_path: Path) -> None:
     message = Message(
         Route.parse("a => b"), Route(), b"12345", "4bf9" * 8, expiry=1_800_000_000_000
     )
@@ -174,7 +179,7 @@ def test_a_message_is_written_as_it_arrived_with_what_became_of_it(tmp_path: Pat
     }
 
 
-def test_the_next_hop_is_told_of_forwarded_and_the_recipient_of_delivered_messages_only(
+def test_only_forwarded_messages_have_a_next_hop_and_only_delivered_ones_a_recipient(
     tmp_path: Path,
 ) -> None:
     queued = Verdict(Outcome.QUEUED, None, "truck-7", Address(1, b"10.0.0.9:4000"))
@@ -193,7 +198,7 @@ def test_the_next_hop_is_told_of_forwarded_and_the_recipient_of_delivered_messag
     ]
 
 
-def test_unicast_and_multicast_stand_side_by_side(tmp_path: Path) -> None:
+def test_unicast_and_multicast_rows_are_in_one_table(tmp_path: Path) -> None:
     unicast = message_record(1)
     published = structs.replace(unicast.arrival, multicast_id="garage/door")
     multicast = MessageRecord(published, FORWARDED, BEGIN + 5)
@@ -234,7 +239,7 @@ def test_seq_counts_all_tables_together_in_the_order_of_the_notes(tmp_path: Path
     assert check(tmp_path) == []
 
 
-def test_many_distinct_routes_and_verdicts_are_told_apart() -> None:
+def test_many_distinct_routes_and_verdicts_are_distinguished() -> None:
     records = []
     for number in range(2_000):
         verdict = Verdict(Outcome.DELIVERED, None, f"w{number % 700}")
@@ -256,15 +261,13 @@ def test_many_distinct_routes_and_verdicts_are_told_apart() -> None:
         )
 
 
-def test_what_has_no_place_in_the_journal_uses_up_no_seq(tmp_path: Path) -> None:
+def test_records_without_a_table_use_no_seq(tmp_path: Path) -> None:
     entry = RoutingEntry("me", Address(1, b"here:1"), local=False)
     own = RouteChange(RouteKind.PUT, entry, Refusal.OWN_ADDRESS)
-    session = SessionRecord(SessionKind.OPENED, "s", "1#h:1", None, None, "", BEGIN)
     with Journal(tmp_path, "garage") as journal:
         journal.note(ChangeRecord(own, BEGIN))
-        journal.note(session)
         journal.note(change_record(1))
-        journal.note(session)
+        journal.note(ChangeRecord(own, BEGIN))
     assert [entry.fields["seq"] for entry in entries(tmp_path)] == [0, 1, 2]
     assert journal.lost == 0
 
@@ -283,9 +286,7 @@ def test_a_refused_put_is_written_as_refused(tmp_path: Path) -> None:
     ["no record", message_record(1, expiry="soon"), MessageRecord(None, DELIVERED, 1), None],  # type: ignore[arg-type]
     ids=["text", "no expiry", "no arrival", "None"],
 )
-def test_what_cannot_be_written_is_counted_and_spoils_nothing_else(
-    tmp_path: Path, wrong: Any
-) -> None:
+def test_an_invalid_record_is_counted_and_affects_no_other(tmp_path: Path, wrong: Any) -> None:
     with Journal(tmp_path, "garage") as journal:
         for number in range(50):
             journal.note(message_record(number))
@@ -296,23 +297,23 @@ def test_what_cannot_be_written_is_counted_and_spoils_nothing_else(
     assert check(tmp_path) == []
 
 
-def test_a_flush_comes_by_time(tmp_path: Path) -> None:
+def test_a_flush_is_triggered_by_time(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.05) as journal:
         journal.note(message_record(1))
         until(lambda: rows(tmp_path, "messages"))
         assert not sealed(tmp_path, "messages")
 
 
-def test_a_flush_comes_by_number(tmp_path: Path) -> None:
+def test_a_flush_is_triggered_by_the_number_of_records(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=600, flush_records=10) as journal:
         for number in range(20):
             journal.note(message_record(number))
         until(lambda: rows(tmp_path, "messages"))
 
 
-def test_a_small_number_of_records_is_flushed_again_and_again(tmp_path: Path) -> None:
+def test_small_numbers_of_records_are_flushed_repeatedly(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=600, flush_records=5) as journal:
-        for number in range(5):  # behind the row that says that it started
+        for number in range(5):  # after the row with its start
             journal.note(message_record(number))
         until(lambda: len(rows(tmp_path, "messages")) == 5)
         for number in range(5, 11):
@@ -336,23 +337,23 @@ def test_a_tail_is_sealed_by_age(tmp_path: Path) -> None:
         until(lambda: sealed(tmp_path, "messages") and sealed(tmp_path, "nodes"))
 
 
-def test_what_is_not_sealed_is_invisible_to_spark(tmp_path: Path) -> None:
+def test_unsealed_files_are_invisible_to_spark(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         one_of_each_table(journal)
-        until(lambda: len(entries(tmp_path)) == 5)
+        until(lambda: len(entries(tmp_path)) == len(CONTRACT))
         visible = [path for path in tmp_path.rglob("[!._]*") if path.is_file()]
     assert visible == []
     left = [path.name for path in tmp_path.rglob("[._]*")]
     assert left == [".node=garage.lock"]
 
 
-def test_a_table_without_records_is_not_there(tmp_path: Path) -> None:
+def test_a_table_without_records_has_no_directory(tmp_path: Path) -> None:
     Journal(tmp_path, "garage").close()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".node=garage.lock", "nodes"]
 
 
 @pytest.mark.parametrize("node", ["hall/2: left", "50%", "a=b", "Prüfstand", "node 7", "..", "[x]"])
-def test_any_name_of_a_node_can_stand_in_a_path(tmp_path: Path, node: str) -> None:
+def test_any_node_name_can_be_escaped_in_a_path(tmp_path: Path, node: str) -> None:
     Journal(tmp_path, node).close()
     assert {entry.node for entry in entries(tmp_path)} == {node}
     [directory] = (tmp_path / "nodes").iterdir()
@@ -361,7 +362,7 @@ def test_any_name_of_a_node_can_stand_in_a_path(tmp_path: Path, node: str) -> No
 
 
 @pytest.mark.parametrize("node", ["", "x" * 300, "\ud800", None])
-def test_a_name_that_no_path_can_hold_is_refused(tmp_path: Path, node: Any) -> None:
+def test_a_name_that_is_invalid_in_a_path_is_refused(tmp_path: Path, node: Any) -> None:
     with pytest.raises(LocalError, match="invalid node name"):
         Journal(tmp_path, node)
 
@@ -392,7 +393,7 @@ def test_two_writers_of_one_node_are_refused(tmp_path: Path) -> None:
     Journal(tmp_path, "garage").close()
 
 
-def test_the_lock_of_a_killed_writer_is_free(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_writer_is_released(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from waystation.journal import Journal; "
         "Journal(sys.argv[1], 'garage'); os.kill(os.getpid(), signal.SIGKILL)"
@@ -401,7 +402,7 @@ def test_the_lock_of_a_killed_writer_is_free(tmp_path: Path) -> None:
     Journal(tmp_path, "garage").close()
 
 
-def test_an_incarnation_is_later_than_every_former_one(tmp_path: Path) -> None:
+def test_an_incarnation_is_later_than_all_earlier_ones(tmp_path: Path) -> None:
     clock = iter([5_000_000, *[9_000_000] * 5, 3_000_000, *[9_000_000] * 5])
     first = Journal(tmp_path, "garage", clock=lambda: next(clock, 9_000_000))
     first.close()
@@ -417,12 +418,12 @@ def test_an_incarnation_is_later_than_every_former_one(tmp_path: Path) -> None:
 def test_every_fsync_policy_writes_the_same(tmp_path: Path, fsync: Any) -> None:
     with Journal(tmp_path, "garage", fsync=fsync) as journal:
         one_of_each_table(journal)
-    assert len(entries(tmp_path)) == 6
+    assert len(entries(tmp_path)) == len(CONTRACT) + 1  # and its end
 
 
 @pytest.fixture
 def disk_is_free(monkeypatch: pytest.MonkeyPatch) -> Event:
-    """A disk that takes nothing while this is not set."""
+    """A disk that accepts nothing until this is set."""
     free = Event()
     free.set()
     write = os.write
@@ -436,14 +437,14 @@ def disk_is_free(monkeypatch: pytest.MonkeyPatch) -> Event:
 
 
 @pytest.mark.rule("OB-6")
-def test_what_the_writer_cannot_keep_up_with_is_counted_and_told(
+def test_records_that_the_writer_cannot_keep_up_with_are_counted_and_reported(
     tmp_path: Path, disk_is_free: Event
 ) -> None:
     journal = Journal(tmp_path, "garage", flush_seconds=600, flush_records=10, buffer_records=100)
     disk_is_free.clear()
     for number in range(500):
         journal.note(message_record(number))
-    assert journal.lost > 250  # no more than a hundred wait, beside what the writer has taken
+    assert journal.lost > 250  # at most a hundred wait, besides what the writer has taken
     disk_is_free.set()
     journal.close()
     kept = [int(row["message_id"], 16) for row in rows(tmp_path, "messages")]
@@ -455,7 +456,7 @@ def test_what_the_writer_cannot_keep_up_with_is_counted_and_told(
 
 
 @pytest.mark.rule("OB-6")
-def test_large_messages_do_not_pile_up_in_memory(tmp_path: Path, disk_is_free: Event) -> None:
+def test_large_messages_do_not_accumulate_in_memory(tmp_path: Path, disk_is_free: Event) -> None:
     message = Message(Route(), Route(), bytes(2**20), "4bf9" * 8)
 
     def note(number: int) -> None:
@@ -463,7 +464,7 @@ def test_large_messages_do_not_pile_up_in_memory(tmp_path: Path, disk_is_free: E
 
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         note(0)
-        until(lambda: rows(tmp_path, "messages"))  # from now on it knows how large they are
+        until(lambda: rows(tmp_path, "messages"))  # from now on their size is known
         disk_is_free.clear()
         for number in range(1, 5_000):
             note(number)
@@ -473,7 +474,7 @@ def test_large_messages_do_not_pile_up_in_memory(tmp_path: Path, disk_is_free: E
 
 
 @pytest.mark.rule("OB-6")
-def test_what_is_noted_after_the_end_is_counted_and_not_kept(tmp_path: Path) -> None:
+def test_records_after_close_are_counted_as_lost(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "garage")
     journal.close()
     journal.close()
@@ -481,7 +482,7 @@ def test_what_is_noted_after_the_end_is_counted_and_not_kept(tmp_path: Path) -> 
     assert (journal.lost, journal.waiting) == (1, 0)
 
 
-def test_several_threads_may_note_and_lose_nothing(tmp_path: Path) -> None:
+def test_several_threads_can_note_records_without_loss(tmp_path: Path) -> None:
     numbers = count()
     with Journal(tmp_path, "garage", flush_seconds=0.01, flush_records=100) as journal:
 
@@ -499,7 +500,7 @@ def test_several_threads_may_note_and_lose_nothing(tmp_path: Path) -> None:
     assert check(tmp_path) == []
 
 
-def test_the_journal_says_of_itself_what_it_is(tmp_path: Path) -> None:
+def test_a_journal_has_a_readable_repr(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", incarnation=5) as journal:
         assert repr(journal) == f"<Journal of garage in {tmp_path}, incarnation 5>"
 
@@ -521,7 +522,7 @@ def test_an_error_in_the_writer_itself_does_not_end_it(
     assert len(rows(tmp_path, "messages")) == 1
 
 
-def test_a_refusal_reason_is_written_in_the_words_of_the_rules(tmp_path: Path) -> None:
+def test_a_reason_is_written_as_in_the_rules(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage") as journal:
         for number, reason in enumerate(Reason):
             journal.note(message_record(number, Verdict.dropped(reason)))

@@ -52,6 +52,6 @@ def rows(directory: Path, table: str) -> list[dict[str, Any]]:
 
 
 def losses(directory: Path) -> list[tuple[int, str]]:
-    """The `lost` rows of a journal: how many records, and why."""
+    """The `lost` rows of a journal: the number of records, and the cause."""
     lost = [row for row in rows(directory, "nodes") if row["kind"] == "lost"]
     return [(row["lost"], row["detail"]) for row in lost]

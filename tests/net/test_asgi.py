@@ -80,8 +80,9 @@ async def serving(
     site = Site()
     server = HttpServer(
         site,
-        limits=ServerLimits(connections=connections, handshake=head, frame=head),
-        connection_limits=ConnectionLimits(first_byte=head, linger=linger),
+        limits=ServerLimits(connections=connections, handshake=head),
+        connection_limits=ConnectionLimits(first_byte=head, frame=head, linger=linger),
+        body=head,
         busy=busy,
         keep=keep,
         tls=tls,

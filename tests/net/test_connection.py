@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tests.node.live import runs_on_every_loop
+from waystation.core.budget import Account
 from waystation.core.outcome import Reason
 from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
 from waystation.testing import settle, until
@@ -32,6 +34,11 @@ class Noted(Connection):
     def on_data(self, data: bytes) -> None:
         self.peer_spoke()
         self.data += data
+
+    def count_unfinished(self) -> int:
+        """Count a line without its end as a frame in part, once a line was complete."""
+        _, end, rest = self.data.rpartition(b"\n")
+        return len(rest) if end else 0
 
     def on_crowded(self) -> None:
         self.events.append("crowded")
@@ -214,3 +221,77 @@ async def test_a_connection_that_has_ended_takes_every_call(act: str) -> None:
         getattr(connection, act)()
         await settle()
         assert connection.events.count("closed") == 1
+
+
+FRAMES = ConnectionLimits(first_byte=None, frame=0.3, linger=0.2)
+"""With a time for frames in which a peer has to send 1228 bytes of one."""
+
+
+@pytest.mark.rule("FL-2")
+@runs_on_every_loop
+async def test_a_frame_that_drips_ends_in_time() -> None:
+    async with paired(FRAMES) as (connection, theirs):
+        theirs.send(b"whole\n")
+        while connection.end == "not ended":
+            with contextlib.suppress(OSError):  # it may have ended by now
+                theirs.send(b"x")
+            await asyncio.sleep(0.02)
+        assert connection.end == Failure(Reason.REFUSED, "the peer left a frame unfinished")
+        assert connection.unfinished == 0
+
+
+@pytest.mark.rule("FL-2")
+@runs_on_every_loop
+async def test_a_large_frame_that_comes_slowly_is_read_to_its_end() -> None:
+    async with paired(FRAMES) as (connection, theirs):
+        theirs.send(b"whole\n")
+        loop = asyncio.get_running_loop()
+        until_then = loop.time() + 1.2  # four times the time for a frame
+        while loop.time() < until_then:
+            theirs.send(bytes(1000))
+            await asyncio.sleep(0.02)
+        assert connection.end == "not ended"
+        assert connection.unfinished > 0
+        theirs.send(b"\n")
+        await until(lambda: connection.unfinished == 0)
+
+
+@pytest.mark.rule("FL-2")
+@runs_on_every_loop
+async def test_time_in_which_nothing_is_read_does_not_count() -> None:
+    async with paired(FRAMES) as (connection, theirs):
+        theirs.send(b"whole\nhal")
+        await until(lambda: connection.unfinished == 3)
+        connection.pause_reading()
+        await asyncio.sleep(1.0)
+        assert connection.end == "not ended"
+        connection.resume_reading()
+        await until(lambda: connection.end != "not ended")
+
+
+@pytest.mark.rule("FL-2")
+@runs_on_every_loop
+async def test_each_frame_has_a_time_of_its_own() -> None:
+    async with paired(FRAMES) as (connection, theirs):
+        for _ in range(40):
+            theirs.send(b"whole\nhal")
+            await asyncio.sleep(0.02)
+        assert connection.end == "not ended"
+        await until(lambda: connection.end != "not ended")
+
+
+@pytest.mark.rule("FL-1")
+@runs_on_every_loop
+async def test_a_frame_in_part_is_counted_and_given_back_however_it_ends() -> None:
+    account = Account(1000)
+    async with paired() as (connection, theirs):
+        connection.account = account
+        theirs.send(b"whole\n" + bytes(100))
+        await until(lambda: account.used == 100)
+        theirs.send(bytes(50))
+        await until(lambda: account.used == 150)
+        theirs.send(b"\n")
+        await until(lambda: account.used == 0)
+        theirs.send(bytes(70))
+        await until(lambda: account.used == 70)
+    assert account.used == 0

@@ -52,7 +52,7 @@ async def monitoring(program: Program, seconds: float = 5.0) -> AsyncIterator[Mo
 async def test_it_tells_metrics_and_health() -> None:
     program = Program()
     async with monitoring(program) as monitor:
-        assert await ask(monitor, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n") == (
+        assert await ask(monitor, b"GET /metrics HTTP/1.1\r\nHost: localhost:9\r\n\r\n") == (
             "HTTP/1.1 200 OK",
             "a_total 1\n",
         )
@@ -64,6 +64,19 @@ async def test_it_tells_metrics_and_health() -> None:
         status, body = await ask(monitor, b"GET /health HTTP/1.1\r\n\r\n")
         assert status == "HTTP/1.1 503 Service Unavailable"
         assert '"draining"' in body
+
+
+@runs_on_every_loop
+async def test_a_page_under_a_foreign_name_that_points_here_reads_nothing() -> None:
+    async with monitoring(Program()) as monitor:
+        for name in (b"evil.example", b"evil.example:9090", b"127.0.0.1.evil.example", b"10.0.0.1"):
+            request = b"GET /metrics HTTP/1.1\r\nAccept: */*\r\nhOST: %s\r\n\r\n" % name
+            status, body = await ask(monitor, request)
+            assert status.startswith("HTTP/1.1 421 ")
+            assert "a_total" not in body
+        for name in (b"127.0.0.1:9090", b"[::1]:9090", b"LOCALHOST"):
+            request = b"GET /metrics HTTP/1.1\r\nHost: %s\r\n\r\n" % name
+            assert (await ask(monitor, request))[0] == "HTTP/1.1 200 OK"
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 import pytest
+from msgspec import structs
 
 from tests.net.test_connection import CALM, Noted
 from tests.node.live import runs_on_every_loop
 from tests.transports.certificates import authority
 from waystation.net.backoff import Backoff
+from waystation.net.connection import ConnectionLimits
 from waystation.net.dialer import dial, keep
 from waystation.net.place import parse_place
 from waystation.net.server import Server, ServerLimits
@@ -26,12 +28,14 @@ HOST = "127.0.0.1"
 
 @asynccontextmanager
 async def serving(
-    limits: ServerLimits | None = None, tls: Tls | None = None
+    limits: ServerLimits | None = None,
+    tls: Tls | None = None,
+    connections: ConnectionLimits = CALM,
 ) -> AsyncIterator[tuple[Server, list[Noted]]]:
     made: list[Noted] = []
 
     def make() -> Noted:
-        made.append(Noted(CALM))
+        made.append(Noted(connections))
         return made[-1]
 
     server = Server(make, limits=limits, tls=tls, log=LOG)
@@ -69,13 +73,33 @@ async def test_one_too_many_is_refused_and_counted() -> None:
 
 @runs_on_every_loop
 async def test_a_frame_that_is_never_finished_ends_its_connection_alone() -> None:
-    async with serving(ServerLimits(frame=0.1)) as (server, made):
-        with raw(server), raw(server):
+    hasty = structs.replace(CALM, frame=0.1)
+    async with serving(connections=hasty) as (server, made):
+        with raw(server) as half, raw(server) as whole:
+            half.sendall(b"whole\nhal")
+            whole.sendall(b"whole\n")
             await until(lambda: len(server.connections) == 2)
-            made[0].unfinished_since = asyncio.get_running_loop().time()
             await until(lambda: made[0].end != "not ended")
             assert "unfinished" in str(made[0].end)
             assert made[1].end == "not ended"
+
+
+@pytest.mark.rule("FL-1")
+@runs_on_every_loop
+async def test_too_many_unfinished_frames_cost_whoever_has_the_largest() -> None:
+    async with serving(ServerLimits(input=3000)) as (server, made):
+        account = server.input_budget.account
+        with raw(server) as first, raw(server) as second, raw(server) as third:
+            for client, size in ((first, 1000), (second, 1500), (third, 500)):
+                client.sendall(b"whole\n" + bytes(size))
+            await until(lambda: account.used == 3000)
+            third.sendall(bytes(100))
+            await until(lambda: made[1].end != "not ended")
+            assert "the largest" in str(made[1].end)
+            assert (account.used, made[0].end, made[2].end) == (1600, "not ended", "not ended")
+            first.sendall(b"\n")
+            await until(lambda: account.used == 600)
+        await until(lambda: not account.used)
 
 
 @runs_on_every_loop

@@ -19,7 +19,7 @@ def filled(capacity: int, *items: str) -> Inbox[str]:
 
 def wait(inbox: Inbox[str], item: str) -> Pending:
     pending = Pending()
-    inbox.waiting.join((item, IN), pending)
+    inbox.join(item, IN, pending)
     return pending
 
 

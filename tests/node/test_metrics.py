@@ -41,7 +41,8 @@ async def test_metrics_tell_what_happened_and_what_is_the_case() -> None:
             "waystation_node_draining 0",
         ):
             assert line in lines
-        assert any(line.startswith("waystation_node_routes ") for line in lines)
+        for metric in ("routes", "tasks_failed_total"):
+            assert any(line.startswith(f"waystation_node_{metric} ") for line in lines)
         assert "journal_lost" not in body
         monitor.close()
 

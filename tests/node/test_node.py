@@ -374,7 +374,7 @@ async def test_a_request_without_an_answer_ends_at_its_deadline_and_leaves_nothi
 
 
 @async_test
-async def test_a_second_answer_is_taken_and_changes_nothing() -> None:
+async def test_a_second_answer_is_dropped_and_changes_nothing() -> None:
     async with a_node() as (node, journal):
 
         @node.worker("stutter")
@@ -386,7 +386,7 @@ async def test_a_second_answer_is_taken_and_changes_nothing() -> None:
         await settle()
         assert sorted(outcomes(journal)) == [
             (b"a", "DELIVERED", None),
-            (b"b", "DELIVERED", None),
+            (b"b", "DROPPED", "DUPLICATE"),
             (b"q", "DELIVERED", None),
         ]
 
@@ -427,12 +427,14 @@ async def test_closing_lets_workers_finish_and_refuses_what_is_new() -> None:
         assert node.router.table.snapshot(now=0) == {}
 
 
+@pytest.mark.rule("FL-4")
+@pytest.mark.parametrize("drain", [0, 0.01])
 @async_test
-async def test_closing_drops_what_was_not_handled_in_time() -> None:
+async def test_closing_drops_what_was_not_handled_in_time(drain: float) -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
-        await node.close(drain=0.01)
+        await node.close(drain=drain)
         assert outcomes(journal) == [
-            (b"in hand", "DROPPED", "FAILED"),
+            (b"in hand", "DROPPED", "TRANSPORT_DOWN"),
             (b"in box", "DROPPED", "TRANSPORT_DOWN"),
         ]
 

@@ -66,7 +66,7 @@ def test_a_program_that_is_told_to_stop_finishes_what_it_has(number: int) -> Non
 def test_a_program_without_time_to_drain_says_what_it_did_not_do() -> None:
     code, said, errors = _child("0", signal.SIGTERM)
     assert (code, errors) == (0, "")
-    assert said == "20 FAILED TRANSPORT_DOWN\n"
+    assert said == "20 TRANSPORT_DOWN\n"
 
 
 def test_being_told_twice_is_like_once() -> None:

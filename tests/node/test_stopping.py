@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.node.live import Journal, collect, runs, runs_on_every_loop, settle, until
+from tests.node.live import LOOPS, Journal, collect, runs, runs_on_every_loop, settle, until
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
+from waystation.net.tasks import COUNTS
 from waystation.node import FAIL, Context, Node
 
 
@@ -20,7 +22,7 @@ async def _until_cancelled() -> None:
 # A task that somebody else cancels
 
 
-@pytest.mark.rule("WK-5", "OB-1")
+@pytest.mark.rule("WK-5", "OB-1", "FL-4")
 @runs_on_every_loop
 async def test_a_worker_outlives_a_cancelled_task_that_its_handler_waits_for() -> None:
     async with Node("garage") as node:
@@ -43,6 +45,7 @@ async def test_a_worker_outlives_a_cancelled_task_that_its_handler_waits_for() -
         journal.each_ended_once()
 
 
+@pytest.mark.rule("FL-4")
 @runs
 async def test_a_subscriber_outlives_a_cancelled_task_that_its_callback_waits_for() -> None:
     async with Node("garage") as node:
@@ -66,7 +69,7 @@ async def test_a_subscriber_outlives_a_cancelled_task_that_its_callback_waits_fo
 # A handler that stops its own worker
 
 
-@pytest.mark.rule("WK-1", "OB-1")
+@pytest.mark.rule("WK-1", "OB-1", "FL-4")
 @runs_on_every_loop
 async def test_a_handler_may_stop_its_own_worker() -> None:
     async with Node("garage") as node:
@@ -98,7 +101,7 @@ async def test_a_handler_may_stop_its_own_worker() -> None:
         await until(lambda: got)
 
 
-@pytest.mark.rule("OB-1")
+@pytest.mark.rule("OB-1", "FL-4")
 @runs
 async def test_two_handlers_that_stop_each_others_workers_leave_no_message_without_outcome() -> (
     None
@@ -126,7 +129,7 @@ async def test_two_handlers_that_stop_each_others_workers_leave_no_message_witho
         journal.each_ended_once()
 
 
-@pytest.mark.rule("OB-1")
+@pytest.mark.rule("OB-1", "FL-4")
 @runs
 async def test_a_handler_that_ignores_being_stopped_is_the_last_of_its_worker() -> None:
     async with Node("garage") as node:
@@ -150,7 +153,7 @@ async def test_a_handler_that_ignores_being_stopped_is_the_last_of_its_worker() 
 # A handler that closes its node
 
 
-@pytest.mark.rule("OB-1")
+@pytest.mark.rule("OB-1", "FL-4")
 @runs_on_every_loop
 async def test_a_handler_may_close_its_node() -> None:
     node = Node("garage")
@@ -177,6 +180,7 @@ async def test_a_handler_may_close_its_node() -> None:
     assert [task for task in asyncio.all_tasks() if "worker" in task.get_name()] == []
 
 
+@pytest.mark.rule("FL-4")
 @runs
 async def test_a_subscriber_may_close_its_node() -> None:
     node = Node("garage")
@@ -191,7 +195,7 @@ async def test_a_subscriber_may_close_its_node() -> None:
     await asyncio.wait_for(closed.wait(), 30)
 
 
-@pytest.mark.rule("OB-1")
+@pytest.mark.rule("OB-1", "FL-4")
 @runs
 async def test_a_node_waits_for_a_handler_that_stopped_its_own_worker() -> None:
     node = Node("garage")
@@ -218,6 +222,7 @@ async def test_a_node_waits_for_a_handler_that_stopped_its_own_worker() -> None:
 # Closing twice
 
 
+@pytest.mark.rule("FL-4")
 @runs_on_every_loop
 async def test_who_closes_a_node_again_waits_until_it_is_closed() -> None:
     node = Node("garage")
@@ -245,6 +250,7 @@ async def test_who_closes_a_node_again_waits_until_it_is_closed() -> None:
     await node.close()
 
 
+@pytest.mark.rule("FL-4")
 @runs
 async def test_closing_goes_on_when_who_asked_for_it_is_cancelled() -> None:
     node = Node("garage")
@@ -279,7 +285,7 @@ async def test_an_invalid_time_to_drain_leaves_the_node_as_it_is() -> None:
 # Two readers of one subscription
 
 
-@pytest.mark.rule("MC-8")
+@pytest.mark.rule("MC-8", "FL-4")
 @runs_on_every_loop
 async def test_a_second_reader_of_a_subscription_gets_an_error() -> None:
     async with Node("garage") as node:
@@ -300,3 +306,162 @@ async def test_a_reader_that_gave_up_makes_way_for_another() -> None:
             await asyncio.wait_for(anext(subscription), 0.01)
         await node.publish("news", b"1")
         assert (await asyncio.wait_for(anext(subscription), 30)).payload == b"1"
+
+
+# A worker whose task ends, whoever ended it
+
+
+@pytest.mark.rule("FL-4", "OB-1")
+@runs_on_every_loop
+async def test_a_worker_whose_task_somebody_cancels_leaves_no_message_without_outcome() -> None:
+    async with Node("garage") as node:
+        journal = Journal(node)
+        tasks: list[asyncio.Task[None] | None] = []
+        before = COUNTS.failed
+
+        @node.worker("fragile", inbox=2)
+        async def fragile(_: Message, __: Context) -> None:
+            tasks.append(asyncio.current_task())
+            await _until_cancelled()
+
+        sending = [asyncio.ensure_future(node.send("fragile", b"%d" % i)) for i in range(5)]
+        await until(lambda: tasks)
+        assert tasks[0] is not None
+        tasks[0].cancel()
+        await asyncio.gather(*sending)
+        assert (await node.send("fragile", b"late")).reason is Reason.NO_ROUTE
+        await until(lambda: len(journal.messages) == 6)
+        journal.each_ended_once()
+        assert COUNTS.failed == before + 1
+        assert (b"0", "FAILED") in journal.outcomes()
+        assert journal.words().keys() <= {"FAILED", "NO_ROUTE", "QUEUE_FULL"}
+        got = collect(node, "fragile")
+        await node.send("fragile", b"next")
+        await until(lambda: got)
+
+
+@pytest.mark.rule("FL-4", "OB-1")
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_handler_that_ends_the_program_leaves_no_message_without_outcome(loop: str) -> None:
+    journals: list[Journal] = []
+
+    async def main() -> None:
+        node = Node("garage")
+        journals.append(Journal(node))
+
+        @node.worker("fatal")
+        async def fatal(_: Message, __: Context) -> None:
+            raise SystemExit(3)
+
+        for payload in (b"1", b"2"):
+            await node.send("fatal", payload)
+        await _until_cancelled()
+
+    with pytest.raises(SystemExit), asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(main())
+    assert journals[0].outcomes() == [(b"1", "FAILED"), (b"2", "NO_ROUTE")]
+
+
+# Whatever a handler does with one message, all have an outcome
+
+Deed = Callable[[Context], Awaitable[object]]
+
+
+async def _raise(_: Context) -> None:
+    raise ValueError("no thanks")
+
+
+async def _raise_cancelled(_: Context) -> None:
+    raise asyncio.CancelledError
+
+
+async def _await_a_cancelled_task(_: Context) -> None:
+    awaited = asyncio.ensure_future(_until_cancelled())
+    asyncio.get_running_loop().call_soon(awaited.cancel)
+    await awaited
+
+
+async def _cancel_itself(_: Context) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+
+
+async def _stop_its_worker(context: Context) -> None:
+    await context.node.stop_worker(context.address.name)
+
+
+async def _close(context: Context) -> None:
+    await context.node.close()
+
+
+async def _close_at_once(context: Context) -> None:
+    await context.node.close(drain=0)
+    await asyncio.sleep(0)
+
+
+async def _close_twice(context: Context) -> None:
+    await context.node.close()
+    await context.node.close()
+
+
+async def _send_to_itself(context: Context) -> None:
+    await context.node.send(context.address.name, b"more", policy=FAIL)
+
+
+@pytest.mark.rule("FL-4", "OB-1")
+@pytest.mark.parametrize(
+    ("deed", "its_own", "behind"),
+    [
+        (_raise, "FAILED", {"DELIVERED"}),
+        (_raise_cancelled, "FAILED", {"DELIVERED"}),
+        (_await_a_cancelled_task, "FAILED", {"DELIVERED"}),
+        (_cancel_itself, "FAILED", {"NO_ROUTE"}),
+        (_stop_its_worker, "DELIVERED", {"NO_ROUTE"}),
+        (_close, "DELIVERED", {"DELIVERED"}),
+        (_close_at_once, "TRANSPORT_DOWN", {"TRANSPORT_DOWN"}),
+        (_close_twice, "DELIVERED", {"DELIVERED"}),
+        (_send_to_itself, "DELIVERED", {"DELIVERED", "QUEUE_FULL"}),
+    ],
+)
+@runs_on_every_loop
+async def test_whatever_a_handler_does_every_message_has_one_outcome(
+    deed: Deed, its_own: str, behind: set[str]
+) -> None:
+    node = Node("garage")
+    journal = Journal(node)
+
+    @node.worker("busy", inbox=8)
+    async def busy(message: Message, context: Context) -> None:
+        if message.payload == b"2":
+            await deed(context)
+
+    for number in range(5):
+        await node.send("busy", b"%d" % number)
+    await until(lambda: len(journal.messages) >= 5)
+    await asyncio.wait_for(node.close(), 30)
+    journal.each_ended_once()
+    ended = dict(journal.outcomes())
+    assert [ended[b"0"], ended[b"1"]] == ["DELIVERED", "DELIVERED"]
+    assert ended[b"2"] == its_own
+    assert {word for payload, word in ended.items() if payload not in (b"0", b"1", b"2")} <= behind
+
+
+@pytest.mark.rule("FL-4")
+@runs
+async def test_a_subscriber_outlives_a_callback_that_raises() -> None:
+    async with Node("garage") as node:
+        journal = Journal(node)
+        got: list[bytes] = []
+
+        def callback(message: Message) -> None:
+            if message.payload == b"bad":
+                raise ValueError("no thanks")
+            got.append(message.payload)
+
+        node.subscribe("garage", "news", callback=callback)
+        for payload in (b"1", b"bad", b"2"):
+            await node.publish("news", payload)
+        await until(lambda: got == [b"1", b"2"])
+        journal.each_ended_once()

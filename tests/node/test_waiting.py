@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -28,6 +28,7 @@ from waystation.testing import (
     settle,
     until,
 )
+from waystation.wire.ockam import PREFACE
 
 PERSIST = Wait(persist=True)
 KEEP = Queue(60, persist=True)
@@ -583,3 +584,90 @@ async def test_a_node_that_closes_while_a_place_is_tried_accounts_for_what_waits
     await settle()
     journal.check_outcomes()
     assert len(journal.messages) == 5
+
+
+# A session without a link
+
+
+@pytest.mark.rule("WK-6", "OB-1")
+@async_test
+async def test_a_send_waits_for_a_session_that_is_down_and_not_for_ever() -> None:
+    async with Node("leaf", limits=Limits(reconnect=0.05)) as leaf:
+        journal = Recorder(leaf)
+        await leaf.connect(f"tcp://{free_place()}", name="hub", wait=None)
+        for route in ("hub => echo", "hub"):
+            assert (await leaf.send(route, b"1")).reason is Reason.TRANSPORT_DOWN
+        patient = asyncio.ensure_future(leaf.send("hub => echo", b"2", policy=PERSIST))
+        timed = asyncio.ensure_future(leaf.send("hub => echo", b"3", policy=Wait(60)))
+        assert (await leaf.send("hub => echo", b"4")).reason is Reason.TRANSPORT_DOWN
+        await settle()
+        assert not patient.done()
+        assert not timed.done()
+        await leaf.close()
+        assert (await patient).reason is Reason.REFUSED
+        assert (await timed).reason is Reason.TRANSPORT_DOWN
+        journal.check_outcomes()
+
+
+@pytest.mark.rule("WK-6")
+@async_test
+async def test_by_default_that_is_30_seconds() -> None:
+    assert Limits().reconnect == 30
+    async with Node("leaf") as leaf:
+        await leaf.connect(f"tcp://{free_place()}", name="hub", wait=None)
+        sending = asyncio.ensure_future(leaf.send("hub => echo", b"1"))
+        await asyncio.sleep(0.1)
+        assert not sending.done()
+        await leaf.close()
+        assert (await sending).reason is Reason.TRANSPORT_DOWN
+
+
+@pytest.mark.rule("WK-6", "MC-10")
+@async_test
+async def test_a_publisher_waits_for_a_parent_that_is_down_and_not_for_ever() -> None:
+    async with Node("leaf", limits=Limits(reconnect=0.05)) as leaf:
+        await leaf.connect(f"tcp://{free_place()}", name="hub", wait=None, parent=True)
+        verdicts = await leaf.publish("news", b"1")
+        reasons = [verdict.reason for verdict in verdicts]
+        assert reasons == [Reason.NO_SUBSCRIBER, Reason.TRANSPORT_DOWN]
+
+
+@pytest.mark.rule("WK-6")
+@async_test
+async def test_the_time_without_a_link_begins_when_it_is_lost() -> None:
+    """What waits for a slow link goes on waiting, and when the link is lost, it waits anew."""
+    limits = Limits(heartbeat=0.0, reconnect=0.3)
+    async with Node("sender", limits=limits) as sender:
+        async with SilentPeer() as peer:  # accepts, and reads nothing
+            session = await sender.connect(f"tcp://{peer.place}", name="peer", wait=DEADLINE)
+            sending = [
+                asyncio.ensure_future(sender.send("peer => sink", bytes(1_000_000)))
+                for _ in range(40)
+            ]
+            await until(lambda: session.is_paused)
+            await asyncio.sleep(0.7)  # more than twice the time
+            assert not all(each.done() for each in sending)
+            assert session.is_open
+        verdicts = await asyncio.gather(*sending)
+        assert {verdict.reason for verdict in verdicts} == {None, Reason.TRANSPORT_DOWN}
+
+
+class SilentPeer:
+    """Accepts a connection, says that it speaks the format, and reads nothing."""
+
+    async def __aenter__(self) -> Self:
+        self._writers: list[asyncio.StreamWriter] = []
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.place = place_of(self._server.sockets[0].getsockname())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.append(writer)
+        writer.write(PREFACE)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        del reader

@@ -14,7 +14,7 @@ from waystation import pipeline
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     with warnings.catch_warnings():
-        # PySpark's own start, in a process that has sockets of a JVM open until the very end.
+        # PySpark leaves sockets of its JVM open until the process ends.
         warnings.simplefilter("ignore")
         session = pipeline.session(
             "waystation tests",

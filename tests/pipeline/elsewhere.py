@@ -1,4 +1,4 @@
-"""What tests of a Spark in other processes need: a Python without this package, and the commands.
+"""Helpers for tests with Spark in other processes: a Python without this package, and the commands.
 
 Executors that had the package anyway would prove nothing about shipping it.
 """
@@ -26,9 +26,9 @@ WAIT_SECONDS = 900.0
 
 
 def bare_python(directory: Path, *, without: Collection[str] = ()) -> Path:
-    """A program that is this Python with what executors need of what is installed, and no more.
+    """A Python executable that sees only the packages that executors need.
 
-    Without `site` no file leads to where an editable install has its sources.
+    Without `site`, no .pth file leads to the sources of an editable install.
     """
     kept = tuple(name for name in (*NEEDED, *NEEDED_BY_PANDAS) if name not in without)
     directory.mkdir(parents=True)
@@ -58,7 +58,7 @@ def small_fleet(directory: Path) -> Path:
 
 
 def started(*arguments: object, **environment: object) -> subprocess.Popen[str]:
-    """The command line, begun in a process of its own, as a user would."""
+    """Start the command line in a process of its own, as a user would."""
     return subprocess.Popen(
         [Path(sys.executable).parent / "waystation", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -69,7 +69,7 @@ def started(*arguments: object, **environment: object) -> subprocess.Popen[str]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    """How it ended, and what it said, but for a word about a long wait."""
+    """The exit code and the output, without the notice about a long wait."""
     try:
         out, err = process.communicate(timeout=WAIT_SECONDS)
     finally:
@@ -79,14 +79,14 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def environment_of(**more: object) -> dict[str, str]:
-    """This process's environment without what its own Spark left there."""
+    """This process's environment without the variables that its own Spark set."""
     left = ("SPARK_", "PYSPARK_", "WAYSTATION_")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(left)}
     return {**kept, **{name: str(value) for name, value in more.items()}}
 
 
 def until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
-    """Wait for something to be so while a process runs."""
+    """Wait for a condition while a process runs."""
     give_up = time.monotonic() + WAIT_SECONDS
     while not found():
         assert process.poll() is None, process.communicate()
@@ -95,7 +95,7 @@ def until(found: Callable[[], object], process: subprocess.Popen[str]) -> None:
 
 
 def assert_same_tables(found: Path, wanted: Path) -> None:
-    """All tables with the same rows, in any order."""
+    """All tables have the same rows, in any order."""
     for table in pipeline.TABLES:
         rows, others = (pq.read_table(place / table).to_pylist() for place in (found, wanted))
         assert others or table == "rejects"

@@ -1,4 +1,4 @@
-"""Spark's rows as plain ones, and a comparison that names the nodes where two tables differ."""
+"""Spark rows as plain values, and a comparison that names the nodes where two tables differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def collected(frame: DataFrame) -> list[Row]:
-    """The rows of a frame; instants as microseconds."""
+    """The rows of a frame; timestamps as microseconds."""
     return [{name: _plain(value) for name, value in row.items()} for row in _pylist(frame)]
 
 
@@ -35,7 +35,7 @@ def _plain(value: Any) -> Any:
 
 
 def assert_same(found: Iterable[Row], wanted: Iterable[Row]) -> None:
-    """The same rows, in any order; if not, tell which are missing and which are too many."""
+    """The rows are the same, in any order; otherwise shows missing and surplus ones."""
     here, there = Counter(map(_key, found)), Counter(map(_key, wanted))
     missing, surplus = there - here, here - there
     shown = [

@@ -1,7 +1,7 @@
-"""The core, fed with the rows of a journal: what a live node would have held, and decided.
+"""Replay the rows of a journal through the core: what a live node would have held, and decided.
 
-Only the core is asked here, event by event; nothing is computed that it could compute. The fold of
-each participant has its own clock (a clock that was set back does not turn back what is known), so
+Everything comes from the core, event by event; nothing is computed here that it can compute. The
+fold of each participant has its own clock (setting a clock back does not undo what is known), so
 each has its own table.
 """
 
@@ -15,7 +15,7 @@ from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import Subscriptions
-from waystation.core.outcome import Verdict
+from waystation.core.outcome import Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.testing.oracle import End, Row, Tables, ends_of_incarnations, entries_of, grouped
@@ -24,7 +24,7 @@ ROUTABLE = {"tcp": 1, "ws": 3, "odd": 9}
 
 
 class Fold(NamedTuple):
-    """The events of one thing, with the instants at which they count."""
+    """The events of one subject, with the times at which they take effect."""
 
     events: list[Row]
     instants: list[int]
@@ -35,7 +35,7 @@ class Fold(NamedTuple):
 
 
 class Replay:
-    """All nodes of a journal, at any instant of any incarnation."""
+    """All nodes of a journal, at any time of any incarnation."""
 
     def __init__(self, journal: Tables) -> None:
         self._ends = ends_of_incarnations(journal)
@@ -44,7 +44,7 @@ class Replay:
         self._messages = journal.get("messages", [])
 
     def table(self, node: str, incarnation: int, at: int) -> dict[str, RoutingEntry]:
-        """The routing table that this incarnation held at this instant."""
+        """The routing table that this incarnation held at this time."""
         if _over(self._ends[node, incarnation], at):
             return {}
         held: dict[str, RoutingEntry] = {}
@@ -57,7 +57,7 @@ class Replay:
         return held
 
     def acceptances(self) -> dict[tuple[str, int, int], bool]:
-        """For each put, whether the table took it."""
+        """For each put, whether the table accepted it."""
         found = {}
         for (node, incarnation), folds in self._routes.items():
             for fold in folds:
@@ -69,7 +69,7 @@ class Replay:
         return found
 
     def subscriptions(self, node: str, incarnation: int, at: int) -> Subscriptions:
-        """The subscriptions that this incarnation held at this instant."""
+        """The subscriptions that this incarnation held at this time."""
         held = Subscriptions()
         if _over(self._ends[node, incarnation], at):
             return held
@@ -80,7 +80,7 @@ class Replay:
         return held
 
     def verdicts(self) -> list[tuple[str, str, int, Verdict]]:
-        """What the router says of each message at the instant it came in."""
+        """The router's decision on each message at the time of its arrival."""
         found = []
         for (id, node, incarnation, at), rows in entries_of(self._messages).items():
             router = Router(subscriptions=self.subscriptions(node, incarnation, at))
@@ -93,7 +93,7 @@ class Replay:
 
 
 def act(table: RoutingTable, event: Row, instant: int) -> bool | None:
-    """Do to a table what a row says was done; for a put, tell whether it was accepted."""
+    """Apply a row to a table; for a put, returns whether it was accepted."""
     if event["kind"] == "remove":
         table.remove(event["participant"], instant // 1_000)
         return None
@@ -109,6 +109,8 @@ def act(table: RoutingTable, event: Row, instant: int) -> bool | None:
 
 
 def _decided(router: Router, row: Row, at: int) -> tuple[Verdict, ...]:
+    if row["reason"] == "DUPLICATE":  # what came before is not in the tables
+        return (Verdict.dropped(Reason.DUPLICATE),)
     message = Message(
         Route(tuple(map(Address.parse, row["onward"]))),
         Route(tuple(map(Address.parse, row["return"]))),

@@ -1,9 +1,8 @@
 """A hub and a truck behind it, each a process of its own, for tests that kill them.
 
 Started as a program, this file is one of the two: `hub PORT` or `truck PORT FILE`. The truck writes
-each message that it gets to the file, its id and its payload without the blanks at its end, before
-it takes the next. While there is a file FILE.closed it takes none, and FILE.waiting says that there
-is one to take.
+each message to the file, its id and its payload without trailing blanks, before it accepts the
+next. While there is a file FILE.closed it accepts none, and FILE.waiting shows that one waits.
 """
 
 from __future__ import annotations
@@ -21,18 +20,18 @@ from waystation.core.message import Message
 from waystation.node import Context, Limits, Node
 
 PATIENCE = 60.0
-"""Seconds after which whatever a test waits for will not come any more."""
+"""Maximum seconds that a test waits for anything."""
 
 
 class Child:
-    """A process that says when it is ready."""
+    """A process that prints when it is ready."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = [sys.executable, "-m", "tests.pipeline.sink_fleet", *arguments]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> Self:
-        """Start it, and wait until it says so."""
+        """Start it, and wait until it is ready."""
         root = Path(__file__).parents[2]
         self._process = subprocess.Popen(self._arguments, stdout=subprocess.PIPE, cwd=root)
         assert self._process.stdout is not None
@@ -40,7 +39,7 @@ class Child:
         return self
 
     def kill(self) -> None:
-        """End it as a power cut would."""
+        """Kill it, as a power failure would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -50,7 +49,7 @@ class Child:
 
 
 class Fleet:
-    """A hub at a port of its own, and a truck that writes down what it gets."""
+    """A hub with a port of its own, and a truck that writes its messages to a file."""
 
     def __init__(self, directory: Path) -> None:
         with socket.socket() as free:
@@ -77,24 +76,24 @@ class Fleet:
         return [(line[:32], line[33:]) for line in lines if len(line) > 32]
 
     def close_gate(self) -> None:
-        """Let the truck take nothing more; whoever sends to it will have to wait."""
+        """Let the truck accept nothing more; its senders will have to wait."""
         Path(f"{self.log}.closed").touch()
 
     def open_gate(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         Path(f"{self.log}.closed").unlink()
 
     def somebody_waits(self) -> bool:
-        """Whether a message has come to the closed gate."""
+        """Whether a message waits for the truck to continue."""
         return Path(f"{self.log}.waiting").exists()
 
     def payloads(self) -> set[str]:
-        """What the truck got, once or several times."""
+        """The messages that the truck got, each once."""
         return {payload for _, payload in self.got()}
 
 
 def until(condition: Callable[[], object]) -> None:
-    """Wait for something to come true."""
+    """Wait for a condition."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, "it never came to it"
@@ -102,7 +101,7 @@ def until(condition: Callable[[], object]) -> None:
 
 
 async def _hub(port: str) -> None:
-    # What comes for a truck that is not back yet waits for it.
+    # Messages for a truck that is not back yet wait for it.
     async with Node("hub", hub=True, limits=Limits(appear=PATIENCE)) as node:
         await node.listen(f"tcp://127.0.0.1:{port}")
         print("ready", flush=True)  # noqa: T201
@@ -124,7 +123,7 @@ async def _truck(port: str, file: str) -> None:
         node.start_worker(("truck-7",), note)
         node.subscribe("office", "recall", "eu/+", callback=note)
         await node.connect(f"tcp://127.0.0.1:{port}", name="hub", parent=True)
-        await node.request("hub => waystation.directory", b"")  # it was heard before this
+        await node.request("hub => waystation.directory", b"")  # it was received before this
         print("ready", flush=True)  # noqa: T201
         await asyncio.Event().wait()
 

@@ -46,7 +46,7 @@ _ROWS: dict[str, dict[str, Any]] = {
 
 
 def row(table: str, seq: int, at: int | None = None, **fields: Any) -> dict[str, Any]:
-    """A sound row; instants count from BEGIN, by default one second for each seq."""
+    """A valid row; times count from BEGIN, by default one second for each seq."""
     instant = BEGIN + (seq * SECOND if at is None else at)
     found = {"incarnation": INCARNATION, "seq": seq, "at": instant, **_ROWS[table], **fields}
     if table == "messages":
@@ -55,7 +55,7 @@ def row(table: str, seq: int, at: int | None = None, **fields: Any) -> dict[str,
 
 
 def table_of(table: str, rows: list[dict[str, Any]]) -> pa.Table:
-    """Rows as the journal has them."""
+    """Rows as an Arrow table with the journal's schema."""
     columns = {}
     for name, column in JOURNAL[table].items():
         values = [found[name] for found in rows]
@@ -75,6 +75,6 @@ def put_file(journal: Path, table: str, node: str, name: str, content: pa.Table)
 def put_rows(
     journal: Path, table: str, rows: list[dict[str, Any]], node: str = "garage", name: str = ""
 ) -> Path:
-    """Write rows as one file, under the name that they should have."""
+    """Write rows as one file, with the name that it should have."""
     name = name or f"{rows[0]['incarnation']}-{rows[0]['seq']}.parquet"
     return put_file(journal, table, node, name, table_of(table, rows))

@@ -1,4 +1,4 @@
-"""A build writes each table whole or not at all, tells how far it is, and can be repeated."""
+"""A build replaces each table atomically, reports its progress, and can be repeated."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_build_writes_all_tables_and_a_second_one_writes_the_same(
 
 
 @pytest.mark.rule("SP-5")
-def test_a_build_that_fails_leaves_the_former_table_whole(
+def test_a_failed_build_leaves_the_old_table_intact(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, out = small_journal(tmp_path / "journal"), tmp_path / "tables"
@@ -89,9 +89,7 @@ def test_a_build_that_fails_leaves_the_former_table_whole(
 
 @pytest.mark.rule("SP-5")
 @pytest.mark.timeout(600)
-def test_a_build_that_is_killed_leaves_each_table_whole(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_killed_build_leaves_every_table_intact(spark: SparkSession, tmp_path: Path) -> None:
     journal, out = small_journal(tmp_path / "journal"), tmp_path / "tables"
     pipeline.build(journal, out, spark=spark, tables=["route_history", "audit"])
     former = {table: rows_of(out / table) for table in ("route_history", "audit")}
@@ -106,7 +104,7 @@ def test_a_build_that_is_killed_leaves_each_table_whole(
 
 
 def kill_in_mid_run(journal: Path, out: Path) -> None:
-    """Start a build as a user does, and kill it with all it started while it writes a table."""
+    """Start a build as a user does, and kill it with all its child processes while it writes."""
     program = str(Path(sys.executable).with_name("waystation"))
     command = [program, "pipeline", "build", "--journal", str(journal), "--out", str(out)]
     with subprocess.Popen(
@@ -121,8 +119,8 @@ def kill_in_mid_run(journal: Path, out: Path) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_only_what_a_task_told_of_is_shown(tmp_path: Path) -> None:
-    """A task that failed, or was tried twice, leaves a hidden file that nobody tells of."""
+def test_only_files_that_a_task_returned_become_visible(tmp_path: Path) -> None:
+    """A failed or repeated task leaves a hidden file that is never returned."""
     history, place = BUILT["route_history"].empty_table(), Place(tmp_path, "route_history")
     directories = {"route_history": place.prepare()}
     place.hidden.mkdir()
@@ -152,7 +150,7 @@ def put_table(directory: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("atomic", [True, False])
-def test_a_table_takes_its_place_by_a_rename(
+def test_a_table_is_replaced_by_a_rename(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomic: bool
 ) -> None:
     if not atomic:
@@ -166,7 +164,7 @@ def test_a_table_takes_its_place_by_a_rename(
     assert place.size() == 3
 
 
-def test_who_was_killed_between_two_renames_is_made_good(tmp_path: Path) -> None:
+def test_a_kill_between_two_renames_is_repaired(tmp_path: Path) -> None:
     put_table(tmp_path / ".audit.former", "old")
     put_table(tmp_path / ".audit.new", "half")
     Place(tmp_path, "audit").prepare()
@@ -174,7 +172,7 @@ def test_who_was_killed_between_two_renames_is_made_good(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["audit"]
 
 
-def test_what_cannot_be_built_is_said_at_once(tmp_path: Path) -> None:
+def test_an_impossible_build_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="unknown table 'tracez'"):
         pipeline.build(tmp_path, tmp_path / "out", tables=["tracez"])
     (tmp_path / "file").write_text("")
@@ -194,8 +192,8 @@ def test_the_package_itself_imports_no_spark() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_the_steps_know_nothing_that_only_a_classic_session_has() -> None:
-    """So they run on Spark Connect as well (SP-4)."""
+def test_the_steps_use_nothing_that_only_a_classic_session_has() -> None:
+    """So they also run on Spark Connect (SP-4)."""
     directory = Path(building.__file__).parent
     for file in directory.glob("*.py"):
         if file.name != "session.py":

@@ -1,4 +1,4 @@
-"""A standalone cluster of several processes, whose Python does not know this package."""
+"""A standalone cluster of several processes, whose Python lacks this package."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def cluster(place: Path) -> Iterator[Cluster]:
 
 @pytest.mark.peer
 @pytest.mark.rule("SP-4")
-def test_a_cluster_builds_the_tables_of_a_local_run_though_a_machine_dies_meanwhile(
+def test_a_cluster_builds_the_same_tables_although_a_worker_dies(
     spark: SparkSession, cluster: Cluster, journal: Path, place: Path
 ) -> None:
-    """The executors are sent the package: their own Python has none."""
+    """The package is sent to the executors: their own Python lacks it."""
     out = place / "tables"
     build = started(
         *("pipeline", "build", "--journal", journal, "--out", out),
@@ -62,7 +62,7 @@ def test_a_cluster_builds_the_tables_of_a_local_run_though_a_machine_dies_meanwh
     )
     until((out / ".expected.new").exists, build)
     cluster.workers[0].kill()
-    assert not (out / "rejects").exists()  # so there was something left to do
+    assert not (out / "rejects").exists()  # so there was work left
     pipeline.build(journal, place / "local", spark=spark)
     code, said, complaint = ended(build)
     assert (code, complaint) == (0, "")
@@ -71,7 +71,7 @@ def test_a_cluster_builds_the_tables_of_a_local_run_though_a_machine_dies_meanwh
 
 
 @pytest.mark.fault
-def test_what_executors_lack_is_said_before_the_first_step(
+def test_missing_packages_of_executors_are_reported_before_the_first_step(
     cluster: Cluster, journal: Path, place: Path
 ) -> None:
     python = elsewhere.bare_python(place / "poor", without=["msgspec", "pyarrow"])
@@ -83,7 +83,7 @@ def test_what_executors_lack_is_said_before_the_first_step(
     assert "\n" not in complaint
 
 
-def test_nobody_at_a_master_is_said_at_once(journal: Path) -> None:
+def test_a_master_that_does_not_listen_is_reported_at_once(journal: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"

@@ -30,7 +30,7 @@ def run(
     spark: SparkSession, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Run:
     """The command line in this process, with the session of the tests."""
-    del spark  # it is there, and so it is taken
+    del spark  # the existing session is used
     monkeypatch.setattr(cli, "COMMANDS", tuple({*cli.COMMANDS, *COMMANDS}))
 
     def call(*arguments: object) -> tuple[int, str, str]:
@@ -100,7 +100,7 @@ def test_simulate_as_json_is_json_and_nothing_else(
     assert told["seed"] == 9
 
 
-def test_simulate_does_not_write_into_what_is_there(run: Run, fleet: Path) -> None:
+def test_simulate_refuses_an_existing_directory(run: Run, fleet: Path) -> None:
     code, out, err = run("simulate", *SIZE, "--out", fleet)
     assert (code, out) == (1, "")
     assert "is not empty; give a new directory" in err
@@ -180,7 +180,7 @@ def test_table_prints_the_routing_table_at_a_moment(run: Run, fleet: Path) -> No
         (OSError(28, "No space left on device"), "No space left on device"),
     ],
 )
-def test_trouble_is_one_line_on_stderr_and_exit_1(
+def test_an_error_is_one_line_on_stderr_and_exit_1(
     run: Run,
     fleet: Path,
     tmp_path: Path,
@@ -199,7 +199,7 @@ def test_trouble_is_one_line_on_stderr_and_exit_1(
 
 
 def kept(directory: Path) -> Path:
-    """A journal of which nothing more is told than that a node was there."""
+    """A journal with nothing but a node's start."""
     Journal(directory, "garage").close()
     return directory
 
@@ -224,14 +224,14 @@ def test_without_java_it_says_what_to_install(tmp_path: Path) -> None:
     assert result.stderr.count("\n") == 1
 
 
-def test_alone_it_prints_nothing_but_its_own_words(tmp_path: Path) -> None:
-    """A session of its own, which Java starts with words of its own."""
+def test_nothing_but_its_own_output_is_printed(tmp_path: Path) -> None:
+    """With a session of its own, for which Java prints messages."""
     environment = {"WAYSTATION_JOURNAL": str(kept(tmp_path)), "WAYSTATION_MASTER": "local[1]"}
     result = run_alone("pipeline", "table", "--at", "2026-01-01T00:30:00", "--json", **environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "[]\n", "")
 
 
-def test_an_error_of_spark_is_one_line(tmp_path: Path) -> None:
+def test_a_spark_error_is_one_line(tmp_path: Path) -> None:
     journal = kept(tmp_path)
     arguments = ("pipeline", "table", "--journal", journal, "--at", "1d", "--master", "nonsense")
     result = run_alone(*arguments)

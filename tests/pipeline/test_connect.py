@@ -1,4 +1,4 @@
-"""Spark Connect: a server that knows frames and no more, whose Python does not know the package."""
+"""Spark Connect: a server that supports only data frames, and whose Python lacks this package."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ spark.stop()
 
 
 @pytest.mark.rule("SP-4")
-def test_a_notebook_runs_on_connect_as_anywhere(
+def test_a_notebook_runs_on_spark_connect(
     server: ConnectServer, journal: Path, tmp_path: Path
 ) -> None:
     example = ROOT / "examples" / "pipeline_notebook.py"

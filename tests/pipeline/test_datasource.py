@@ -1,4 +1,4 @@
-"""The format `waystation` in Spark: the same rows as read_journal, at rest and as a stream."""
+"""The format `waystation` in Spark: the rows of read_journal, in batch and streaming queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three nodes with all tables, one of them with a bad row and a bad file."""
+    """Three nodes with all tables, one of them with an invalid row and an invalid file."""
     place = tmp_path_factory.mktemp("journal")
     for node in ("a", "b", "c"):
         put_rows(place, "nodes", [row("nodes", 0)], node)
@@ -49,7 +49,7 @@ def read(spark: SparkSession, journal: Path, table: str, **options: str) -> Data
 
 def test_registering_lets_filters_be_pushed_down(source: SparkSession) -> None:
     assert source.conf.get(PUSHDOWN) == "true"
-    register(source)  # again is no error
+    register(source)  # calling it again is allowed
 
 
 @pytest.mark.rule("SP-5")
@@ -80,13 +80,15 @@ def test_a_filter_gives_the_same_rows_wherever_it_is_applied(
     assert_same(collected(found), wanted)
 
 
-def test_a_wrong_option_fails_where_the_frame_is_made(source: SparkSession, journal: Path) -> None:
+def test_an_invalid_option_fails_where_the_frame_is_created(
+    source: SparkSession, journal: Path
+) -> None:
     with pytest.raises(PySparkException, match="unknown table 'route'; give one of nodes"):
         read(source, journal, "route")
 
 
 def run_stream(spark: SparkSession, journal: Path, place: Path, **options: str) -> list[int]:
-    """Read what is available now into a table; how many rows each batch had."""
+    """Read what is available now into a table; returns the number of rows of each batch."""
     query = (
         spark.readStream.format("waystation")
         .options(table="messages", **options)

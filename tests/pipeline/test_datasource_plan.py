@@ -1,4 +1,4 @@
-"""What a read of the data source hands to tasks, and what it spares itself; no Spark is started."""
+"""The partitions of the data source, and the files that it need not read; no Spark is started."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_small_nodes_share_a_task_and_a_large_one_has_several(tmp_path: Path) ->
     ]
 
 
-def test_one_large_file_is_cut_between_its_row_groups(tmp_path: Path) -> None:
+def test_one_large_file_is_split_at_row_groups(tmp_path: Path) -> None:
     rows = [row("messages", seq) for seq in range(1_000)]
     path = put_file(tmp_path, "messages", "hub", f"{INCARNATION}-0.parquet", SCHEMA.empty_table())
     pq.write_table(table_of("messages", rows), path, row_group_size=100)
@@ -88,7 +88,7 @@ def test_one_large_file_is_cut_between_its_row_groups(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 4_000, 10**9])
-def test_rows_that_stand_in_two_files_come_once_however_the_node_is_cut(
+def test_rows_in_two_files_are_read_once_however_the_node_is_split(
     tmp_path: Path, size: int
 ) -> None:
     rng = random.Random(7)
@@ -178,7 +178,7 @@ FILTERS = [
 
 
 def says(filter: spark.Filter, found: dict[str, Any]) -> bool | None:
-    """What SQL says of a row: True, False, or null."""
+    """The value of a condition for a row in SQL: True, False, or null."""
     if isinstance(filter, spark.Not):
         inner = says(filter.child, found)
         return None if inner is None else not inner
@@ -219,7 +219,7 @@ def some_rows() -> pa.Table:
 
 @pytest.mark.parametrize("filter", FILTERS, ids=str)
 @pytest.mark.parametrize("negated", [False, True], ids=["", "not"])
-def test_a_condition_holds_for_the_rows_that_sql_would_give(
+def test_a_condition_selects_the_same_rows_as_sql(
     tmp_path: Path, filter: spark.Filter, negated: bool
 ) -> None:
     if negated and isinstance(filter, spark.EqualNullSafe):
@@ -260,7 +260,7 @@ def test_a_condition_on_a_column_that_a_file_lacks_prunes_nothing(tmp_path: Path
 
 
 @pytest.mark.rule("SP-5")
-def test_bad_files_and_rows_are_left_out_and_are_rows_of_rejects(tmp_path: Path) -> None:
+def test_invalid_files_and_rows_appear_only_in_rejects(tmp_path: Path) -> None:
     good = [row("messages", 0), row("messages", 1, outcome="LOST"), row("messages", 2)]
     put_rows(tmp_path, "messages", good, "hub")
     (tmp_path / "messages/node=hub/1-5.parquet").write_bytes(b"no Parquet at all")
@@ -296,7 +296,7 @@ def test_files_with_columns_of_other_types_stop_no_planning(tmp_path: Path) -> N
         assert sorted(one["seq"] for one in found) == list(range(15, 20))
 
 
-def test_a_schema_of_fewer_columns_gives_just_these(tmp_path: Path) -> None:
+def test_a_schema_of_fewer_columns_selects_these(tmp_path: Path) -> None:
     many_files(tmp_path, "hub", 1, 2)
     reading = Reading.of({"path": str(tmp_path)})
     few = spark_schema(pa.schema([SCHEMA.field("at"), SCHEMA.field("node")]))
@@ -324,23 +324,23 @@ def test_a_schema_of_fewer_columns_gives_just_these(tmp_path: Path) -> None:
         ({"path": "x", "maxFilesPerTrigger": "2k"}, "give 1 or more"),
     ],
 )
-def test_a_wrong_option_is_told_with_what_to_write(options: dict[str, str], problem: str) -> None:
+def test_an_invalid_option_is_reported_with_a_hint(options: dict[str, str], problem: str) -> None:
     with pytest.raises(LocalError, match=problem.replace("(", r"\(")):
         WaystationSource(options).schema()
 
 
-def test_a_journal_that_is_not_there_is_told_by_name(tmp_path: Path) -> None:
+def test_a_missing_journal_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="no such journal"):
         reader_of(tmp_path / "nowhere").partitions()
 
 
-def test_an_older_pyspark_is_told_what_it_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_pyspark_is_refused_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.__version__", "4.1.0")
     with pytest.raises(LocalError, match=r"needs PySpark 4.2, but 4.1.0 is installed"):
         register(None)  # type: ignore[arg-type]
 
 
-def test_options_have_no_case_and_sizes_have_units() -> None:
+def test_options_are_case_insensitive_and_sizes_have_units() -> None:
     reading = Reading.of({"path": "/x", "partitionbytes": "64K", "MAXFILESPERTRIGGER": " 3 "})
     assert (reading.partition_bytes, reading.most_files) == (64 * 2**10, 3)
 

@@ -1,4 +1,4 @@
-"""A stream of a journal gives every row once, whatever happens to files and queries; no Spark."""
+"""A stream of a journal returns every row once, whatever happens to files and queries; no Spark."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Query:
         return JournalStream(self.reading, spark_schema(self.reading.schema))
 
     def restart(self) -> None:
-        """Begin anew with what stands in the checkpoint."""
+        """Restart from the checkpoint."""
         self.stream = self.new_stream()
         self.offset = json.loads(json.dumps(self.offset))
 
@@ -59,7 +59,7 @@ class Query:
         ]
 
     def run(self, limit: ReadLimit = ALL) -> list[tuple[str, int, int]]:
-        """One batch; what it brought."""
+        """Run one batch; returns its rows."""
         end = self.plan(limit)
         found = self.read(end)
         self.rows += found
@@ -67,7 +67,7 @@ class Query:
         return found
 
     def run_to_the_end(self, limit: ReadLimit = ALL) -> int:
-        """Batches until there is nothing new; how many."""
+        """Run batches until there is nothing new; returns their number."""
         batches = 0
         while self.plan(limit) != self.offset:
             self.run(limit)
@@ -103,7 +103,7 @@ def test_files_are_read_as_they_appear_in_whatever_order(journal: Path) -> None:
     assert query.run() == [("truck", INCARNATION, seq) for seq in range(15, 20)]
 
 
-def test_a_restarted_query_goes_on_where_it_was(journal: Path) -> None:
+def test_a_restarted_query_continues_where_it_stopped(journal: Path) -> None:
     query = Query(journal)
     put(journal, range(10))
     query.run()
@@ -118,7 +118,7 @@ def test_a_restarted_query_goes_on_where_it_was(journal: Path) -> None:
     ("limit", "batches"),
     [(ReadMaxFiles(2), 3), (ReadMaxRows(15), 6), (ReadMaxBytes(1), 6), (ALL, 1)],
 )
-def test_no_batch_takes_more_than_the_limit_and_each_takes_something(
+def test_each_batch_takes_some_files_within_the_limit(
     journal: Path, limit: ReadLimit, batches: int
 ) -> None:
     for node in ("a", "b"):
@@ -139,7 +139,7 @@ def test_a_large_backlog_of_one_node_does_not_hold_up_the_others(journal: Path) 
     assert {node for node, _, _ in query.run(ReadMaxFiles(2))} == {"busy", "quiet"}
 
 
-def test_the_options_are_the_usual_limit(journal: Path) -> None:
+def test_the_options_set_the_default_limit(journal: Path) -> None:
     assert Query(journal).stream.getDefaultReadLimit() == ALL
     files = Query(journal, maxFilesPerTrigger="3").stream
     assert files.getDefaultReadLimit() == ReadMaxFiles(3)
@@ -147,7 +147,7 @@ def test_the_options_are_the_usual_limit(journal: Path) -> None:
     assert size.getDefaultReadLimit() == ReadMaxBytes(2**20)
 
 
-def test_a_run_of_what_is_available_now_leaves_later_files_alone(journal: Path) -> None:
+def test_an_available_now_run_ignores_later_files(journal: Path) -> None:
     put(journal, range(10))
     query = Query(journal)
     query.stream.prepareForTriggerAvailableNow()
@@ -156,7 +156,7 @@ def test_a_run_of_what_is_available_now_leaves_later_files_alone(journal: Path) 
     assert seqs(query.rows) == list(range(10))
 
 
-def test_compaction_brings_nothing_twice_and_loses_nothing(journal: Path) -> None:
+def test_compaction_neither_duplicates_nor_loses_rows(journal: Path) -> None:
     query = Query(journal)
     for first in range(0, 30, 10):
         put(journal, range(first, first + 5))
@@ -175,7 +175,7 @@ def test_a_batch_that_is_repeated_after_a_crash_has_the_same_rows(journal: Path)
     put(journal, range(40, 50))
     end = query.plan()
     before = query.read(end)
-    put(journal, range(20, 30))  # comes between, and belongs to the next batch
+    put(journal, range(20, 30))  # arrives in between, and belongs to the next batch
     _compact(journal)
     query.restart()
     assert sorted(query.read(end)) == sorted(before)
@@ -198,11 +198,11 @@ def test_files_that_were_removed_leave_their_spans_and_the_offset_stays_short(
     mark = Offset.read(query.offset, "messages").mark("hub")
     assert len(mark.files) == 3
     assert mark.past == {str(INCARNATION): [(0, 74)]}
-    put(journal, range(5))  # somebody copied it back
+    put(journal, range(5))  # it was copied back
     assert query.run() == []
 
 
-def test_a_file_that_is_copied_bit_by_bit_is_read_when_it_is_whole(journal: Path) -> None:
+def test_a_file_that_is_still_being_copied_is_read_when_it_is_complete(journal: Path) -> None:
     query = Query(journal)
     path = put(journal, range(10))
     content = path.read_bytes()
@@ -212,7 +212,7 @@ def test_a_file_that_is_copied_bit_by_bit_is_read_when_it_is_whole(journal: Path
     assert seqs(query.run()) == list(range(10))
 
 
-def test_files_of_other_names_are_read_once_as_a_whole(journal: Path) -> None:
+def test_files_with_other_names_are_read_once_as_a_whole(journal: Path) -> None:
     query = Query(journal)
     put_rows(journal, "messages", [row("messages", 3)], "hub", "part-0.parquet")
     assert seqs(query.run()) == [3]
@@ -221,7 +221,7 @@ def test_files_of_other_names_are_read_once_as_a_whole(journal: Path) -> None:
     assert seqs(query.run()) == [4]
 
 
-def test_a_file_that_goes_while_it_is_read_fails_the_batch(journal: Path) -> None:
+def test_a_file_removed_while_it_is_read_fails_the_batch(journal: Path) -> None:
     query = Query(journal)
     path = put(journal, range(10))
     end = query.plan()
@@ -264,8 +264,8 @@ def test_an_offset_of_something_else_is_refused(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_every_row_comes_once_through_any_history(journal: Path, seed: int) -> None:
-    """Late files, merged files, removed files, limits, restarts, and batches that are repeated."""
+def test_every_row_is_read_once_whatever_happens_to_the_files(journal: Path, seed: int) -> None:
+    """Late files, merged files, removed files, limits, restarts, and repeated batches."""
     rng = random.Random(seed)
     query = Query(journal, partitionBytes=rng.choice(["1", "5000", "8m"]))
     waiting = []
@@ -288,7 +288,7 @@ def test_every_row_comes_once_through_any_history(journal: Path, seed: int) -> N
         limit = rng.choice([ALL, ReadMaxFiles(1), ReadMaxFiles(2)])
         if action == "restart":
             query.restart()
-        elif action == "compact" and not waiting:  # what is late would lie inside a merged file
+        elif action == "compact" and not waiting:  # a late file would lie within a merged one
             _compact(journal)
         elif action == "repeat":
             end_offset = query.plan(limit)
@@ -303,7 +303,7 @@ def test_every_row_comes_once_through_any_history(journal: Path, seed: int) -> N
     assert Counter(query.rows) == everything
 
 
-def test_equal_offsets_are_written_alike() -> None:
+def test_equal_offsets_have_the_same_text() -> None:
     one = Offset("messages", {"b": Mark({"1-0": [5, 9]}), "a": Mark()})
     other = Offset("messages", {"a": Mark(), "b": Mark({"1-0": [5, 9]})})
     assert json.dumps(one.written()) == json.dumps(other.written())

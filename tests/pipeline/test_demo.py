@@ -1,4 +1,4 @@
-"""The whole demonstration, short: a fleet of processes, and its comparison from the tables."""
+"""The whole demonstration, shortened: a fleet of processes, and the findings from its tables."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.timeout(600)  # ten processes, and Spark, on a loaded m
 @pytest.fixture
 def call(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> Commands:
     """Commands in this process, with the session of the tests."""
-    del spark  # it is there, and so it is taken
+    del spark  # the existing session is used
     return Commands(capsys)
 
 
-def test_every_fault_is_found_in_the_tables_and_told(call: Commands, tmp_path: Path) -> None:
+def test_every_fault_is_found_in_the_tables(call: Commands, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     code, printed, said = call("demo", "--out", str(out), "--seconds", "1", "--json")
     assert code == 0, said

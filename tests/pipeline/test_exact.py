@@ -154,9 +154,9 @@ def test_health_is_what_the_oracle_says(journal: pipeline.Journal, rows: Tables)
 def test_any_frame_with_the_columns_of_the_contract_gives_the_same(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Frames that are no journal of ours, read by Spark alone."""
+    """Frames read by Spark itself, not by read_journal."""
     lives = [life for life in map(busy, range(100, 110)) if life.incarnations[0][0]]
-    rows = journal_of(lives[:3])  # with start rows: of other tables these frames know nothing
+    rows = journal_of(lives[:3])  # with start rows: these frames do not include other tables
     directory = write(tmp_path / "journal", rows, chunk=10_000)
     names = ("routes", "subscriptions", "messages", "nodes")
     routes, subscriptions, messages, nodes = (

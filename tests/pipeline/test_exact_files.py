@@ -1,4 +1,4 @@
-"""Whatever lies in a journal beside good rows, the tables are those of the good rows."""
+"""Whatever else is in a journal, the tables are those of its valid rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BAD: dict[str, list[dict[str, Any]]] = {
 
 
 def worsened(rows: Tables) -> tuple[Tables, int]:
-    """The journal with bad rows among the good ones, and how many."""
+    """The journal with invalid rows among the valid ones, and their number."""
     mixed, count = {}, 0
     for table, own in rows.items():
         bad = [{**own[number], **wrong} for number, wrong in enumerate(BAD[table])]
@@ -76,7 +76,7 @@ def check(found: dict[str, list[Row]], rows: Tables) -> None:
 
 
 @pytest.mark.rule("SP-5")
-def test_bad_rows_are_kept_apart_and_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_rows_are_rejects_and_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
     rows = journal_of(list(map(busy, range(200, 206))))
     assert set(rows) == set(BAD)
     mixed, count = worsened(rows)
@@ -92,15 +92,15 @@ def test_bad_rows_are_kept_apart_and_change_nothing(spark: SparkSession, tmp_pat
     assert kept == {table: len(bad) for table, bad in BAD.items()}
 
 
-def test_rows_that_stand_in_two_files_count_once(spark: SparkSession, tmp_path: Path) -> None:
-    """As after a crash in the middle of compaction."""
+def test_rows_in_two_files_count_once(spark: SparkSession, tmp_path: Path) -> None:
+    """As after a crash during a compaction."""
     rows = journal_of([busy(300), busy(301)])
     write(tmp_path / "journal", rows, chunk=9)
     journal = pipeline.read_journal(spark, write(tmp_path / "journal", rows, chunk=10_000))
     check(tables_of(journal), rows)
 
 
-def test_tables_that_nobody_wrote_are_empty(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_without_files_are_empty(spark: SparkSession, tmp_path: Path) -> None:
     messages = journal_of([busy(400)])["messages"]
     write(tmp_path / "journal", {"messages": messages})
     journal = pipeline.read_journal(spark, tmp_path / "journal")

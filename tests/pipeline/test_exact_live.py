@@ -1,4 +1,4 @@
-"""Journals of live nodes: a healthy run is `ok` throughout, and each fault shows itself, no more.
+"""Journals of live nodes: a healthy run is `ok` throughout, and each fault shows, and only that.
 
 All nodes write one journal, each scenario with nodes of its own, so that Spark reads it once.
 """
@@ -35,7 +35,7 @@ RUN_TIME_REASONS = {Reason.TRANSPORT_DOWN, Reason.QUEUE_FULL, Reason.FAILED, Rea
 
 
 async def be_healthy(directory: Path) -> None:
-    """Requests over one and two hops, by place and by name, and what the rules drop."""
+    """Requests over one and two hops, by address and by name, and what the rules drop."""
     async with (
         Node("garage", journal=directory) as garage,
         Node("gate", journal=directory) as gate,
@@ -74,7 +74,7 @@ async def publish(node: Node) -> None:
 
 
 async def lose_the_peer(directory: Path) -> Recorder:
-    """The peer's link is cut, and its door is closed."""
+    """The peer's link is cut, and its listener is closed."""
     async with Node("caller", journal=directory) as caller:
         told = Recorder(caller)
         async with Node("victim") as victim:
@@ -89,7 +89,7 @@ async def lose_the_peer(directory: Path) -> Recorder:
 
 
 async def fill_an_inbox(directory: Path) -> Recorder:
-    """A worker does not keep up with senders that do not wait; some messages are queued."""
+    """A worker cannot keep up with senders that do not wait; some messages are queued."""
     async with Node("crowded", journal=directory) as node:
         told, gate = Recorder(node), Gate(node, "slow")
         for _ in range(5):
@@ -102,7 +102,7 @@ async def fill_an_inbox(directory: Path) -> Recorder:
 
 
 async def stop_a_worker(directory: Path) -> Recorder:
-    """What waits for a worker that is stopped has no route, and what comes later neither."""
+    """Messages that wait for a stopped worker have no route, and neither have later ones."""
     async with Node("short", journal=directory) as node:
         told = Recorder(node)
         Gate(node, "worker", inbox=10)
@@ -128,13 +128,13 @@ def rewrite(directory: Path, table: str, node: str, change: Any) -> None:
 
 
 def claim_acceptance(rows: pa.Table) -> pa.Table:
-    """Say that the put which was refused was accepted."""
+    """Mark the refused put as accepted."""
     column = rows.schema.get_field_index("accepted")
     return rows.set_column(column, "accepted", pa.array([True] * len(rows)))
 
 
 def without_worker(rows: pa.Table) -> pa.Table:
-    """Take the first put of the worker away."""
+    """Remove the first put of the worker."""
     first = pc.index(rows.column("participant"), "worker").as_py()
     return pa.concat_tables([rows.slice(0, first), rows.slice(first + 1)])
 
@@ -185,7 +185,7 @@ def audit(journal: pipeline.Journal) -> dict[str, list[Row]]:
 
 
 def findings(rows: list[Row]) -> list[tuple[str | None, str | None, str | None]]:
-    """What is not as expected: what should have been, what was, and why."""
+    """The outcomes that differ: expected, actual, and reason."""
     return sorted(
         (row["expected"], row["actual"], row["reason"]) for row in rows if row["verdict"] != "ok"
     )
@@ -201,14 +201,14 @@ def test_a_healthy_run_is_ok_throughout(audit: dict[str, list[Row]]) -> None:
     assert "NO_SUBSCRIBER" in {row["reason"] for row in audit["garage"]}
 
 
-def test_a_lost_peer_shows_as_the_messages_that_could_not_go(
+def test_a_lost_peer_shows_as_transport_down_drops(
     audit: dict[str, list[Row]], told: dict[str, Recorder]
 ) -> None:
     assert findings(audit["caller"]) == [("FORWARDED", "DROPPED", "TRANSPORT_DOWN")]
     check_ids(audit["caller"], told["caller"])
 
 
-def test_a_full_inbox_shows_as_the_messages_that_found_no_room(
+def test_a_full_inbox_shows_as_queue_full_drops(
     audit: dict[str, list[Row]], told: dict[str, Recorder]
 ) -> None:
     found = findings(audit["crowded"])
@@ -218,20 +218,20 @@ def test_a_full_inbox_shows_as_the_messages_that_found_no_room(
 
 
 def check_ids(rows: list[Row], told: Recorder) -> None:
-    """Just the messages that the node itself dropped for a reason that no rule knows."""
+    """Exactly the messages that the node dropped for a reason that the rules cannot know."""
     dropped = [r.arrival.message.id for r in told.messages if r.verdict.reason in RUN_TIME_REASONS]
     found = [row["message_id"] for row in rows if row["verdict"] != "ok"]
     assert sorted(found) == sorted(dropped)
 
 
-def test_a_stopped_worker_shows_as_the_messages_that_waited_for_it(
+def test_a_stopped_worker_shows_as_drops_of_the_waiting_messages(
     audit: dict[str, list[Row]],
 ) -> None:
     found = findings(audit["short"])
     assert len(found) == 3
     assert {row[:2] for row in found} == {("DELIVERED", "DROPPED")}
     assert {row[2] for row in found} <= {"NO_ROUTE", "FAILED"}
-    # What came after it had gone is what the rules say.
+    # Messages after it stopped have the outcome that the rules require.
     late = [row for row in audit["short"] if row["verdict"] == "ok"]
     assert [row["reason"] for row in late] == ["NO_ROUTE"]
 
@@ -242,8 +242,8 @@ def test_a_tampered_flag_shows_as_one_row_about_that_put(audit: dict[str, list[R
     assert (row["expected"], row["actual"], row["verdict"]) == ("refused", "accepted", "different")
 
 
-def test_a_removed_put_shows_as_what_cannot_be_without_it(audit: dict[str, list[Row]]) -> None:
-    """Without its local entry the worker is elsewhere, where the message never went."""
+def test_a_removed_put_shows_as_the_outcomes_that_depend_on_it(audit: dict[str, list[Row]]) -> None:
+    """Without its local entry the worker is remote, and the message was not sent there."""
     found = findings(audit["gappy"])
     assert ("FORWARDED", "DELIVERED", None) in found
     assert ("accepted", "refused", None) in found

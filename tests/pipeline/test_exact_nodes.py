@@ -17,12 +17,12 @@ import pytest
 
 from tests.pipeline.frames import assert_same
 from tests.pipeline.journals import busy, journal_of, many, write
-from waystation.pipeline import deciding, node_data, stretches, tracing
+from waystation.pipeline import deciding
 from waystation.pipeline.columns import coded_name
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
 from waystation.pipeline.deciding import coded_decisions
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.node_data import FileData, Share
+from waystation.pipeline.node_data import FileData, Share, Tuning
 from waystation.pipeline.schema import BUILT
 from waystation.pipeline.tracing import coded_steps, packed, trace, unpacked
 from waystation.testing import oracle
@@ -56,21 +56,31 @@ def directory(rows: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("nodes") / "journal", rows, seed=2)
 
 
-@pytest.fixture(params=["as usual", "texts as they are", "in small portions"])
-def data(
-    request: pytest.FixtureRequest, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> list[FileData]:
-    if request.param == "texts as they are":
-        monkeypatch.setattr(node_data, "_MANY_ROWS", 0)
-        monkeypatch.setattr(node_data, "_BYTES_OF_UNREPEATED", 0)
-    if request.param == "in small portions":
-        monkeypatch.setattr(stretches, "FOLDED_AT_ONCE", 7)
-        monkeypatch.setattr(node_data, "_OPEN_AT_ONCE", 1)
-        monkeypatch.setattr(deciding, "ROWS_AT_ONCE", 5)
-        monkeypatch.setattr(deciding, "_DENSE", 0)
-        monkeypatch.setattr(tracing, "ROWS_AT_ONCE", 50)
-    listing = list_journal(str(directory), Wanted())
-    return [FileData(str(directory), Share(*node), Wanted()) for node in listing.nodes.items()]
+TUNINGS = {
+    "default": Tuning(),
+    "plain strings": Tuning(many_rows=0, unrepeated_bytes=0),
+    "small portions": Tuning(folded_at_once=7, open_at_once=1),
+}
+
+
+@pytest.fixture(params=TUNINGS)
+def tuning(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def at_once(tuning: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many rows are decided, or packed, at a time."""
+    if tuning != "small portions":
+        return 1_000_000
+    monkeypatch.setattr(deciding, "_DENSE", 0)
+    return 5
+
+
+@pytest.fixture
+def data(tuning: str, directory: Path) -> list[FileData]:
+    nodes = list_journal(str(directory), Wanted()).nodes.items()
+    return [FileData(str(directory), Share(*node), Wanted(), TUNINGS[tuning]) for node in nodes]
 
 
 def plain(tables: Iterator[pa.Table], name: str) -> list[Row]:
@@ -112,15 +122,15 @@ def test_histories_are_what_the_oracle_says(
 
 @pytest.mark.rule("SP-2")
 def test_verdicts_are_what_the_oracle_says(
-    data: list[FileData], wanted: dict[str, list[Row]]
+    data: list[FileData], wanted: dict[str, list[Row]], at_once: int
 ) -> None:
     def expected() -> Iterator[pa.Table]:
         for node in data:
-            yield from _ruled(node)
+            yield from _ruled(node, at_once)
 
     def audit() -> Iterator[pa.Table]:
         for node in data:
-            ruled = list(_ruled(node))
+            ruled = list(_ruled(node, at_once))
             whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
             messages = node.coded_events("messages")
             yield compare(node.node, whole, messages, node.later_entries(waiting_ids(messages)))
@@ -130,13 +140,14 @@ def test_verdicts_are_what_the_oracle_says(
     assert_same(plain(audit(), "audit"), wanted["audit"])
 
 
-def _ruled(node: FileData) -> Iterator[pa.Table]:
+def _ruled(node: FileData, at_once: int) -> Iterator[pa.Table]:
     histories = node.coded_route_history, node.coded_subscription_history
-    yield from coded_decisions(node.node, node.coded_events("messages"), *histories)
+    messages = node.coded_events("messages")
+    yield from coded_decisions(node.node, messages, *histories, at_once=at_once)
 
 
 def test_traces_are_what_the_oracle_says(
-    data: list[FileData], wanted: dict[str, list[Row]]
+    data: list[FileData], wanted: dict[str, list[Row]], at_once: int
 ) -> None:
     def found() -> Iterator[pa.Table]:
         for node in data:
@@ -145,7 +156,7 @@ def test_traces_are_what_the_oracle_says(
 
     def traces() -> Iterator[pa.Table]:
         sent: dict[int, list[pa.Table]] = {}
-        for table in packed(found(), 5, paths=True):
+        for table in packed(found(), 5, paths=True, at_once=10 * at_once):
             parts = table.column("part").to_pylist()
             for part, steps in zip(parts, unpacked(table.column("steps").chunk(0)), strict=True):
                 sent.setdefault(part, []).append(steps)

@@ -1,4 +1,4 @@
-"""The oracle of the pipeline agrees with the core, so that what agrees with the oracle is right."""
+"""The oracle of the pipeline agrees with the core, so what agrees with the oracle is right."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _VERDICT = ("outcome", "reason", "recipient", "address")
 
 
 def instants(*histories: list[Row]) -> list[int]:
-    """Every instant at which something changed, and those beside it."""
+    """Every time at which something changed, and the times next to it."""
     found = {BEGIN, BEGIN + 10**9}
     for interval in (row for history in histories for row in history):
         for at in (interval["valid_from"], interval["valid_to"]):
@@ -74,14 +74,14 @@ def as_entry(row: Row) -> RoutingEntry:
 
 @pytest.mark.rule("SP-1", "SP-2")
 @given(scenario=scenarios)
-def test_the_oracle_holds_what_the_core_holds_and_decides_what_it_decides(
+def test_the_oracle_agrees_with_the_core(
     scenario: Scenario,
 ) -> None:
     check_against_core(journal_of([scenario]))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_also_over_a_long_life(seed: int) -> None:
+def test_the_oracle_agrees_with_the_core_over_a_long_time(seed: int) -> None:
     check_against_core(journal_of([busy(seed)]))
 
 

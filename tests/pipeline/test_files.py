@@ -1,4 +1,4 @@
-"""What is not sound is a reject with a reason, and stops nothing; files of other ages are read."""
+"""Invalid rows and files become rejects and stop nothing; files of other versions are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows, row, table_of
+from waystation.core.record import ClockRecord, PeerClockRecord, SessionKind, SessionRecord
 from waystation.errors import LocalError
+from waystation.journal import Journal
 from waystation.pipeline.journal import instant
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Reject, Share
@@ -46,7 +48,7 @@ BAD_ROWS = [
     ("subscriptions", {"receiver": None}, "receiver is empty"),
     ("members", {"kind": "gone"}, "kind is not one of join, leave, suspect, invalidate, address"),
     ("members", {"uuid": ""}, "uuid is empty"),
-    ("nodes", {"kind": "pause"}, "kind is not one of start, stop, lost"),
+    ("nodes", {"kind": "pause"}, "kind is not one of start, stop, lost, clock"),
     ("messages", {"message_id": "ABC"}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": "g" * 32}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": None}, "message_id is not 32 lower-case hex digits"),
@@ -85,7 +87,7 @@ def test_a_bad_row_is_kept_with_its_reason_and_the_others_are_read(
 
 
 @pytest.mark.rule("SP-5")
-def test_odd_rows_that_are_sound_are_no_rejects(tmp_path: Path) -> None:
+def test_unusual_valid_rows_are_not_rejects(tmp_path: Path) -> None:
     remove: dict[str, Any] = {
         "kind": "remove",
         "address": None,
@@ -102,7 +104,7 @@ def test_odd_rows_that_are_sound_are_no_rejects(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("SP-5")
-def test_files_that_cannot_be_read_are_rejects_and_stop_nothing(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_rejects(tmp_path: Path) -> None:
     good = put_rows(tmp_path, "routes", [row("routes", 0)])
     content = good.read_bytes()
     directory = good.parent
@@ -126,7 +128,7 @@ def test_files_that_cannot_be_read_are_rejects_and_stop_nothing(tmp_path: Path) 
 
 
 @pytest.mark.rule("SP-5")
-def test_a_row_group_that_is_corrupt_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_corrupt_row_group_does_not_affect_the_others(tmp_path: Path) -> None:
     import pyarrow.parquet as pq  # noqa: PLC0415 - only here with options of its own
 
     rows = table_of("messages", [row("messages", seq) for seq in range(2_000)])
@@ -144,7 +146,7 @@ def test_a_row_group_that_is_corrupt_takes_no_other_with_it(tmp_path: Path) -> N
     assert why.startswith("row group 1: ")
 
 
-def test_a_file_that_lies_with_no_node_is_a_stray(tmp_path: Path) -> None:
+def test_a_file_outside_of_node_directories_is_a_stray(tmp_path: Path) -> None:
     put_rows(tmp_path, "routes", [row("routes", 0)])
     (tmp_path / "routes" / "lonely.parquet").write_bytes(b"")
     (tmp_path / "notes.txt").write_text("not of the journal")
@@ -153,7 +155,7 @@ def test_a_file_that_lies_with_no_node_is_a_stray(tmp_path: Path) -> None:
     assert list(listing.nodes) == ["garage"]
 
 
-def test_rows_that_stand_in_two_files_count_once(tmp_path: Path) -> None:
+def test_rows_in_two_files_count_once(tmp_path: Path) -> None:
     put_rows(tmp_path, "messages", [row("messages", seq) for seq in range(10)])
     put_rows(tmp_path, "messages", [row("messages", seq) for seq in range(4, 7)])
     put_rows(tmp_path, "messages", [row("messages", seq) for seq in range(10, 12)])
@@ -162,7 +164,7 @@ def test_rows_that_stand_in_two_files_count_once(tmp_path: Path) -> None:
     assert data.rejects == []
 
 
-# Other ages (docs/reference/schema-evolution.md)
+# Other versions (docs/reference/schema-evolution.md)
 
 
 def test_an_older_file_without_columns_gets_their_defaults(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_a_newer_file_with_unknown_columns_is_read_without_them(tmp_path: Path) 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "+02:00"])
-def test_kindred_types_are_converted(tmp_path: Path, unit: str, zone: str | None) -> None:
+def test_compatible_types_are_converted(tmp_path: Path, unit: str, zone: str | None) -> None:
     rows = table_of("messages", [row("messages", 3)])
     at = rows.column("at").cast(pa.timestamp(unit, "UTC"), safe=False)
     at = at.cast(pa.timestamp(unit, zone)) if zone else at.cast(pa.timestamp(unit))
@@ -218,7 +220,7 @@ def test_a_number_too_large_for_its_column_makes_a_reject(tmp_path: Path) -> Non
     assert "row group 0" in why
 
 
-# What is not asked for is not read
+# What is not needed is not read
 
 
 def test_files_of_incarnations_outside_the_span_are_not_even_opened(tmp_path: Path) -> None:
@@ -269,14 +271,14 @@ def test_other_nodes_are_not_listed(tmp_path: Path) -> None:
     assert list(listing.nodes) == ["hall/2"]
 
 
-def test_no_journal_and_no_instant_are_said_plainly(tmp_path: Path) -> None:
+def test_a_missing_journal_and_an_invalid_time_are_errors(tmp_path: Path) -> None:
     with pytest.raises(LocalError, match="no such journal"):
         list_journal(str(tmp_path / "nowhere"), Wanted())
     with pytest.raises(LocalError, match="invalid time"):
         instant("noon")
 
 
-def test_what_is_the_fault_of_the_machine_is_no_reject(
+def test_errors_of_the_machine_are_not_rejects(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_rows(tmp_path, "routes", [row("routes", 0)])
@@ -289,3 +291,17 @@ def test_what_is_the_fault_of_the_machine_is_no_reject(
     monkeypatch.setattr(data, "_system", Exhausted())
     with pytest.raises(OSError, match="too many"):
         data.events("routes")
+
+
+@pytest.mark.rule("TM-3")
+def test_sessions_and_clocks_in_a_journal_are_no_news_to_the_pipeline(tmp_path: Path) -> None:
+    opened_record = SessionRecord(SessionKind.OPENED, "hub", "1#h:1", "h", None, "", BEGIN)
+    with Journal(tmp_path, "garage", incarnation=INCARNATION, clock=lambda: BEGIN) as journal:
+        journal.note(opened_record)
+        journal.note(PeerClockRecord(opened_record, 5_000, 100, BEGIN + 1))
+        journal.note(ClockRecord(SECOND, "the wall clock is off", BEGIN + 2))
+    (tmp_path / "claims" / "node=garage").mkdir(parents=True)  # as a later version may write
+    data = opened(tmp_path)
+    assert data.events("nodes").column("kind").to_pylist() == ["start", "clock", "stop"]
+    assert data.events("messages").num_rows == 0
+    assert data.all_rejects() == []

@@ -1,4 +1,4 @@
-"""A made-up fleet, by its arithmetic alone: what large ones need, and who comes back."""
+"""The arithmetic of a simulated fleet: large sizes, and participants that come back."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_two_messages_of_a_fleet_have_the_same_id() -> None:
     assert len(halves) == 5_000
 
 
-def test_the_cells_of_a_vast_fleet_share_all_it_has() -> None:
+def test_the_cells_of_a_vast_fleet_add_up_to_its_size() -> None:
     fleet = Fleet(nodes=100_000, participants=100_000_000, messages=1_000_000_007)
     sizes = [fleet.sizes(cell) for cell in range(fleet.cells)]
     assert tuple(map(sum, zip(*sizes, strict=True))) == (fleet.participants, fleet.messages)

@@ -1,4 +1,4 @@
-"""The notebook among the examples runs from top to bottom, and finds the message."""
+"""The example notebook runs from top to bottom, and finds the lost message."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "pipeline_notebook.py"
 def test_the_notebook_finds_the_lost_message(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert spark is not None  # the notebook takes the session that is there
+    assert spark is not None  # the notebook uses the existing session
     names = runpy.run_path(str(NOTEBOOK))
     [lost] = names["dropped"]
     assert (lost.node, lost.recipient, lost.reason) == ("hall", "scale", "NO_ROUTE")

@@ -1,4 +1,4 @@
-"""The report as a page: it stands alone, says what the tables say, and trusts no name in them."""
+"""The page of the report: self-contained, true to the tables, and safe against names in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from waystation.pipeline.schema import BUILT
 
 Row = dict[str, Any]
 
-START = 1_767_225_600_000_000  # the first instant of 2026
+START = 1_767_225_600_000_000  # the start of 2026
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 
@@ -42,7 +42,7 @@ HOSTILE = (
 
 
 def write(directory: Path, table: str, rows: list[Row], *, name: str = "part", **how: Any) -> None:
-    """One file of a table; what a row does not say is null."""
+    """One file of a table; missing values are null."""
     (directory / table).mkdir(parents=True, exist_ok=True)
     schema = BUILT[table]
     columns = {key: [row.get(key) for row in rows] for key in schema.names}
@@ -112,7 +112,7 @@ def judged(
 
 
 def small_fleet(directory: Path, hub: str = "hub", leaf: str = "leaf") -> Path:
-    """Two nodes, some messages, one of each thing that can go wrong."""
+    """Two nodes, some messages, and one problem of each kind."""
     paths = [
         trace(
             n,
@@ -193,7 +193,7 @@ def small_fleet(directory: Path, hub: str = "hub", leaf: str = "leaf") -> Path:
 
 
 class Reader(HTMLParser):
-    """What a browser would make of a page: elements, attributes and text."""
+    """A page as a browser would parse it: elements, attributes and text."""
 
     VOID = frozenset({"meta", "input", "br", "hr", "img", "link"})
 
@@ -250,7 +250,7 @@ def page(tables: Path) -> str:
     return page_of(tables, tables.parent / "report.html")
 
 
-def test_the_page_needs_nothing_else(page: str) -> None:
+def test_the_page_is_self_contained(page: str) -> None:
     read = Reader(page)
     assert not {"link", "img", "iframe", "object", "embed"} & {*read.tags}
     assert read.tags.count("script") == 1
@@ -284,7 +284,7 @@ def test_pictures_are_well_formed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("hub", "leaf"), [*pairwise(HOSTILE)])
-def test_foreign_names_are_text_and_nothing_else(tmp_path: Path, hub: str, leaf: str) -> None:
+def test_names_from_outside_are_escaped(tmp_path: Path, hub: str, leaf: str) -> None:
     page = page_of(small_fleet(tmp_path / "tables", hub, leaf), tmp_path / "report.html")
     read = Reader(page)
     assert read.tags.count("script") == 1
@@ -294,7 +294,7 @@ def test_foreign_names_are_text_and_nothing_else(tmp_path: Path, hub: str, leaf:
         assert len(name) > 100 or name.replace("\u202e", "\\u202e") in read.text
 
 
-def test_the_page_tells_what_the_tables_say(page: str) -> None:
+def test_the_page_shows_the_contents_of_the_tables(page: str) -> None:
     text = Reader(page).text
     for sentence in (
         "1 copy lost between nodes, most from hub to leaf (1).",
@@ -306,7 +306,7 @@ def test_the_page_tells_what_the_tables_say(page: str) -> None:
         assert sentence in text
 
 
-def test_a_lost_message_is_asked_about_with_the_very_command(
+def test_the_command_that_explains_a_lost_message_works(
     tables: Path, page: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read = Reader(page)
@@ -350,7 +350,7 @@ def test_examples_are_the_first_and_the_last_by_id() -> None:
     assert (found.messages, found.examples) == (4, ["a", "c"])
 
 
-def test_what_is_left_out_is_told(tmp_path: Path) -> None:
+def test_omitted_parts_are_mentioned(tmp_path: Path) -> None:
     nodes = [f"leaf-{n:04}" for n in range(300)]
     tables = write_all(
         tmp_path / "tables",
@@ -389,13 +389,13 @@ def test_empty_tables_give_friendly_sentences(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("present", list(BUILT))
-def test_any_table_may_be_the_only_one(tables: Path, tmp_path: Path, present: str) -> None:
+def test_any_table_alone_makes_a_report(tables: Path, tmp_path: Path, present: str) -> None:
     shutil.copytree(tables / present, tmp_path / "part" / present)
     text = Reader(page_of(tmp_path / "part", tmp_path / "report.html")).text
     assert "6 tables are missing" in text
 
 
-def test_a_table_that_is_not_there_is_told(tables: Path, tmp_path: Path) -> None:
+def test_a_missing_table_is_reported(tables: Path, tmp_path: Path) -> None:
     shutil.copytree(tables, tmp_path / "part", ignore=shutil.ignore_patterns("expected"))
     text = Reader(page_of(tmp_path / "part", tmp_path / "report.html")).text
     assert "1 table is missing (expected)" in text
@@ -419,7 +419,7 @@ def test_the_same_tables_give_the_same_page(tmp_path: Path) -> None:
     assert page_of(tables, tmp_path / "three.html") == first
 
 
-def test_instants_of_older_files_are_read_as_well(tmp_path: Path) -> None:
+def test_timestamps_of_older_files_are_read_as_well(tmp_path: Path) -> None:
     first = page_of(small_fleet(tmp_path / "tables"), tmp_path / "one.html")
     for table in BUILT:
         rows = pq.read_table(tmp_path / "tables" / table).to_pylist()
@@ -433,7 +433,7 @@ def test_a_directory_without_tables_is_an_error_that_says_what_to_do(tmp_path: P
     assert [*tmp_path.iterdir()] == []
 
 
-def test_a_file_that_is_no_parquet_is_an_error_that_names_the_table(tmp_path: Path) -> None:
+def test_a_file_that_is_not_parquet_is_an_error_that_names_the_table(tmp_path: Path) -> None:
     tables = small_fleet(tmp_path / "tables")
     (tables / "audit" / "part.parquet").write_bytes(b"PAR1 not at all")
     with pytest.raises(LocalError, match=r"the table audit in .* cannot be read"):
@@ -448,7 +448,7 @@ def test_a_table_without_a_column_is_an_error_that_names_it(tmp_path: Path) -> N
         write_report(tables, tmp_path / "report.html")
 
 
-def test_the_page_takes_its_place_whole_or_not_at_all(
+def test_the_page_is_replaced_atomically(
     tables: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "pages" / "report.html"
@@ -475,13 +475,13 @@ def _umask() -> int:
     return mask
 
 
-def test_a_place_that_cannot_be_written_to_is_an_error(tables: Path, tmp_path: Path) -> None:
+def test_a_directory_that_is_not_writable_is_an_error(tables: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(LocalError, match="cannot write the report to"):
         write_report(tables, tmp_path / "file" / "report.html")
 
 
-def test_progress_is_told_stage_by_stage(tables: Path, tmp_path: Path) -> None:
+def test_progress_is_reported_stage_by_stage(tables: Path, tmp_path: Path) -> None:
     told: list[Progress] = []
     write_report(tables, tmp_path / "report.html", progress=told.append)
     assert [one.number for one in told] == list(range(1, told[0].of + 1))
@@ -527,13 +527,13 @@ def test_the_command_reads_its_options_from_the_environment(
     assert "<h1>Tuesday</h1>" in out.read_text("utf-8")
 
 
-def test_wrong_usage_ends_with_2_and_one_line(run: Run, tmp_path: Path) -> None:
+def test_wrong_usage_is_one_line_and_exit_2(run: Run, tmp_path: Path) -> None:
     for arguments in ((), ("--tables", tmp_path), ("--tables", tmp_path / "none", "--out", "x")):
         code, said, complained = run(*arguments)
         assert (code, said, complained.count("\n")) == (2, "", 1)
 
 
-def test_what_cannot_be_read_ends_with_1_and_one_line(run: Run, tmp_path: Path) -> None:
+def test_an_unreadable_table_is_one_line_and_exit_1(run: Run, tmp_path: Path) -> None:
     code, said, complained = run("--tables", tmp_path, "--out", tmp_path / "report.html")
     assert (code, said, complained.count("\n")) == (1, "", 1)
     assert "waystation pipeline build" in complained

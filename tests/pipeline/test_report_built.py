@@ -1,4 +1,4 @@
-"""The report on tables that Spark built: it finds what the truth about a made-up fleet says."""
+"""The report on tables that Spark built finds the known losses of a simulated fleet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from waystation.pipeline.report.reading import Tables
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
 
-def test_losses_of_a_made_up_fleet_are_all_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_all_losses_of_a_simulated_fleet_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     journal, tables = tmp_path / "journal", tmp_path / "tables"
     fleet = Fleet(nodes=6, participants=40, messages=4_000, seed=11)
     write_fleet(fleet, journal)

@@ -1,4 +1,4 @@
-"""What the report counts: links, losses, latency, changes of routes, spans of time."""
+"""The counts of the report: links, losses, latency, changes of routes, time ranges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from tests.pipeline.test_report import (
     write,
     write_all,
 )
-from waystation.pipeline.report import reading
 from waystation.pipeline.report.arrays import BROADCAST, ELSEWHERE
 from waystation.pipeline.report.changes import LATER, Changes, count_changes
 from waystation.pipeline.report.facts import Facts, gather
@@ -100,14 +99,14 @@ def test_a_copy_to_a_node_without_a_journal_went_elsewhere(tmp_path: Path) -> No
     assert not hops.vanished
 
 
-def test_a_copy_that_never_came_to_a_known_node_has_vanished(tmp_path: Path) -> None:
+def test_a_copy_that_never_arrived_at_a_known_node_has_vanished(tmp_path: Path) -> None:
     hops = followed(
         tmp_path, chain(0, "hub", "a"), trace(1, step("hub", 0, "FORWARDED", hop="1#a"))
     )
     assert list(hops.vanished.values()) == [1]
 
 
-def test_a_copy_on_its_way_back_to_where_the_message_began_can_vanish_too(tmp_path: Path) -> None:
+def test_a_copy_sent_back_to_the_first_node_can_vanish_too(tmp_path: Path) -> None:
     gone = trace(1, step("a", 0, "FORWARDED", hop="1#hub"), step("hub", 5, "FORWARDED", hop="1#a"))
     hops = followed(tmp_path, chain(0, "a", "hub", "a"), gone)
     assert links(hops) == {("a", "hub"): 2, ("hub", "a"): 2}
@@ -117,7 +116,7 @@ def test_a_copy_on_its_way_back_to_where_the_message_began_can_vanish_too(tmp_pa
 
 
 def lost_behind(number: int, node: str, next_node: str) -> Row:
-    """A message that went on to a node which knew nobody of that name."""
+    """A message that was sent on to a node which did not know the name."""
     return trace(
         number,
         step(node, number, "FORWARDED", hop=f"1#{next_node}"),
@@ -126,18 +125,18 @@ def lost_behind(number: int, node: str, next_node: str) -> Row:
 
 
 def ruled(number: int, node: str, recipient: str | None) -> Row:
-    """What the rules say of a message that goes on: by an entry, or because it was asked for."""
+    """The rules' decision on a forwarded message: by an entry, or by an address in its route."""
     said = {"recipient": recipient, "address": "1#a", "outcome": "FORWARDED"}
     return {"message_id": id_of(number), "node": node, "at": START, **said}
 
 
 def missed(number: int, node: str, recipient: str) -> Row:
-    """What the rules say of a message whose recipient nobody knows."""
+    """The rules' decision on a message to an unknown recipient."""
     said = {"recipient": recipient, "outcome": "DROPPED", "reason": "NO_ROUTE"}
     return {"message_id": id_of(number), "node": node, "at": START, **said}
 
 
-def test_a_route_that_led_to_a_node_which_knew_nobody_of_that_name_is_stale(tmp_path: Path) -> None:
+def test_a_route_to_a_node_that_does_not_know_the_name_is_stale(tmp_path: Path) -> None:
     found = facts(
         tmp_path,
         traces=[chain(90, "hub", "a"), *(lost_behind(n, "hub", "a") for n in range(4))],
@@ -152,7 +151,7 @@ def test_a_route_that_led_to_a_node_which_knew_nobody_of_that_name_is_stale(tmp_
     assert (lost.messages, lost.examples) == (3, [id_of(0), id_of(3)])
 
 
-def test_a_message_whose_sender_asked_for_that_node_went_along_no_stale_route(
+def test_a_message_whose_sender_named_the_node_used_no_stale_route(
     tmp_path: Path,
 ) -> None:
     found = facts(
@@ -161,14 +160,14 @@ def test_a_message_whose_sender_asked_for_that_node_went_along_no_stale_route(
         expected=[
             ruled(0, "hub", None),
             ruled(1, "other", "truck"),
-            ruled(2, "hub", "a"),  # an entry for the node, and from there it was to go on
+            ruled(2, "hub", "a"),  # an entry for the node, which was to forward it
             *(missed(n, "a", "truck") for n in range(3)),
         ],
     )
     assert found.nowhere == {}
 
 
-def test_latency_is_told_by_transport_and_hop(tmp_path: Path) -> None:
+def test_latency_is_reported_by_transport_and_hop(tmp_path: Path) -> None:
     slow = trace(7, step("a", 0, "FORWARDED", hop="7#t"), step("b", 50_000, "DELIVERED"))
     hops = followed(tmp_path, *(chain(n, "a", "hub", "b") for n in range(5)), slow)
     types = [*hops.types]
@@ -181,7 +180,7 @@ def test_latency_is_told_by_transport_and_hop(tmp_path: Path) -> None:
     assert told[("mqtt", 1)] == pytest.approx(50_000, rel=0.03)
 
 
-def test_a_message_that_ended_before_it_was_noted_as_sent_is_not_timed(tmp_path: Path) -> None:
+def test_a_message_that_ended_before_its_sending_was_recorded_is_not_timed(tmp_path: Path) -> None:
     early = [
         trace(n, step("leaf", 0, "DELIVERED"), step("hub", 4_000, "FORWARDED", hop="1#leaf"))
         for n in range(3)
@@ -221,7 +220,7 @@ def test_what_two_nodes_saw_counts_for_more_than_the_order_of_rows(tmp_path: Pat
         trace(
             n,
             step("a", 0, "FORWARDED", hop="1#x"),
-            step("far", 5, "DELIVERED"),  # the hub between notes it later
+            step("far", 5, "DELIVERED"),  # the hub in between records it later
             step("hub", 9, "DELIVERED"),
         )
         for n in range(5)
@@ -235,7 +234,7 @@ def test_what_two_nodes_saw_counts_for_more_than_the_order_of_rows(tmp_path: Pat
     assert hops.travel.total() == 1
 
 
-def test_the_node_that_every_message_to_an_address_came_to_is_behind_it(tmp_path: Path) -> None:
+def test_the_node_where_messages_to_an_address_arrive_has_that_address(tmp_path: Path) -> None:
     def relayed(number: int, far: str) -> Row:
         return trace(
             number,
@@ -249,7 +248,7 @@ def test_the_node_that_every_message_to_an_address_came_to_is_behind_it(tmp_path
     assert links(hops) == {("a", "b"): 4, ("b", "hub"): 4}
 
 
-def test_a_sender_that_notes_a_copy_late_has_lost_nothing(tmp_path: Path) -> None:
+def test_a_copy_that_is_recorded_late_is_not_lost(tmp_path: Path) -> None:
     late = trace(
         0,
         step("hub", 0, "FORWARDED", hop="1#b"),
@@ -261,7 +260,7 @@ def test_a_sender_that_notes_a_copy_late_has_lost_nothing(tmp_path: Path) -> Non
     assert not hops.vanished
 
 
-def test_what_one_file_tells_of_an_address_counts_in_another(tmp_path: Path) -> None:
+def test_what_is_learned_of_an_address_in_one_file_applies_to_others(tmp_path: Path) -> None:
     tables = write_all(tmp_path, traces=[chain(n, "hub", "a") for n in range(2)])
     vague = trace(
         9,
@@ -273,7 +272,7 @@ def test_what_one_file_tells_of_an_address_counts_in_another(tmp_path: Path) -> 
     assert links(hops) == {("hub", "a"): 3, ("hub", "elsewhere"): 1}
 
 
-def test_what_is_published_on_a_broker_goes_to_whoever_wants_it(tmp_path: Path) -> None:
+def test_copies_published_on_a_broker_have_no_receiving_node(tmp_path: Path) -> None:
     hops = followed(
         tmp_path,
         trace(0, step("a", 0, "FORWARDED", hop="255#p/b"), step("b", 5, "DELIVERED")),
@@ -290,14 +289,12 @@ def test_traces_without_paths_are_counted(tmp_path: Path) -> None:
     assert links(hops) == {("a", "b"): 1}
 
 
-def test_the_batches_of_a_table_make_no_difference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_size_of_batches_makes_no_difference(tmp_path: Path) -> None:
     traces = [chain(n, "a", "hub", f"leaf-{n % 3}", at=n) for n in range(50)]
-    tables = Tables(write_all(tmp_path, traces=traces, route_history=_renewals(50)))
+    directory = write_all(tmp_path, traces=traces, route_history=_renewals(50))
+    tables, small = Tables(directory), Tables(directory, batch_rows=7)
     whole, changes = follow(tables, [], BINS), count_changes(tables, BINS)
-    monkeypatch.setattr(reading, "_BATCH", 7)
-    parts, changed = follow(tables, [], BINS), count_changes(tables, BINS)
+    parts, changed = follow(small, [], BINS), count_changes(small, BINS)
     for name in ("sent", "travel", "deliveries", "latency", "flow", "nodes"):
         assert getattr(whole, name) == getattr(parts, name), name
     for name in ("entries", "opened", "ended", "by_node", "standing", "oldest"):
@@ -340,7 +337,7 @@ def test_an_entry_at_the_same_address_is_renewed_and_at_another_it_moved(tmp_pat
         entry("truck", 0, MINUTE, "replaced"),
         entry("truck", MINUTE, 2 * MINUTE, "replaced"),
         entry("truck", 2 * MINUTE, 3 * MINUTE, "expired", address="1#b"),
-        entry("van", 0, MINUTE, "replaced"),  # its successor does not follow
+        entry("van", 0, MINUTE, "replaced"),  # its successor is not adjacent
         entry("bus", 0, MINUTE, "removed"),
         entry("request-1", 0, MINUTE, "removed", local=True),
     )
@@ -356,7 +353,7 @@ def test_an_entry_at_the_same_address_is_renewed_and_at_another_it_moved(tmp_pat
     assert changes.restless.most_common(9) == [("truck", 2), ("bus", 1), ("van", 1)]
 
 
-def test_a_lease_that_outlives_the_journal_stands_at_the_end(tmp_path: Path) -> None:
+def test_a_lease_that_outlives_the_journal_exists_at_the_end(tmp_path: Path) -> None:
     changes = changed(
         tmp_path,
         entry("truck", 0, 11 * MINUTE, "expired", expiry=START + 11 * MINUTE),
@@ -369,7 +366,7 @@ def test_a_lease_that_outlives_the_journal_stands_at_the_end(tmp_path: Path) -> 
     assert [one.participant for one in changes.oldest] == ["truck", "van"]
 
 
-def test_a_sticky_entry_past_its_expiry_is_told(tmp_path: Path) -> None:
+def test_a_sticky_entry_past_its_expiry_is_reported(tmp_path: Path) -> None:
     changes = changed(
         tmp_path,
         entry("truck", 0, None, None, sticky=True, expiry=START + MINUTE),
@@ -379,7 +376,7 @@ def test_a_sticky_entry_past_its_expiry_is_told(tmp_path: Path) -> None:
     assert [one.participant for one in changes.oldest_overdue] == ["truck"]
 
 
-def test_a_node_that_no_copy_was_sent_to_hangs_on_its_routing_entries(tmp_path: Path) -> None:
+def test_a_node_without_copies_is_linked_by_its_routing_entries(tmp_path: Path) -> None:
     found = facts(
         tmp_path,
         traces=[chain(0, "hub", "a")],
@@ -420,7 +417,7 @@ def test_a_clock_that_is_years_off_does_not_stretch_the_picture(tmp_path: Path) 
     assert (found.outside, found.bins.start) == (1, START)
 
 
-def test_loads_are_told_by_node_and_reason(tmp_path: Path) -> None:
+def test_outcomes_and_latency_are_reported_by_node_and_reason(tmp_path: Path) -> None:
     found = facts(
         tmp_path,
         health=[

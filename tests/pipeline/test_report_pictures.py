@@ -1,4 +1,4 @@
-"""The pictures of the report: marks at round places, nothing on top of one another."""
+"""The charts of the report: round tick marks, and nothing that overlaps."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Box = tuple[float, float, float, float]
 
 
 def texts(picture: Markup, chosen: str = "") -> list[tuple[str, Box]]:
-    """The texts of a picture, and about where they stand."""
+    """The texts of a picture, with their approximate boxes."""
     found = []
     for one in ET.fromstring(picture).iter("text"):  # noqa: S314 - it is our own
         if chosen not in (one.get("class") or ""):
@@ -68,7 +68,7 @@ def test_bins_cover_the_span_and_are_few(first: int, span: int) -> None:
 
 
 @given(INSTANTS, SPANS, st.integers(1, 14))
-def test_marks_of_time_are_in_the_span_and_not_too_many(first: int, span: int, most: int) -> None:
+def test_time_ticks_are_in_the_range_and_not_too_many(first: int, span: int, most: int) -> None:
     ticks = time_ticks(first, first + span, most)
     assert len(ticks) <= most + 1
     assert all(first <= tick.at <= first + span for tick in ticks)
@@ -86,7 +86,7 @@ def test_labels_of_a_time_axis_do_not_overlap(first: int, span: int, width: int)
 
 
 @given(st.integers(0, 10**12), st.integers(2, 8))
-def test_marks_of_an_axis_are_round_and_reach_the_highest(highest: int, most: int) -> None:
+def test_axis_ticks_are_round_and_reach_the_maximum(highest: int, most: int) -> None:
     ticks = round_ticks(highest, most)
     assert ticks[0] == 0
     assert ticks[-1] >= highest
@@ -116,7 +116,7 @@ def test_columns_of_a_phone_do_not_overlap() -> None:
     assert overlapping(texts(columns(bars, NARROW, "fan-out"))) == []
 
 
-def test_a_heat_map_has_a_field_where_something_was_done() -> None:
+def test_a_heat_map_has_a_cell_for_each_active_bin() -> None:
     bins = Bins(0, DAY, 3)
     picture = heat_map(bins, [("a", [(0, 5), (0, 0), (5, 5)])], WIDE, "health")
     fields = ET.fromstring(picture).findall("rect")  # noqa: S314
@@ -140,7 +140,7 @@ def fleet(hubs: int, leaves: int) -> Graph:
 
 @pytest.mark.parametrize(("hubs", "leaves"), [(1, 0), (1, 1), (2, 0), (2, 8), (4, 14), (9, 2)])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_a_topology_is_inside_its_picture_and_its_names_are_apart(
+def test_a_topology_is_inside_its_picture_and_names_do_not_overlap(
     hubs: int, leaves: int, width: int
 ) -> None:
     graph = fleet(hubs, leaves)
@@ -159,7 +159,7 @@ def test_a_topology_is_inside_its_picture_and_its_names_are_apart(
     assert draw(graph, width, "topology") == picture
 
 
-def test_circles_do_not_lie_on_one_another() -> None:
+def test_circles_do_not_overlap() -> None:
     graph = fleet(4, 14)
     links = [(edge.one, edge.other) for edge in graph.edges]
     radii = np.full(len(graph.vertices), 9.0)
@@ -177,7 +177,7 @@ def test_a_large_fleet_is_drawn_with_its_leaves_bundled() -> None:
     assert sum(edge.vanished for edge in graph.edges) == 3
 
 
-def test_a_very_large_fleet_is_cut_to_the_busiest_and_says_so() -> None:
+def test_a_very_large_fleet_is_reduced_to_the_busiest_nodes() -> None:
     graph = reduced(fleet(300, 16), 60)
     assert len(graph.vertices) == 60
     assert graph.left_out + sum(vertex.nodes for vertex in graph.vertices) == 300 * 17
@@ -188,7 +188,7 @@ def test_a_small_graph_is_left_as_it_is() -> None:
     assert reduced(graph, 60) is graph
 
 
-def test_names_show_what_is_in_them() -> None:
+def test_names_show_hidden_characters() -> None:
     assert named("") == "(no name)"
     assert named("a\nb\x00") == "a\\u000ab\\u0000"
     assert named("hub-" + "7" * 99, 11) == "hub-7…77777"
@@ -202,7 +202,7 @@ def test_attributes_and_text_are_escaped() -> None:
     assert tag("g", made, x=None) == f"<g>{made}</g>"
 
 
-def test_numbers_are_told_as_people_read_them() -> None:
+def test_numbers_are_formatted_for_people() -> None:
     assert [short(n) for n in (0, 1_234, 99_999, 1_234_567, 5e9, 5e12)] == [
         "0",
         "1,234",
@@ -221,7 +221,7 @@ def test_numbers_are_told_as_people_read_them() -> None:
     st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 9)), max_size=60),
     st.integers(2, 6),
 )
-def test_a_tally_is_never_wrong_by_more_than_it_says(
+def test_the_error_of_a_tally_is_within_its_bound(
     counted: list[tuple[str, int]], most: int
 ) -> None:
     tally, truth = Tally(most), Counter[str]()

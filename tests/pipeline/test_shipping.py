@@ -1,4 +1,4 @@
-"""What goes to the executors, and what is said when they cannot run it."""
+"""What is sent to the executors, and the errors when they cannot run it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from waystation.pipeline.shipping import NEEDED, Surroundings, explained, packed
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_package_is_packed_whole_and_the_same_each_time() -> None:
+def test_the_package_is_packed_completely_and_reproducibly() -> None:
     first = packed_package()
     packed_package.cache_clear()
     again = packed_package()
@@ -31,7 +31,7 @@ def test_the_package_is_packed_whole_and_the_same_each_time() -> None:
     assert {"waystation/__init__.py", "waystation/pipeline/work.py"} <= names
 
 
-def test_what_is_packed_can_be_imported_as_it_is() -> None:
+def test_the_packed_package_can_be_imported() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import waystation.pipeline.simulate;"
         "import waystation.pipeline.steps; print(waystation.__file__)"
@@ -50,7 +50,7 @@ def test_nothing_is_shipped_in_a_local_session(spark: SparkSession) -> None:
     assert spark not in _shipped
 
 
-def test_what_a_task_finds_around_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_task_reports_its_environment(spark: SparkSession, tmp_path: Path) -> None:
     [found] = shipping.look_around(spark, [str(tmp_path), str(tmp_path / "gone")])
     assert found.lacks() == []
     assert found.python == sys.version.split()[0]
@@ -67,7 +67,7 @@ def test_what_is_missing_or_too_old_is_named() -> None:
     ]
 
 
-def test_what_executors_need_is_what_the_package_needs() -> None:
+def test_the_checked_packages_are_those_that_the_package_needs() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
     oldest = dict(line.split(",")[0].split(">=") for line in asked if ">=" in line)
@@ -109,7 +109,7 @@ def test_executors_that_lack_something_are_refused(
     assert spark in shipping._fit
 
 
-def test_directories_must_be_shared(
+def test_directories_must_be_visible_to_all_executors(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shipping, "is_local", lambda _: False)
@@ -124,8 +124,8 @@ def test_directories_must_be_shared(
 
 
 @pytest.mark.parametrize("scheme", ["spark", "sc"])
-def test_nobody_at_a_master_is_an_error(spark: SparkSession, scheme: str) -> None:
-    del spark  # it is there, but another one is asked for
+def test_a_master_that_does_not_listen_is_an_error(spark: SparkSession, scheme: str) -> None:
+    del spark  # it is installed, but another version is required
     with socket.create_server(("127.0.0.1", 0)) as taken:
         master = f"{scheme}://127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(LocalError, match=f"cannot connect to {master}: Connection refused"):

@@ -1,4 +1,4 @@
-"""What is done a shorter way where the data allow it comes to the same as the long way."""
+"""Fast paths for special cases of the data give the same results as the general code."""
 
 from __future__ import annotations
 
@@ -68,20 +68,20 @@ def test_the_type_of_an_address_is_the_one_that_the_core_reads() -> None:
 
 
 @given(st.lists(st.integers(0, 2**128 - 1), max_size=20))
-def test_an_id_is_the_same_after_it_was_two_numbers(ids: list[int]) -> None:
+def test_an_id_survives_conversion_to_two_numbers(ids: list[int]) -> None:
     texts = pa.array([f"{id:032x}" for id in ids], pa.string())
     assert id_texts(*id_words(texts)).to_pylist() == texts.to_pylist()
 
 
 @given(st.lists(st.integers(0, 9), max_size=20))
-def test_numbers_that_are_there_again_are_found(numbers: list[int]) -> None:
+def test_repeated_numbers_are_found(numbers: list[int]) -> None:
     found = repeated_numbers(np.array(numbers, np.int64)).tolist()
     assert found == sorted(
         number for place, number in enumerate(numbers) if number in numbers[:place]
     )
 
 
-def test_texts_that_no_row_has_are_not_written(tmp_path: Path) -> None:
+def test_unused_dictionary_strings_are_not_written(tmp_path: Path) -> None:
     texts = pa.array([f"participant-{number:06}" for number in range(50_000)])
     numbers = np.array([40_000, 40_002, 40_002, -1, 40_001], np.int32)
     indices = pa.array(numbers, mask=numbers < 0)

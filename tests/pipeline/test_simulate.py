@@ -1,4 +1,4 @@
-"""A simulated fleet: the same whoever makes it, a sound journal, and a truth that can be found."""
+"""A simulated fleet: reproducible, with a valid journal, and with losses that can be found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from tests.pipeline.journals import read
 from waystation import pipeline
 from waystation.errors import LocalError
 from waystation.journal.check import check
-from waystation.pipeline import fleet_journal
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import TRUTH, CellWriter
 from waystation.pipeline.simulate import Simulated, score, simulate
@@ -28,11 +27,13 @@ pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its tim
 SMALL = Fleet(nodes=9, participants=200, messages=6_000, seed=5)
 
 
-def written(directory: Path, fleet: Fleet = SMALL, cells: range | None = None) -> Path:
+def written(
+    directory: Path, fleet: Fleet = SMALL, cells: range | None = None, **options: int
+) -> Path:
     """A fleet written without Spark, cell by cell."""
     (directory / TRUTH / "losses").mkdir(parents=True)
     for cell in cells or range(fleet.cells):
-        CellWriter(fleet, cell, directory).write()
+        CellWriter(fleet, cell, directory, **options).write()
     return directory
 
 
@@ -55,7 +56,7 @@ def make(
 
 
 def digest(directory: Path) -> dict[str, str]:
-    """What stands in each file."""
+    """The digest of each file."""
     return {
         path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*.parquet"))
@@ -81,18 +82,15 @@ def test_the_same_seed_gives_the_same_files_in_whatever_order_they_are_made(
     assert digest(other) != digest(fleet)
 
 
-def test_how_much_a_task_does_at_a_time_changes_no_row(
-    fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fleet_journal, "SLICE", 700)
-    sliced = written(tmp_path / "sliced")
+def test_how_much_a_task_does_at_a_time_changes_no_row(fleet: Path, tmp_path: Path) -> None:
+    sliced = written(tmp_path / "sliced", at_once=700)
     assert len(digest(sliced)) > len(digest(fleet))
     assert check(sliced) == []
     assert read(sliced) == read(fleet)
 
 
-def test_what_the_rules_find_in_it_is_the_truth(fleet: Path) -> None:
-    """By the oracle: no row is there that the rules do not explain, but for the known faults."""
+def test_the_rules_explain_every_row_of_a_simulated_journal(fleet: Path) -> None:
+    """By the oracle: the rules explain every row, except for the injected faults."""
     journal = read(fleet)
     found = oracle.audit(journal)
     faults = {"TRANSPORT_DOWN", "QUEUE_FULL", "FAILED"}
@@ -114,7 +112,7 @@ def losses(directory: Path) -> Counter[tuple[str, str, str, str | None]]:
     return Counter(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
-def test_a_fleet_has_all_that_fleets_have(tmp_path: Path) -> None:
+def test_a_large_fleet_has_every_kind_of_row_and_loss(tmp_path: Path) -> None:
     directory = written(tmp_path / "large", Fleet(30, 900, 60_000))
     causes = {loss[2:] for loss in losses(directory)}
     details = ("never", "removed", "expired", "stopped", "restart")
@@ -170,7 +168,7 @@ def test_the_pipeline_finds_every_loss_and_its_cause_and_nothing_else(
     assert (result.precision, result.recall) == (1.0, 1.0)
 
 
-def test_a_directory_with_something_in_it_is_refused(spark: SparkSession, fleet: Path) -> None:
+def test_a_directory_that_is_not_empty_is_refused(spark: SparkSession, fleet: Path) -> None:
     with pytest.raises(LocalError, match="is not empty; give a new directory"):
         make(spark, fleet)
 

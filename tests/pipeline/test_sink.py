@@ -1,4 +1,4 @@
-"""Rows become messages: which ones, with which ids, and all of them, whoever dies meanwhile."""
+"""Rows become messages: which ones, with which ids, and none is lost, whatever process dies."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_row_has_the_same_id_each_time_and_another_in_another_campaign() -> No
         assert check_message_id(id) == id
 
 
-def test_ids_do_not_depend_on_how_rows_come_in_batches() -> None:
+def test_ids_do_not_depend_on_batches() -> None:
     payloads = [str(number % 40) for number in range(100)]
     whole = ids(to_trucks(*payloads))
     assert len(set(whole)) == 100
@@ -78,7 +78,7 @@ def test_ids_do_not_depend_on_how_rows_come_in_batches() -> None:
     ] == whole
 
 
-def test_equal_rows_have_ids_of_their_own_whatever_their_order() -> None:
+def test_equal_rows_have_different_ids_in_any_order() -> None:
     assert len(set(ids(to_trucks("a", "a", "b", "a")))) == 4
     assert sorted(ids(to_trucks("a", "a", "b", "a"))) == sorted(ids(to_trucks("b", "a", "a", "a")))
 
@@ -103,7 +103,7 @@ def test_a_row_may_bring_its_id() -> None:
 # Rows
 
 
-def test_rows_say_where_they_go_in_one_of_three_ways() -> None:
+def test_the_destination_of_a_row_has_three_forms() -> None:
     found = batch(
         route=["hub => truck-7", None, None, None],
         multicast_id=[None, "office/recall/eu/de", None, None],
@@ -164,14 +164,14 @@ TEXTS = {"route": StringType(), "payload": StringType()}
         ({"via": VIA}, {**TEXTS, "payload": IntegerType()}, "the column payload is of type int"),
     ],
 )
-def test_a_wrong_frame_or_option_is_told_before_any_task_runs(
+def test_an_invalid_frame_or_option_is_reported_before_any_task_runs(
     options: dict[str, str], columns: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(LocalError, match=problem):
         FrameSender(options, frame(**columns), overwrite=False)
 
 
-def test_what_was_sent_cannot_be_overwritten_and_a_stream_needs_a_campaign() -> None:
+def test_only_append_is_supported_and_a_stream_needs_a_campaign() -> None:
     with pytest.raises(LocalError, match="cannot be overwritten; use mode append"):
         FrameSender({"via": VIA}, frame(**TEXTS), overwrite=True)
     with pytest.raises(LocalError, match="needs a campaign; set"):
@@ -181,7 +181,7 @@ def test_what_was_sent_cannot_be_overwritten_and_a_stream_needs_a_campaign() -> 
     FrameSender({"via": VIA}, frame(**segments), overwrite=False)
 
 
-def test_the_token_may_stand_in_a_file(tmp_path: Path) -> None:
+def test_the_token_may_be_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("secret\n")
     assert Sending.of({"via": VIA, "tokenFile": str(file)}, streaming=False).secret() == "secret"
@@ -248,11 +248,11 @@ def test_messages_and_broadcasts_arrive_with_the_ids_of_their_rows() -> None:
     assert server.got == list(zip(ids(found), [b"a", b"b"], strict=True))
 
 
-def test_what_confirms_a_window_is_no_loss_in_the_journal_of_a_hub() -> None:
+def test_confirmations_leave_no_drops_in_the_journal_of_a_hub() -> None:
     found = to_trucks(*map(str, range(1_000)))
     with Served().running(hub=True) as hub:
         send_all(iter([found]), sending(hub.url, window="20"), batch=None)
-    assert set(hub.dropped) == {"UNKNOWN_TYPE"}  # until the announcement is known to be taken
+    assert set(hub.dropped) == {"UNKNOWN_TYPE"}  # until the announcement is known to be accepted
     assert len(hub.dropped) <= AHEAD + 1
     with Served().running() as other:
         assert (
@@ -266,10 +266,10 @@ def test_large_messages_are_confirmed_after_a_few() -> None:
     with Served().running() as server:
         assert send_all(iter([found]), sending(server.url), batch=None).bytes == 20 * 2**20
         until(lambda: len(server.got) == 20)
-    assert len(server.dropped) == 5  # questions: one for each window
+    assert len(server.dropped) == 5  # one request for each window
 
 
-def test_a_task_proves_the_token_and_is_turned_away_without_it() -> None:
+def test_a_task_needs_the_right_token() -> None:
     with Served().running(token=SECRET) as server:
         sent = send_all(iter([to_trucks("a")]), sending(server.url, token=SECRET), batch=None)
         assert sent.messages == 1
@@ -279,7 +279,7 @@ def test_a_task_proves_the_token_and_is_turned_away_without_it() -> None:
     assert len(server.got) == 1
 
 
-def test_a_task_speaks_tls_and_believes_whom_it_is_told_to_believe() -> None:
+def test_a_task_uses_tls_and_trusts_only_the_given_authorities() -> None:
     with Served().running(transports=[Tcp(tls=authority().tls("127.0.0.1"))]) as server:
         believing = sending(server.url, tlsAuthorities=str(authority().file))
         assert send_all(iter([to_trucks("a")]), believing, batch=None).messages == 1
@@ -290,12 +290,12 @@ def test_a_task_speaks_tls_and_believes_whom_it_is_told_to_believe() -> None:
     assert [payload for _, payload in server.got] == [b"a"]
 
 
-def test_no_rows_at_all_are_nothing_to_send() -> None:
+def test_an_empty_frame_sends_nothing() -> None:
     with Served().running() as server:
         assert send_all(iter([]), sending(server.url), batch=None) == Sent()
 
 
-def test_a_bad_row_names_itself_and_stops_its_task() -> None:
+def test_a_bad_row_fails_its_task_with_an_error_that_names_it() -> None:
     with Served().running() as server:
         bad = batch(route=["truck-7", "what#"], payload=["a", "b"])
         with pytest.raises(
@@ -310,13 +310,13 @@ def test_a_bad_row_names_itself_and_stops_its_task() -> None:
             send_all(iter([batch(route=[" "], payload=["a"])]), sending(server.url), batch=None)
 
 
-def test_nobody_there_is_told_by_name() -> None:
+def test_an_unreachable_node_is_named_in_the_error() -> None:
     with pytest.raises(UnreachableError, match=r"127.0.0.1:9"):
         send_all(iter([to_trucks("a")]), sending(VIA, timeout="0.2"), batch=None)
 
 
 def test_a_peer_that_confirms_nothing_fails_the_task() -> None:
-    """As a node of other make does: it greets, and knows nothing of our questions."""
+    """Like another implementation: it greets, but does not reply to our requests."""
     with socket.create_server(("127.0.0.1", 0)) as door:
         taken = []
 
@@ -336,7 +336,7 @@ def test_a_peer_that_confirms_nothing_fails_the_task() -> None:
     assert b"truck-7" in b"".join(taken)
 
 
-def test_nothing_is_lost_when_the_hub_is_killed_and_comes_back_in_the_middle(
+def test_nothing_is_lost_when_the_hub_is_killed_and_restarted(
     tmp_path: Path,
 ) -> None:
     with Fleet(tmp_path) as fleet:
@@ -361,7 +361,7 @@ def test_nothing_is_lost_when_the_hub_is_killed_and_comes_back_in_the_middle(
         got = fleet.got()
     assert sent.messages == 3_000
     assert sent.repeated > 0
-    # What came twice came under one id, so that it can be told from what was sent twice.
+    # Duplicates have the same id, so they differ from messages that were sent twice.
     assert len({id for id, _ in got}) == 3_000
     by_id = Counter(dict(got).values())
     assert set(by_id.values()) == {1}

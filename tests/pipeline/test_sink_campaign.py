@@ -1,4 +1,4 @@
-"""The campaign among the examples reaches those it should, and nobody else."""
+"""The example campaign reaches the right trucks, and nobody else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "campaign.py"
 def test_the_campaign_reaches_the_trucks_that_were_in_a_munich(
     spark: SparkSession, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert spark is not None  # the example takes the session that is there
+    assert spark is not None  # the example uses the existing session
     runpy.run_path(str(EXAMPLE), run_name="__main__")
     assert capsys.readouterr().out.splitlines() == [
         "truck-1: come in for a check",

@@ -1,4 +1,4 @@
-"""Frames and streams of Spark's go into the fabric, and nothing is lost on the way."""
+"""Frames and streams of Spark are sent as messages, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         yield fleet
 
 
-def test_a_frame_is_sent_though_the_hub_is_killed_in_the_middle(
+def test_a_frame_is_sent_although_the_hub_is_killed_meanwhile(
     source: SparkSession, fleet: Fleet, tmp_path: Path
 ) -> None:
-    """The truck takes nothing until the hub has died, with all that it held, and come back.
+    """The truck accepts nothing until the hub has died, with all that it held, and is back.
 
-    There is more to send than sockets and inboxes hold, so the tasks are in the middle then.
+    There is more to send than sockets and inboxes hold, so the tasks are in the middle of it.
     """
     rows = 4_000
     text = f.rpad(f.concat(f.lit("row "), f.col("id").cast("string")), 6_000, " ")
@@ -76,7 +76,7 @@ def test_a_frame_that_cannot_be_sent_fails_the_write(source: SparkSession, fleet
         writer.mode("append").save()
 
 
-def test_a_stream_sends_each_batch_and_goes_on_after_a_restart(
+def test_a_stream_sends_each_batch_and_continues_after_a_restart(
     source: SparkSession, fleet: Fleet, tmp_path: Path
 ) -> None:
     orders = tmp_path / "orders"
@@ -101,7 +101,7 @@ def test_a_stream_sends_each_batch_and_goes_on_after_a_restart(
         return [(id, payload) for id, payload in fleet.got() if payload in ("stop", "go")]
 
     send("one", "stop", "stop", "go")
-    send("two", "stop")  # the same word is another message in another batch
+    send("two", "stop")  # the same row is another message in another batch
     until(lambda: len(got()) >= 4)
     assert Counter(payload for _, payload in got()) == {"stop": 3, "go": 1}
     assert len({id for id, _ in got()}) == 4

@@ -1,4 +1,4 @@
-"""Too much of one thing: a node with nearly all rows, a message of 10 000 hops, a crowd."""
+"""Extremes: a node with nearly all rows, a message of 10,000 hops, many receivers."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows, row, table_of
 from waystation import pipeline
-from waystation.pipeline import deciding, node_data, stretches, work
+from waystation.pipeline import work
 from waystation.pipeline.building import rows_in
 from waystation.pipeline.comparing import compare, waiting_ids
 from waystation.pipeline.deciding import decide
 from waystation.pipeline.folding import fold_routes, route_parts
-from waystation.pipeline.lifetimes import Lifetimes
+from waystation.pipeline.lifetimes import EXPIRED, Lifetimes
 from waystation.pipeline.listing import File, Wanted, list_journal
 from waystation.pipeline.matching import match
-from waystation.pipeline.node_data import FileData, Share
-from waystation.pipeline.route_fold import route_folds
+from waystation.pipeline.node_data import FileData, Share, Tuning
+from waystation.pipeline.route_fold import LOCAL, route_folds
 from waystation.pipeline.schema import BUILT
 from waystation.pipeline.tracing import coded_steps, packed, steps, trace, unpacked
 
@@ -33,8 +33,8 @@ def shares(journal: Path, table: str) -> list[Share]:
     return work.plan_shares(listing, (table, "routes", "subscriptions"), split=True)
 
 
-def opened(journal: Path, share: Share) -> FileData:
-    return FileData(str(journal), share, Wanted())
+def opened(journal: Path, share: Share, **tuning: int) -> FileData:
+    return FileData(str(journal), share, Wanted(), Tuning(**tuning))
 
 
 def sorted_rows(tables: list[pa.Table]) -> list[str]:
@@ -62,26 +62,21 @@ def test_a_large_node_is_folded_in_parts_by_participant_to_the_same_history(tmp_
     assert sorted_rows(found) == sorted_rows([whole])
 
 
-def test_a_history_is_folded_in_parts_to_the_same_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_history_is_folded_in_parts_to_the_same_rows(tmp_path: Path) -> None:
     put_rows(tmp_path, "routes", [row("routes", s, participant=f"p{s % 37}") for s in range(500)])
     listened = [row("subscriptions", s, receiver=f"r{s % 7}") for s in range(500, 900)]
     put_rows(tmp_path, "subscriptions", listened)
     [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
     found = []
     for at_once in (1_000, 60):
-        monkeypatch.setattr(stretches, "FOLDED_AT_ONCE", at_once)
-        data = opened(tmp_path, Share(*node))
+        data = opened(tmp_path, Share(*node), folded_at_once=at_once)
         found.append(sorted_rows([data.route_history, data.subscription_history]))
     events = data.coded_events("routes")
-    assert len(list(route_parts(events, data.lifetimes()))) == 9  # whole folds
+    assert len(list(route_parts(events, data.lifetimes(), 60))) == 9  # complete folds
     assert found[0] == found[1]
 
 
-def test_texts_that_hardly_repeat_are_read_as_they_are_to_the_same_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_strings_that_hardly_repeat_are_read_plain_to_the_same_tables(tmp_path: Path) -> None:
     routes = [row("routes", s, participant=f"p{s % 250}", address=f"1#h{s}") for s in range(500)]
     routes[7]["address"] = "no type#x"
     routes[9].update(kind="remove", address=None)
@@ -96,8 +91,7 @@ def test_texts_that_hardly_repeat_are_read_as_they_are_to_the_same_tables(
     [node] = list_journal(str(tmp_path), Wanted()).nodes.items()
     found = []
     for many in (10_000, 1):
-        monkeypatch.setattr(node_data, "_MANY_ROWS", many)
-        data = opened(tmp_path, Share(*node))
+        data = opened(tmp_path, Share(*node), many_rows=many)
         histories = data.coded_route_history, data.coded_subscription_history
         ruled = list(decide("garage", data.coded_events("messages"), *histories))
         found.append(sorted_rows([data.route_history, data.subscription_history, *ruled]))
@@ -113,7 +107,7 @@ def test_texts_that_hardly_repeat_are_read_as_they_are_to_the_same_tables(
 def test_a_large_node_is_decided_and_audited_in_spans_to_the_same_rows(tmp_path: Path) -> None:
     put_rows(tmp_path, "routes", [row("routes", 0), row("routes", 300, kind="remove")])
     messages = [row("messages", seq, message_id=f"{seq // 2 + 1:032x}") for seq in range(1, 600)]
-    for early in messages[:40:2]:  # queued, and told of again much later
+    for early in messages[:40:2]:  # queued, and recorded again much later
         early["outcome"], early["recipient"] = "QUEUED", None
     messages[-1]["message_id"] = messages[0]["message_id"]
     path = put_rows(tmp_path, "messages", messages)
@@ -142,7 +136,7 @@ def test_tasks_get_about_equal_work_and_every_node_is_done_once() -> None:
     assert max(map(len, bundles)) - min(map(len, bundles)) <= 1
 
 
-def test_the_costliest_task_comes_first_and_there_are_more_where_it_is_worth_it() -> None:
+def test_the_most_expensive_task_comes_first_and_large_work_gets_more_tasks() -> None:
     sizes = [1, 30, 1, 1, 2, 90, 1]
     made = [
         Share(f"n{number}", {"routes": [File("f", size * 2**20, 1, 1)]})
@@ -175,9 +169,7 @@ def test_a_node_with_most_of_the_rows_is_shared_out_among_the_tasks(
 
 
 @pytest.mark.usefixtures("tiny_shares")
-def test_no_frame_has_a_row_twice_when_a_node_is_done_in_parts(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_no_frame_has_a_row_twice_when_a_node_is_split(spark: SparkSession, tmp_path: Path) -> None:
     routes = [row("routes", seq, participant=f"p{seq}") for seq in range(300)]
     routes[7]["participant"] = ""
     messages = [row("messages", seq, message_id=f"{seq:032x}") for seq in range(300, 900)]
@@ -213,7 +205,7 @@ def test_a_message_of_ten_thousand_hops_has_its_path() -> None:
     assert bare["path"] is None
 
 
-def test_routes_of_any_length_are_told_apart() -> None:
+def test_routes_of_any_length_are_distinguished() -> None:
     rng = np.random.default_rng(5)
     routes = [[f"1#h{n}" for n in rng.integers(0, 3, rng.integers(0, 60))] for _ in range(3_000)]
     rows = [{**row("messages", seq), "return": route} for seq, route in enumerate(routes)]
@@ -238,8 +230,7 @@ def _known(rows: pa.Table) -> pa.Array:
     return pc.not_equal(rows.column("message_id"), f"{0:032x}")
 
 
-def test_a_crowd_of_receivers_is_written_out_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "ROWS_AT_ONCE", 1_000)
+def test_many_receivers_are_decided_in_portions() -> None:
     crowd = 3_000
     subscribed = [row("subscriptions", seq, receiver=f"r{seq}") for seq in range(crowd)]
     from waystation.pipeline.folding import fold_subscriptions  # noqa: PLC0415 - beside its use
@@ -256,7 +247,7 @@ def test_a_crowd_of_receivers_is_written_out_in_portions(monkeypatch: pytest.Mon
         for seq in range(1, 5)
     ]
     nobody = BUILT["route_history"].empty_table()
-    pieces = list(decide("n", table_of("messages", sent), nobody, history))
+    pieces = list(decide("n", table_of("messages", sent), nobody, history, at_once=1_000))
     assert [piece.num_rows for piece in pieces] == [crowd] * 4
     assert set(pieces[0].column("reason").to_pylist()) == {"NO_ROUTE"}
 
@@ -280,23 +271,21 @@ def test_matching_many_ids_finds_what_the_core_finds() -> None:
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 8])
-def test_a_fold_that_goes_on_for_long_is_the_same_row_by_row(
-    monkeypatch: pytest.MonkeyPatch, rounds: int
-) -> None:
-    monkeypatch.setattr("waystation.pipeline.route_fold.ROUNDS", rounds)
+def test_a_fold_with_many_lives_is_the_same_in_rounds_and_row_by_row(rounds: int) -> None:
     events = []
     for number in range(200):  # each time a refused put hides that the local one has expired
         at = number * 10 * SECOND
         ends, late = BEGIN + at + 2 * SECOND, BEGIN + at + 15 * SECOND
         events.append(row("routes", 2 * number, at, expiry=ends))
         events.append(row("routes", 2 * number + 1, at + SECOND, local=False, expiry=late))
-    found = fold_routes("n", table_of("routes", events), Lifetimes()).to_pylist()
-    assert len(found) == 200
-    assert {interval["closed_by"] for interval in found} == {"expired"}
-    assert all(interval["local"] for interval in found)
+    [fold] = route_folds(table_of("routes", events), rounds=rounds)
+    rows, _, causes = fold.intervals(Lifetimes())
+    assert len(rows) == 200
+    assert set(causes.tolist()) == {EXPIRED}
+    assert (fold.rows["marks"][rows] & LOCAL).all()
 
 
-def test_instants_that_lie_ages_apart_are_compared_as_exactly() -> None:
+def test_distant_timestamps_are_compared_exactly() -> None:
     last = 253_402_300_799_999_000
     events = [
         row("routes", seq, participant=f"p{seq % 3}", expiry=last if seq % 2 else BEGIN + seq)
@@ -308,7 +297,7 @@ def test_instants_that_lie_ages_apart_are_compared_as_exactly() -> None:
     assert held <= {last, *(BEGIN + seq for seq in range(40_000))}
 
 
-def test_a_journal_that_lies_in_several_files_of_any_order_is_one(tmp_path: Path) -> None:
+def test_a_journal_in_several_files_in_any_order_is_read_as_one(tmp_path: Path) -> None:
     rows = [row("routes", seq, participant=f"p{seq % 5}") for seq in range(60)]
     rng = np.random.default_rng(3)
     for number, part in enumerate(np.array_split(rng.permutation(60), 7)):
@@ -323,7 +312,7 @@ def test_a_journal_that_lies_in_several_files_of_any_order_is_one(tmp_path: Path
     assert INCARNATION * 1_000 == BEGIN
 
 
-def test_an_expiry_at_the_beginning_of_time_is_one_like_others() -> None:
+def test_an_expiry_at_the_epoch_is_not_special() -> None:
     events = [
         row("routes", 0, participant="old", expiry=0),
         row("routes", 1, participant="old", expiry=None),

@@ -1,4 +1,4 @@
-"""Each step alone: what it takes, what it gives, and by which plan."""
+"""Each step alone: its inputs, its results, and its plan."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from waystation.pipeline.schema import BUILT, spark_schema
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two nodes; one message from one to the other, one lost, one put that was told otherwise."""
+    """Two nodes; one delivered message, one lost message, and one put recorded wrongly."""
     journal = tmp_path_factory.mktemp("steps") / "journal"
     put_rows(journal, "nodes", [row("nodes", 0), row("nodes", 90, kind="stop")])
     put_rows(
@@ -34,7 +34,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
             row("routes", 2, participant="b", address="1#h:1", local=False),
             row(
                 "routes", 3, address="1#h:1", local=False
-            ),  # must be refused, and is said not to be
+            ),  # must be refused, but is recorded as accepted
         ],
     )
     put_rows(
@@ -102,7 +102,7 @@ def plan_of(frame: DataFrame) -> str:
 
 
 @pytest.mark.parametrize("table", STEPS)
-def test_no_plan_pairs_rows_by_trying_all_and_only_two_exchange_any(
+def test_no_plan_has_a_cartesian_product_and_only_two_have_a_shuffle(
     journal: pipeline.Journal, table: str
 ) -> None:
     frame = STEPS[table](journal)
@@ -169,7 +169,7 @@ def test_health_counts_as_spark_counts_and_has_its_percentiles(
     assert rows_of(found) == rows_of(counted.select(*counted.columns[:-2], *exact))
 
 
-def test_the_audit_tells_each_loss_with_its_reason(journal: pipeline.Journal) -> None:
+def test_the_audit_reports_each_loss_with_its_reason(journal: pipeline.Journal) -> None:
     found = STEPS["audit"](journal).toArrow().to_pylist()
     odd = sorted(
         (
@@ -201,7 +201,7 @@ def test_a_trace_goes_over_all_nodes(journal: pipeline.Journal) -> None:
 
 
 @pytest.mark.rule("SP-5")
-def test_rejects_name_files_of_nodes_and_files_of_nobody(journal: pipeline.Journal) -> None:
+def test_rejects_include_files_of_no_node(journal: pipeline.Journal) -> None:
     found = {row["file"]: row for row in pipeline.rejects(journal).toArrow().to_pylist()}
     assert set(found) == {"routes/node=truck/broken.parquet", "routes/stray.txt"}
     assert found["routes/stray.txt"]["problem"] == "it is not in a directory node=<name>"

@@ -1,4 +1,4 @@
-"""`watch` on Spark: the stream of files, its checkpoint, its end, and who reads (SP-3)."""
+"""`watch` on Spark: the stream of files, its checkpoint, its end, and its readers (SP-3)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def id_of(number: int) -> str:
 
 
 @pytest.mark.rule("SP-3")
-def test_tables_follow_a_journal_that_grows_and_are_those_of_a_build(
+def test_watched_tables_equal_those_of_a_build_while_the_journal_grows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     journal, out, checkpoint = tmp_path / "journal", tmp_path / "tables", tmp_path / "checkpoint"
@@ -78,7 +78,7 @@ def test_tables_follow_a_journal_that_grows_and_are_those_of_a_build(
     assert spark.read.parquet(str(out / "audit")).count() == len(table_in(out, "audit"))
 
 
-def test_what_cannot_be_watched_is_said_at_once(
+def test_an_impossible_watch_is_refused_at_once(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = tmp_path / "journal"

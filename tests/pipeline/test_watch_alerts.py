@@ -1,4 +1,4 @@
-"""Alerts: what a batch must hold for somebody to be told, and how often."""
+"""Alerts: which batches raise them, and how often."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Clock:
         return self.now
 
 
-def test_drops_over_the_limit_are_told_once_and_again_after_a_while() -> None:
+def test_drops_over_the_limit_are_reported_once_and_again_later() -> None:
     told: list[Alert] = []
     clock = Clock()
     watchman = Watchman(Alerts(told.append, drops=0.1, again=60), clock)
@@ -51,7 +51,7 @@ def test_drops_over_the_limit_are_told_once_and_again_after_a_while() -> None:
     clock.now = 60
     watchman.look_at(batch(hub=report))
     assert len(told) == 2
-    few = Report(messages=10, dropped={"NO_ROUTE": 10})  # too few to say
+    few = Report(messages=10, dropped={"NO_ROUTE": 10})  # too few to alert
     watchman.look_at(batch(leaf=few))
     assert len(told) == 2
 
@@ -67,7 +67,7 @@ def test_a_route_that_changes_often_within_a_minute_flaps() -> None:
     assert (alert.kind, alert.participant, alert.value) == ("flapping", "truck", 6)
 
 
-def test_missing_messages_are_told_and_a_limit_of_zero_tells_nothing() -> None:
+def test_missing_messages_raise_an_alert_unless_the_limit_is_zero() -> None:
     told: list[Alert] = []
     report = Report(messages=100, missing=2, dropped={"NO_ROUTE": 99})
     Watchman(Alerts(told.append, drops=0, flaps=0, missing=0)).look_at(batch(hub=report))
@@ -78,7 +78,7 @@ def test_missing_messages_are_told_and_a_limit_of_zero_tells_nothing() -> None:
         Alerts(told.append, flaps=-1)
 
 
-def test_the_line_of_a_batch_says_how_fast_how_far_behind_and_what_was_dropped() -> None:
+def test_the_line_of_a_batch_shows_rate_lag_and_drops() -> None:
     told = Batch(7, 3, 1_000, 900, {"NO_ROUTE": 12, "EXPIRED": 1}, 2, 1, 0.5, 3.14)
     assert pipeline_watch._line(told) == (
         "batch 7 | 1,000 rows of 3 files | 2,000 rows/s | lag 3.1 s | "
@@ -87,7 +87,7 @@ def test_the_line_of_a_batch_says_how_fast_how_far_behind_and_what_was_dropped()
 
 
 @runs
-async def test_an_alert_goes_into_the_fabric_as_a_message() -> None:
+async def test_an_alert_is_sent_as_a_message() -> None:
     got: list[bytes] = []
     async with Node("office") as office:
 
@@ -113,7 +113,7 @@ async def test_an_alert_goes_into_the_fabric_as_a_message() -> None:
 
 
 @pytest.mark.timeout(600)
-def test_the_command_follows_once_and_tells_of_drops(
+def test_the_command_runs_once_and_reports_drops(
     spark: SparkSession, run: Run, tmp_path: Path
 ) -> None:
     del spark

@@ -1,4 +1,4 @@
-"""However files arrive, after each batch the tables are those that a build makes of them (SP-3)."""
+"""However files arrive, after each batch the tables are those of a build (SP-3)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def journal(tmp_path: Path) -> Path:
 
 
 def check_any_order(place: Path, seed: int) -> None:
-    """Late, twice, out of order, new nodes, restarts, clocks set back, bad rows, no Parquet."""
+    """Late, twice, out of order, new nodes, restarts, clocks set back, invalid rows, no Parquet."""
     rng = random.Random(seed)
     scenarios = [*many(4), *(busy(seed * 10 + number, 60) for number in range(3))]
     rows, _ = worsened(journal_of(scenarios))
@@ -94,7 +94,9 @@ def check_any_order(place: Path, seed: int) -> None:
 
 @pytest.mark.rule("SP-3")
 @pytest.mark.rule("SP-5")
-def test_files_in_any_order_give_the_tables_of_a_build_after_each_batch(tmp_path: Path) -> None:
+def test_after_each_batch_the_tables_are_those_of_a_build_in_any_order_of_files(
+    tmp_path: Path,
+) -> None:
     check_any_order(tmp_path, 1)
 
 
@@ -106,7 +108,7 @@ def test_many_files_in_any_order(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.rule("SP-3")
 @pytest.mark.parametrize("disorder", [0, 25])
-def test_files_as_nodes_seal_them_are_taken_in_one_after_the_other(
+def test_files_are_processed_one_after_the_other_as_nodes_seal_them(
     tmp_path: Path, journal: Path, fleet: Path, monkeypatch: pytest.MonkeyPatch, disorder: int
 ) -> None:
     monkeypatch.setattr(traces, "FEW", 64)
@@ -117,7 +119,7 @@ def test_files_as_nodes_seal_them_are_taken_in_one_after_the_other(
     order = sorted(range(len(paths)), key=lambda place: place + rng.uniform(0, disorder))
     if disorder:
         monkeypatch.setattr(buckets, "PORTION_BYTES", 20_000)
-    else:  # then nothing is ever done again from the beginning
+    else:  # then no node is ever processed again from the beginning
         monkeypatch.setattr(node_step, "_started_over", None)
     watch = engine(journal, tmp_path)
     for part in in_batches([paths[place] for place in order], rng, 4):
@@ -135,7 +137,7 @@ def messages(first: int, count: int, **fields: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.rule("SP-3")
-def test_a_message_that_waited_is_judged_anew_when_it_enters_again(
+def test_a_message_that_waited_is_decided_again_when_it_enters_again(
     tmp_path: Path, journal: Path
 ) -> None:
     put_rows(journal, "nodes", [row("nodes", 0)])
@@ -160,9 +162,7 @@ def test_a_message_that_waited_is_judged_anew_when_it_enters_again(
     watch.close()
 
 
-def test_routes_that_are_told_after_the_messages_decide_them_anew(
-    tmp_path: Path, journal: Path
-) -> None:
+def test_late_routes_cause_messages_to_be_decided_again(tmp_path: Path, journal: Path) -> None:
     put_rows(journal, "messages", messages(10, 30))
     watch = engine(journal, tmp_path)
     take_in(watch, journal)
@@ -197,7 +197,7 @@ def test_a_compacted_journal_gives_the_same_tables(tmp_path: Path, journal: Path
     watch.close()
 
 
-def test_what_did_not_change_is_not_written_again(tmp_path: Path, journal: Path) -> None:
+def test_unchanged_files_are_not_rewritten(tmp_path: Path, journal: Path) -> None:
     watch = engine(journal, tmp_path)
     assert bucket_of("garage", 3) != bucket_of("yard", 3)
     for node in ("garage", "yard"):
@@ -219,7 +219,7 @@ def test_what_did_not_change_is_not_written_again(tmp_path: Path, journal: Path)
 
 @pytest.mark.rule("SP-3")
 @pytest.mark.parametrize("moment", ["before it counts", "before it is published"])
-def test_a_batch_that_was_cut_short_is_done_or_made_good(
+def test_an_interrupted_batch_is_repeated_or_completed(
     tmp_path: Path, journal: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     put_rows(journal, "messages", messages(1, 20))
@@ -247,18 +247,18 @@ def test_a_batch_that_was_cut_short_is_done_or_made_good(
     kept = {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()}
     last = Ledger(tmp_path / "checkpoint").read()
     assert last is not None
-    assert kept == {"lock", *last.all_files()}  # nothing is left of what was cut short
+    assert kept == {"lock", *last.all_files()}  # nothing is left of the interrupted batch
 
 
 @pytest.mark.rule("SP-3")
-def test_whoever_reads_meanwhile_sees_whole_tables(tmp_path: Path, journal: Path) -> None:
+def test_concurrent_readers_see_complete_tables(tmp_path: Path, journal: Path) -> None:
     watch = engine(journal, tmp_path)
     over = threading.Event()
     seen: list[int] = []
 
     def read() -> None:
         while not over.is_set():
-            with contextlib.suppress(FileNotFoundError):  # it listed one version, and met the next
+            with contextlib.suppress(FileNotFoundError):  # it listed an older version
                 seen.append(table_in(tmp_path / "tables", "audit").num_rows)
 
     reader = threading.Thread(target=read)
@@ -273,7 +273,7 @@ def test_whoever_reads_meanwhile_sees_whole_tables(tmp_path: Path, journal: Path
     assert {rows % 7 for rows in seen} == {0}
 
 
-def test_tables_that_were_taken_away_are_built_anew(tmp_path: Path, journal: Path) -> None:
+def test_removed_tables_are_rebuilt(tmp_path: Path, journal: Path) -> None:
     watch = engine(journal, tmp_path)
     assert all(table_in(tmp_path / "tables", table).num_rows == 0 for table in TABLES)
     put_rows(journal, "messages", messages(0, 20))
@@ -286,7 +286,9 @@ def test_tables_that_were_taken_away_are_built_anew(tmp_path: Path, journal: Pat
     again.close()
 
 
-def test_who_cannot_watch_is_told_so(tmp_path: Path, journal: Path) -> None:
+def test_a_missing_journal_a_second_watch_and_another_checkpoint_are_refused(
+    tmp_path: Path, journal: Path
+) -> None:
     with pytest.raises(LocalError, match="no such journal"):
         engine(tmp_path / "nowhere", tmp_path)
     watch = engine(journal, tmp_path)
@@ -304,7 +306,7 @@ def test_who_cannot_watch_is_told_so(tmp_path: Path, journal: Path) -> None:
         engine(journal, tmp_path)
 
 
-def test_health_of_tallies_is_that_of_the_oracle(tmp_path: Path) -> None:
+def test_health_from_tallies_is_what_the_oracle_says(tmp_path: Path) -> None:
     rows = journal_of([busy(77), busy(78)])
     journal = write(tmp_path / "journal", {"messages": rows["messages"]}, chunk=50)
     found = made_at_once(journal)["health"]
@@ -319,7 +321,7 @@ def test_health_of_tallies_is_that_of_the_oracle(tmp_path: Path) -> None:
     assert_same(map(rounded, found.to_pylist()), map(rounded, wanted))
 
 
-def test_a_report_tells_what_a_batch_brought(tmp_path: Path, journal: Path) -> None:
+def test_a_report_describes_a_batch(tmp_path: Path, journal: Path) -> None:
     put_rows(journal, "routes", [row("routes", s, address=f"1#h:{s % 2}") for s in range(10)])
     dropped = messages(20, 4, outcome="DROPPED", reason="NO_ROUTE", recipient=None)
     put_rows(journal, "messages", [*messages(10, 6), *dropped])

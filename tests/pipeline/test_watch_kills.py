@@ -1,4 +1,4 @@
-"""Whoever keeps the tables up to date is killed at random moments; nothing is lost or doubled."""
+"""The process that keeps tables up to date is killed at random; nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def journal_in(place: Path, nodes: int) -> Path:
 
 
 def check_whole(out: Path) -> None:
-    """Every table that is there can be read, and is of one batch."""
+    """Every existing table can be read, and belongs to one batch."""
     for table in TABLES:
         if (out / table).exists():
             table_in(out, table)
 
 
 def killed(command: tuple[str, ...], until: float) -> bool:
-    """Run and kill after so many seconds of work; whether it had been done before."""
+    """Run and kill after this many seconds of work; returns whether it had finished."""
     process = subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -60,17 +60,17 @@ def check_kills(place: Path, kills: int, nodes: int, longest: float) -> None:
 
 
 @pytest.mark.rule("SP-3")
-def test_kills_at_random_moments_leave_neither_holes_nor_doubles(tmp_path: Path) -> None:
+def test_kills_at_random_moments_neither_lose_nor_duplicate_rows(tmp_path: Path) -> None:
     check_kills(tmp_path, kills=3, nodes=4, longest=0.6)
 
 
 @pytest.mark.fault
-def test_many_kills_leave_neither_holes_nor_doubles(tmp_path: Path) -> None:
+def test_many_kills_neither_lose_nor_duplicate_rows(tmp_path: Path) -> None:
     check_kills(tmp_path, kills=30, nodes=12, longest=1.5)
 
 
 @pytest.mark.fault
-def test_a_killed_driver_of_spark_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_killed_driver_continues_from_its_checkpoint(tmp_path: Path) -> None:
     rng = random.Random(5)
     journal = journal_in(tmp_path, 12)
     out, checkpoint = tmp_path / "tables", tmp_path / "checkpoint"
@@ -82,7 +82,7 @@ def test_a_killed_driver_of_spark_goes_on_from_its_checkpoint(tmp_path: Path) ->
         )
         with process:
             assert process.stdout is not None
-            process.stdout.readline()  # a batch is done, and the next one is under way
+            process.stdout.readline()  # a batch is done, and the next one has started
             time.sleep(rng.uniform(0, 2))
             os.killpg(process.pid, signal.SIGKILL)
     check_whole(out)

@@ -20,7 +20,7 @@ from waystation.pipeline.schema import BUILT
 from waystation.why.tables import explain_from_tables
 
 
-def test_built_tables_tell_the_same_story(tmp_path: Path, spark: SparkSession) -> None:
+def test_built_tables_give_the_same_explanation(tmp_path: Path, spark: SparkSession) -> None:
     async def lose_one() -> str:
         async with Node("hub", journal=tmp_path / "journal") as node:
             far = Address.parse("tcp#127.0.0.1:1")
@@ -41,7 +41,7 @@ def test_built_tables_tell_the_same_story(tmp_path: Path, spark: SparkSession) -
         explain_from_tables(tmp_path, id)
 
 
-def test_who_is_told_late_what_became_of_a_message_still_comes_first(tmp_path: Path) -> None:
+def test_a_node_that_records_late_still_comes_first(tmp_path: Path) -> None:
     id = f"{9:032x}"
     dropped = {"node": "hub", "at": 20, "outcome": "DROPPED", "reason": "NO_ROUTE"}
     passed_on = {"node": "truck", "at": 30, "outcome": "FORWARDED", "next_hop": "1#h:1"}

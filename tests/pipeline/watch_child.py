@@ -1,4 +1,4 @@
-"""A process that takes a journal in, a few files at a time, until it is killed or done."""
+"""A process that processes a journal, a few files at a time, until it is killed or done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `watch` is held against: the tables of a journal made at once, without Spark."""
+"""The reference for `watch`: the tables of a journal built at once, without Spark."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def engine(journal: Path, place: Path, *, buckets: int = 3) -> Engine:
 
 
 def every_file(journal: Path) -> list[str]:
-    """All files of a journal, from its directory on, also those of no node."""
+    """All files of a journal, relative to its directory, including those of no node."""
     listing = list_journal(str(journal), Wanted())
     return [*listing.files(), *(stray.path for stray in listing.strays)]
 
 
 def take_in(found: Engine, journal: Path) -> Batch | None:
-    """One more batch with all that is there."""
+    """One more batch with all existing files."""
     return found.take_in(every_file(journal))
 
 
@@ -84,7 +84,7 @@ def table_in(out: Path, table: str) -> pa.Table:
 
 
 def assert_up_to_date(out: Path, journal: Path, tables: tuple[str, ...] = TABLES) -> None:
-    """The tables hold what is made of the journal at once: every row, and each as often."""
+    """The tables hold exactly the rows that are made of the whole journal."""
     wanted = made_at_once(journal)
     for table in tables:
         found = table_in(out, table)
@@ -99,7 +99,7 @@ def _counted(table: pa.Table) -> Counter[str]:
 
 
 def sliced(source: Path, target: Path, rows: int) -> list[str]:
-    """The same journal in files of so many rows; their paths in the order of their first event."""
+    """The journal in files of this many rows; their paths in the order of their first event."""
     found = []
     for path in sorted(source.glob("*/node=*/*.parquet")):
         whole = pq.read_table(path, partitioning=None)

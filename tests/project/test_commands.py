@@ -132,7 +132,7 @@ def test_the_defaults_of_the_broker_are_those_of_its_settings() -> None:
         for parameter in broker.params
         if parameter.name and hasattr(Settings, parameter.name.removeprefix("max_"))
     }
-    assert len(settings) == 8
+    assert len(settings) == 9
     assert Settings(**settings) == Settings()
 
 

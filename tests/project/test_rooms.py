@@ -1,4 +1,4 @@
-"""Who may touch what: only `net` knows sockets, TLS and the event loop's protocols."""
+"""Who may touch what: sockets, TLS and the event loop's protocols, the wall clock, tasks."""
 
 from __future__ import annotations
 
@@ -144,3 +144,43 @@ def test_only_one_file_reads_the_wall_clock() -> None:
         if isinstance(node, ast.Attribute) and ast.unparse(node) in {"time.time", "time.time_ns"}
     ]
     assert sorted(set(found)) == ["core/clock.py"]
+
+
+TASKS = frozenset({"TaskGroup", "create_task", "ensure_future"})
+ROOMS_WITH_TASKS = (*LIVE, "console")
+
+
+def creates_tasks(source: str) -> list[str]:
+    """Where a module creates a task that nobody watches."""
+    tree = ast.parse(source)
+    names = _asyncio_names(tree) & TASKS
+    return [
+        f"{node.lineno}: uses {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and node.attr in TASKS)
+        or (isinstance(node, ast.Name) and node.id in names)
+    ]
+
+
+def test_only_one_file_creates_tasks() -> None:
+    found = [
+        name
+        for name, path in _all_files()
+        if name.startswith(ROOMS_WITH_TASKS) and creates_tasks(path.read_text("utf-8"))
+    ]
+    assert found == ["net/tasks.py"], "start tasks with waystation.net.tasks.Tasks"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio\nasyncio.create_task(f())",
+        "asyncio.get_running_loop().create_task(f())",
+        "start = loop.create_task",
+        "import asyncio\nasyncio.ensure_future(f())",
+        "from asyncio import ensure_future\nensure_future(f())",
+        "async with asyncio.TaskGroup() as group: ...",
+    ],
+)
+def test_a_task_that_nobody_watches_is_found(source: str) -> None:
+    assert creates_tasks(source)

@@ -86,6 +86,20 @@ def no_answer(history: History) -> None:
     history.sent[0].kind, history.sent[0].outcome = "request", "NO_ANSWER"
 
 
+def late_beside_a_slow_one(history: History) -> None:
+    history.faults.append(Fault("slow receiver", 0.5, 2.0, ("a",), 0))
+    history.got[0] = structs.replace(history.got[0], at=5.0)
+
+
+def answered_late_beside_a_slow_one(history: History) -> None:
+    history.faults.append(Fault("slow receiver", 0.5, 2.0, ("a",), 0))
+    history.sent[0].kind, history.sent[0].outcome, history.sent[0].ended = (
+        "request",
+        "ANSWERED",
+        9.0,
+    )
+
+
 def leads_elsewhere(history: History) -> None:
     history.tables[0].entries["work-b"] = "a"
 
@@ -118,6 +132,8 @@ def no_subscriber(history: History) -> None:
         (beyond_the_limit, "P5"),
         (broadcast_twice, "P5"),
         (no_answer, "P6"),
+        (late_beside_a_slow_one, "P11"),
+        (answered_late_beside_a_slow_one, "P11"),
         (leads_elsewhere, "P16"),
         (unknown_at_the_top, "P16"),
         (restless, "P16"),
@@ -142,6 +158,24 @@ def test_what_a_fault_cost_is_excused() -> None:
     vanished(history)
     history.faults.append(Fault("kill", 0.5, 2.0, ("b",), 0))
     assert "P2" not in judge(history)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault("slow receiver", 0.5, 2.0, ("b",), 0),
+        Fault("slow receiver", 2.5, 4.0, ("a",), 0),
+        Fault("partition", 0.2, 0.4, ("b",), 1),
+    ],
+    ids=["it was for the slow one", "sent before", "the way was cut before"],
+)
+def test_who_is_late_for_a_good_reason_is_excused(fault: Fault) -> None:
+    history = good()
+    if fault.kind == "partition":
+        late_beside_a_slow_one(history)
+    history.got[0] = structs.replace(history.got[0], at=5.0)
+    history.faults.append(fault)
+    assert "P11" not in judge(history)
 
 
 def test_every_kind_of_fault_and_of_fleet_is_drawn() -> None:

@@ -43,9 +43,10 @@ from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
+from waystation.net.held import HeldBytes
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
-from waystation.node import FAIL, Node, Wait
+from waystation.node import FAIL, Limits, Node, Wait
 from waystation.testing import check_transport, conformance
 from waystation.transports.http import Http, HttpLimits
 from waystation.transports.http.channel import Channel, Frame, Outgoing
@@ -90,11 +91,11 @@ def test_http_passes_the_kit(make: Callable[[], Transport], loop: str) -> None:
 
 @asynccontextmanager
 async def door(
-    limits: HttpLimits | None = None, **options: Any
+    limits: HttpLimits | None = None, node_limits: Limits = QUICK, **options: Any
 ) -> AsyncIterator[tuple[Node, Http, str]]:
     """A node with an echo that listens, its transport, and its place."""
     transport = Http(limits=limits)
-    async with Node("server", transports=[transport], limits=QUICK, **options) as node:
+    async with Node("server", transports=[transport], limits=node_limits, **options) as node:
         echo(node)
         yield node, transport, (await node.listen("http://127.0.0.1:0")).place
 
@@ -868,7 +869,8 @@ async def test_every_channel_has_an_id_that_nobody_guesses() -> None:
 @pytest.mark.rule("WK-6")
 @runs
 async def test_a_full_node_holds_a_client_back_and_loses_nothing() -> None:
-    async with channel(HttpLimits(hold=0.1)) as (node, transport, _, one):
+    little = Limits(heartbeat=0, receiver=5_000)
+    async with channel(HttpLimits(hold=0.1), node_limits=little) as (node, transport, _, one):
         gate = Gate(node, "stuck")
         taken = 0
         while taken < 100:
@@ -929,7 +931,8 @@ async def test_a_channel_that_nobody_asks_for_ends() -> None:
 @runs
 async def test_a_channel_with_a_request_under_way_does_not_end() -> None:
     owner = Notes()
-    one = Channel(owner, HttpLimits(idle=0.02), "here", lambda *_: None)
+    held: HeldBytes[Channel] = HeldBytes(1, lambda channel: channel.kept, lambda _: None)
+    one = Channel(owner, HttpLimits(idle=0.02), "here", lambda *_: None, held)
     one.begin()
     await asyncio.sleep(0.2)
     assert not one.ended
@@ -959,6 +962,37 @@ async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> N
         peer = await RawPeer.dial(client.place, f"{head}Content-Length: 9\r\n\r\n1".encode())
         peer.close()  # and one that leaves
         assert len(node.sessions) == 1
+
+
+@pytest.mark.rule("FL-2")
+@runs
+async def test_a_body_that_comes_slowly_is_taken() -> None:
+    async with channel(HttpLimits(body=0.3)) as (_, _, client, one):
+        payload = bytes(40_000)
+        body = encode_frame(Message(Route.parse("echo"), Route.parse("app"), payload))
+        head = f"POST {one.path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
+        peer = await RawPeer.dial(
+            client.place, f"{head}Content-Type: application/octet-stream\r\n\r\n".encode()
+        )
+        for start in range(0, len(body), 1000):  # more than a second in all
+            peer.say(body[start : start + 1000])
+            await asyncio.sleep(0.03)
+        assert (await peer.reader.readline()).startswith(b"HTTP/1.1 202")
+        peer.close()
+
+
+@runs
+async def test_a_client_that_leaves_while_it_waits_is_missed_from_then_on() -> None:
+    async with channel(HttpLimits(idle=0.3, wait=25.0)) as (node, transport, client, one):
+        await one.get()  # the hello
+        ask = f"GET {one.path}?wait=25 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        peer = await RawPeer.dial(client.place, ask.encode())
+        await asyncio.sleep(0.6)
+        assert node.sessions  # as long as it asks
+        peer.reset()
+        async with asyncio.timeout(15):
+            await until(lambda: not node.sessions)
+        assert transport.counts.expired == 1
 
 
 @runs

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mqtt5 import PublishPacket
 
-from tests.node.live import LOOPS, PATIENCE, Gate, collect, echo, runs, until, watched
+from tests.node.live import LOOPS, PATIENCE, Gate, Journal, collect, echo, runs, until, watched
 from tests.transports.certificates import authority
 from tests.transports.mqtt_live import QUIET, broker_here, hub, proxied, soon, ways
 from waystation.core.address import Address, Route
@@ -318,7 +318,7 @@ def test_what_came_before_the_end_of_a_link_waits_for_a_slow_worker(
                 if number == 10:
                     await until(lambda: here.sessions and here.sessions[0].is_stalled)
             say(last, b"\0\0\0\5x" if last is Kind.MESSAGE else b"", 21)
-            await until(lambda: not next(iter(mine.links.values())).is_receiving)
+            await until(lambda: not any(link.is_receiving for link in mine.links.values()))
             gate.free.set()
             await until(lambda: len(gate.got) == 20 and not here.sessions)
             assert gate.got == [b"%d" % number for number in range(1, 21)]
@@ -595,15 +595,41 @@ async def test_a_wildcard_for_the_provider_hears_no_messages_between_nodes() -> 
         await other.close()
 
 
+@pytest.mark.rule("FL-6")
 @runs
-async def test_a_broadcast_that_comes_once_for_each_filter_is_told_once() -> None:
+async def test_a_broadcast_that_comes_once_for_each_filter_is_heard_once() -> None:
     mqtt = Mqtt("mqtt://127.0.0.1:1")
-    ear = Ear(mqtt)
-    onward = Route((Address(0, b"p/b"),))
-    frame = encode_frame(Message(onward, Route(), b"x", ID))
-    mqtt.received([PublishPacket("p/b", frame), PublishPacket("p/b", frame)])
-    assert ear.heard == [("p/b", b"x")]
-    assert mqtt.counts["repeated"] == 1
+    async with Node("node", transports=[mqtt]) as node:
+        journal = Journal(node)
+        subscription = node.subscribe("p", "b")
+        onward = Route((Address(0, b"p/b"),))
+        frame = encode_frame(Message(onward, Route(), b"x", ID))
+        mqtt.received([PublishPacket("p/b", frame), PublishPacket("p/b", frame)])
+        assert (await anext(subscription)).payload == b"x"
+        assert journal.words() == {"DUPLICATE": 1, "DELIVERED": 1}
+
+
+@pytest.mark.rule("FL-6")
+@runs
+async def test_what_a_broker_delivers_twice_on_a_link_arrives_once() -> None:
+    async with (
+        broker_here() as broker,
+        hub(broker.place, "hub-a") as (here, mine, journal),
+        hub(broker.place, "hub-b") as (_, yours, there),
+    ):
+        for mqtt in (mine, yours):
+            mqtt.received = partial(_twice, mqtt.received)  # type: ignore[method-assign]
+        for number in range(20):
+            answer = await here.request("mqtt#hubs/hub-b => echo", b"%d" % number)
+            assert answer.payload == b"%d" % number
+        assert yours.counts["duplicates"] >= 20
+        assert there.words()["DELIVERED"] == 20
+        assert journal.words()["DELIVERED"] == 20
+        assert journal.words()["DUPLICATE"] == 0
+
+
+def _twice(received: Any, packets: Any) -> None:
+    received([packet for packet in packets for _ in range(2)])
 
 
 # Mistakes

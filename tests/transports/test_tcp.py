@@ -10,6 +10,7 @@ import pytest
 
 from tests.node.live import RawPeer, full_listener, raw_listener, runs_on_every_loop
 from waystation.core.address import Address, Route
+from waystation.core.budget import Account
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
@@ -24,6 +25,8 @@ class Notes:
 
     def __init__(self, name: bytes = b"link") -> None:
         self.address = Address(0, name)
+        self.admitted = True
+        self.account: Account | None = None
         self.link: Link | None = None
         self.told: list[str] = []
         self.messages: list[Message] = []

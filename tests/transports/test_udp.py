@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from tests.node.live import LOOPS, QUICK, nothing_is_left, runs_on_every_loop
+from tests.node.test_hubs import knows
 from tests.transports.test_tcp import Notes, message
 from waystation.core.address import Route
 from waystation.core.message import Message
@@ -33,7 +37,10 @@ from waystation.testing import (
     udp_path,
     until,
 )
+from waystation.transports import udp
 from waystation.transports.udp import Udp, UdpLimits, UdpLink
+from waystation.wire.acknowledged import CAPABILITY
+from waystation.wire.hello import Hello
 from waystation.wire.ockam import CHUNK_SIZE, encode_body, fragments
 from waystation.wire.ockam_udp import GOODBYE, PeerReassembly, control_datagrams
 
@@ -151,11 +158,11 @@ def raw_peer(place: str | None = None) -> Iterator[RawUdp]:
 
 @asynccontextmanager
 async def hub(
-    limits: UdpLimits = HASTY, **options: object
+    limits: UdpLimits = HASTY, node_limits: Limits = QUICK, **options: object
 ) -> AsyncIterator[tuple[Node, Recorder, Udp, str]]:
     """A node with an echo that listens for datagrams, what it tells, its transport and place."""
     transport = Udp(limits=limits)
-    async with Node("hub", transports=[transport], limits=QUICK, **options) as node:  # type: ignore[arg-type]
+    async with Node("hub", transports=[transport], limits=node_limits, **options) as node:  # type: ignore[arg-type]
         journal = Recorder(node)
         echo(node)
         listening = await node.listen(f"udp://{HOST}:0")
@@ -253,6 +260,19 @@ async def test_first_words_that_are_lost_are_said_again(lost: tuple[int, ...]) -
         assert (await client.request("hub => echo", b"x")).payload == b"x"
 
 
+@pytest.mark.rule("FL-6")
+@runs_on_every_loop
+async def test_a_message_whose_datagrams_come_twice_is_delivered_once() -> None:
+    async with hub() as (_, _, transport, place):
+        with raw_peer(place) as peer:
+            for payload, number in ((b"small", 7), (b"long" * 5_000, 8), (b"last", 9)):
+                for _ in range(2):
+                    peer.send("echo", payload, number)
+            answers = [(await peer.hear()).payload for _ in range(3)]
+            assert answers == [b"small", b"long" * 5_000, b"last"]
+            await until(lambda: transport.counts.late >= 2)
+
+
 @runs_on_every_loop
 async def test_an_answer_that_is_lost_is_said_again_when_the_question_is() -> None:
     async with hub() as (node, _, transport, place):
@@ -332,6 +352,166 @@ async def test_silence_is_told_when_the_time_for_an_answer_is_over() -> None:
         await nothing_is_left(client)
 
 
+# --- What sessions say to each other --------------------------------------------------------------
+
+PATIENT = Limits(heartbeat=0.0, greeting=DEADLINE)
+
+
+@asynccontextmanager
+async def parent(**options: object) -> AsyncIterator[tuple[Node, Udp, str]]:
+    """A hub for leaves that come over datagrams, its transport and its place."""
+    transport = Udp(limits=HASTY)
+    async with Node("hub", hub=True, transports=[transport], limits=PATIENT, **options) as node:  # type: ignore[arg-type]
+        listening = await node.listen(f"udp://{HOST}:0")
+        yield node, transport, listening.place
+
+
+@asynccontextmanager
+async def child(place: str, **options: object) -> AsyncIterator[tuple[Node, Udp]]:
+    """A leaf of the hub at a place, and its transport."""
+    transport = Udp(limits=HASTY)
+    async with Node("leaf", transports=[transport], limits=PATIENT, **options) as node:  # type: ignore[arg-type]
+        await node.connect(f"udp://{place}", name="hub", parent=True, wait=DEADLINE)
+        yield node, transport
+
+
+@pytest.mark.rule("RE-12")
+@runs_on_every_loop
+async def test_an_announcement_that_is_lost_is_repeated() -> None:
+    async with (
+        parent() as (node, _, place),
+        udp_path(place) as path,
+        child(path.place) as (leaf, transport),
+    ):
+        echo(leaf, "truck-1")
+        await until(lambda: knows(node, "truck-1"))
+        path.lose(0, 1, 2)
+        echo(leaf, "truck-2")
+        await until(lambda: knows(node, "truck-2"))
+        assert transport.counts.repeated
+        path.lose(0)
+        await leaf.stop_worker("truck-1")
+        await until(lambda: not knows(node, "truck-1"))
+        assert knows(node, "truck-2")
+
+
+@pytest.mark.rule("RE-12")
+@runs_on_every_loop
+async def test_announcements_come_in_order_over_a_path_that_loses_many() -> None:
+    names = [f"truck-{number}" for number in range(2_000)]
+    async with (
+        parent() as (node, _, place),
+        udp_path(place) as path,
+        child(path.place) as (leaf, _),
+    ):
+        path.lose(*range(0, 5_000, 37))
+        for name in names:
+            collect(leaf, name)
+        await settle()
+        for name in names[::2]:
+            await leaf.stop_worker(name)
+        path.freeze()
+        await asyncio.sleep(0.2)
+        path.thaw()
+        await until(lambda: all(knows(node, name) for name in names[1::2]))
+        await until(lambda: not any(knows(node, name) for name in names[::2]))
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (0, 1, 2)])
+@runs_on_every_loop
+async def test_a_proof_that_is_lost_is_repeated(lost: tuple[int, ...]) -> None:
+    async with parent(token=WORD) as (node, _, place), udp_path(place) as path:
+        path.lose(*lost)
+        async with child(path.place, token=WORD) as (leaf, _):
+            echo(leaf, "truck")
+            await until(lambda: knows(node, "truck"))
+            assert len(node.sessions) == 1
+
+
+@pytest.mark.parametrize("number", [0, 50_000], ids=["late", "not late"])
+@runs_on_every_loop
+async def test_a_hub_that_is_started_anew_at_its_place_hears_everything_again(number: int) -> None:
+    """Its leaf is told by its hello, be that late by the numbers of before or not."""
+    numbers = iter([100, 40_000, number])  # where the links begin to count: leaf, hub, the new hub
+    with pytest.MonkeyPatch.context() as patch:
+        start = SimpleNamespace(randrange=lambda most: next(numbers, most // 2))
+        patch.setattr(udp, "random", start)
+        async with (
+            parent() as (first, _, place),
+            udp_path(place) as path,
+            child(path.place) as (leaf, _),
+        ):
+            echo(leaf, "truck")
+            await until(lambda: knows(first, "truck"))
+            path.freeze()  # so that nobody hears a goodbye
+            await first.close()
+            transport = Udp(limits=HASTY)
+            async with Node("hub", hub=True, transports=[transport], limits=PATIENT) as second:
+                collect(second, "sink")
+                await second.listen(f"udp://{place}")
+                path.thaw()
+                await leaf.send("hub => sink", b"still there?")
+                await until(lambda: knows(second, "truck"))
+
+
+@runs_on_every_loop
+async def test_a_peer_of_the_first_version_gets_every_payload_as_it_is() -> None:
+    transport = Udp(limits=HASTY)
+    async with Node("leaf", transports=[transport], limits=PATIENT) as node:
+        with raw_peer() as peer:
+            connecting = asyncio.ensure_future(
+                node.connect(f"udp://{peer.place}", name="hub", parent=True, wait=DEADLINE)
+            )
+            await peer.datagram()
+            peer.say(*control_datagrams(b'{"waystation":"hello","node":"old","types":{}}', 7))
+            session = await connecting
+            assert session.peer == "old"
+            collect(node, "truck")
+            await node.send("hub => sink", b"1")
+            await peer.hear()
+            await asyncio.sleep(0.2)
+            await node.send("hub => sink", b"2")
+            await peer.hear()
+        kinds = {json.loads(payload)["waystation"] for payload in peer.controls}
+        assert kinds - {"hello"} == {"announce"}
+        assert transport.counts.repeated == 0
+
+
+@pytest.mark.rule("FL-5")
+@runs_on_every_loop
+async def test_a_peer_that_asks_and_never_acknowledges_the_answers_is_let_go() -> None:
+    limits = UdpLimits(answer=1.0, repeat=0.05, control=2_000)
+    async with hub(limits) as (node, journal, _, place):
+        with raw_peer(place) as peer:
+            hello = Hello("greedy", {}, nonce="of greedy", can=(CAPABILITY,))
+            peer.say(*control_datagrams(msgspec.json.encode(hello), 1))
+            await until(lambda: [session.peer for session in node.sessions] == ["greedy"])
+            for number in range(2, 200):
+                question = b'{"waystation":"resolve","number":%d,"participant":"x"}' % number
+                peer.say(*control_datagrams(question, number))
+                await asyncio.sleep(0)
+            await until(lambda: not node.sessions)
+            assert journal.session_events() == [("opened", None), ("closed", "QUEUE_FULL")]
+            assert "not acknowledged" in journal.sessions[-1].detail
+        await serves_an_honest_peer(place)
+
+
+@runs_on_every_loop
+async def test_late_datagrams_are_no_sign_of_life() -> None:
+    limits = UdpLimits(answer=1.0, repeat=0.05, idle=0.5)
+    async with hub(limits) as (node, journal, _, place):
+        with raw_peer(place) as peer:
+            peer.send("echo", b"x", 100)
+            await peer.hear()
+            body = encode_body(Message(Route.parse("echo"), Route.parse("app"), b"old"))
+            late = fragments(body, 50)
+            async with asyncio.timeout(DEADLINE):
+                while node.sessions:
+                    peer.say(*late)
+                    await asyncio.sleep(0.05)
+        assert journal.session_events()[-1] == ("closed", "TRANSPORT_DOWN")
+
+
 # --- What a peer does wrong -----------------------------------------------------------------------
 
 
@@ -397,6 +577,36 @@ async def test_strangers_that_never_finish_are_bounded() -> None:
         await until(lambda: not port._strangers)
 
 
+@pytest.mark.rule("FL-2")
+@runs_on_every_loop
+async def test_a_peer_that_is_not_admitted_sends_no_large_message() -> None:
+    body = encode_body(Message(Route.parse("echo"), Route.parse("app"), bytes(3000)))
+    async with hub(UdpLimits(unadmitted=2000), token=b"secret") as (node, _, transport, place):
+        with raw_peer(place) as peer:
+            peer.say(*control_datagrams(b"who is there?", 1))
+            await until(lambda: node.sessions)
+            peer.say(*fragments(body, 2))
+            await until(lambda: transport.counts.malformed)
+    async with hub(UdpLimits(unadmitted=2000)) as (_, _, transport, place):
+        with raw_peer(place) as peer:
+            peer.say(*control_datagrams(b"who is there?", 1))
+            peer.say(*fragments(body, 2))
+            assert (await peer.hear()).payload == bytes(3000)
+
+
+@pytest.mark.rule("FL-1")
+@runs_on_every_loop
+async def test_strangers_share_the_room_for_unfinished_messages() -> None:
+    body = encode_body(Message(Route.parse("echo"), Route.parse("app"), bytes(2000)))
+    async with hub(UdpLimits(held=3000, age=30.0)) as (_, _, transport, place):
+        with raw_peer(place) as one, raw_peer(place) as two:
+            one.say(*fragments(body, 1)[:4])
+            two.say(*fragments(body, 1)[:4])
+            await until(lambda: transport.counts.unfinished)
+            two.send("echo", b"x", 2)
+            assert (await two.hear()).payload == b"x"
+
+
 @runs_on_every_loop
 async def test_no_more_peers_than_the_limit_and_the_others_stay() -> None:
     async with hub(UdpLimits(peers=2)) as (node, _, transport, place):
@@ -440,7 +650,8 @@ async def test_unfinished_messages_together_hold_no_more_than_the_limit() -> Non
 
 @runs_on_every_loop
 async def test_a_reader_that_is_paused_keeps_a_bounded_rest_and_goes_on_in_order() -> None:
-    async with hub(UdpLimits(unread=20_000)) as (node, _, transport, place):
+    little = Limits(heartbeat=0, receiver=5_000)
+    async with hub(UdpLimits(unread=20_000), node_limits=little) as (node, _, transport, place):
         gate = Gate(node, "gate", inbox=1)
         with raw_peer(place) as peer:
             peer.send("echo", b"x", 0)

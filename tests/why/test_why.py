@@ -14,7 +14,9 @@ import pytest
 
 from tests.node.live import Journal, collect, echo, runs, until
 from waystation.cli import main
-from waystation.core.address import Address
+from waystation.core.address import Address, Route
+from waystation.core.message import Message
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.journal.layout import Stem
@@ -32,7 +34,7 @@ def story(explanation: Explanation) -> str:
 
 
 async def one(node: Node, route: str, **options: object) -> str:
-    """Send a message and tell its id."""
+    """Send a message and return its id."""
     heard = Journal(node)
     await node.send(route, b"hello", **options)  # type: ignore[arg-type]
     await until(lambda: heard.messages)
@@ -45,7 +47,7 @@ def explained(tmp_path: Path, id: str) -> Explanation:
 
 
 @runs
-async def test_a_message_over_two_nodes_is_told_hop_by_hop(tmp_path: Path) -> None:
+async def test_a_message_over_two_nodes_is_explained_hop_by_hop(tmp_path: Path) -> None:
     async with (
         Node("server", journal=tmp_path, limits=QUIET) as server,
         Node("client", journal=tmp_path, limits=QUIET) as client,
@@ -82,7 +84,7 @@ async def test_a_route_that_expired_is_named_with_the_time_since(tmp_path: Path)
 
 
 @runs
-async def test_who_left_before_and_who_came_later_are_named(tmp_path: Path) -> None:
+async def test_participants_that_left_before_or_came_later_are_named(tmp_path: Path) -> None:
     async with Node("hub", journal=tmp_path) as node:
         early = await one(node, "truck-7")
         echo(node, "truck-7")
@@ -95,7 +97,9 @@ async def test_who_left_before_and_who_came_later_are_named(tmp_path: Path) -> N
 
 
 @runs
-async def test_a_broadcast_that_nobody_got_names_the_closest_subscriptions(tmp_path: Path) -> None:
+async def test_a_broadcast_without_subscribers_names_the_closest_subscriptions(
+    tmp_path: Path,
+) -> None:
     async with Node("garage", journal=tmp_path) as node:
         heard = Journal(node)
         subscription = node.subscribe("garage", "temperature", "eu/+/berlin")
@@ -109,7 +113,9 @@ async def test_a_broadcast_that_nobody_got_names_the_closest_subscriptions(tmp_p
 
 
 @runs
-async def test_a_full_inbox_an_expiry_and_a_lost_peer_are_told_apart(tmp_path: Path) -> None:
+async def test_a_full_inbox_an_expiry_and_a_lost_peer_have_different_explanations(
+    tmp_path: Path,
+) -> None:
     async with Node("hub", journal=tmp_path) as node:
         gate = asyncio.Event()
 
@@ -149,7 +155,7 @@ def test_an_unknown_message_is_an_error_that_says_what_to_check(tmp_path: Path) 
 
 
 @runs
-async def test_the_command_prints_a_story_or_json(
+async def test_the_command_prints_text_or_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with Node("hub", journal=tmp_path) as node:
@@ -172,7 +178,7 @@ async def test_the_command_prints_a_story_or_json(
     assert (code, err.count("\n")) == (1, 1)
 
 
-def test_files_that_cannot_be_read_are_remarked_upon(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_mentioned(tmp_path: Path) -> None:
     async def some() -> str:
         async with Node("hub", journal=tmp_path) as node:
             return await one(node, "nobody")
@@ -209,7 +215,7 @@ def written(directory: Path, ids: list[str]) -> Path:
 
 
 def spoil(path: Path) -> None:
-    """Make the values in a file unreadable; its footer and its filters stay."""
+    """Make the values in a file unreadable; its footer and its filters remain."""
     group = pq.read_metadata(path).row_group(0)
     first = min(group.column(number).bloom_filter_offset or 2**63 for number in range(16))
     content = bytearray(path.read_bytes())
@@ -225,7 +231,7 @@ def test_files_that_do_not_have_the_message_are_not_read(tmp_path: Path) -> None
     assert all([hop.node for hop in explanation.hops] == ["here"] for explanation in told)
     assert (
         sum(not explanation.remarks for explanation in told) > 80
-    )  # of a filter's few mistakes it is told
+    )  # a false positive of the Bloom filter, which is reported
     spoil(here)
     with pytest.raises(LocalError):
         explain(tmp_path, ids[1_900])
@@ -241,3 +247,18 @@ def test_the_command_does_without_pandas(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "why", id, "--journal", str(tmp_path)]
     found = subprocess.run(command, capture_output=True, text=True, check=True)
     assert found.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.rule("FL-6")
+@runs
+async def test_a_second_copy_does_not_tell_how_a_broadcast_ended(tmp_path: Path) -> None:
+    async with Node("garage", journal=tmp_path) as node:
+        heard = Journal(node)
+        message = Message(Route((Address(MULTICAST, b"garage/news"),)), Route(), b"", "4bf9" * 8)
+        for _ in range(2):
+            node.post(message)
+        assert heard.words() == {"NO_SUBSCRIBER": 1, "DUPLICATE": 1}
+    found = explained(tmp_path, message.id)
+    assert found.summary.startswith("dropped at garage, NO_SUBSCRIBER")
+    assert [hop.as_expected for hop in found.hops] == [True, True]
+    assert "it was here before" in story(found)

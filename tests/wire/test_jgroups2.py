@@ -1190,3 +1190,12 @@ def test_the_size_of_each_message_that_is_passed_on() -> None:
         assert size_at(passed_on, position) == len(encode(Message(None, None, bytes(size))))
         position += size_at(passed_on, position)
     assert position == len(passed_on)
+
+
+@pytest.mark.rule("FL-2")
+def test_limits_can_be_raised_between_two_structures() -> None:
+    message = Message("demo", None, bytes(500))
+    decoder = RequestDecoder(FormatLimits(frame=100))
+    assert decoder.feed(encode(Ping())) == [Ping()]
+    decoder.change_limits(FormatLimits(frame=1000))
+    assert decoder.feed(encode(message)) == [message]

@@ -1200,3 +1200,24 @@ def test_odd_frames_mean_the_same_in_slices(name: str) -> None:
     assert outcome([stream[at : at + 1] for at in range(len(stream))]) == whole
     for at in range(len(stream)):
         assert outcome([stream[:at], stream[at:]]) == whole
+
+
+@pytest.mark.rule("FL-2")
+def test_a_decoder_reads_on_where_a_frame_was_too_large_once_its_limit_is_raised() -> None:
+    small = encode_frame(Message(Route.parse("a"), Route.parse("b"), b"small"))
+    large = encode_frame(Message(Route.parse("a"), Route.parse("b"), bytes(500)))
+    decoder = FrameDecoder(limit=100)
+    assert decoder.raise_limit(200) == []  # nothing was refused
+    assert [m.payload for m in decoder.feed(PREFACE + small + large + small + large[:9])] == [
+        b"small"
+    ]
+    assert decoder.error is not None
+    assert decoder.error.too_large
+    assert decoder.held == 0
+    assert [m.payload for m in decoder.raise_limit(1000)] == [bytes(500), b"small"]
+    assert decoder.held == 9
+    assert [m.payload for m in decoder.feed(large[9:])] == [bytes(500)]
+    decoder.feed(b"\xff\xff\xff\xff")
+    assert decoder.error.offset == 1 + 2 * len(small) + 2 * len(large)
+    assert decoder.raise_limit(2000) == []  # still too large
+    assert decoder.error.offset == 1 + 2 * len(small) + 2 * len(large)

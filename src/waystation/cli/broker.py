@@ -82,8 +82,14 @@ Examples:
 @click.option(
     "--queue-bytes",
     type=_number,
-    default=64 << 20,
+    default=8 << 20,
     help="Maximum number of bytes queued per client.",
+)
+@click.option(
+    "--budget",
+    type=_number,
+    default=256 << 20,
+    help="Maximum number of bytes queued for all clients together.",
 )
 @click.option(
     "--max-retained", type=_number, default=100_000, help="Maximum number of retained messages."

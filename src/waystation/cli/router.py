@@ -120,6 +120,12 @@ Examples:
     help="Maximum number of bytes queued per receiver.",
 )
 @click.option(
+    "--budget",
+    type=_number,
+    default=_DEFAULT.budget,
+    help="Maximum number of bytes queued for all receivers together.",
+)
+@click.option(
     "--patience",
     type=Numbers(min=0),
     default=_DEFAULT.patience,

@@ -62,7 +62,7 @@ class Report(Struct, frozen=True, kw_only=True):
     seconds: float
     outcomes: dict[str, int]
     dropped: int
-    answers: list[bytes]
+    replies: list[bytes]
 
 
 @click.command(help=_HELP, context_settings=SETTINGS)
@@ -133,8 +133,8 @@ def _check_destination(order: SendOptions) -> None:
 def _print(order: SendOptions, report: Report) -> None:
     outcomes = report.outcomes
     if order.request:
-        for answer in report.answers:
-            sys.stdout.buffer.write(answer + b"\n")
+        for reply in report.replies:
+            sys.stdout.buffer.write(reply + b"\n")
         sys.stdout.flush()
     elif report.messages == 1:
         click.echo(f"{' '.join(outcomes)} {report.id}")
@@ -146,9 +146,9 @@ def _print(order: SendOptions, report: Report) -> None:
 
 def _print_json(order: SendOptions, report: Report) -> None:
     fields = structs.asdict(report)
-    answers = fields.pop("answers")
+    replies = fields.pop("replies")
     if order.request:
-        fields["answers"] = [payload_fields(answer) for answer in answers]
+        fields["answers"] = [payload_fields(reply) for reply in replies]
     click.echo(msgspec.json.encode(fields).decode())
 
 
@@ -156,7 +156,7 @@ async def _send_all(order: SendOptions, options: dict[str, Any]) -> Report:
     heard = _Outcomes()
     node = node_for(order.name, order.via, options)
     node.observe(heard.note)
-    answers: list[bytes] = []
+    replies: list[bytes] = []
     async with node:
         if order.via:
             await node.connect(*order.via, name=_VIA, wait=order.wait, parent=order.publish)
@@ -164,7 +164,7 @@ async def _send_all(order: SendOptions, options: dict[str, Any]) -> Report:
         for number in range(order.count):
             if order.rate is not None:
                 await asyncio.sleep(started + number / order.rate - time.monotonic())
-            answers += await _send_one(node, order)
+            replies += await _send_one(node, order)
         seconds = time.monotonic() - started
     # Outcomes are final only when the node has closed.
     return Report(
@@ -173,7 +173,7 @@ async def _send_all(order: SendOptions, options: dict[str, Any]) -> Report:
         seconds=seconds,
         outcomes=dict(sorted(heard.outcomes.items())),
         dropped=heard.dropped,
-        answers=answers,
+        replies=replies,
     )
 
 
@@ -187,8 +187,8 @@ async def _send_one(node: Node, order: SendOptions) -> list[bytes]:
         return []
     route = f"{_VIA} => {order.route}" if order.via else order.route
     if order.request:
-        answer = await node.request(route, order.payload, timeout=order.timeout)
-        return [answer.payload]
+        reply = await node.request(route, order.payload, timeout=order.timeout)
+        return [reply.payload]
     await node.send(route, order.payload, ttl=order.ttl)
     return []
 

@@ -20,8 +20,10 @@ from rich.text import Text
 
 from waystation.cli.options import SECONDS, SETTINGS, json_option
 from waystation.cli.peer import URL, node_for, peer_options
+from waystation.core.budget import MIB
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError
+from waystation.node.flow import Snapshot as Load
 from waystation.node.runner import run, stop_signals
 from waystation.node.status import STATUS, Question, Snapshot
 
@@ -85,10 +87,10 @@ async def _watch(view: View, options: dict[str, Any], *, as_json: bool) -> None:
             async def look() -> Snapshot:
                 route = f"watched => {STATUS}"
                 try:
-                    answer = await node.request(route, question, timeout=view.timeout)
+                    reply = await node.request(route, question, timeout=view.timeout)
                 except (NoAnswerError, UndeliverableError) as error:
                     raise _no_status(view.url, error) from error
-                return _read(answer.payload, view.url)
+                return _read(reply.payload, view.url)
 
             if as_json or view.once or not console.is_terminal:
                 await _print(look, view, stop, console, as_json=as_json)
@@ -127,7 +129,7 @@ async def _print(
             return
         try:
             seen = await look()
-        except LocalError as error:  # it answered before, and may come back
+        except LocalError as error:  # it replied before, and may come back
             seen = None
             click.echo(f"waystation: {error.problem}", err=True)
 
@@ -168,8 +170,10 @@ def line(seen: Snapshot) -> str:
 
 def picture(seen: Snapshot) -> RenderableType:
     """A snapshot as tables."""
-    parts: list[RenderableType] = [_head(seen), _messages(seen), _sessions(seen), _routes(seen)]
-    return Group(*parts)
+    parts: list[RenderableType] = [_head(seen), _messages(seen), _sessions(seen)]
+    if seen.flow is not None and (seen.flow.receivers or seen.flow.sessions):
+        parts.append(_flow(seen.flow))
+    return Group(*parts, _routes(seen))
 
 
 def _head(seen: Snapshot) -> Text:
@@ -178,8 +182,17 @@ def _head(seen: Snapshot) -> Text:
     text.append(_printable(seen.node), "bold")
     text.append(f"  up {_since(seen.uptime)}  at {at}")
     text.append(f"  {seen.bytes:,} bytes ({seen.bytes_rate:,.0f}/s)")
+    if seen.flow is not None:
+        full = 2 * seen.flow.used > seen.flow.limit
+        used = f"  holds {seen.flow.used / MIB:,.1f} of {seen.flow.limit / MIB:,.0f} MiB"
+        text.append(used, "red" if full else "")
     if seen.journal_lost is not None:
         text.append(f"  journal lost {seen.journal_lost}", "red" if seen.journal_lost else "")
+    if seen.clock_off:
+        off = timedelta(seconds=abs(seen.clock_offset_us) // 1_000_000)
+        text.append(f"  wall clock off by {off}", "red")
+    elif seen.clock_slewing:
+        text.append(f"  clock {seen.clock_offset_us / 1e6:+.3f} s, being corrected", "yellow")
     return text
 
 
@@ -207,6 +220,21 @@ def _sessions(seen: Snapshot) -> Table:
     return table
 
 
+def _flow(flow: Load) -> Table:
+    """What waits for whom, and who is held back because of it; the largest first."""
+    title = f"waiting: {flow.holds} names held here, {flow.held} at peers, {flow.unread} not read"
+    table = _table(title, "receiver or session", "bytes", "messages", "held names")
+    for receiver in flow.receivers:
+        table.add_row(_plain(receiver.name), f"{receiver.bytes:,}", f"{receiver.messages:,}", "")
+    for session in flow.sessions:
+        held = [*(f"here {name}" for name in session.holds), *session.held]
+        some = ", ".join(held[:3]) + (f" and {len(held) - 3} more" if len(held) > 3 else "")
+        state = "" if session.is_read else "not read  "
+        row = (_plain(f"from {session.name}"), f"{session.bytes:,}", "", _plain(state + some))
+        table.add_row(*row)
+    return table
+
+
 def _routes(seen: Snapshot) -> Table:
     title = f"routes: {len(seen.routes)} of {seen.routes_total}"
     table = _table(title, "participant", "address", "local", "visible", "expires in")
@@ -225,7 +253,7 @@ def _routes(seen: Snapshot) -> Table:
 def _table(title: str, *columns: str) -> Table:
     table = Table(title=Text(title, "italic"), title_justify="left", box=None, pad_edge=False)
     for column in columns:
-        numeric = column in ("count", "per second", "waiting")
+        numeric = column in ("count", "per second", "waiting", "bytes", "messages")
         table.add_column(column, justify="right" if numeric else "left", header_style="dim")
     return table
 

@@ -159,9 +159,27 @@ class LimitsTable(Table, frozen=True, kw_only=True):
         Seconds,
         Meta(description="seconds that a peer's message waits for an unknown name to appear"),
     ] = _LIMITS.appear
+    reconnect: Annotated[
+        Seconds,
+        Meta(description="seconds that a message from here waits for a session without a link"),
+    ] = _LIMITS.reconnect
     participants: Annotated[
         Count, Meta(description="maximum number of participants that a leaf may announce")
     ] = _LIMITS.participants
+    budget: Annotated[
+        Count, Meta(description="bytes that the node holds of what was received and is not settled")
+    ] = _LIMITS.budget
+    share: Annotated[
+        Count,
+        Meta(description="bytes that one session may hold: at least the largest frame and 64 KiB"),
+    ] = _LIMITS.share
+    receiver: Annotated[Count, Meta(description="bytes that may wait for one receiver")] = (
+        _LIMITS.receiver
+    )
+    control: Annotated[
+        Count,
+        Meta(description="bytes of sessions' own words that may wait for a peer to read them"),
+    ] = _LIMITS.control
     tcp: Annotated[TransportLimits, Meta(description="of TCP links, below")] = {}
     ws: Annotated[TransportLimits, Meta(description="of WebSocket links, below")] = {}
     udp: Annotated[TransportLimits, Meta(description="of UDP links, below")] = {}

@@ -18,6 +18,7 @@ from waystation.console.notifier import Notifier
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError, RemoteError, WaystationError
+from waystation.net.tasks import Tasks, subtask
 from waystation.node import Node, Session
 from waystation.node.status import MOST, STATUS, Question, Snapshot
 
@@ -87,7 +88,7 @@ class Fleet:
         self.interval = interval
         self.changes = Notifier()
         self.watched: list[Watched] = []
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
 
     async def watch(self, urls: Iterable[str]) -> None:
         """Start watching the nodes at these URLs; does not wait for them."""
@@ -95,14 +96,11 @@ class Fleet:
             session = await self.node.connect(url, name=f"watched-{number}", wait=None)
             watched = Watched(url, session)
             self.watched.append(watched)
-            name = f"waystation console {url}"
-            self._tasks.append(asyncio.create_task(self._watch(watched), name=name))
+            self._tasks.start(self._watch(watched), f"console {url}", endless=True)
 
     async def close(self) -> None:
         """Stop watching."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def at(self, url: str) -> Watched | None:
         """The watched node with this URL, or None."""
@@ -111,17 +109,18 @@ class Fleet:
     async def ask(self, watched: Watched, question: Question) -> Snapshot:
         """Request the status of a node; raises a WaystationError if it does not send one."""
         route = f"{watched.session.name} => {STATUS}"
-        asking = asyncio.ensure_future(
-            self.node.request(route, msgspec.json.encode(question), timeout=STATUS_TIMEOUT)
+        asking = subtask(
+            self.node.request(route, msgspec.json.encode(question), timeout=STATUS_TIMEOUT),
+            "console question",
         )
         try:
-            answer = await self._while_open(watched, asking)
+            reply = await self._while_open(watched, asking)
         finally:
             asking.cancel()
-        if len(answer.payload) > MAX_STATUS_BYTES:
-            raise RemoteError(f"the status is too large: {len(answer.payload):,} bytes")
+        if len(reply.payload) > MAX_STATUS_BYTES:
+            raise RemoteError(f"the status is too large: {len(reply.payload):,} bytes")
         try:
-            return msgspec.json.decode(answer.payload, type=Snapshot)
+            return msgspec.json.decode(reply.payload, type=Snapshot)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise RemoteError(f"invalid status: {error}") from error
 

@@ -34,6 +34,7 @@ from waystation.console.fleet import Fleet
 from waystation.console.sending import Dispatch, Sender
 from waystation.console.views import MAX_PAYLOAD, Values, Views
 from waystation.errors import LocalError
+from waystation.net.tasks import subtask
 
 _HERE: Final = Path(__file__).parent
 _MAX_FORM: Final = 4 * MAX_PAYLOAD  # every byte may be percent-encoded
@@ -175,8 +176,8 @@ class Pages:
     async def _changed(self, fleet: int, sender: int) -> bool:
         """Wait for a change of the fleet or of a message; return False on a timeout."""
         waits = [
-            asyncio.ensure_future(self._fleet.changes.wait_after(fleet, _KEEPALIVE)),
-            asyncio.ensure_future(self._sender.changes.wait_after(sender, _KEEPALIVE)),
+            subtask(self._fleet.changes.wait_after(fleet, _KEEPALIVE), "console fleet"),
+            subtask(self._sender.changes.wait_after(sender, _KEEPALIVE), "console sender"),
         ]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

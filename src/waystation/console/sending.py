@@ -24,17 +24,12 @@ from waystation.core.message import Message
 from waystation.core.outcome import Outcome
 from waystation.core.record import MessageRecord, Record
 from waystation.errors import LocalError
+from waystation.net.tasks import Tasks
 from waystation.node import Context, Node, Wait
 from waystation.node.requests import REQUEST_PREFIX, Undeliverable, is_error
 
 if TYPE_CHECKING:
     from waystation.console.journal_follower import JournalFollower, MessageRow
-
-KEPT: Final = 50
-"""Maximum number of messages remembered, and in flight at the same time."""
-
-JOURNAL_GRACE: Final = 3.0
-"""Seconds to wait for journal rows after the end; journals are flushed once a second."""
 
 FIRST_POLL: Final = 0.1
 SLOWEST_POLL: Final = 1.0
@@ -53,7 +48,7 @@ class SendRequest(Struct, frozen=True, kw_only=True):
     route: str
     payload: bytes
     ttl: float  # seconds
-    answer: bool  # whether to wait for a reply
+    reply: bool  # whether to wait for one
 
 
 class Step(Struct, frozen=True):
@@ -84,8 +79,8 @@ class Dispatch:
         self.order = order
         self.sent_at = time.time()
         self.own_name = own_name
-        self.answer: ReplyPreview | None = None
-        self.answered_at = 0.0
+        self.reply: ReplyPreview | None = None
+        self.replied_at = 0.0
         self.error: Undeliverable | None = None
         self.over = False
         self.version = 0
@@ -95,7 +90,7 @@ class Dispatch:
     @property
     def ids(self) -> frozenset[str]:
         """The ids of the message and of its reply, if there is one."""
-        return frozenset((self.id, self.answer.id) if self.answer else (self.id,))
+        return frozenset((self.id, self.reply.id) if self.reply else (self.id,))
 
     @property
     def steps(self) -> list[Step]:
@@ -121,13 +116,13 @@ class Dispatch:
             self._steps[key] = step
             self.version += 1
 
-    def answered(self, message: Message) -> None:
+    def replied(self, message: Message) -> None:
         """Store the reply."""
-        if self.answer is None:
+        if self.reply is None:
             payload = message.payload
-            self.answer = ReplyPreview(message.id, payload[:SHOWN_BYTES], len(payload))
+            self.reply = ReplyPreview(message.id, payload[:SHOWN_BYTES], len(payload))
             self.error = is_error(message)
-            self.answered_at = time.time()
+            self.replied_at = time.time()
             self.version += 1
 
     def is_settled(self, now: float, grace: float) -> bool:
@@ -138,8 +133,8 @@ class Dispatch:
                 for step in self.steps
             )
             steps = [step for step in self.steps if not step.back]
-            if self.order.answer:
-                known = dropped_here or self.answer is not None
+            if self.order.reply:
+                known = dropped_here or self.reply is not None
             elif grace:
                 known = any(step.outcome in _ENDS for step in steps)
             else:
@@ -156,16 +151,16 @@ class Dispatch:
         if self.error is not None:
             where = f" by {self.error.node}" if self.error.node else ""
             return "bad", f"dropped{where}: {self.error.reason}"
-        if self.answer is not None:
-            return "good", f"answered after {_span(self.answered_at - self.sent_at)}"
+        if self.reply is not None:
+            return "good", f"reply after {_span(self.replied_at - self.sent_at)}"
         there = [step for step in self.steps if not step.back]
         drops = [step for step in there if step.outcome == Outcome.DROPPED]
         if drops:
             return "bad", f"dropped at {drops[-1].node}: {drops[-1].reason}"
-        if self.order.answer:
+        if self.order.reply:
             if self.over:
-                return "bad", f"no answer within {self.order.ttl:g} s"
-            return "open", "in flight; waiting for the answer"
+                return "bad", f"no reply within {self.order.ttl:g} s"
+            return "open", "in flight; waiting for the reply"
         arrived = [step.node for step in there if step.outcome == Outcome.DELIVERED]
         if arrived:
             return "good", f"delivered at {', '.join(dict.fromkeys(arrived))}"
@@ -175,15 +170,21 @@ class Dispatch:
 
 
 class Sender:
-    """Sends messages and follows them; `changes` is notified of every new step."""
+    """Sends messages and follows them; `changes` is notified of every new step.
 
-    def __init__(self, node: Node, journal: Path | None) -> None:
+    At most `kept` messages are remembered, and in flight at the same time. After the end of a
+    message, its rows in the journal are awaited for `journal_wait` seconds.
+    """
+
+    def __init__(self, node: Node, journal: Path | None, *, kept: int, journal_wait: float) -> None:
         self.changes = Notifier()
         self._node = node
+        self._most = kept
+        self._journal_wait = journal_wait
         self._open_follower = None if journal is None else _follower_factory(journal)
         self._kept: dict[str, Dispatch] = {}
         self._by_id: dict[str, Dispatch] = {}  # also by the ids of replies
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         node.observe(self._note)
 
     @property
@@ -197,29 +198,25 @@ class Sender:
 
     def send(self, order: SendRequest) -> Dispatch:
         """Start sending a message and return at once; raises LocalError if it is invalid."""
-        if sum(not dispatch.over for dispatch in self._kept.values()) >= KEPT:
-            raise LocalError(f"{KEPT} messages are in flight already", rule="WK-6", hint="wait")
+        if sum(not dispatch.over for dispatch in self._kept.values()) >= self._most:
+            raise LocalError(
+                f"{self._most} messages are in flight already", rule="WK-6", hint="wait"
+            )
         node = self._node
         onward = self._parsed(order)
         name = f"{REQUEST_PREFIX}{secrets.token_hex(8)}"
-        back = Route((Address(0, name.encode()),)) if order.answer else Route()
+        back = Route((Address(0, name.encode()),)) if order.reply else Route()
         message = Message(onward, back, order.payload, node.new_id(), node.expiry_in(order.ttl))
         dispatch = Dispatch(message.id, order, node.name)
         self._keep(dispatch)
-        if order.answer:
+        if order.reply:
             self._start_reply_worker(name, dispatch)
-        task = asyncio.create_task(
-            self._deliver(dispatch, message, name), name="waystation dispatch"
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._deliver(dispatch, message, name), "dispatch")
         return dispatch
 
     async def close(self) -> None:
         """Stop following messages."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     def _parsed(self, order: SendRequest) -> Route:
         onward = Route.parse(order.route, self._node.router.types.numbers)
@@ -228,7 +225,7 @@ class Sender:
         return onward.pushed(order.via.session.address)
 
     def _keep(self, dispatch: Dispatch) -> None:
-        while len(self._kept) >= KEPT:
+        while len(self._kept) >= self._most:
             oldest = next(kept for kept in self._kept.values() if kept.over)
             del self._kept[oldest.id]
             for id in oldest.ids:
@@ -239,7 +236,7 @@ class Sender:
         """Start a worker for the reply, with an unguessable name."""
 
         def take(message: Message, _: Context) -> None:
-            dispatch.answered(message)
+            dispatch.replied(message)
             self._by_id.setdefault(message.id, dispatch)
             self.changes.notify()
 
@@ -254,13 +251,13 @@ class Sender:
             dispatch.over = True
             dispatch.version += 1
             self.changes.notify()
-            if order.answer:
+            if order.reply:
                 await self._node.stop_worker(name)
 
     async def _follow(self, dispatch: Dispatch) -> None:
         """Poll the journal until the final outcome is known or the time to live is over."""
         follower = None if self._open_follower is None else self._open_follower(dispatch.sent_at)
-        grace = JOURNAL_GRACE if follower is not None else 0.0
+        grace = self._journal_wait if follower is not None else 0.0
         loop = asyncio.get_running_loop()
         last = loop.time() + dispatch.order.ttl + grace
         pause = FIRST_POLL

@@ -19,6 +19,7 @@ from waystation.console.fleet import Fleet
 from waystation.console.pages import Pages
 from waystation.console.sending import Sender
 from waystation.console.views import Views
+from waystation.core.budget import MIB
 from waystation.net.asgi import HttpServer
 from waystation.net.connection import ConnectionLimits
 from waystation.net.hosts import HostNames, is_loopback
@@ -26,9 +27,9 @@ from waystation.net.place import parse_place
 from waystation.net.server import ServerLimits
 from waystation.node import Node
 
-_DRAIN: Final = 3.0  # seconds that answers have to be written at the end
-_LIMITS: Final = ServerLimits(connections=1000, frame=10.0, backlog=128)
-_BUSY: Final = 500  # connections from which on requests are told to come later
+_DRAIN: Final = 3.0  # seconds to write the remaining responses at the end
+_LIMITS: Final = ServerLimits(connections=1000, input=16 * MIB, backlog=128)
+_BUSY: Final = 500  # connections; with more, requests get 503
 
 _log = logging.getLogger("waystation.console")
 
@@ -37,7 +38,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """What the console watches, and where it listens.
 
     If other machines can reach it, a token is required: `token`, or a random one. `allowed` are
-    additional host names to accept, such as that of a proxy.
+    additional host names to accept, such as that of a proxy. At most `kept` sent messages are
+    remembered, and in flight at the same time; after the end of a message, its rows in the journal
+    are awaited for `journal_wait` seconds, since journals are flushed once a second. A
+    client has `request` seconds for the head of a request, and again for its body.
     """
 
     connect: tuple[str, ...]
@@ -47,6 +51,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     journal: Path | None = None
     tables: Path | None = None
     interval: float = 1.0
+    kept: int = 50
+    journal_wait: float = 3.0
+    request: float = 10.0
 
 
 class Console:
@@ -66,14 +73,17 @@ class Console:
         token = made if settings.token is None else check_token(settings.token)
         host_names = HostNames(host, settings.allowed)
         fleet = Fleet(node, settings.interval)
-        sender = Sender(node, settings.journal)
+        sender = Sender(
+            node, settings.journal, kept=settings.kept, journal_wait=settings.journal_wait
+        )
         views = Views(fleet, sender, settings.journal, settings.tables)
         auth = TokenAuth(token, port)
         pages = Pages(fleet, sender, views, auth)
         server = HttpServer(
             AuthMiddleware(pages.app, host_names, auth),
             limits=_LIMITS,
-            connection_limits=ConnectionLimits(),
+            connection_limits=ConnectionLimits(first_byte=settings.request, frame=settings.request),
+            body=settings.request,
             busy=_BUSY,
             log=_log,
         )

@@ -47,7 +47,7 @@ _EMPTY: Final[Query] = {
     "payload": "",
     "coding": "text",
     "ttl": "10",
-    "answer": "yes",
+    "reply": "yes",
 }
 """The initial values of the form for a message."""
 
@@ -225,13 +225,13 @@ class Views:
                 route=form.get("route", ""),
                 payload=_payload(form.get("payload", ""), form.get("coding", "text")),
                 ttl=_ttl(form.get("ttl", "")),
-                answer=form.get("answer") == "yes",
+                reply=form.get("reply") == "yes",
             )
         ).id
 
     async def form(self, form: Query, problem: str) -> Values:
         """The form with the values given, and the problem."""
-        kept = {"route": "", "answer": "", **form}
+        kept = {"route": "", "reply": "", **form}
         return {**await self._send(kept), "problem": problem}
 
 
@@ -263,7 +263,7 @@ def _filled(order: SendRequest) -> Query:
         "payload": payload,
         "coding": coding,
         "ttl": f"{order.ttl:g}",
-        "answer": "yes" if order.answer else "",
+        "reply": "yes" if order.reply else "",
     }
 
 

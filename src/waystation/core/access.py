@@ -15,11 +15,14 @@ from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.errors import LocalError, quote
 
-ANSWERS: Final = "request-"
-"""Prefix of the names under which a node waits for answers to its own requests."""
+REPLY_PREFIX: Final = "request-"
+"""Prefix of the names under which a node waits for replies to its own requests."""
 
-_MAX_CACHED: Final = 4_096  # decisions; then the cache is cleared
-_MAX_CACHED_LENGTH: Final = 1_024  # characters or bytes; decisions about longer ones are not cached
+MAX_CACHED: Final = 4_096
+"""Number of cached decisions, after which the cache is cleared."""
+
+MAX_CACHED_LENGTH: Final = 1_024
+"""Characters or bytes; decisions about longer addresses and routes are not cached."""
 
 
 class AccessRule(Struct, frozen=True):
@@ -31,7 +34,7 @@ class AccessRule(Struct, frozen=True):
 
 
 class Access:
-    """Ordered access rules; what none matches is refused, except answers to a node's own requests.
+    """Ordered access rules; what none matches is refused, except replies to a node's own requests.
 
     >>> access = Access([
     ...     AccessRule(False, ("*",), ("admin",)),
@@ -43,14 +46,20 @@ class Access:
     (False, True)
 
     Write an address of another type than 0 with the name or number of its type: `tcp#10.*`. Write a
-    publication as its multicast id alone: `fleet/temperature/eu`.
+    publication as its multicast id alone: `fleet/temperature/eu`. Decisions are cached, `cached` of
+    them by sender and address and as many by sender and route.
     """
 
-    __slots__ = ("_addresses", "_routes", "_rules")
+    __slots__ = ("_addresses", "_max_cached", "_routes", "_rules")
 
     def __init__(
-        self, rules: Iterable[AccessRule], types: Mapping[str, int] = STANDARD_TYPES
+        self,
+        rules: Iterable[AccessRule],
+        types: Mapping[str, int] = STANDARD_TYPES,
+        *,
+        cached: int = MAX_CACHED,
     ) -> None:
+        self._max_cached = cached
         self._rules = tuple(_compiled(rule, types) for rule in rules)
         self._addresses: dict[tuple[str, str], bool] = {}
         self._routes: dict[tuple[str, bytes | Route], bool] = {}
@@ -58,14 +67,14 @@ class Access:
     def allows(self, sender: str, address: str) -> bool:
         """Whether a sender may send to an address: `echo`, `1#host:port`, `255#fleet/position`."""
         question = (sender, address)
-        answer = self._addresses.get(question)
-        if answer is None:
-            answer = self._decide(sender, address)
-            if len(sender) + len(address) <= _MAX_CACHED_LENGTH:
-                if len(self._addresses) >= _MAX_CACHED:
+        allowed = self._addresses.get(question)
+        if allowed is None:
+            allowed = self._decide(sender, address)
+            if len(sender) + len(address) <= MAX_CACHED_LENGTH:
+                if len(self._addresses) >= self._max_cached:
                     self._addresses.clear()
-                self._addresses[question] = answer
-        return answer
+                self._addresses[question] = allowed
+        return allowed
 
     def admits(self, sender: str, route: Route) -> bool:
         """Whether a sender may send along a route, that is, to every address in it.
@@ -80,22 +89,22 @@ class Access:
         # Most messages have a single local name, which is checked faster than a whole route.
         is_name = len(addresses) == 1 and addresses[0].type == LOCAL
         question = (sender, addresses[0].data if is_name else route)
-        answer = self._routes.get(question)
-        if answer is None:
-            answer = all(self.allows(sender, _text(address)) for address in addresses)
+        allowed = self._routes.get(question)
+        if allowed is None:
+            allowed = all(self.allows(sender, _text(address)) for address in addresses)
             length = len(sender) + sum(len(address.data) for address in addresses)
-            if length <= _MAX_CACHED_LENGTH:
-                if len(self._routes) >= _MAX_CACHED:
+            if length <= MAX_CACHED_LENGTH:
+                if len(self._routes) >= self._max_cached:
                     self._routes.clear()
-                self._routes[question] = answer
-        return answer
+                self._routes[question] = allowed
+        return allowed
 
     def _decide(self, sender: str, address: str) -> bool:
         address = address.removeprefix(f"{MULTICAST!s}#")
         for rule in self._rules:
             if _any_matches(rule.senders, sender) and _any_matches(rule.to, address):
                 return rule.allow
-        return address.startswith(ANSWERS)
+        return address.startswith(REPLY_PREFIX)
 
 
 def matches(pattern: str, text: str) -> bool:

@@ -1,6 +1,6 @@
 """Addresses and routes: their values and their text form (AD-1).
 
-No look-ups and no type names here: those belong to a node (address_types.py).
+No lookups and no type names here: those belong to a node (address_types.py).
 """
 
 from __future__ import annotations

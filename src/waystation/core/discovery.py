@@ -5,9 +5,9 @@ in order. Nothing here knows where a packet came from: a member is identified by
 sends, and never by the source address of a socket (LA-11).
 
     what a member receives              what it does
-    DiscoveryRequest(mapping)           learns the mapping, answers with its own
+    DiscoveryRequest(mapping)           learns the mapping, replies with its own
     DiscoveryResponse(mapping)          learns the mapping
-    WhoHas(uuid, asker's mapping)       learns the mapping; is it the one asked for: I-HAVE
+    WhoHas(uuid, asker's mapping)       learns the mapping; replies I-HAVE if it is that member
     IHave(mapping)                      learns the mapping
     Invalidate(uuid)                    forgets the member, drops what waits for it
 
@@ -33,10 +33,10 @@ Body = TypeVar("Body")
 
 FIRST_WAIT_MS: Final = 250
 LONGEST_WAIT_MS: Final = 8_000
-"""Wait for an answer to WHO-HAS before it is sent again: doubling from the first to the second."""
+"""Wait for a reply to WHO-HAS before it is sent again: doubling from the first to the second."""
 
 ALL_ANSWER: Final = 32
-"""In a larger group, about this many members answer a discovery request through the tunnel."""
+"""In a larger group, about this many members reply to a discovery request through the tunnel."""
 
 
 class Way(Enum):
@@ -55,20 +55,20 @@ class DiscoveryRequest(Struct, frozen=True, tag=True):
 
 
 class DiscoveryResponse(Struct, frozen=True, tag=True):
-    """The answer to a DiscoveryRequest, with the mapping of the sender (LA-7)."""
+    """The reply to a DiscoveryRequest, with the mapping of the sender (LA-7)."""
 
     mapping: Mapping
 
 
 class WhoHas(Struct, frozen=True, tag=True):
-    """Asks for the mapping of a member; carries the asker's mapping, so that it can be answered."""
+    """Asks for the mapping of a member; carries the asker's mapping, so that others can reply."""
 
     uuid: Uuid
     asker: Mapping
 
 
 class IHave(Struct, frozen=True, tag=True):
-    """The answer to WhoHas; also sent by a member whose addresses changed.
+    """The reply to WhoHas; also sent by a member whose addresses changed.
 
     `hearsay` says that the mapping is not that of the sender itself.
     """
@@ -111,7 +111,7 @@ class Tell(Struct, frozen=True):
 
 
 class AskRouter(Struct, frozen=True):
-    """Effect: ask the gossip router for the members of the group; answer with `on_members`."""
+    """Effect: ask the gossip router for the members of the group; `on_members` takes the reply."""
 
 
 class Transmit(Struct, Generic[Body], frozen=True):
@@ -285,7 +285,7 @@ class Discovery(Generic[Body]):
         return effects
 
     def on_members(self, members: Iterable[Mapping], now: Expiry) -> list[Effect[Body]]:
-        """Handle the gossip router's answer: learn its members, and ask each directly (LA-9)."""
+        """Handle the gossip router's reply: learn its members, and ask each directly (LA-9)."""
         effects: list[Effect[Body]] = []
         for mapping in members:
             uuid = mapping.uuid
@@ -303,7 +303,7 @@ class Discovery(Generic[Body]):
         return self._timers[0][0] if self._timers else NEVER
 
     def wake(self, now: Expiry) -> list[Effect[Body]]:
-        """Drop what has expired, and repeat WHO-HAS for members that did not answer (LA-6)."""
+        """Drop what has expired, and repeat WHO-HAS for members that did not reply (LA-6)."""
         effects: list[Effect[Body]] = []
         again: list[Uuid] = []
         while self.wake_at() <= now and self._timers:
@@ -326,7 +326,7 @@ class Discovery(Generic[Body]):
     def _on_who_has(self, notice: WhoHas) -> list[Effect[Body]]:
         if notice.uuid == self.cache.own.uuid:
             return self._answer(IHave(self.cache.own), notice.asker)
-        # With a list of addresses only a few members are asked, so they answer for others as well.
+        # With a list of addresses only a few members are asked, so they reply for others as well.
         known = self.cache.lookup(notice.uuid)
         if self.way is Way.HOSTS and known is not None and known.physical:
             return self._answer(IHave(known, hearsay=True), notice.asker)
@@ -390,17 +390,17 @@ class Discovery(Generic[Body]):
         return members + [Tell(notice, ToPhysical(host)) for host in self.hosts if host not in told]
 
     def _is_to_answer(self) -> bool:
-        """Whether to answer a discovery request.
+        """Whether to reply to a discovery request.
 
         Through the tunnel the router tells every joiner all members, so in a large group a few
-        answers are enough; otherwise a thousand members would send a million.
+        replies are enough; otherwise a thousand members would send a million.
         """
         if self.way is not Way.TUNNEL or len(self.cache) <= ALL_ANSWER:
             return True
         return self._jitter() * len(self.cache) < ALL_ANSWER
 
     def _answer(self, notice: Notice, asker: Mapping) -> list[Effect[Body]]:
-        """Answer the asker, unless that is this member or cannot be reached."""
+        """Reply to the asker, unless that is this member or cannot be reached."""
         uuid = asker.uuid
         if uuid == self.cache.own.uuid or not self.reachable(uuid):
             return []

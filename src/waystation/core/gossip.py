@@ -78,7 +78,7 @@ class MemberChange(Struct, frozen=True):
 
 
 class Registered(Struct, frozen=True):
-    """Effect: answer that the member is registered, before anything else can reach it."""
+    """Effect: reply that the member is registered, before anything else can reach it."""
 
     connection: ConnectionId
     group: str
@@ -86,7 +86,7 @@ class Registered(Struct, frozen=True):
 
 
 class Refused(Struct, frozen=True):
-    """Effect: answer that the member is not registered, and why."""
+    """Effect: reply that the member is not registered, and why."""
 
     connection: ConnectionId
     group: str
@@ -95,7 +95,7 @@ class Refused(Struct, frozen=True):
 
 
 class Unregistered(Struct, frozen=True):
-    """Effect: answer that the member is no longer registered."""
+    """Effect: reply that the member is no longer registered."""
 
     connection: ConnectionId
     group: str
@@ -270,7 +270,7 @@ class GossipRouter:
     def unregister(self, connection: ConnectionId, group: str, uuid: Uuid) -> list[Effect]:
         """DISCONNECT or UNREGISTER: a member leaves a group (GR-7).
 
-        Only its own connection can make it leave. Another connection gets the same answer, since
+        Only its own connection can make it leave. Another connection gets the same reply, since
         the member is indeed not registered there.
         """
         state = self._state(connection)

@@ -1,26 +1,26 @@
-"""What a member of a group knows of the others: one record per peer, its life as a table (LA).
+"""What a member of a group knows of the others: one record per peer, with its state (LA).
 
-A peer is another member, or somebody who may be one. Its life stands in `TRANSITIONS`, and whether
-it gets what goes to all members stands in `SHARING_TRANSITIONS`; `docs/explanation/groups.md` shows
-both, drawn by a program.
+A peer is another member, or a sender that may be one. `TRANSITIONS` has its life cycle, and
+`SHARING_TRANSITIONS` whether it gets messages to all members; docs/explanation/groups.md shows
+both, generated from these tables.
 
-What may live here, and what may not:
+What may be here, and what may not:
 
-Rule 1. Nothing here knows a socket, a clock or a message. Times are seconds of a clock that only
-        grows, given by the caller. An event is something that has happened already; an effect is a
-        word for something that `waystation.groups.streams` then does, in the order given.
+Rule 1. Nothing here knows a socket, a clock or a message. Times are seconds of a monotonic
+        clock, given by the caller. An event is something that has already happened; an effect
+        names something that `waystation.groups.streams` then does, in the order given.
 
 Rule 2. Events do not carry conditions. Where the next state depends on something else, there are
-        two events, and whoever knows the condition picks one (NAMED or SPOKE).
+        two events, and whoever knows the condition chooses one (NAMED or SPOKE).
 
 Rule 3. Every pair of state and event is either in a table or cannot happen, and raises:
-        - messages of a member are taken and never STRANGE, and what goes to it is never given up
-          or forgotten while it is a member: no GRACE_OVER or AGED_OUT then;
-        - only of a member was it told where it is: nobody else has MOVED;
-        - nothing happens to a peer that is GONE: its record is no longer there.
+        - messages of a member are accepted and never STRANGE, and messages to it are not given
+          up or forgotten while it is a member: no GRACE_OVER or AGED_OUT then;
+        - only a member has announced addresses: nobody else has MOVED;
+        - nothing happens to a peer that is GONE: its record has been deleted.
 
 A peer that is SUSPECTED keeps its record: it may come back, and what it sent before must not be
-taken twice. Where its address is known from is the business of identity.py and discovery.py.
+accepted twice. identity.py and discovery.py deal with addresses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from waystation.errors import LocalError
 
 
 class Member(Struct, frozen=True, eq=False, gc=False):
-    r"""A member of a group: who it is, and where it is reached at the moment.
+    r"""A member of a group: its identity, and its current addresses.
 
     Two values are equal when they are the same member, wherever it is (LA-1).
 
@@ -54,28 +54,28 @@ class Member(Struct, frozen=True, eq=False, gc=False):
 
     @classmethod
     def of(cls, mapping: AddressMapping) -> Member:
-        """The member that a mapping speaks of."""
+        """The member of a mapping."""
         return cls(mapping.member, mapping.physical)
 
     @property
     def name(self) -> str:
-        """What people call it; not necessarily unlike the names of others."""
+        """Its name for people; it need not be unique."""
         return self.address.name
 
     @property
     def uuid(self) -> Uuid:
-        """What it is; made anew whenever it connects (LA-2)."""
+        """Its UUID, new for each connect (LA-2)."""
         return self.address.uuid
 
     @property
     def uuid_text(self) -> str:
-        """The UUID as people and the journal write it."""
+        """The UUID as text, as in the journal."""
         return uuid_text(self.address.uuid)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Member) and self.address == other.address
 
-    def __ne__(self, other: object) -> bool:  # a struct has one of its own, which compares all
+    def __ne__(self, other: object) -> bool:  # that of Struct compares all fields
         return not self == other
 
     def __hash__(self) -> int:
@@ -86,45 +86,45 @@ class Member(Struct, frozen=True, eq=False, gc=False):
 
 
 class Word(Enum):
-    """A word of a table, hashed by identity: enums do it by name, which costs a call each time."""
+    """Base of the enums; hashed by identity, since the hash of an enum costs a call each time."""
 
     __hash__ = object.__hash__
 
 
 class State(Word):
-    """Where a peer is in its life."""
+    """The states of a peer."""
 
-    UNKNOWN = "no member; messages came from it, or are to go to it"
-    LISTED = "a member, as others say; it has not said so itself"
-    PRESENT = "a member that has said itself who it is"
-    SUSPECTED = "it was a member, and nobody sees it any more; it may come back"
+    UNKNOWN = "not a member; it sent messages, or messages wait for it"
+    LISTED = "a member according to others; it has not confirmed this itself"
+    PRESENT = "a member that has announced itself"
+    SUSPECTED = "a former member that nobody sees any more; it may come back"
     GONE = "its record is deleted"
 
 
 class Event(Word):
-    """What happens to a peer."""
+    """What can happen to a peer."""
 
-    STRANGE_MESSAGE = "messages came from it, and its address is not known"
-    NAMED = "a router or a member named it, or messages came from it and its address is known"
-    SPOKE = "it said itself who and where it is"
-    MOVED = "its name or its addresses are others than the group was told"
-    LOST = "nobody sees it any more, or another member is where it was"
+    STRANGE_MESSAGE = "a message came from it, and its address is unknown"
+    NAMED = "a router or a member named it, or a message came from it and its address is known"
+    SPOKE = "it announced its name and addresses itself"
+    MOVED = "its name or its addresses have changed"
+    LOST = "nobody sees it any more, or another member has its addresses"
     SAID_GOODBYE = "it has closed"
-    GRACE_OVER = "what is on its way to it has waited too long"
-    AGED_OUT = "it left long ago, or nothing was ever known of it"
+    GRACE_OVER = "messages have waited for it too long"
+    AGED_OUT = "it left long ago, or was never known"
 
 
 class Effect(Word):
-    """What to do about it."""
+    """What to do about an event."""
 
     ASK_WHERE = "ask the others where it is"
-    ADMIT = "suspect whoever had its addresses, share what goes to all with it, tell that it joined"
-    TELL_MOVED = "tell that it is reached elsewhere, or has another name"
-    SUSPECT = "let its address age, wait for it no longer, tell that it is suspected"
-    DISMISS = "wait for it no longer, tell that it has closed"
+    ADMIT = "suspect members that had its addresses, send it messages to all, report that it joined"
+    TELL_MOVED = "report its new addresses or name"
+    SUSPECT = "let its address age, no longer wait for it, report that it is suspected"
+    DISMISS = "no longer wait for it, report that it has closed"
     SEND_AGAIN = "send again what it has not acknowledged"
-    DROP_LOST = "drop what is on its way to it: TRANSPORT_DOWN"
-    DROP_UNROUTABLE = "drop what is on its way to it: NO_ROUTE"
+    DROP_LOST = "drop the messages to it: TRANSPORT_DOWN"
+    DROP_UNROUTABLE = "drop the messages to it: NO_ROUTE"
 
 
 Step: TypeAlias = tuple[State, tuple[Effect, ...]]
@@ -167,10 +167,10 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = {
 
 
 def step(state: State, event: Event) -> Step:
-    """What becomes of a peer, and what to do about it.
+    """The next state of a peer, and what to do about the event.
 
     >>> step(State.LISTED, Event.SPOKE)
-    (<State.PRESENT: 'a member that has said itself who it is'>, ())
+    (<State.PRESENT: 'a member that has announced itself'>, ())
     >>> step(State.PRESENT, Event.GRACE_OVER)
     Traceback (most recent call last):
     waystation.errors.LocalError: GRACE_OVER cannot happen to a peer in the state PRESENT; ...
@@ -182,32 +182,32 @@ def step(state: State, event: Event) -> Step:
 
 
 class Sharing(Word):
-    """Whether a peer gets what goes to all members in one packet."""
+    """Whether a peer gets messages to all members, which go in one packet."""
 
-    APART = "it gets nothing of it"
-    JOINING = "it gets what is sent from now on, and has not been told where that begins"
-    FOLLOWING = "it gets everything"
-    LAGGING = "it did not keep up, and gets nothing until it has room again"
+    APART = "it does not get them"
+    JOINING = "it gets them from now on, and has not been told the first number"
+    FOLLOWING = "it gets all of them"
+    LAGGING = "it could not keep up, and gets none until it has room again"
 
 
 class SharingEvent(Word):
-    """What happens to it."""
+    """What can happen to a peer's share in messages to all."""
 
     ENTERED = "the peer has become a member"
-    NEXT_DUE = "something is about to go to all"
+    NEXT_DUE = "a message is about to go to all"
     TOO_SLOW = "it is the last one that others wait for, and their time is over"
-    ROOM_AGAIN = "it says that it has room"
-    LEFT = "the peer is no member any more"
+    ROOM_AGAIN = "it reports that it has room"
+    LEFT = "the peer is no longer a member"
 
 
 class SharingEffect(Word):
-    """What to do about it."""
+    """What to do about such an event."""
 
     START = "wait for its acknowledgements from the next message on"
-    TELL_START = "tell it which number comes first"
-    COUNT_LOST = "count what it loses of what was sent"
+    TELL_START = "tell it the first number"
+    COUNT_LOST = "count the messages that it loses"
     STOP = "no longer wait for its acknowledgements"
-    COUNT_MISSED = "count what was sent while it was lagging"
+    COUNT_MISSED = "count the messages sent while it was lagging"
 
 
 SharingStep: TypeAlias = tuple[Sharing, tuple[SharingEffect, ...]]
@@ -234,7 +234,7 @@ SHARING_TRANSITIONS: Final[Mapping[tuple[Sharing, SharingEvent], SharingStep]] =
 
 
 def sharing_step(sharing: Sharing, event: SharingEvent) -> SharingStep:
-    """What becomes of a peer's part in what goes to all, and what to do about it.
+    """The next sharing state of a peer, and what to do about the event.
 
     >>> sharing_step(Sharing.APART, SharingEvent.ENTERED)[0].name
     'JOINING'
@@ -254,47 +254,47 @@ def _impossible(event: Enum, state: Enum) -> LocalError:
 
 
 class Peer(Struct, eq=False):
-    """What is known of one peer, what goes to it, and what comes from it."""
+    """What is known about one peer, what is sent to it, and what comes from it."""
 
     uuid: Uuid
     state: State = State.UNKNOWN
     sharing: Sharing = Sharing.APART
     mapping: AddressMapping | None = None
-    """Who and where it is, as the group was told."""
+    """Its identity and addresses, as reported to the group."""
     member: Member | None = None
-    """The same, as users get it."""
+    """The mapping in the form that users get."""
     outgoing: Outgoing | None = None
     arrivals: Arrivals | None = None
     verdict: Verdict | None = None
-    """On messages to it; only while it is a member."""
+    """For messages to it; only while it is a member."""
     heard_at: float = -inf
     asked_at: float = -inf
-    """When others were last asked where it is."""
+    """When others were last asked for its address."""
     filled_at: float = -inf
     filled_all_at: float = -inf
-    """When a gap was last filled, in what goes to it alone and in what goes to all."""
+    """When a gap was last filled: in messages to it alone, and in messages to all."""
     lagging_from: int = 0
     """The first number that it misses while it is lagging."""
     undelivered_since: float | None = None
-    """Since when messages are on their way to it although it is no member."""
+    """Since when messages wait for it although it is not a member."""
 
     @property
     def undelivered(self) -> int:
-        """How many messages are on their way to it."""
+        """The number of unacknowledged messages to it."""
         return 0 if self.outgoing is None else len(self.outgoing)
 
     @property
     def physical(self) -> tuple[Physical, ...]:
-        """Where it is reached, as the group was told."""
+        """Its addresses, as reported to the group."""
         return () if self.mapping is None else self.mapping.physical
 
     def found_at(self, mapping: AddressMapping) -> None:
-        """The group is told that it is there."""
+        """Set its addresses, as reported to the group."""
         self.mapping = mapping
         self.member = Member.of(mapping)
 
     def has_moved(self, mapping: AddressMapping) -> bool:
-        """Whether its addresses or its name are others than the group was told."""
+        """Whether its addresses or its name differ from those reported to the group."""
         told = self.mapping
         return told is None or (told.physical, told.member.name) != (
             mapping.physical,
@@ -314,15 +314,15 @@ class Membership:
 
     def __init__(self, *, capacity: int) -> None:
         self.peers: dict[Uuid, Peer] = {}
-        self.members: dict[Uuid, Peer] = {}  # those that are members, in the order of their joining
-        self.silent_places: set[Physical] = set()  # nobody answers there
+        self.members: dict[Uuid, Peer] = {}  # the members, in the order in which they joined
+        self.silent_places: set[Physical] = set()  # places where nobody answers
         self._capacity = capacity
 
     def peer(self, uuid: Uuid) -> Peer:
-        """The record of a peer, made if there is none.
+        """The record of a peer, created if there is none.
 
-        Of peers that are no members, and to whom nothing is on its way, no more than `capacity` are
-        kept: anybody can make up senders.
+        At most `capacity` records are kept of peers that are not members, and for which no messages
+        wait: anybody can invent senders.
         """
         found = self.peers.get(uuid)
         if found is None:
@@ -332,7 +332,7 @@ class Membership:
         return found
 
     def happens(self, peer: Peer, event: Event) -> tuple[Effect, ...]:
-        """Change the state of a peer; returns what to do about it."""
+        """Apply an event to a peer; returns what to do about it."""
         before = peer.state
         peer.state, effects = step(before, event)
         if peer.state is before:
@@ -349,7 +349,7 @@ class Membership:
         return effects
 
     def replaced_by(self, mapping: AddressMapping) -> list[Peer]:
-        """The members whose addresses are all those of another one: it has taken their place."""
+        """The members whose addresses another one has taken over completely."""
         places = set(mapping.physical)
         return [
             peer
@@ -358,7 +358,7 @@ class Membership:
         ]
 
     def at(self, place: Physical) -> list[Peer]:
-        """The members that are reached at a place."""
+        """The members with this physical address."""
         return [peer for peer in self.members.values() if place in peer.physical]
 
     def place_failed(self, place: Physical) -> None:
@@ -380,18 +380,18 @@ class Membership:
         return [peer for peer in self.members.values() if peer.heard_at < latest]
 
     def overdue(self, now: float, grace: float) -> list[tuple[Peer, Event]]:
-        """The peers that are no members, and whose time is over."""
+        """The peers that are not members, and whose time is over."""
         if len(self.peers) == len(self.members):
             return []
         others = [peer for peer in self.peers.values() if peer.state not in MEMBERS]
         return [(peer, event) for peer in others if (event := _time_is_over(peer, now, grace))]
 
     def unanswered(self) -> list[Peer]:
-        """The members that have not said anything themselves."""
+        """The members that have not announced themselves."""
         return [peer for peer in self.members.values() if peer.state is State.LISTED]
 
     def cover(self, hosts: Iterable[Physical], own: Iterable[Physical]) -> bool:
-        """Whether at each of these places is a member, or nobody answers there."""
+        """Whether each of these places belongs to a member, or nobody answers there."""
         places = {place for peer in self.members.values() for place in peer.physical}
         return places.union(own, self.silent_places).issuperset(hosts)
 

@@ -1,4 +1,4 @@
-"""Messages: routes, payload and metadata, and how workers forward and answer them (AD, WK).
+"""Messages: routes, payload and metadata, and how workers forward them and reply (AD, WK).
 
 A message is immutable; every operation returns a new one with the same payload object (AD-4).
 """
@@ -80,8 +80,16 @@ class Message(Struct, frozen=True, gc=False):
         )
 
     def answered(self, own: Address, payload: bytes, *, id: str, expiry: Expiry = NEVER) -> Message:
-        """An answer along this message's return route, with `own` as the return route (WK-3)."""
+        """A reply along this message's return route, with `own` as the return route (WK-3).
+
+        Its id is the first half of `id` and the second half of this message's id (`answers`).
+        """
+        id = answer_id(self.id, id)
         return Message(self.return_route, Route((own,)), payload, id, expiry)
+
+    def answers(self, asked: str) -> bool:
+        """Whether it says that it answers the message with this id; strangers' answers do not."""
+        return self.id[16:] == asked[16:]
 
     def departed(self) -> Message:
         """The message as a transport writes it: without the address of that transport (WK-10)."""
@@ -151,6 +159,18 @@ def check_message_id(id: str) -> str:
         rule="AD-7",
         hint="give 32 lower-case hexadecimal digits, not all zero",
     )
+
+
+def answer_id(asked: str, id: str) -> str:
+    """The id of an answer: an own one whose second half is that of the message it answers.
+
+    So an answer is bound to its question in every format that has ids, and the beginning of an id,
+    by which people name a message, is still its own.
+
+    >>> answer_id("4bf9" * 8, "51fe" * 8)
+    '51fe51fe51fe51fe4bf94bf94bf94bf9'
+    """
+    return id[:16] + asked[16:]
 
 
 def message_id(random_bits: int) -> str:

@@ -259,7 +259,7 @@ class Subscriptions:
     >>> subscriptions.match("garage/temperature/eu/de/munich")
     ('dashboard',)
 
-    Patterns without wildcards are found by one look-up; the others are in a trie of segments, of
+    Patterns without wildcards are found by one lookup; the others are in a trie of segments, of
     which a match visits only the branches that agree so far (MC-16). Matches are cached until a
     subscription changes, since a fleet publishes under the same ids again and again. `remember`
     limits the cache, counted in receivers (an id counts by its length); 0 disables it. `walks`

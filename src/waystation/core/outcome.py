@@ -34,6 +34,7 @@ class Reason(StrEnum):
     TOO_LARGE = "TOO_LARGE"
     MALFORMED = "MALFORMED"
     FAILED = "FAILED"
+    DUPLICATE = "DUPLICATE"
 
     __hash__ = str.__hash__
 

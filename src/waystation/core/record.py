@@ -43,6 +43,15 @@ class SessionKind(StrEnum):
     REFUSED = "refused"  # it was closed before it opened
 
 
+class SessionRole(StrEnum):
+    """What the peer of a session is to its node."""
+
+    PARENT = "parent"
+    LEAF = "leaf"
+    OUTSIDE = "outside"  # reached over a global transport
+    PEER = "peer"  # any other
+
+
 class SessionRecord(Struct, frozen=True, gc=False):
     """An event of a session, and its cause."""
 
@@ -53,6 +62,25 @@ class SessionRecord(Struct, frozen=True, gc=False):
     reason: Reason | None
     detail: str
     at: int
+    role: SessionRole = SessionRole.PEER
+    transport: str | None = None  # its name
 
 
-Record: TypeAlias = MessageRecord | ChangeRecord | SessionRecord
+class PeerClockRecord(Struct, frozen=True, gc=False):
+    """What a node found out about the clock of a session's peer (TM-3), in microseconds."""
+
+    session: SessionRecord  # as it is now
+    offset_us: int  # the peer's clock - ours
+    rtt_us: int | None  # of the measurement; None if only its hello told the time
+    at: int
+
+
+class ClockRecord(Struct, frozen=True, gc=False):
+    """How far the wall clock is ahead of the node's own, when it begins or ceases to matter."""
+
+    offset_us: int
+    detail: str
+    at: int
+
+
+Record: TypeAlias = MessageRecord | ChangeRecord | SessionRecord | PeerClockRecord | ClockRecord

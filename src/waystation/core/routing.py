@@ -87,7 +87,7 @@ class RoutingEntry(Struct, frozen=True, gc=False):
     def of_discovery(
         cls, participant: str, address: Address, expiry: Expiry = NEVER
     ) -> RoutingEntry:
-        """The entry for a remote participant that a look-up found (RE-14)."""
+        """The entry for a remote participant that a lookup found (RE-14)."""
         return cls(participant, address, local=False, visible=True, expiry=expiry)
 
 

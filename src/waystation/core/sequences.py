@@ -1,11 +1,11 @@
-"""Messages from one member to another, each once and in order, over ways that may fail. No sockets.
+"""Messages between members, each once and in order, over routes that may fail. No sockets.
 
-The sender numbers its messages and keeps each until the receiver says that it has it; on another
-way, or after a while, it sends again what it keeps. The receiver takes the next number, and nothing
-else. So what was lost with a router or an interface comes over the next one, and what came twice is
-taken once (GR-12, LA-10). The receiver also says how many more it has room for.
+The sender numbers its messages and keeps each until the receiver has acknowledged it; after a
+change of route, or a timeout, it sends them again. The receiver accepts only the next number. So
+what was lost with a router or an interface is sent over the next one, and duplicates are
+ignored (GR-12, LA-10). The receiver also reports how many more messages it has room for.
 
-Times are seconds of a clock that only grows.
+Times are seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LONGEST_TIMEOUT: Final = 5.0
 """Seconds without an acknowledgement after which the oldest are sent again: doubling."""
 
 RESTART: Final = 1 << 16
-"""A jump of the numbers by this much is no loss: the sender had forgotten us and started over."""
+"""A jump by this much is not a loss: the sender had forgotten us and started over."""
 
 
 def first_number(now_ms: int) -> int:
-    """Where a sender begins to count: later than wherever it came to before it forgot a receiver.
+    """The first number of a sender: higher than any that it used before it forgot a receiver.
 
     >>> first_number(2) - first_number(1) == RESTART
     True
@@ -43,18 +43,18 @@ OnEnd: TypeAlias = Callable[[Reason | None], None]
 """Called when a message has arrived, or with the reason why it was dropped."""
 
 Item: TypeAlias = tuple[bytes | None, Expiry, OnEnd | None]
-"""A message that is kept until it is acknowledged: payload, expiry, and whom to tell its end."""
+"""A message that is kept until it is acknowledged: payload, expiry, and a callback for its end."""
 
 
 class Bundle(NamedTuple):
-    """Messages for one packet: the number of the first, and what they are."""
+    """Messages for one packet: the number of the first, and their payloads."""
 
     first: int
     payloads: list[bytes | None]
 
 
 def bundles(first: int, payloads: Iterable[bytes | None]) -> Iterator[Bundle]:
-    """Messages with numbers from `first` on, in packets that are not too large.
+    """Messages with numbers from `first` on, in packets of limited size.
 
     >>> [len(bundle.payloads) for bundle in bundles(1, [b"x" * 40_000] * 3)]
     [1, 1, 1]
@@ -74,7 +74,7 @@ def bundles(first: int, payloads: Iterable[bytes | None]) -> Iterator[Bundle]:
 
 
 class Outgoing:
-    """What goes to a member, or to all of them: numbered, and kept until it has arrived.
+    """What is sent to a member, or to all: numbered, and kept until it is acknowledged.
 
     >>> stream = Outgoing(credit=2)
     >>> stream.push(b"a"), stream.push(b"b"), stream.push(b"c")
@@ -92,6 +92,7 @@ class Outgoing:
         "credit",
         "due",
         "expired",
+        "mark",
         "next",
         "size",
         "timeout",
@@ -99,14 +100,15 @@ class Outgoing:
     )
 
     def __init__(self, credit: int, start: int = 1) -> None:
-        self.base = start  # the oldest number that has not arrived
+        self.base = start  # the oldest unacknowledged number
         self.next = start
-        self.unsent = start  # the oldest number that was never sent
-        self.credit = credit  # this many from the base on may be on their way
+        self.unsent = start  # the oldest number that was not sent yet
+        self.credit = credit  # this many from the base on may be in flight
         self.size = 0  # bytes that are kept
+        self.mark = 0  # from this size on, the owner counts again before it adds more
         self.due = NEVER  # when to send again
         self.timeout = FIRST_TIMEOUT
-        self.expired: list[Item] = []  # were not sent in time, for whoever wants to know
+        self.expired: list[Item] = []  # not sent in time, for those who want to know
         self._items: deque[Item] = deque()
         self._expires = False  # some of them expire
 
@@ -123,17 +125,22 @@ class Outgoing:
         self.size += len(payload)
         return number
 
-    def take_fresh(self, now_ms: Expiry = 0) -> list[Bundle]:
-        """What was never sent, and may be sent now; what has expired goes as nothing."""
+    def take_fresh(self, now_ms: Expiry = 0, *, most: int | None = None) -> list[Bundle]:
+        """The unsent messages that may be sent now; an expired one is sent as None.
+
+        With `most`, only the first `most` packets of them.
+        """
         first = self.unsent
         end = min(self.next, self.base + self.credit)
         if first >= end:
             return []
-        self.unsent = end
-        return list(bundles(first, self._living(first - self.base, end - self.base, now_ms)))
+        payloads = self._living(first - self.base, end - self.base, now_ms)
+        chosen = list(islice(bundles(first, payloads), most))
+        self.unsent = chosen[-1].first + len(chosen[-1].payloads)
+        return chosen
 
     def take_again(self, now_ms: Expiry, *, most: int | None = None) -> list[Bundle]:
-        """What was sent and has not arrived, or the first `most` packets of it."""
+        """The unacknowledged messages, or the first `most` packets of them."""
         payloads = self._living(0, self.unsent - self.base, now_ms)
         return list(islice(bundles(self.base, payloads), most))
 
@@ -149,14 +156,14 @@ class Outgoing:
         return [item[0] for item in chosen]
 
     def acknowledge(self, number: int) -> list[Item]:
-        """Everything up to this number has arrived; returns what that is.
+        """Everything up to this number has arrived; returns those messages.
 
-        What was never sent cannot have arrived, whatever the receiver says.
+        A message that was not sent cannot have arrived, whatever the receiver says.
         """
         return self._take(min(number + 1, self.unsent) - self.base)
 
     def give_up(self) -> list[Item]:
-        """Forget all that is kept; returns what that is."""
+        """Forget all kept messages; returns them."""
         return self._take(len(self._items))
 
     def _take(self, count: int) -> list[Item]:
@@ -172,9 +179,9 @@ class Outgoing:
         return done
 
     def is_overdue(self, now: float) -> bool:
-        """Whether to send again; the next time that takes longer.
+        """Whether to send again; the time until the next retry doubles.
 
-        Also where everything waits for room: the packet that says there is some may be lost.
+        Also if everything waits for room: the packet that reports room may have been lost.
         """
         if not self._items:
             self.due = NEVER
@@ -190,7 +197,7 @@ class Outgoing:
 
 
 class Incoming:
-    """What comes from a member, or from it to all: each number once, and in order.
+    """What comes from a member, to us or to all: each number once, and in order.
 
     >>> stream = Incoming()
     >>> stream.accept(4, 4, [b"d"]), stream.accept(4, 4, [b"d", b"e"]), stream.expected
@@ -202,14 +209,14 @@ class Incoming:
     __slots__ = ("expected", "gap", "lost")
 
     def __init__(self) -> None:
-        self.expected = 0  # nothing is known of the sender's numbers
+        self.expected = 0  # nothing is known about the sender's numbers
         self.gap = False
         self.lost = 0  # this many will never come
 
     def accept(
         self, first: int, base: int, payloads: Sequence[bytes | None]
     ) -> Sequence[bytes | None]:
-        """The messages that are new, and whose turn it is; `expected` is the number after them."""
+        """The messages that are new and next in order; `expected` is the number after them."""
         expected = self.expected
         if not expected:
             expected = base
@@ -228,9 +235,9 @@ class Incoming:
 
 
 class ToAll(Outgoing):
-    """What goes to all members at once, kept until each of them has it.
+    """What is sent to all members at once, kept until each has acknowledged it.
 
-    A member that does not keep up is waited for, but not for ever: then it loses messages.
+    A member that cannot keep up is waited for, but only for a limited time: then it loses messages.
     """
 
     __slots__ = ("_last", "acked")
@@ -238,16 +245,16 @@ class ToAll(Outgoing):
     def __init__(self, credit: int) -> None:
         super().__init__(credit)
         self.acked: dict[Uuid, int] = {}  # by member: everything up to this has arrived there
-        self._last = 0  # how many of them have got the least; 0: to be counted
+        self._last = 0  # how many of them have acknowledged the least; 0: to be counted
 
     def join(self, uuid: Uuid) -> int:
-        """A member gets everything from now on; returns the number that comes next."""
+        """Add a member, which gets everything from now on; returns the next number."""
         self.acked[uuid] = self.next - 1
         self._last = 0
         return self.next
 
     def leave(self, uuid: Uuid) -> list[Item]:
-        """A member is waited for no longer; returns what has now arrived everywhere."""
+        """Remove a member; returns the messages that have now arrived everywhere."""
         if self.acked.pop(uuid, None) is None:
             return []
         return self._settle()
@@ -259,21 +266,21 @@ class ToAll(Outgoing):
             return []
         self.acked[uuid] = min(number, self.unsent - 1)
         if before + 1 == self.base and self._last > 1:
-            self._last -= 1  # others are as far behind
+            self._last -= 1  # others are equally far behind
             return []
         return self._settle() if before + 1 <= self.base else []
 
     def behind(self) -> list[Uuid]:
-        """Who has not got everything that was sent."""
+        """The members that have not acknowledged everything."""
         end = self.unsent - 1
         return [uuid for uuid, number in self.acked.items() if number < end]
 
     def last_ones(self) -> list[Uuid]:
-        """Who has not got the oldest message that is kept."""
+        """The members that have not acknowledged the oldest kept message."""
         return [uuid for uuid, number in self.acked.items() if number < self.base]
 
     def missing(self, uuid: Uuid, now_ms: Expiry, *, most: int | None = None) -> list[Bundle]:
-        """What was sent and has not arrived at a member."""
+        """The messages that a member has not acknowledged, in packets."""
         start = max(self.acked[uuid] + 1, self.base)
         kept = islice(self._items, start - self.base, self.unsent - self.base)
         payloads = [None if expiry <= now_ms else payload for payload, expiry, _ in kept]
@@ -281,7 +288,7 @@ class ToAll(Outgoing):
 
     def _settle(self) -> list[Item]:
         if not self.acked:
-            return self.give_up()  # there is nobody left to get it
+            return self.give_up()  # no member is left to get it
         least = min(self.acked.values())
         self._last = sum(1 for number in self.acked.values() if number == least)
         return self.acknowledge(least)
@@ -290,12 +297,12 @@ class ToAll(Outgoing):
 class Arrivals:
     """What comes from one member: to us alone, and to all."""
 
-    __slots__ = ("all", "held", "is_held", "one", "unacknowledged", "waiting")
+    __slots__ = ("all", "held", "is_held", "one", "unacknowledged", "waiting", "waiting_bytes")
 
     def __init__(self) -> None:
         self.one = Incoming()
         self.all = Incoming()
         self.held: deque[tuple[Sequence[bytes | None], int, bool]] = deque()
-        self.waiting = 0  # messages in those
-        self.is_held = False  # nothing of it is handed in for now
+        self.waiting = self.waiting_bytes = 0  # messages in those, and their size
+        self.is_held = False  # whether delivery is paused
         self.unacknowledged = 0

@@ -3,10 +3,10 @@
 A session is a peer under a local name, over one link at a time. Its life cycle is `TRANSITIONS` and
 nothing else; `docs/explanation/sessions.md` shows the table, drawn by a script.
 
-What may live here, and what may not:
+What may be here, and what may not:
 
 Rule 1. The table knows no link, no clock and no message. An event is something that has happened
-        already; an effect is a word for something that `waystation.node.session` then does, in the
+        already; an effect names something that `waystation.node.session` then does, in the
         order given. Timers are started and stopped by effects, and come back as events.
 
 Rule 2. Events do not carry conditions. Where the next state depends on something else, there are
@@ -19,14 +19,14 @@ Rule 3. Every pair of state and event is either in the table or cannot happen, a
         - a link tells ANSWERED once: none in ANSWERED or OPEN;
         - the wait for address types ends with the state ANSWERED: no TYPES_TIMEOUT elsewhere.
 
-Rule 4. What a peer said may be looked at late, when its link is being ended or is gone (it waited
-        for room here). So ANSWERED, ADMITTED and FAILED are in the table also where nothing comes
-        of them.
+Rule 4. What a peer sent may be processed late, when its link is ending or gone (it waited
+        for room here). So ANSWERED, ADMITTED and FAILED are also in the table where they have no
+        effect.
 
-Rule 5. CLOSE_LINK and ABORT_LINK stand last: a link may end at once, and LINK_LOST then happens
+Rule 5. CLOSE_LINK and ABORT_LINK come last: a link may end at once, and LINK_LOST then happens
         before they return.
 
-Whether a link takes messages at the moment, and whether the peer's messages find room here, are
+Whether a link accepts messages at the moment, and whether there is room here for the peer's, are
 not states of this table. Either can change in any state that has a link, also before the session
 opens, and the second outlives the link: together they would make four of each state. So each
 direction is a `Flow` of its own.
@@ -42,12 +42,12 @@ from waystation.errors import LocalError
 
 
 class State(Enum):
-    """Where a session is in its life."""
+    """The states of a session."""
 
-    DISCONNECTED = "no link; one is being made, or will be"
-    GREETING = "there is a link, our hello is sent, and nothing was heard"
-    ANSWERED = "the peer speaks our format; its proof or its address types are awaited"
-    OPEN = "messages go both ways"
+    DISCONNECTED = "no link; one is being opened, or will be"
+    GREETING = "there is a link, our hello is sent, and nothing was received"
+    ANSWERED = "the peer uses our format; its proof or its address types are awaited"
+    OPEN = "messages are exchanged"
     REFUSING = "the link is aborted before it opened"
     BREAKING = "the link is aborted after it opened"
     WITHDRAWING = "the session ends, with a link that never opened"
@@ -56,34 +56,34 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a session."""
+    """What can happen to a session."""
 
     LINK_MADE = "a link to the peer can be used"
-    LINK_UNWANTED = "a link was made, and there are too many sessions"
-    NO_LINK = "no link could be made"
-    ANSWERED = "the peer speaks the link's format"
-    ADMITTED = "the peer has proven what it has to, and its address types are known or not needed"
-    TYPES_TIMEOUT = "the peer has not told its address types in time"
-    FAILED = "this side cannot go on with the link"
+    LINK_UNWANTED = "a link was opened, but there are too many sessions"
+    NO_LINK = "no link could be opened"
+    ANSWERED = "the peer uses the link's format"
+    ADMITTED = "the peer has proven what is required, and its address types are known or not needed"
+    TYPES_TIMEOUT = "the peer has not sent its address types in time"
+    FAILED = "this side cannot continue with the link"
     LINK_LOST = "the link is gone"
-    CLOSE_ASKED = "somebody here closes the session"
-    GIVEN_UP = "the node keeps the session no longer"
+    CLOSE_ASKED = "the session is closed here"
+    GIVEN_UP = "the node no longer keeps the session"
 
 
 class Effect(Enum):
-    """What to do about it."""
+    """What to do about an event."""
 
-    GREET = "send our hello, start the heartbeats and the time for the proof"
+    GREET = "send our hello, start the heartbeats and the timeout for the proof"
     CHECK_ADMISSION = "admit the peer, or wait for its proof or its address types"
-    TELL_OPENED = "enter the session's name into the routing table, tell that it is open"
-    STOP_ADMISSION_TIMER = "wait no longer for the proof or the address types"
-    SEND_WAITING = "give the link what waits for it"
-    STOP_TIMERS = "send no more heartbeats, wait for nothing more"
-    RELEASE_LINK = "drop the link, and with TRANSPORT_DOWN what it had not written"
-    TELL_CLOSED = "tell that an open session lost its link, and why"
-    TELL_REFUSED = "tell that a link was lost before it opened, and why"
-    TELL_NO_LINK = "tell that no link could be made, and why"
-    FORGET = "remove the session's name, reject what waits for it, make no more links"
+    TELL_OPENED = "add the session's name to the routing table, report that it is open"
+    STOP_ADMISSION_TIMER = "no longer wait for the proof or the address types"
+    SEND_WAITING = "pass the waiting messages to the link"
+    STOP_TIMERS = "stop the heartbeats and all timeouts"
+    RELEASE_LINK = "drop the link, and what it had not written: TRANSPORT_DOWN"
+    TELL_CLOSED = "report that an open session lost its link, and why"
+    TELL_REFUSED = "report that a link was lost before it opened, and why"
+    TELL_NO_LINK = "report that no link could be opened, and why"
+    FORGET = "remove the session's name, reject what waits for it, open no more links"
     WAKE = "wake those who wait for the session to open or to end"
     CLOSE_LINK = "let the link write what it was given, and end"
     ABORT_LINK = "end the link at once"
@@ -160,7 +160,7 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], Step]] = {
 
 
 def step(state: State, event: Event) -> Step:
-    """What becomes of a session, and what to do about it.
+    """The next state of a session, and what to do about the event.
 
     >>> step(State.ANSWERED, Event.ADMITTED)[0].name
     'OPEN'
@@ -179,11 +179,11 @@ def step(state: State, event: Event) -> Step:
 
 
 class Flow(Enum):
-    """Whether messages move in one direction of a session.
+    """Whether messages flow in one direction of a session.
 
-    Out: the link asks for a pause while the peer, or the way there, is slower. In: the session
-    stalls while somebody here has no room for what came.
+    Out: the link requests a pause while the peer, or the network, is slower. In: the session
+    stalls while a receiver here has no room.
     """
 
-    FREE = "messages move as they come"
+    FREE = "messages are passed on as they come"
     HELD = "messages wait, in order"

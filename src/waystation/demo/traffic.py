@@ -27,7 +27,7 @@ NOWHERE: Final = "eu/xx/nowhere"
 ALARMS: Final = 6
 """Number of alarms published at a time."""
 
-ANSWER: Final = 10.0
+REPLY_TIMEOUT: Final = 10.0
 """Seconds that the dispatcher waits for a reply."""
 
 ROOM: Final = 6
@@ -143,7 +143,7 @@ class Dispatcher:
 
     async def _ask(self, truck: str) -> None:
         with suppress(WaystationError):  # the journals record it
-            await self._node.request(f"hub-a => {truck}", b"where are you?", timeout=ANSWER)
+            await self._node.request(f"hub-a => {truck}", b"where are you?", timeout=REPLY_TIMEOUT)
 
     async def _discover(self, period: TrafficPeriod) -> None:
         while await period.goes_on(self._pace.listed / 8):

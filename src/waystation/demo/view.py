@@ -19,7 +19,8 @@ from rich.text import Text
 
 _OUTCOMES: Final = ("DELIVERED", "FORWARDED", "QUEUED")
 _LINES: Final = 8  # of the latest messages
-_EVERY: Final = 5.0  # seconds between lines about the traffic
+EVERY: Final = 5.0
+"""Seconds between lines about the traffic."""
 
 
 class Picture(Struct, frozen=True):
@@ -69,8 +70,9 @@ def view_on(console: Console) -> View:
 class Lines:
     """A display of one line per message, and now and then a line about the traffic."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, every: float = EVERY) -> None:
         self._console = console
+        self._every = every
         self._began = self._told = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -94,7 +96,7 @@ class Lines:
     def draw(self, picture: Picture) -> None:
         """Print totals of the traffic, if enough time has passed."""
         now = time.monotonic()
-        if now - self._told >= _EVERY and any(picture.counts.values()):
+        if now - self._told >= self._every and any(picture.counts.values()):
             self._told = now
             self.say(_sum(picture))
 

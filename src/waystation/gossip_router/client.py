@@ -9,7 +9,8 @@ nobody waits for one that asks for much:
 
 The queue of what waits to be written is bounded. `room` never says more than is true: it shrinks
 with what is put in, and is only measured anew when it seems too little. So passing a message on
-costs no look at the socket.
+costs no look at the socket. What waits for all clients together is bounded as well: while that is
+spent, a client has room for an equal part (net/held.py).
 """
 
 from __future__ import annotations
@@ -129,6 +130,10 @@ class Client(BufferedConnection):
         """Give up a client that owes the rest of a frame."""
         self._router.give_up(self, "unfinished", "it left a frame unfinished")
 
+    def on_over_budget(self) -> None:
+        """Give up the client that holds most of what is too much."""
+        self._router.give_up(self, "input", "too many unfinished frames, and it has the largest")
+
     def on_closed(self, failure: Failure | None) -> None:
         """Tell the others, unless they know."""
         self.sender_hold.release_all()
@@ -157,7 +162,8 @@ class Client(BufferedConnection):
         """Whether this many bytes fit in after all, once the system has taken what it can."""
         self.flush()
         assert self.transport is not None
-        self.room = self._router.settings.queue - self.transport.get_write_buffer_size()
+        limit = self._router.held.limit_of(self._router.settings.queue)
+        self.room = limit - self.transport.get_write_buffer_size()
         return self.room >= size
 
     def takes_answers(self) -> bool:
@@ -267,9 +273,8 @@ class Client(BufferedConnection):
         self._router.flush()
 
     def _note_unfinished(self) -> None:
-        """Note since when the rest of a frame has been waited for."""
+        """Note how much there is of a frame that is not complete."""
         reader = self.reader
-        if not reader.unfinished:
-            self.unfinished_since = None
-        elif reader.progressed or self.unfinished_since is None:
-            self.unfinished_since = self._loop.time()
+        held = reader.count_held()
+        if held or self.unfinished:
+            self.note_unfinished(held, is_new=reader.progressed or not self.unfinished)

@@ -61,10 +61,14 @@ class Reader2(Reader):
         super().__init__(client, server)
         self._decoder = RequestDecoder(self._limits)
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether a structure is there in part."""
-        return bool(self.held or self._decoder.pending)
+    def count_held(self) -> int:
+        """What there is of a structure, here or in the decoder."""
+        return len(self.held) + self._decoder.pending
+
+    def admit(self) -> None:
+        """Take structures of any allowed size."""
+        super().admit()
+        self._decoder.change_limits(self._limits)
 
     def _begin(self, data: bytes | bytearray, start: int, end: int) -> None:
         self._data, self._position, self._end = data, start, end

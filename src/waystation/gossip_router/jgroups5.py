@@ -89,8 +89,9 @@ class Reader5(Reader):
         if rest < end:
             if not self.need:  # what follows is malformed; the scan says how
                 self._begin(data, rest, end)
-            else:
-                self.held += memoryview(data)[rest:end]
+                # Or it was too large, until what came before registered a member.
+                return self.go_on() if self.client.is_open else True
+            self.held += memoryview(data)[rest:end]
         return True
 
     def _handle(self, value: Value) -> None:

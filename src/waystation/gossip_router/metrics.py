@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from heapq import nlargest
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
 
 if TYPE_CHECKING:
+    from waystation.gossip_router.client import Client
     from waystation.gossip_router.server import GossipServer
+
+LARGEST: Final = 10
+"""So many receivers have a number of their own: those for which most waits."""
 
 
 class Counts(Struct):
@@ -71,4 +77,14 @@ def _families(router: GossipServer) -> Iterator[Family]:
     yield gauge("members", "Members of groups.", members, "dialect")
     unsent = sum(client.unsent for client in clients)
     yield gauge("queued_bytes", "Bytes that wait for receivers.", unsent)
+    yield gauge("budget_bytes", "Bytes that may wait for all of them.", router.settings.budget)
+    largest = {client.place: client.unsent for client in nlargest(LARGEST, clients, _unsent)}
+    most = "Bytes that wait for those receivers for which most wait."
+    waiting = {place: size for place, size in largest.items() if size}
+    yield gauge("receiver_queued_bytes", most, waiting, "receiver")
+    yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
     yield gauge("draining", "Whether the router is ending.", int(router.draining))
+
+
+def _unsent(client: Client) -> int:
+    return client.unsent

@@ -60,17 +60,20 @@ class Reader(ABC):
         self.need = 1  # how many bytes must be there before they are worth a look
         self._counts = server.counts
         self._outcomes = server.outcomes
-        self._limits = server.settings.of_format()
+        self._limits = server.settings.of_format_for_strangers()
         self._known = KnownHeads()
         self._routes: dict[bytes, Targets] = {}  # by the head of a message
         self._generation = -1  # of the membership for which the routes hold
         self._work = 0
         self._data: bytes | bytearray = b""  # to be worked through
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether the bytes so far end within a frame."""
-        return bool(self.held)
+    def count_held(self) -> int:
+        """How many bytes there are of a frame that is not complete."""
+        return len(self.held)
+
+    def admit(self) -> None:
+        """Take frames of any allowed size: this client has registered a member."""
+        self._limits = self.server.settings.of_format()
 
     def serve(self, data: bytes | bytearray, end: int) -> bool:
         """Do what the data ask for, up to the end; False when some of it has to wait.

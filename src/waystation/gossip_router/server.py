@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, assert_never, cast
 
 from msgspec import Struct
 
-from waystation.core.clock import now_ns
+from waystation.core.clock import current_clock, now_ns
 from waystation.core.gossip import (
     Dialect,
     Disconnect,
@@ -38,6 +38,7 @@ from waystation.gossip_router.metrics import Counts
 from waystation.gossip_router.outcomes import MemberRecord, Outcomes
 from waystation.gossip_router.settings import Settings
 from waystation.net.connection import Failure
+from waystation.net.held import FREE, HeldBytes
 from waystation.net.server import Server
 from waystation.net.tls import Tls
 from waystation.wire import jgroups2, jgroups5
@@ -95,6 +96,9 @@ class GossipServer:
         self.buffer = bytearray(FRONT + max(4096, min(BUFFER, self.settings.queue // 8)))
         self.view = memoryview(self.buffer)
         self.touched: list[Client] = []  # with something to write at the end of the turn
+        self.held: HeldBytes[Client] = HeldBytes(
+            self.settings.budget, self._measure, self._give_up_largest
+        )
         self.rosters: dict[tuple[Dialect, str], Roster] = {}
         self.outcomes: Outcomes | None = None  # of messages, if somebody observes them
         if observe_messages is not None:
@@ -159,6 +163,7 @@ class GossipServer:
     def greeted(self, client: Client) -> None:
         """Note a client whose dialect is known. That registers nobody (GR-1)."""
         self._greeted += 1
+        current_clock().pin()
         client.number = self._greeted
         self._clients[client.number] = client
         dialect = client.reader.dialect
@@ -179,6 +184,7 @@ class GossipServer:
         if failure is not None:
             _log.info("%s ended: %s", client.place, failure.detail)
         self.counts.bytes_sent += client.written
+        self.held.forget(client)
         if not self.draining:
             self._forget(client)
             self.flush()
@@ -193,6 +199,16 @@ class GossipServer:
         """End a connection that is of no use any more; the others learn of it when it is lost."""
         self._count_disconnected(client, cause, detail)
         client.abort()
+
+    def _measure(self, client: Client) -> int:
+        """How many bytes wait for a receiver; when too many do for all, its room is looked up."""
+        if self.held.is_tight:
+            client.room = 0
+        return client.unsent
+
+    def _give_up_largest(self, client: Client) -> None:
+        """End the receiver that holds most, when all together hold too much (FL-1)."""
+        self.give_up(client, "over budget", "it holds most of what waits for slow receivers")
 
     def shed(self, client: Client, count: int) -> None:
         """Note that messages found no room in the queue of a receiver (GR-10)."""
@@ -252,6 +268,7 @@ class GossipServer:
             roster.entries[member.uuid] = entry
             roster.answer = b""
             client.members[group, member.uuid] = None
+            client.reader.admit()
         self._apply(effects, client.reader.dialect)
 
     def unregister(self, client: Client, group: str, uuid: bytes) -> None:
@@ -306,8 +323,12 @@ class GossipServer:
         if not touched:
             return
         self.touched = []
+        count_soon = self.held.count_soon
         for client in touched:
             client.flush()
+            transport = client.transport
+            if transport is not None and transport.get_write_buffer_size() > FREE:
+                count_soon(client)
 
     # What is to be done
 

@@ -6,9 +6,10 @@ from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
+from waystation.core.budget import MIB
 from waystation.core.gossip import MemberLimits
 from waystation.errors import LocalError, quote
-from waystation.net.connection import ConnectionLimits
+from waystation.net.connection import UNADMITTED, ConnectionLimits
 from waystation.net.server import ServerLimits
 from waystation.wire.java import FormatLimits
 
@@ -23,13 +24,17 @@ all; with `disconnect` it is also given up once it has taken nothing for a while
 class Settings(Struct, frozen=True, kw_only=True):
     """The limits of a router.
 
-    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver. When
-    half of that waits, its senders are held back for up to `patience` seconds (0: never). After
-    `silence` seconds a connection ends that should have sent heartbeats, has not sent its first
-    byte, or has left a frame unfinished. With `disconnect`, a receiver that loses messages ends
-    after `stall` seconds without taking a byte. After `dead` seconds without a sign of its machine
-    the system ends a connection. `linger` is the time to write what is left when a connection
-    closes.
+    `message` is the largest message in bytes, and `queue` bytes may wait for one receiver, `budget`
+    bytes for all of them: then each has an equal part, and a quarter above it the one that holds
+    most is given up. When half of its queue waits for a receiver, its senders are held back for up
+    to `patience` seconds (0: never). A client that has not registered a member sends `unadmitted`
+    bytes at most in one message. All clients together have `input` bytes of unfinished messages
+    here; over it those with the largest are disconnected. After `silence` seconds a connection ends
+    that should have sent heartbeats, or has not sent its first byte. A message that has begun has
+    to be complete after `frame` seconds, or later as long as 4 KiB of it arrive for each second.
+    With `disconnect`, a receiver that loses messages ends after `stall` seconds without taking a
+    byte. After `dead` seconds without a sign of its machine the system ends a connection. `linger`
+    is the time to write what is left when a connection closes.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
@@ -41,11 +46,15 @@ class Settings(Struct, frozen=True, kw_only=True):
     members_per_connection: int = 1_000
     connections: int = 10_000
     message: int = 16 << 20
-    queue: int = 8 << 20
+    unadmitted: int = UNADMITTED
+    input: int = 256 * MIB
+    queue: int = 8 * MIB
+    budget: int = 256 * MIB
     slow_receiver: SlowReceiver = "disconnect"
     patience: float = 0.1
     stall: float = 10.0
     silence: float = 60.0
+    frame: float = 30.0
     dead: float = 60.0
     linger: float = 5.0
     backlog: int = 1024
@@ -80,6 +89,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         return ConnectionLimits(
             high_water=self.queue // 2,
             first_byte=self.silence,
+            frame=self.frame,
             linger=self.linger,
             dead=self.dead,
             user_timeout=True,
@@ -90,10 +100,15 @@ class Settings(Struct, frozen=True, kw_only=True):
         return ServerLimits(
             connections=self.connections,
             handshake=self.silence,
-            frame=self.silence,
+            input=self.input,
             backlog=self.backlog,
         )
 
     def of_format(self) -> FormatLimits:
         """The part that the decoders need."""
         return FormatLimits(frame=self.message, control=min(self.message, 1 << 20))
+
+    def of_format_for_strangers(self) -> FormatLimits:
+        """What the decoders need for a client that has registered no member."""
+        most = min(self.message, self.unadmitted)
+        return FormatLimits(frame=most, control=most)

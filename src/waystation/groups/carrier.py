@@ -46,6 +46,15 @@ class Carrier(ABC):
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """Take a packet to everybody; a notice on every way there is."""
 
+    def has_room(self, uuid: Uuid, place: Physical | None) -> bool:
+        """Whether the way to a member, or with EVERYBODY to all, takes messages now.
+
+        If not, the owner's `writable` is called when it does. What is no message (who is there,
+        what has arrived) has room of its own, and is sent in any case.
+        """
+        del uuid, place
+        return True
+
     def ask(self) -> None:  # noqa: B027 - most carriers have nobody to ask
         """Ask the routers who is there."""
 

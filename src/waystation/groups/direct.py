@@ -27,15 +27,13 @@ from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.hosts import own_host_towards
 from waystation.net.place import parse_place, place_of
 from waystation.net.server import Server, ServerLimits
+from waystation.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams
 
 GREETING: Final = b"WSGM\x01"
 """The first bytes of a connection: our members, and the version of what follows."""
-
-UNSENT: Final = 16 << 20
-"""With more bytes than this waiting for a peer, it gets no packets: they come again later."""
 
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 2.0
@@ -74,9 +72,9 @@ class PacketDecoder:
         self._size = self._need = 0  # bytes in the pieces, and before they are worth a look
 
     @property
-    def is_unfinished(self) -> bool:
-        """Whether the bytes so far end within a packet."""
-        return self._size > 0
+    def held(self) -> int:
+        """How many bytes there are of a packet that is not complete."""
+        return self._size
 
     def feed(self, data: bytes) -> list[bytes]:
         """The packets that these bytes complete; none any more once a length was too large."""
@@ -123,14 +121,14 @@ class AcceptedConnection(Connection):
                 return
         decoder = self._decoder
         packets = decoder.feed(data)
-        if not decoder.is_unfinished:
-            self.unfinished_since = None
-        elif packets or self.unfinished_since is None:
-            self.unfinished_since = self._loop.time()
         if packets:
             self._direct.owner.take_packets(packets)
         if decoder.is_broken:
             self.fail(Reason.TOO_LARGE, f"a packet of more than {LIMIT} bytes")
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet; the greeting has the first-byte deadline."""
+        return self._decoder.held
 
     def on_closed(self, failure: Failure | None) -> None:
         """Count and log why it was not kept; that its machine is gone, the streams notice."""
@@ -155,7 +153,7 @@ class DialledConnection(ClientConnection):
     """A connection to a place of another member, which says nothing over it."""
 
     def __init__(self, destination: Destination, direct: Direct) -> None:
-        super().__init__(destination.place, direct.settings)
+        super().__init__(destination.place, direct.settings, direct.owner.writable)
         self._destination = destination
         self.queue(direct.greeting)
 
@@ -172,16 +170,15 @@ class Destination:
         self.place = place
         self.connection: DialledConnection | None = None  # open, or being dialled
         self._direct = direct
-        self._dialling: asyncio.Task[None] | None = None
+        self._dialling = Tasks()
         self._dialled_at = self._retry_at = 0.0
         self._backoff = Backoff(first=FIRST_PAUSE, most=LONGEST_PAUSE)
 
     def send(self, packet: bytes) -> None:
         """Take a packet there, with the others of this turn; dial if need be."""
         connection = self.connection or self._dial()
-        if connection is not None and connection.unsent <= UNSENT:
-            connection.queue(_LENGTH.pack(len(packet)))
-            connection.queue(packet)
+        if connection is not None:
+            connection.put(_LENGTH.pack(len(packet)), packet)
 
     def flush(self) -> None:
         """Write what this turn brought."""
@@ -190,8 +187,7 @@ class Destination:
 
     def close(self) -> None:
         """Write what is left, and end."""
-        if self._dialling is not None:
-            self._dialling.cancel()
+        self._dialling.cancel()
         if self.connection is not None:
             self.connection.close()
 
@@ -212,8 +208,7 @@ class Destination:
             return None
         self._dialled_at = loop.time()
         self.connection = DialledConnection(self, self._direct)
-        name = f"waystation dial {self.place}"
-        self._dialling = loop.create_task(self._connect(self.connection), name=name)
+        self._dialling.start(self._connect(self.connection), f"dial {self.place}")
         return self.connection
 
     async def _connect(self, connection: DialledConnection) -> None:
@@ -227,8 +222,6 @@ class Destination:
             direct.owner.place_failed(self.place, gone=True)
         else:
             direct.owner.membership.place_answered(self.place)
-        finally:
-            self._dialling = None
 
 
 class Direct(Carrier):
@@ -285,6 +278,13 @@ class Direct(Carrier):
         destination.send(packet)
         self._unflushed[place] = destination
 
+    def has_room(self, uuid: Uuid, place: Physical | None) -> bool:
+        """Whether the connection to a place takes messages, if there is one."""
+        del uuid
+        destination = None if place is None else self.destinations.get(place)
+        connection = None if destination is None else destination.connection
+        return connection is None or connection.has_room
+
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """There is no such way: each member gets its own copy."""
         raise AssertionError((packet, notice))
@@ -330,10 +330,11 @@ class Direct(Carrier):
         open_ones = [each.connection for each in self.destinations.values()]
         ends = [each.ended for each in open_ones if each is not None and each.transport is not None]
         if ends:
-            await asyncio.wait(ends, timeout=self.settings.limits.linger)
+            await asyncio.wait(ends, timeout=self.settings.limits.linger + 1)  # all end by then
         for server in self.servers.values():
             _end(server)
         await self.routers.wait_closed()
+        await asyncio.sleep(0)  # in which aborted connections close their sockets
 
     async def _open_all(self, places: Sequence[str]) -> tuple[Physical, ...]:
         found: list[Physical] = []
@@ -355,11 +356,13 @@ class Direct(Carrier):
                 hint="listen on each address that they are to use",
             )
         limits = self.settings.limits
-        of_connections = ConnectionLimits(first_byte=limits.greeting, linger=limits.linger)
+        of_connections = ConnectionLimits(
+            first_byte=limits.greeting, frame=limits.frame, linger=limits.linger
+        )
         server = Server(
             lambda: AcceptedConnection(self, server, of_connections),
             limits=ServerLimits(
-                connections=limits.connections, handshake=limits.greeting, frame=limits.frame
+                connections=limits.connections, handshake=limits.greeting, input=limits.input
             ),
             tls=self.settings.tls,
             log=_log,

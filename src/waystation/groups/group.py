@@ -15,10 +15,20 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Self, TypeAlias
 
+from msgspec import Struct
+
+from waystation.core.budget import OVERHEAD
 from waystation.core.discovery import Discovery, Way
 from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.gossip import MemberChange, MemberKind
-from waystation.core.identity import AddressCache, LogicalAddress, Mapping, Selection, Uuid
+from waystation.core.identity import (
+    AddressCache,
+    LogicalAddress,
+    Mapping,
+    Selection,
+    Uuid,
+    uuid_text,
+)
 from waystation.core.membership import Member
 from waystation.core.message import not_bytes_error
 from waystation.core.outcome import Outcome, Reason, Verdict
@@ -44,8 +54,27 @@ SETTLE: Final = 1.0
 MULTICAST_SETTLE: Final = 0.25
 """Seconds that it waits for answers to a multicast: nobody knows how many there will be."""
 
+LARGEST: Final = 10
+"""So many members have a number of their own in a status: those to whom most is on its way."""
+
 To: TypeAlias = Member | LogicalAddress | str
 Handler: TypeAlias = Callable[[Member, Sequence[bytes | None]], None]
+
+
+class GroupStatus(Struct, frozen=True, kw_only=True):
+    """How much a member holds, in bytes: for other members, and for who reads its messages.
+
+    `held` bytes of `budget` are on their way and not acknowledged; `largest` names the ten members
+    to whom most is. `waiting_bytes` wait for an address (LA-6). `dropped` counts by reason.
+    """
+
+    budget: int
+    held: int
+    largest: tuple[tuple[str, int], ...]
+    inbox: int
+    inbox_bytes: int
+    waiting_bytes: int
+    dropped: dict[str, int]
 
 
 class Changes:
@@ -140,6 +169,7 @@ class Group:
         self._journal_at = journal
         self._streams: Streams | None = None
         self._inbox: deque[Entry] = deque()
+        self._inbox_size = 0  # bytes in those
         self._arrived = asyncio.Event()  # something for `messages`, or its end
         self._has_room = asyncio.Event()  # for those who wait to send
         self._changes: list[Changes] = []
@@ -193,6 +223,7 @@ class Group:
             cache.move(places)
         self._streams = streams
         self._inbox.clear()
+        self._inbox_size = 0
         self._arrived, self._has_room = asyncio.Event(), asyncio.Event()
         streams.start()
         self.changed(MemberKind.JOIN, streams.own)
@@ -236,6 +267,23 @@ class Group:
     def counts(self) -> Counter[str]:
         """How many messages were dropped here, by reason."""
         return self._connected().counts
+
+    def status(self) -> GroupStatus:
+        """How much is held here for others, and for who reads."""
+        streams = self._connected()
+        largest = streams.held.largest(LARGEST)
+        return GroupStatus(
+            budget=self.limits.budget,
+            held=streams.held.total.used,
+            largest=tuple(
+                (EVERYONE if peer is None else str(peer.member or uuid_text(peer.uuid)), size)
+                for peer, size in largest
+            ),
+            inbox=len(self._inbox),
+            inbox_bytes=self._inbox_size,
+            waiting_bytes=streams.unresolved.used,
+            dropped=dict(streams.counts),
+        )
 
     async def members(self) -> list[Member]:
         """Everybody in the group, this member first."""
@@ -299,7 +347,11 @@ class Group:
         was dropped.
         """
         streams = self._connected()
-        if streams.discovery.reachable(uuid):
+        if not streams.takes_post(uuid, len(payload)):
+            streams.counts[Reason.QUEUE_FULL.value] += 1
+            if on_end is not None:
+                on_end(Reason.QUEUE_FULL)
+        elif streams.discovery.reachable(uuid):
             streams.send(uuid, payload, NEVER, on_end)
         else:
             streams.queue(uuid, payload, NEVER, on_end)
@@ -316,17 +368,18 @@ class Group:
         Several readers share the messages. While nobody reads, senders have to wait.
         """
         inbox = self._inbox
-        half = self.limits.inbox // 2
         streams = self._connected()
+        inbound = streams.inbound
         while True:
             while inbox:
                 entry = inbox.popleft()
-                if len(inbox) == half:
-                    streams.inbound.room_again()
+                self._inbox_size -= len(entry[1])
+                if inbound.starved and self._is_half_empty():
+                    inbound.room_again()
                 if self._records.observers:
                     self._records.add_received(entry, streams.own, None)
                 yield entry[0], entry[1]
-            streams.inbound.room_again()
+            inbound.room_again()
             if streams.is_closed:
                 return
             self._arrived.clear()
@@ -370,14 +423,22 @@ class Group:
                 _log.exception("the handler of %s failed", self.group)
             return
         add = self._inbox.append
+        size = 0
         for number, payload in enumerate(payloads, first):
             if payload is not None:
                 add((member, payload, number, to_all))
+                size += len(payload)
+        self._inbox_size += size
         self._arrived.set()
 
     def has_room(self) -> bool:
-        """Whether the inbox takes more."""
-        return len(self._inbox) < self.limits.inbox
+        """Whether the inbox takes more; an empty one takes a packet of any size."""
+        return len(self._inbox) < self.limits.inbox and self._inbox_size < self.limits.inbox_bytes
+
+    def _is_half_empty(self) -> bool:
+        limits = self.limits
+        few = 2 * len(self._inbox) <= limits.inbox
+        return few and 2 * self._inbox_size <= limits.inbox_bytes
 
     def room(self) -> None:
         """Let those who wait look again."""
@@ -395,6 +456,7 @@ class Group:
         for entry in self._inbox:
             self._records.add_received(entry, own, Reason.TRANSPORT_DOWN)
         self._inbox.clear()
+        self._inbox_size = 0
         for changes in self._changes:
             changes.end()
         self._changes.clear()
@@ -476,7 +538,7 @@ class Group:
             verdict is None
             or out is None
             or out.next - out.base >= limits.window
-            or out.size >= limits.window_bytes
+            or out.size >= out.mark
             or len(payload) > streams.largest
         ):
             return None
@@ -491,6 +553,10 @@ class Group:
             on_end = self._record_end(streams, uuid, payload, expiry, verdict)
             streams.send(uuid, payload, expiry, on_end)
             return verdict
+        if not streams.unresolved.has_room(len(payload) + OVERHEAD):
+            known = streams.cache.lookup(uuid)
+            to = uuid_text(uuid) if known is None else known.member
+            return self._drop(to, payload, expiry, Reason.QUEUE_FULL)
         queued = Verdict(Outcome.QUEUED, None, self._name_of(streams, uuid))
         on_end = None  # its number is not known yet, nor is its id
         if self._records.observers:
@@ -505,10 +571,7 @@ class Group:
         self, streams: Streams, payload: bytes, expiry: Expiry, deadline: float | None
     ) -> Verdict:
         if not streams.shares:
-            everybody: list[Uuid] = list(streams.members)
-            verdicts = [self._send_one(streams, uuid, payload, expiry) for uuid in everybody]
-            await self._let_catch_up(streams, everybody, deadline)
-            return next((v for v in verdicts if v.outcome is Outcome.FORWARDED), verdicts[0])
+            return await self._send_each(streams, payload, expiry, deadline)
         if streams.is_full(None):
             await self._let_catch_up(streams, [None], deadline)
             if streams.is_full(None):
@@ -519,6 +582,32 @@ class Group:
         on_end = self._record_end(streams, None, payload, expiry, verdict)
         streams.send_all(payload, expiry, on_end)
         return verdict
+
+    async def _send_each(
+        self, streams: Streams, payload: bytes, expiry: Expiry, deadline: float | None
+    ) -> Verdict:
+        """Send to each member; who has no room is waited for once, and loses what comes (FL-3)."""
+        verdicts: list[Verdict] = []
+        late: list[Uuid] = []
+        for uuid, peer in list(streams.members.items()):
+            if streams.is_lagging(uuid):
+                verdicts.append(self._drop(peer.member, payload, expiry, Reason.QUEUE_FULL))
+            elif streams.is_full(uuid):
+                late.append(uuid)
+            else:
+                verdicts.append(self._send_one(streams, uuid, payload, expiry))
+        if late:
+            await self._let_catch_up(streams, late, deadline)
+        for uuid in late:
+            member = streams.members.get(uuid)
+            if member is None or streams.is_closed:
+                verdicts.append(self._drop(None, payload, expiry, Reason.TRANSPORT_DOWN))
+            elif streams.is_full(uuid):
+                streams.lagging.add(uuid)
+                verdicts.append(self._drop(member.member, payload, expiry, Reason.QUEUE_FULL))
+            else:
+                verdicts.append(self._send_one(streams, uuid, payload, expiry))
+        return next((v for v in verdicts if v.outcome is Outcome.FORWARDED), verdicts[0])
 
     async def _let_catch_up(
         self, streams: Streams, uuids: Sequence[Uuid | None], deadline: float | None

@@ -28,25 +28,27 @@ class Inbound:
     def __init__(
         self,
         window: int,
+        window_bytes: int,
         receiver: Group,
         soon: Callable[[], None],
         later: Callable[[], None],
     ) -> None:
         self._window = window
+        self._window_bytes = window_bytes
         self._receiver = receiver
         self._soon = soon
         self._call_later = later
         self._due: dict[Peer, None] = {}
         self._later: dict[Peer, None] = {}
-        self._starved: dict[Peer, None] = {}  # told that there is no room
+        self.starved: dict[Peer, None] = {}  # told that there is no room
 
     def accept(self, sender: Peer, member: Member, data: Data) -> int:
         """Take what is new, and whose turn it is; returns how many will never come."""
         arrivals = sender.arrivals
         if arrivals is None:
             arrivals = sender.arrivals = Arrivals()
-        if arrivals.waiting >= self._window or not self._receiver.has_room():
-            self._starved[sender] = None
+        if not self._has_room(arrivals):
+            self.starved[sender] = None
             self._acknowledge(sender, arrivals, 0, at_once=True)
             return 0
         stream = arrivals.all if data.to_all else arrivals.one
@@ -59,6 +61,7 @@ class Inbound:
             if arrivals.is_held:
                 arrivals.held.append((new, first, data.to_all))
                 arrivals.waiting += len(new)
+                arrivals.waiting_bytes += sum([len(payload or b"") for payload in new])
             else:
                 self._receiver.received(member, new, first, to_all=data.to_all)
         return stream.lost - lost
@@ -78,15 +81,16 @@ class Inbound:
         while arrivals.held and not arrivals.is_held:
             payloads, first, to_all = arrivals.held.popleft()
             arrivals.waiting -= len(payloads)
+            arrivals.waiting_bytes -= sum([len(payload or b"") for payload in payloads])
             self._receiver.received(member, payloads, first, to_all=to_all)
         self._due[sender] = None
         self._soon()
 
     def room_again(self) -> None:
         """There is room: tell those who were told that there is none."""
-        if self._starved:
-            self._due |= self._starved
-            self._starved.clear()
+        if self.starved:
+            self._due |= self.starved
+            self.starved.clear()
             self._soon()
 
     def make_all_due(self) -> None:
@@ -100,6 +104,11 @@ class Inbound:
             return []
         due, self._due = self._due, {}
         return [self._ack(own, sender, a) for sender in due if (a := sender.arrivals) is not None]
+
+    def _has_room(self, arrivals: Arrivals) -> bool:
+        """Whether one member may send more: little of it waits, and little in the inbox."""
+        is_full = arrivals.waiting >= self._window or arrivals.waiting_bytes >= self._window_bytes
+        return not is_full and self._receiver.has_room()
 
     def _acknowledge(self, sender: Peer, arrivals: Arrivals, count: int, *, at_once: bool) -> None:
         arrivals.unacknowledged += count
@@ -115,8 +124,8 @@ class Inbound:
         arrivals.unacknowledged = 0
         one, many = arrivals.one, arrivals.all
         credit = self._window - arrivals.waiting
-        if not self._receiver.has_room():
-            self._starved[sender] = None
+        if not self._has_room(arrivals):
+            self.starved[sender] = None
             credit = 0
         arrived = max(one.expected - 1, 0), max(many.expected - 1, 0)
         return Ack(own, sender.uuid, *arrived, max(credit, 0), one.gap, many.gap)

@@ -15,6 +15,7 @@ from enum import IntEnum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from waystation.core.budget import Account
 from waystation.core.identity import Uuid
 from waystation.core.membership import Member
 from waystation.core.outcome import Reason
@@ -83,7 +84,12 @@ class Pipe(asyncio.Transport):
     """One end of a pipe."""
 
     def __init__(
-        self, group: Group, peer: Member, key: Key, ended: Callable[[Pipe, Exception | None], None]
+        self,
+        group: Group,
+        peer: Member,
+        key: Key,
+        ended: Callable[[Pipe, Exception | None], None],
+        unread: Account | None = None,
     ) -> None:
         super().__init__({"peername": (peer.name, 0)})
         self.key = key
@@ -95,10 +101,13 @@ class Pipe(asyncio.Transport):
         self._protocol: Any = None
         self._waiting: deque[bytes | None] = deque()  # for room in the window; None: no more comes
         self._size = 0  # bytes that wait, or are on their way
+        self._in_flight = 0  # pieces that are on their way
         self._window = WINDOW  # of the peer
         self._room = WINDOW + CHUNK  # bytes that the peer may send us before we give it credit
         self._taken = 0  # bytes read since the peer was told
-        self._unread: deque[bytes | None] = deque()  # came while nothing is read; None: the last
+        self._unread = bytearray()  # came while nothing is read; never more than `_room` was
+        self._unread_end = False  # and then the peer's end
+        self._held = Account(WINDOW + CHUNK, unread)  # bytes of that, here and in all pipes
         self._reading = True
         self._paused = False  # the protocol was asked to write no more
         self._high, self._low = 64 * 1024, 16 * 1024
@@ -137,8 +146,13 @@ class Pipe(asyncio.Transport):
     def resume_reading(self) -> None:
         """Hand in what came meanwhile."""
         self._reading = True
-        while self._unread and self._reading:
-            self._hand_in(self._unread.popleft())
+        if self._unread:
+            data, self._unread = bytes(self._unread), bytearray()
+            self._held.give_back(len(data))
+            self._hand_in(data)
+        if self._unread_end and self._reading and not self._unread:
+            self._unread_end = False
+            self._hand_in(None)
 
     def can_write_eof(self) -> bool:
         """Say that one side can end before the other."""
@@ -164,7 +178,7 @@ class Pipe(asyncio.Transport):
         """Write what is left, and end."""
         if not self.is_closing():
             self.state = PipeState.CLOSING
-            self._unread.clear()
+            self._forget_unread()
             self._push()
 
     def abort(self) -> None:
@@ -199,7 +213,7 @@ class Pipe(asyncio.Transport):
         if self.state is not PipeState.CLOSED:
             self.state = PipeState.CLOSED
             self._waiting.clear()
-            self._unread.clear()
+            self._forget_unread()
             self._loop.call_soon(self._ended, self, error)
 
     def tell_lost(self, error: Exception | None) -> None:
@@ -209,7 +223,13 @@ class Pipe(asyncio.Transport):
 
     # How it works
 
+    def _forget_unread(self) -> None:
+        self._unread.clear()
+        self._held.give_back(self._held.used)
+
     def _on_data(self, data: bytes) -> None:
+        if not data:
+            return
         self._room -= len(data)
         if self._room < 0:
             self.reset(ConnectionError(f"{self.peer} sends more than there is room for"))
@@ -221,8 +241,13 @@ class Pipe(asyncio.Transport):
     def _take(self, data: bytes | None) -> None:
         if self._reading and not self._unread:
             self._hand_in(data)
-        else:
-            self._unread.append(data)
+        elif data is None:
+            self._unread_end = True
+        elif not self._unread_end:
+            self._unread += data
+            self._held.take(len(data))
+            if self._held.parent is not None and self._held.parent.is_over:
+                self.reset(ConnectionError("more waits in all pipes than there is room for"))
 
     def _hand_in(self, data: bytes | None) -> None:
         if data is not None:
@@ -242,12 +267,13 @@ class Pipe(asyncio.Transport):
 
     def _push(self) -> None:
         waiting = self._waiting
-        while waiting and (self._window > 0 or waiting[0] is None):
+        while waiting and (waiting[0] is None or self._may_send()):
             data = waiting.popleft()
             if data is None:
                 self._post(Kind.EOF)
             else:
                 self._window -= len(data)
+                self._in_flight += 1
                 self._post(Kind.DATA, data, partial(self._landed, len(data)))
         self._finish()
 
@@ -255,6 +281,7 @@ class Pipe(asyncio.Transport):
         """A piece arrived, or was lost."""
         if self.state is PipeState.CLOSED:
             return
+        self._in_flight -= 1
         if reason is not None:
             self.fail(ConnectionError(f"the way to {self.peer} is gone: {reason}"))
             return
@@ -262,7 +289,17 @@ class Pipe(asyncio.Transport):
         if self._paused and self._size <= self._low:
             self._paused = False
             self._protocol.resume_writing()
-        self._finish()
+        self._push()
+
+    def _may_send(self) -> bool:
+        """Whether the reader at the other end has room, and the way there.
+
+        Pipes to one member share its window; each may have one piece on its way in any case, whose
+        arrival makes it go on.
+        """
+        if self._window <= 0:
+            return False
+        return not self._in_flight or not self._group.is_full(self.key[0])
 
     def _finish(self) -> None:
         if self.state is PipeState.CLOSING and not self._waiting and not self._size:

@@ -40,6 +40,11 @@ class JGroups5:
         self._token = token
         self._decoder = jgroups5.Decoder(LIMITS)
 
+    @property
+    def pending(self) -> int:
+        """How many bytes of a frame are there that is not complete."""
+        return self._decoder.pending
+
     def register(self, own: Mapping) -> bytes:
         """REGISTER, with the first of our places: the format has room for one."""
         places = _physical(own)
@@ -92,6 +97,11 @@ class JGroups2:
         self._group = group
         self._decoder = jgroups2.AnswerDecoder(LIMITS)
         self._asked: deque[bool] = deque()  # for the members, or only for a sign of life
+
+    @property
+    def pending(self) -> int:
+        """How many bytes of a frame are there that is not complete."""
+        return self._decoder.pending
 
     def register(self, own: Mapping) -> bytes:
         """CONNECT, with all our places."""

@@ -21,6 +21,7 @@ from waystation.groups.router_client import RouterConnection
 from waystation.groups.settings import CarrierSettings
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import keep
+from waystation.net.tasks import Tasks
 
 if TYPE_CHECKING:
     from waystation.groups.streams import Streams
@@ -54,7 +55,7 @@ class Routers(Carrier):
         self._settings = settings
         self._owner = owner
         self._loop = asyncio.get_running_loop()
-        self._keepers: list[asyncio.Task[None]] = []
+        self._keepers = Tasks()
         self._failures: dict[str, str] = {}  # of the routers that are not there, by place
         self._elsewhere: list[tuple[RouterConnection, Uuid]] = []  # who is not at the current one
         self._missing: dict[Uuid, float | None] = {}  # everybody: since when no router lists it
@@ -81,17 +82,24 @@ class Routers(Carrier):
         for place in self._places:
             backoff = Backoff(first=FIRST_WAIT, most=LONGEST_WAIT)
             keeping = keep(partial(self._connect, place), backoff=backoff)
-            name = f"waystation router {place}"
-            self._keepers.append(self._loop.create_task(keeping, name=name))
+            self._keepers.start(keeping, f"router {place}", endless=True)
 
     def to_one(self, uuid: Uuid, place: Physical | None, packet: bytes) -> None:
         """Take a packet to a member, over a router that knows it; there are no places."""
         del place
-        router = self.current
-        if router is not None and uuid not in router.roster:
-            router = self._router_of(uuid) or router
+        router = self._way_to(uuid)
         if router is not None:
             router.send(uuid, packet)
+
+    def has_room(self, uuid: Uuid, place: Physical | None) -> bool:
+        """Whether the router takes messages; without any, they are lost as they always were."""
+        del place
+        router = self.current if uuid == EVERYBODY else self._way_to(uuid)
+        return router is None or router.has_room
+
+    def writable(self) -> None:
+        """Have more messages brought."""
+        self._owner.writable()
 
     def to_all(self, packet: bytes, *, notice: bool) -> None:
         """Take a packet to everybody."""
@@ -122,15 +130,13 @@ class Routers(Carrier):
 
     def close(self) -> None:
         """Leave them all; nobody waits for that."""
-        for keeper in self._keepers:
-            keeper.cancel()
+        self._keepers.cancel()
         for router in self.connections.values():
             router.leave()
 
     async def wait_closed(self) -> None:
         """Wait until the connections are gone."""
-        if self._keepers:
-            await asyncio.wait(self._keepers)
+        await self._keepers.stop()
         ends = [each.ended for each in self.connections.values() if each.transport is not None]
         if ends:
             await asyncio.wait(ends, timeout=self._settings.limits.linger + 1)
@@ -204,6 +210,12 @@ class Routers(Carrier):
             return False
         await router.ended
         return True
+
+    def _way_to(self, uuid: Uuid) -> RouterConnection | None:
+        router = self.current
+        if router is not None and uuid not in router.roster:
+            router = self._router_of(uuid) or router
+        return router
 
     def _ready(self) -> list[RouterConnection]:
         return [router for router in self.connections.values() if router.is_ready]

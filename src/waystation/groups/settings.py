@@ -7,6 +7,7 @@ from typing import Final
 
 from msgspec import Struct, structs
 
+from waystation.core.budget import MIB
 from waystation.core.discovery import Way
 from waystation.errors import LocalError, quote
 from waystation.net.place import parse_place
@@ -66,14 +67,17 @@ class GroupLimits(Struct, frozen=True, kw_only=True):
     """How much a member keeps, and how long it waits; times are in seconds.
 
     `window` messages and `window_bytes` may be on their way to one member, or to all of them,
-    before a sender has to wait. A message to all waits `laggards` for members that do not keep up;
-    then they lose it. `inbox` messages wait to be read. `waiting` messages wait for an address that
-    is not known (LA-6). `changes` of the membership wait for each reader of them. Every `beat` a
-    sign of life goes out; who is silent for four of them is suspected, as is a router for three.
-    What is on its way to a member that vanished is kept for `grace`, should it come back.
-    `cache_age` and `cache_size` say when members that left are forgotten (LA-3). A direct member
-    accepts `connections`; whoever connects has `greeting` to say which group it is of, and `frame`
-    to finish a packet that it began.
+    before a sender has to wait; as much waits here of a member that is held back. All members
+    together may have `budget` bytes on their way, and when these are spent each has an equal part.
+    A message to all waits `laggards` for members that do not keep up; then they lose it. `inbox`
+    messages and `inbox_bytes` wait to be read. `waiting` messages and `waiting_bytes` wait for an
+    address that is not known (LA-6). `changes` of the membership wait for each reader of them.
+    Every `beat` a sign of life goes out; who is silent for four of them is suspected, as is a
+    router for three. What is on its way to a member that vanished is kept for `grace`, should it
+    come back. `cache_age` and `cache_size` say when members that left are forgotten (LA-3). A
+    direct member accepts `connections`; whoever connects has `greeting` to say which group it is
+    of. A packet that has begun has to be complete after `frame`, or longer as long as 4 KiB of it
+    arrive for each second. At most `input` bytes of unfinished packets are kept.
 
     >>> GroupLimits(window=0)
     Traceback (most recent call last):
@@ -81,10 +85,13 @@ class GroupLimits(Struct, frozen=True, kw_only=True):
     """
 
     window: int = 1_024
-    window_bytes: int = 4 << 20
+    window_bytes: int = 4 * MIB
+    budget: int = 256 * MIB
     laggards: float = 1.0
     inbox: int = 10_000
+    inbox_bytes: int = 8 * MIB
     waiting: int = 10_000
+    waiting_bytes: int = 8 * MIB
     changes: int = 10_000
     beat: float = 2.0
     grace: float = 5.0
@@ -94,7 +101,8 @@ class GroupLimits(Struct, frozen=True, kw_only=True):
     cache_size: int = 2_000
     connections: int = 10_000
     greeting: float = 10.0
-    frame: float = 60.0
+    frame: float = 30.0
+    input: int = 256 << 20
 
     def __post_init__(self) -> None:
         for name, value in structs.asdict(self).items():

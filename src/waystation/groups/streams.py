@@ -17,7 +17,8 @@ from collections.abc import Mapping as ReadOnlyDict
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from waystation.core.clock import now_ns
+from waystation.core.budget import OVERHEAD, Account
+from waystation.core.clock import current_clock, now_ns
 from waystation.core.discovery import (
     ALL_ANSWER,
     AskRouter,
@@ -60,6 +61,7 @@ from waystation.core.sequences import (
     ToAll,
     first_number,
 )
+from waystation.core.shares import Shares
 from waystation.errors import DecodeError
 from waystation.groups.carrier import Carrier
 from waystation.groups.inbound import Inbound
@@ -92,6 +94,15 @@ ASK_INTERVAL: Final = 0.25
 """Seconds before an unknown sender is asked for again."""
 
 SILENT_BEATS: Final = 4
+
+POSTS: Final = 4
+"""Windows full of messages that may be kept for a member whose senders do not wait."""
+
+AT_ONCE: Final = 4
+"""Packets that are sent between two looks whether the way takes more."""
+
+UNCOUNTED: Final = 32 * 1024
+"""So many bytes may be on their way to a member without being counted."""
 
 PURGE_INTERVAL: Final = 60.0
 """Seconds between looks at who left long ago, or half the age at which members are forgotten."""
@@ -136,6 +147,12 @@ class Streams:
         self._unsent: dict[Peer, None] = {}  # with messages that were never sent
         self._in_flight: dict[Peer, None] = {}  # were sent something, or wait for room
         self._all_unsent = False
+        self._crowded: dict[Peer, None] = {}  # with unsent messages, and the way takes none now
+        self._all_first = False  # what goes to all waits for that, and was there before those
+        self.held: Shares[Peer | None] = Shares(limits.budget)  # on their way to each, and to all
+        self.unresolved = Account(limits.waiting_bytes)  # for members whose address is asked for
+        self.window_bytes = limits.window_bytes  # for one of them; less when all have too much
+        self.lagging: set[Uuid] = set()  # direct members that lose what goes to all
         self._joining: list[Peer] = []  # to be told where what goes to all begins
         self._flush_due = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -155,7 +172,9 @@ class Streams:
             SharingEffect.STOP: self._stop,
             SharingEffect.COUNT_MISSED: self._count_missed,
         }
-        self.inbound = Inbound(limits.window, owner, self._soon, self._acknowledge_later)
+        self.inbound = Inbound(
+            limits.window, limits.window_bytes, owner, self._soon, self._acknowledge_later
+        )
         self.carrier = make_carrier(self)
         self.largest = self.carrier.limit - 8_192
 
@@ -175,7 +194,8 @@ class Streams:
     # From open to close
 
     def start(self) -> None:
-        """Look for the others."""
+        """Look for the others; from now on the clock is not set any more (TM-1)."""
+        current_clock().pin()
         self.carrier.start()
         self._set("beat", self.limits.beat, self._beat)
 
@@ -225,11 +245,36 @@ class Streams:
     def is_full(self, uuid: Uuid | None) -> bool:
         """Whether a sender to a member, or to all, has to wait."""
         out: Outgoing | None = self.all
+        whom: Peer | None = None
         if uuid is not None:
             peer = self.peers.get(uuid)
             out = None if peer is None else peer.outgoing
+            whom = peer
+        if out is None:
+            return False
+        if out.size >= out.mark:
+            self._count(whom, out)
+        return len(out) >= self.limits.window or out.size >= self.window_bytes
+
+    def takes_post(self, uuid: Uuid, size: int) -> bool:
+        """Whether something that nobody waits with can be kept for a member, beyond its window."""
+        peer = self.peers.get(uuid)
+        out = None if peer is None else peer.outgoing
+        if out is not None and len(out) >= POSTS * self.limits.window:
+            return False
+        return self.discovery.reachable(uuid) or self.unresolved.has_room(size + OVERHEAD)
+
+    def is_lagging(self, uuid: Uuid) -> bool:
+        """Whether a member lost what went to all, and has not caught up since."""
+        if uuid not in self.lagging:
+            return False
+        peer = self.peers.get(uuid)
+        out = None if peer is None else peer.outgoing
         limits = self.limits
-        return out is not None and (len(out) >= limits.window or out.size >= limits.window_bytes)
+        if out is None or (2 * len(out) <= limits.window and 2 * out.size <= self.window_bytes):
+            self.lagging.discard(uuid)
+            return False
+        return True
 
     def next_number(self, uuid: Uuid | None) -> int:
         """The number of the next message to a member, or to all."""
@@ -268,6 +313,7 @@ class Streams:
     def queue(self, uuid: Uuid, payload: bytes, expiry: Expiry, on_end: OnEnd | None) -> None:
         """Have a message wait until the address of its receiver is known (LA-6)."""
         message = payload, expiry, on_end
+        self.unresolved.take(len(payload) + OVERHEAD)
         self._run(self.discovery.send(uuid, message, expiry=expiry, now=self.now_ms()))
 
     def leave_behind(self) -> None:
@@ -333,6 +379,7 @@ class Streams:
         if self.shares:
             for each in self.all.behind() if uuid is None else [uuid]:
                 self._send_all_again(each)
+        self.writable()  # what waited for the way that is gone
 
     def place_failed(self, place: Physical, *, gone: bool) -> None:
         """Use other places of who is there (LA-4); without any, suspect it."""
@@ -346,6 +393,14 @@ class Streams:
                 self._happens(peer, Event.LOST)
             else:
                 self._send_again(peer)
+        self.writable()
+
+    def writable(self) -> None:
+        """Send more: the way to somebody takes messages again."""
+        if self._crowded or self._all_unsent:
+            self._unsent |= self._crowded
+            self._crowded.clear()
+            self._soon()
 
     def cut_off(self, detail: str) -> None:
         """Pass on that nobody can be reached; direct connections need no router."""
@@ -392,6 +447,7 @@ class Streams:
         out = peer.outgoing
         if out is not None:
             _tell_arrived(out.acknowledge(ack.one))
+            self._count(peer, out)
             out.credit = ack.credit
             if out.unsent < out.next:
                 self._unsent[peer] = None
@@ -401,6 +457,7 @@ class Streams:
                 self._send_again(peer)
         if peer.uuid in self.all.acked:
             _tell_arrived(self.all.acknowledge_from(peer.uuid, ack.all))
+            self._count(None, self.all)
             if ack.gap_all and now - peer.filled_all_at >= FILL_INTERVAL:
                 peer.filled_all_at = now
                 self._send_all_again(peer.uuid)
@@ -521,6 +578,9 @@ class Streams:
         out, peer.outgoing = peer.outgoing, None
         if peer.state is State.GONE:
             peer.arrivals = None
+        self.held.note(peer, 0)
+        self._crowded.pop(peer, None)
+        self.lagging.discard(peer.uuid)
         if out is not None:
             self._drop(out.give_up(), reason)
         self._owner.room()
@@ -570,8 +630,10 @@ class Streams:
                 self._tell(effect)
             elif isinstance(effect, Transmit):
                 assert isinstance(effect.to, ToMember)  # nobody else is waited for
+                self.unresolved.give_back(len(effect.body[0]) + OVERHEAD)
                 self.send(effect.to.uuid, *effect.body)
             elif isinstance(effect, Drop):
+                self.unresolved.give_back(len(effect.body[0]) + OVERHEAD)
                 self._drop([effect.body], effect.reason)
             else:
                 assert isinstance(effect, AskRouter)
@@ -601,6 +663,8 @@ class Streams:
         if out is None or not len(out) or not self.discovery.reachable(peer.uuid):
             return
         for bundle in out.take_again(self.now_ms(), most=most) or [Bundle(out.base, [])]:
+            if not self._has_room(peer.uuid):
+                break  # and it comes again later, if it is still missing then
             self._put(peer.uuid, bundle, out.base)
         self._drop_expired(out)
         self._soon()
@@ -611,6 +675,8 @@ class Streams:
         base = max(self.all.acked[uuid] + 1, self.all.base)
         missing = self.all.missing(uuid, self.now_ms(), most=most)
         for bundle in missing or [Bundle(base, [])]:
+            if not self._has_room(uuid):
+                break
             self._put(uuid, bundle, base, to_all=True)
         self._soon()
 
@@ -624,6 +690,8 @@ class Streams:
         self._flush_due = False
         if self.is_closed:
             return
+        if self._all_first:
+            self._flush_all()
         self._flush_ones()
         if self._all_unsent:
             self._flush_all()
@@ -642,20 +710,57 @@ class Streams:
             out = peer.outgoing
             if out is not None:
                 self._in_flight[peer] = None
-                for bundle in out.take_fresh(self.now_ms()):
-                    self._put(peer.uuid, bundle, out.base)
+                self._count(peer, out)
+                if self._all_first or not self._send_fresh(peer, out):
+                    self._crowded[peer] = None
                 self._drop_expired(out)
 
+    def _send_fresh(self, peer: Peer, out: Outgoing) -> bool:
+        """Send what was never sent; False when the way takes no more for now."""
+        while out.unsent < out.next:
+            if not self._has_room(peer.uuid):
+                return False
+            fresh = out.take_fresh(self.now_ms(), most=AT_ONCE)
+            if not fresh:
+                return True  # the peer has no room; it will say when it has
+            for bundle in fresh:
+                self._put(peer.uuid, bundle, out.base)
+        return True
+
     def _flush_all(self) -> None:
-        self._all_unsent = False
         for peer in self._joining:
             self._share(peer, SharingEvent.NEXT_DUE)
         self._joining.clear()
-        for bundle in self.all.take_fresh(self.now_ms()):
-            changes = self.cache.changes_for_all()
-            data = Data(self._own_uuid, EVERYBODY, True, bundle.first, 0, bundle.payloads, changes)
-            self.carrier.to_all(encode_data(data), notice=False)
+        self._count(None, self.all)
+        while self.all.unsent < self.all.next:
+            if not self.carrier.has_room(EVERYBODY, None):
+                self._all_first = self._all_first or not self._crowded
+                return
+            fresh = self.all.take_fresh(self.now_ms(), most=AT_ONCE)
+            if not fresh:
+                break
+            for bundle in fresh:
+                self._put_to_all(bundle)
+        self._all_unsent = self._all_first = False
         self._drop_expired(self.all)
+
+    def _put_to_all(self, bundle: Bundle) -> None:
+        changes = self.cache.changes_for_all()
+        data = Data(self._own_uuid, EVERYBODY, True, bundle.first, 0, bundle.payloads, changes)
+        self.carrier.to_all(encode_data(data), notice=False)
+
+    def _has_room(self, uuid: Uuid) -> bool:
+        """Whether the way to a member takes messages now."""
+        return self.carrier.has_room(uuid, self.cache.select(uuid))
+
+    def _count(self, whom: Peer | None, out: Outgoing) -> None:
+        """Note how much is on its way to a member or to all, per turn or so and not per message."""
+        held = self.held
+        if out.size > UNCOUNTED or whom in held:
+            held.note(whom, out.size)
+            most = self.limits.window_bytes
+            self.window_bytes = min(most, max(UNCOUNTED, held.part)) if held.is_over else most
+        out.mark = min(out.size + UNCOUNTED, self.window_bytes)
 
     def _drop_expired(self, out: Outgoing) -> None:
         if out.expired:

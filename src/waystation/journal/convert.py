@@ -24,7 +24,15 @@ from waystation.core.identity import uuid_text
 from waystation.core.message import Arrival
 from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Outcome, Verdict
-from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
+from waystation.core.record import (
+    ChangeRecord,
+    ClockRecord,
+    MessageRecord,
+    PeerClockRecord,
+    Record,
+    SessionKind,
+    SessionRecord,
+)
 from waystation.core.routing import RouteChange
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import (
@@ -34,9 +42,11 @@ from waystation.journal.schema import (
     NODES,
     ROUTES,
     SCHEMAS,
+    SESSIONS,
     SUBSCRIPTIONS,
     TEXT,
     TEXTS,
+    NodeKind,
     NodeRecord,
 )
 
@@ -270,13 +280,40 @@ class Converter:
         ]
         return self._batch(MEMBERS, seqs, [row.at for row in rows], columns)
 
-    def _nodes(self, rows: list[NodeRecord], seqs: pa.Array) -> pa.RecordBatch:
+    def _nodes(self, rows: list[NodeRecord | ClockRecord], seqs: pa.Array) -> pa.RecordBatch:
+        records = [_node_record(row) for row in rows]
         columns = [
-            pa.array([str(row.kind) for row in rows], TEXT),
-            pa.array([row.detail for row in rows], TEXT),
-            pa.array([row.lost for row in rows], pa.int64()),
+            pa.array([str(row.kind) for row in records], TEXT),
+            pa.array([row.detail for row in records], TEXT),
+            pa.array([row.lost for row in records], pa.int64()),
+            pa.array([row.offset_us for row in records], pa.int64()),
         ]
-        return self._batch(NODES, seqs, [row.at for row in rows], columns)
+        return self._batch(NODES, seqs, [row.at for row in records], columns)
+
+    def _sessions(
+        self, rows: list[SessionRecord | PeerClockRecord], seqs: pa.Array
+    ) -> pa.RecordBatch:
+        clocks = [row if isinstance(row, PeerClockRecord) else None for row in rows]
+        events = [row.session if isinstance(row, PeerClockRecord) else row for row in rows]
+        kinds = [
+            _SESSION_KINDS[event.kind] if clock is None else "clock"
+            for event, clock in zip(events, clocks, strict=True)
+        ]
+        columns = [
+            pa.array(kinds, TEXT),
+            pa.array([event.session for event in events], TEXT),
+            pa.array([str(event.role) for event in events], TEXT),
+            pa.array([event.transport for event in events], TEXT),
+            pa.array([event.place for event in events], TEXT),
+            pa.array([event.peer for event in events], TEXT),
+            pa.nulls(len(rows), pa.int64()),  # no hello tells its node's incarnation
+            pa.nulls(len(rows), TEXT),  # nor does it prove an identity
+            pa.array([event.reason and str(event.reason) for event in events], TEXT),
+            pa.array([event.detail or None for event in events], TEXT),
+            pa.array([clock and clock.offset_us for clock in clocks], pa.int64()),
+            pa.array([clock and clock.rtt_us for clock in clocks], pa.int64()),
+        ]
+        return self._batch(SESSIONS, seqs, [row.at for row in rows], columns)
 
 
 _CONVERT: Final[dict[str, Callable[[Converter, list[Any], pa.Array], pa.RecordBatch]]] = {
@@ -284,7 +321,14 @@ _CONVERT: Final[dict[str, Callable[[Converter, list[Any], pa.Array], pa.RecordBa
     ROUTES: Converter._route_changes,  # noqa: SLF001
     SUBSCRIPTIONS: Converter._subscription_changes,  # noqa: SLF001
     MEMBERS: Converter._member_changes,  # noqa: SLF001
+    SESSIONS: Converter._sessions,  # noqa: SLF001
     MESSAGES: Converter._messages,  # noqa: SLF001
+}
+
+_SESSION_KINDS: Final = {
+    SessionKind.OPENED: "open",
+    SessionKind.CLOSED: "close",
+    SessionKind.REFUSED: "refused",
 }
 
 _TABLE_OF_CHANGE: Final = {
@@ -295,8 +339,6 @@ _TABLE_OF_CHANGE: Final = {
 
 
 def _is_journalled(row: Row) -> bool:
-    if isinstance(row, SessionRecord):  # the journal has no table for sessions
-        return False
     change = row.change if isinstance(row, ChangeRecord) else None
     return not isinstance(change, RouteChange) or change.journalled
 
@@ -306,9 +348,17 @@ def _table_of(row: Row) -> str:
         return MESSAGES
     if isinstance(row, ChangeRecord):
         return _TABLE_OF_CHANGE[type(row.change)]
-    if isinstance(row, NodeRecord):
+    if isinstance(row, NodeRecord | ClockRecord):
         return NODES
+    if isinstance(row, SessionRecord | PeerClockRecord):
+        return SESSIONS
     raise TypeError(f"the journal has no table for a {type(row).__name__}")
+
+
+def _node_record(row: NodeRecord | ClockRecord) -> NodeRecord:
+    if isinstance(row, NodeRecord):
+        return row
+    return NodeRecord(NodeKind.CLOCK, row.detail, row.at, offset_us=row.offset_us)
 
 
 def _packed(type: pa.DataType, count: int, values: array[int] | bytes) -> pa.Array:

@@ -208,6 +208,46 @@ def removed_rows(directory: Path, incarnation: int) -> int:
     return rows
 
 
+def last_instant(journal: Path, node: str) -> int | None:
+    """The time of a node's last row, in microseconds; None if no file tells.
+
+    Only the end of each table is looked at: the times of a node do not go back.
+    """
+    ends = [_end_of(table_directory(journal, table, node)) for table in SCHEMAS]
+    return max((end for end in ends if end is not None), default=None)
+
+
+def _end_of(directory: Path) -> int | None:
+    stems = {*files_in(directory, TAIL), *files_in(directory, SEALED)}
+    for stem in sorted(stems, reverse=True):
+        try:
+            sealed = directory / stem.sealed
+            end = _end_of_sealed(sealed) if sealed.exists() else _end_of_tail(directory / stem.tail)
+        except UNREADABLE:
+            continue  # whoever reads the rows reports it
+        if end is not None:
+            return end
+    return None
+
+
+def _end_of_sealed(path: Path) -> int | None:
+    with pq.ParquetFile(path) as file:
+        groups = file.num_row_groups
+        if not groups:
+            return None
+        return _latest(file.read_row_group(groups - 1, columns=["at"], use_threads=False))
+
+
+def _end_of_tail(path: Path) -> int | None:
+    batches = read_tail(path).batches
+    return _latest(batches[-1]) if batches else None
+
+
+def _latest(rows: pa.Table | pa.RecordBatch) -> int | None:
+    latest = pc.max(rows.column("at").cast(pa.int64())).as_py()
+    return None if latest is None else int(latest)
+
+
 # Rows.
 
 

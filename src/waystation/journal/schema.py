@@ -23,11 +23,20 @@ NODES: Final = "nodes"
 ROUTES: Final = "routes"
 SUBSCRIPTIONS: Final = "subscriptions"
 MEMBERS: Final = "members"
+SESSIONS: Final = "sessions"
 MESSAGES: Final = "messages"
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {
     # The column `node` is in the path (node=<node>), not in the file.
-    NODES: pa.schema({**_EVERY_TABLE, "kind": TEXT, "detail": TEXT, "lost": pa.int64()}),
+    NODES: pa.schema(
+        {
+            **_EVERY_TABLE,
+            "kind": TEXT,
+            "detail": TEXT,
+            "lost": pa.int64(),
+            "offset_us": pa.int64(),
+        }
+    ),
     ROUTES: pa.schema(
         {
             **_EVERY_TABLE,
@@ -53,6 +62,23 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "dialect": TEXT,
         }
     ),
+    SESSIONS: pa.schema(
+        {
+            **_EVERY_TABLE,
+            "kind": TEXT,
+            "session": TEXT,
+            "role": TEXT,
+            "transport": TEXT,
+            "place": TEXT,
+            "peer": TEXT,
+            "peer_incarnation": pa.int64(),
+            "identity": TEXT,
+            "reason": TEXT,
+            "detail": TEXT,
+            "offset_us": pa.int64(),
+            "rtt_us": pa.int64(),
+        }
+    ),
     MESSAGES: pa.schema(
         {
             **_EVERY_TABLE,
@@ -74,7 +100,7 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
 }
 """The schema of each table, by its name."""
 
-ADDED_COLUMNS: Final = frozenset({"dialect"})
+ADDED_COLUMNS: Final = frozenset({"dialect", "offset_us"})
 """Columns that files from before they were added lack; they are read as null there."""
 
 
@@ -90,20 +116,23 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class NodeKind(StrEnum):
-    """What the journal records about itself."""
+    """What a row of `nodes` tells: the journal's own life, or the state of the node's clock."""
 
     START = "start"
     STOP = "stop"
     LOST = "lost"
+    CLOCK = "clock"
 
 
 class NodeRecord(Struct, frozen=True, gc=False):
     """A row of `nodes`, which the journal writes about itself.
 
     `lost` is the number of lost records that the row accounts for; 0 if none or unknown.
+    `offset_us` is how far the wall clock is ahead of the node's, in a row about that.
     """
 
     kind: NodeKind
     detail: str
     at: int
     lost: int = 0
+    offset_us: int | None = None

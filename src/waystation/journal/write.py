@@ -26,13 +26,14 @@ from typing import Final, Literal, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.core.clock import now_ns
+from waystation.core.clock import current_clock, now_ns
 from waystation.core.record import Record
 from waystation.errors import LocalError, quote
 from waystation.journal.convert import Batches, Converter, Row, is_kept, sample_threshold
 from waystation.journal.files import FileLock
 from waystation.journal.housekeeping import RetentionLimits, apply_retention
 from waystation.journal.layout import check_node, last_incarnation, lock_path
+from waystation.journal.read import last_instant
 from waystation.journal.schema import MESSAGES, NodeKind, NodeRecord
 from waystation.journal.seal import Sealer
 from waystation.journal.tail import Tails
@@ -45,10 +46,6 @@ _PAYLOAD_BYTES: Final = 64 * 2**20  # roughly how much payload may wait before t
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 10.0
 _OVERLOADED: Final = "the writer could not keep up"
-
-
-def _now() -> int:
-    return now_ns() // 1_000
 
 
 class Losses:
@@ -86,7 +83,8 @@ class Journal:
     is sealed when it has `seal_bytes` or is `seal_seconds` old. `fsync` says what is synced to
     disk: nothing, each sealed file before its tail is removed, or each flush as well. `sample` is
     the share of messages to keep; `keep_age` (seconds) and `keep_bytes` limit the sealed files.
-    `clock` returns microseconds since the epoch.
+    `clock` returns microseconds since the epoch; by default it is the clock of the process, which
+    is set to a time after the last row if it is not in use yet (TM-1).
     """
 
     def __init__(
@@ -104,7 +102,7 @@ class Journal:
         sample: float = 1.0,
         keep_age: float | None = None,
         keep_bytes: int | None = None,
-        clock: Callable[[], int] = _now,
+        clock: Callable[[], int] | None = None,
     ) -> None:
         self.directory = Path(directory)
         self.node = check_node(node)
@@ -124,7 +122,7 @@ class Journal:
                 hint="give 'never', 'seal' or 'flush'",
             )
         self._threshold = sample_threshold(sample)
-        self._clock = clock
+        self._clock = self._clock_of_process() if clock is None else clock
         self._lock: FileLock | None = None
         self.incarnation = self._open(incarnation)
         self._losses = Losses()
@@ -263,6 +261,14 @@ class Journal:
                 hint="omit it to have one chosen",
             )
         return max(started, latest + 1)
+
+    def _clock_of_process(self) -> Callable[[], int]:
+        """The clock, which goes on after the node's last row: lives of a node do not overlap."""
+        clock = current_clock()
+        last = last_instant(self.directory, self.node)
+        if last is not None:
+            clock.not_before((last + 1) * 1_000)
+        return lambda: clock.read() // 1_000
 
     def _lock_directory(self) -> None:
         if self._lock is None or not self._lock.in_place():

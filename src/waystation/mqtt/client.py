@@ -22,6 +22,7 @@ from waystation.net.backoff import Backoff
 from waystation.net.dialer import dial, keep, within
 from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import reason_of
+from waystation.net.tasks import Tasks
 from waystation.net.tls import Tls
 
 __all__ = ["BrokerAt", "ClientOwner", "Credentials", "MqttClient", "MqttLimits", "OnAck"]
@@ -122,6 +123,7 @@ class MqttClient:
         self._backoff = backoff or Backoff()
         self.connection: BrokerConnection | None = None  # while it is open
         self._attempt: BrokerConnection | None = None  # the newest, open or not
+        self._tasks = Tasks()
         self._keeper: asyncio.Task[None] | None = None
         self._verdict: asyncio.Future[str] | None = None  # why the attempt failed, for who waits
 
@@ -130,10 +132,8 @@ class MqttClient:
     def start(self) -> None:
         """Connect, and stay connected."""
         if self._keeper is None:
-            loop = asyncio.get_running_loop()
-            self._keeper = loop.create_task(
-                keep(self._connect, backoff=self._backoff), name="waystation mqtt client"
-            )
+            keeping = keep(self._connect, backoff=self._backoff)
+            self._keeper = self._tasks.start(keeping, "mqtt client", endless=True)
 
     async def ready(self) -> None:
         """Return when there is a connection; raise what the next attempt says if there is none."""
@@ -144,9 +144,8 @@ class MqttClient:
 
     def stop(self) -> None:
         """Say goodbye and end; the broker does not publish our will."""
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.cancel()
+        self._tasks.cancel()
+        self._keeper = None
         self._backoff.reset()
         self._wake("the client was stopped")
         if self.connection is not None:

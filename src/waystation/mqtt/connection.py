@@ -32,6 +32,7 @@ from mqtt5 import (
 )
 from msgspec import Struct
 
+from waystation.core.budget import MIB
 from waystation.core.outcome import Reason
 from waystation.mqtt.packets import PING, Inflight, PacketReader, acknowledgement, words_of
 from waystation.net.connection import Connection, ConnectionLimits, ConnectionState, Failure
@@ -56,16 +57,23 @@ _PACKET_ROOM: Final = 1024 * 1024  # in a packet for what is not the message
 class MqttLimits(Struct, frozen=True, kw_only=True):
     """Sizes and deadlines of a client; times are in seconds.
 
-    `frame` is the largest message in bytes, in either direction. `unsent` bytes may wait before
-    senders have to. A link sends `window` messages before its peer has taken the first. A broker
-    has `dial` seconds to let us in, and so does a peer to answer. `linger` is the time to write
-    what is left when a link closes. After `keep_alive` seconds of silence the broker is asked for a
-    sign of life, and after half as many more it is given up. A link to a peer that is not one of
-    our nodes ends after `idle` seconds of silence.
+    `frame` is the largest message in bytes, in either direction. A packet that the broker has begun
+    has to be complete after `finish` seconds, or later as long as 4 KiB of it arrive for each
+    second. `unsent` bytes may wait before senders have to, and `budget` bytes in any case; no more
+    is taken then. For a link whose owner does not read `receiver` bytes may wait (or what one peer
+    sends ahead, if that is more), and `budget` for all of them; then the link ends. A link sends
+    `window` messages before its peer has taken the first. A broker has `dial` seconds to let us in,
+    and so does a peer to answer. `linger` is the time to write what is left when a link closes.
+    After `keep_alive` seconds of silence the broker is asked for a sign of life, and after half as
+    many more it is given up. A link to a peer that is not one of our nodes ends after `idle`
+    seconds of silence.
     """
 
     frame: int = 16 * 1024 * 1024
+    finish: float = 30.0
     unsent: int = 256 * 1024
+    receiver: int = 8 * MIB
+    budget: int = 256 * MIB
     window: int = 256
     dial: float = 5.0
     linger: float = 5.0
@@ -82,6 +90,7 @@ class MqttLimits(Struct, frozen=True, kw_only=True):
         return ConnectionLimits(
             high_water=self.unsent,
             first_byte=None,
+            frame=self.finish,
             linger=self.linger,
             dead=2.0 * self.keep_alive,
         )
@@ -160,7 +169,7 @@ class BrokerConnection(Connection):
             return Reason.TRANSPORT_DOWN
         if not self.fits(len(payload) + len(topic)):
             return Reason.TOO_LARGE
-        if len(self._inflight) >= _MOST_IDS:
+        if len(self._inflight) >= _MOST_IDS or (self.is_crowded and self._is_full()):
             return Reason.QUEUE_FULL
         is_acknowledged = qos and self._qos
         packet_id = self._inflight.hold(on_ack) if is_acknowledged else None
@@ -189,6 +198,10 @@ class BrokerConnection(Connection):
         else:
             self._send(packet)
         return None
+
+    def _is_full(self) -> bool:
+        """Whether nothing more can wait, whoever sends it: the broker does not keep up."""
+        return self._waiting_bytes + self.unsent > self._limits.budget
 
     def fits(self, size: int) -> bool:
         """Whether the broker takes a payload and a topic of this many bytes together."""
@@ -266,6 +279,10 @@ class BrokerConnection(Connection):
         self._relax()
         if self._reader.error is not None:
             self.fail(Reason.MALFORMED, str(self._reader.error))
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet."""
+        return self._reader.held
 
     def on_crowded(self) -> None:
         """Let senders wait."""

@@ -101,11 +101,14 @@ class PacketReader:
     Packets in front of bad bytes are still returned; then `error` says what is wrong, and nothing
     more is returned.
 
+    With a `limit` that is low until the client is admitted, `raise_limit` reads on where a packet
+    was too large.
+
     With `check_text`, all text is checked before the library sees it, which panics (and says so on
     stderr) over what is not UTF-8. A broker needs that; brokers do it for their clients.
     """
 
-    __slots__ = ("_check_text", "_held", "_needed", "error", "limit")
+    __slots__ = ("_check_text", "_held", "_needed", "_refused", "error", "limit")
 
     def __init__(self, limit: int = PACKET_LIMIT, *, check_text: bool = False) -> None:
         self.limit = limit
@@ -113,11 +116,26 @@ class PacketReader:
         self.error: DecodeError | None = None
         self._held = bytearray()
         self._needed = 0  # nothing can be done with fewer bytes held
+        self._refused = b""  # what was read from a packet on that was too large
 
     @property
     def unfinished(self) -> bool:
         """Whether a packet has begun and not ended."""
         return bool(self._held)
+
+    @property
+    def held(self) -> int:
+        """How many bytes there are of a packet that has begun and not ended."""
+        return len(self._held)
+
+    def raise_limit(self, limit: int) -> list[Packet]:
+        """Take packets of up to this many bytes; returns those in what was refused before."""
+        self.limit = limit
+        refused, self._refused = self._refused, b""
+        if not refused:
+            return []
+        self.error = None
+        return self.feed(refused)
 
     def feed(self, data: bytes) -> list[Packet]:
         """The packets that these bytes complete."""
@@ -155,7 +173,7 @@ class PacketReader:
                     raise
                 raise _malformed("a text is not UTF-8") from None
             if size > self.limit:
-                raise self._too_large(size)
+                raise self._too_large(size, data[at:])
             packets.append(packet)
             at += size
 
@@ -163,13 +181,14 @@ class PacketReader:
         """Keep the beginning of a packet until the rest is there."""
         size = packet_size(data, at)
         if size > self.limit:
-            raise self._too_large(size)
+            raise self._too_large(size, data[at:])
         if 0 < size <= len(data) - at or (not size and len(data) - at >= _LONGEST_HEAD):
             raise _malformed("a packet ends before its contents do")
         self._needed = size or len(data) - at + 1
         self._held += memoryview(data)[at:]
 
-    def _too_large(self, size: int) -> DecodeError:
+    def _too_large(self, size: int, refused: bytes) -> DecodeError:
+        self._refused = refused
         problem = f"a packet of {size} bytes is longer than {self.limit}"
         return DecodeError(problem, format="mqtt", too_large=True)
 

@@ -32,6 +32,8 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 """An ASGI application. It finds the `HttpConnection` of a request in `scope["state"]`."""
 
+_NOTHING: Final = (None, False)
+_HEAD: Final = (None, True)
 _STILL_SENDS: Final = (h11.SEND_BODY, h11.ERROR)
 
 # A request that is no HTTP is a warning to uvicorn, which would fill the log; see `complain`.
@@ -42,9 +44,10 @@ _errors.setLevel(logging.ERROR)
 class HttpServer(Server):
     """A listening socket whose requests an ASGI application answers.
 
-    A client has `connection_limits.first_byte` seconds for its first head, and `limits.frame` for
-    each that follows and for the rest of a body that was answered already. An unused connection
-    stays open for `keep` seconds. From `busy` connections on, requests are answered with 503.
+    A client has `connection_limits.first_byte` seconds for its first head, and `.frame` for each
+    that follows and for the rest of a body that was answered already. Any other body has `body`
+    seconds, or longer as long as enough of it comes (MINIMUM_RATE). An unused connection stays open
+    for `keep` seconds. From `busy` connections on, requests are answered with 503.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class HttpServer(Server):
         *,
         limits: ServerLimits,
         connection_limits: ConnectionLimits,
+        body: float = 30.0,
         keep: float = 5.0,
         busy: int | None = None,
         tls: Tls | None = None,
@@ -66,6 +70,7 @@ class HttpServer(Server):
             log=log,
             refused=refused,
         )
+        self.body = body
         self._app = app
         self._state = ServerState()
         self._config = Config(
@@ -127,25 +132,27 @@ class HttpServer(Server):
 class HttpConnection(Connection):
     """One client. To uvicorn, the connection is the transport, with all that it needs of one."""
 
-    __slots__ = ("_owner", "_protocol", "_requests")
+    __slots__ = ("_owner", "_part", "_protocol", "_requests", "when_closed")
 
     def __init__(self, owner: HttpServer, limits: ConnectionLimits) -> None:
         super().__init__(limits)
         self._owner = owner
         self._protocol: Any = None
         self._requests = 0  # under way
+        self._part: tuple[Any, bool] = _NOTHING  # what is being read, as `_note_request` tells
+        self.when_closed: Callable[[], None] | None = None  # for a request that waits
 
     def begin_request(self) -> None:
         """Note that the head of a request is complete."""
         self._requests += 1
-        self.unfinished_since = None
         self.peer_spoke()
 
     def end_request(self) -> None:
-        """Note that a request was answered; the client may still owe the rest of its body."""
+        """Note that a request was answered; what comes next may have begun already."""
         self._requests -= 1
-        if self._protocol is not None and self._protocol.conn.their_state is h11.SEND_BODY:
-            self.unfinished_since = self._loop.time()
+        self.when_closed = None
+        if self._protocol is not None:
+            self._note_request(0)
 
     def stop(self) -> None:
         """End when the request under way is answered, at once if there is none."""
@@ -174,14 +181,38 @@ class HttpConnection(Connection):
         """Read requests. Between two of them, what comes is the beginning of a head."""
         self._owner.refresh_date()
         is_head = not self._requests
-        if is_head and self.unfinished_since is None:
-            self.unfinished_since = self._loop.time()
         try:
             self._protocol.data_received(data)
         except h11.ProtocolError as error:  # in the body of a request that is being answered
             self.fail(Reason.MALFORMED, str(error))
         if is_head and not self.is_open:
             self._owner.complain("invalid HTTP request", self.place, "answered with 400")
+
+    def data_received(self, data: bytes) -> None:
+        """Read, and see what is left in part: uvicorn tells when a request or its head is whole."""
+        if self.is_open:
+            self.on_data(data)
+            if self._protocol is not None:
+                self._note_request(len(data))
+
+    def _note_request(self, size: int) -> None:
+        """Note how much there is of a head or of a body, if one has begun and is not whole."""
+        conn, cycle = self._protocol.conn, self._protocol.cycle
+        if conn.their_state is h11.SEND_BODY:
+            is_answered = cycle.response_complete
+            is_new = (cycle, is_answered) != self._part
+            self._part = (cycle, is_answered)
+            self.change_frame_time(self.limits.frame if is_answered else self._owner.body)
+            self.note_unfinished(self.unfinished + size if size else 1, is_new=is_new)
+        elif conn.their_state is h11.IDLE:
+            is_new = self._part != _HEAD
+            self._part = _HEAD
+            self.change_frame_time(self.limits.frame)
+            held = len(conn.trailing_data[0])
+            self.note_unfinished(held, is_new=is_new or not self.unfinished)
+        else:
+            self._part = _NOTHING
+            self.note_unfinished(0, is_new=False)
 
     def on_crowded(self) -> None:
         """Let the application wait."""
@@ -197,6 +228,8 @@ class HttpConnection(Connection):
         protocol, self._protocol = self._protocol, None
         if protocol is not None:
             protocol.connection_lost(None)
+        if self.when_closed is not None:
+            self.when_closed()
 
     def say_goodbye(self, transport: asyncio.Transport) -> None:
         """End at once, unless the client still sends: then it has to read its answer first."""

@@ -2,8 +2,9 @@
 
 Every stream of the product is a `Connection`: links between nodes, the gossip router's clients and
 members, MQTT on both sides, direct members, monitoring. The base class owns the life cycle, the
-first-byte deadline, writing once per turn of the event loop, the water marks, and the end. What the
-bytes mean is the business of its subclasses, which implement the `on_...` methods.
+first-byte deadline, that of a frame which has begun, writing once per turn of the event loop, the
+water marks, and the end. What the bytes mean is the business of its subclasses, which implement the
+`on_...` methods and tell with `count_unfinished` how much they hold of a frame in part.
 
 The life of a connection:
 
@@ -26,18 +27,28 @@ from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from msgspec import Struct
 
+from waystation.core.budget import Account
 from waystation.core.outcome import Reason
 from waystation.net.place import place_of
 from waystation.net.sockets import prepare
 
 if TYPE_CHECKING:
-    from waystation.net.server import Server
+    from waystation.net.server import InputBudget, Server
 
 BATCH: Final = 64 * 1024
 """This many bytes are written at once, without waiting for the end of the loop's turn."""
 
 SETTLE_INTERVAL: Final = 0.005
 """Seconds between looks at the write buffer while the system has not taken everything."""
+
+MINIMUM_RATE: Final = 4096
+"""Bytes a second that a peer has to send of a frame which takes longer than the time for one.
+
+Half of what a radio link of 64 kbit/s carries, so that the largest frame can come over such a link.
+"""
+
+UNADMITTED: Final = 64 * 1024
+"""Bytes of a frame that a peer may send before it is admitted, by default (FL-2)."""
 
 _log = logging.getLogger("waystation.net")
 
@@ -61,13 +72,17 @@ class ConnectionLimits(Struct, frozen=True, kw_only=True):
     """Deadlines and sizes of one connection; times are in seconds.
 
     `high_water` bytes may wait to be written before `on_crowded`; `on_clear` follows at a quarter
-    of it. A peer has `first_byte` seconds to speak (None: no deadline). `linger` is the time to
-    write what is left after `close`. `dead` is when the system gives up on a machine that no longer
-    answers, and with `user_timeout` also on one that does not acknowledge what was sent.
+    of it. A peer has `first_byte` seconds to speak (None: no deadline). A frame that has begun has
+    to be complete after `frame` seconds (None: no deadline), or must have grown by MINIMUM_RATE
+    bytes for each of them, and so on until it is complete; time in which nothing is read does not
+    count. `linger` is the time to write what is left after `close`. `dead` is when the system gives
+    up on a machine that no longer answers, and with `user_timeout` also on one that does not
+    acknowledge what was sent.
     """
 
     high_water: int = 256 * 1024
     first_byte: float | None = 10.0
+    frame: float | None = 30.0
     linger: float = 5.0
     dead: float = 30.0
     user_timeout: bool = False
@@ -105,9 +120,10 @@ class BaseConnection(OneTimer):
     """What both kinds of connection share; `Connection` and `BufferedConnection` are below."""
 
     __slots__ = (
-        "_batches", "_flush_due", "_given", "_held", "_immediate", "_settle_due", "_settled",
-        "_size", "_turn", "failure", "limits", "peer_is_slow", "pieces", "place", "server", "state",
-        "transport", "unfinished_since", "written",
+        "_batches", "_flush_due", "_frame_mark", "_frame_since", "_frame_time", "_frame_timer",
+        "_given", "_held", "_immediate", "_settle_due", "_settled", "_size", "_turn", "account",
+        "failure", "input_budget", "limits", "peer_is_slow", "pieces", "place", "server", "state",
+        "transport", "unfinished", "written",
     )  # fmt: skip
 
     def __init__(self, limits: ConnectionLimits) -> None:
@@ -116,7 +132,9 @@ class BaseConnection(OneTimer):
         self.state = ConnectionState.CONNECTING
         self.place = ""  # of the peer; known once connected, unless a subclass sets it before
         self.failure: Failure | None = None
-        self.unfinished_since: float | None = None  # since when the peer owes the rest of a frame
+        self.unfinished = 0  # bytes that are held of a frame in part
+        self.account: Account | None = None  # of whoever the connection is for: counts those bytes
+        self.input_budget: InputBudget | None = None  # of all connections of one listener
         self.transport: asyncio.Transport | None = None
         self.server: Server | None = None  # that accepted it
         self.written = 0  # bytes
@@ -126,6 +144,10 @@ class BaseConnection(OneTimer):
         self._turn = 0  # bytes of messages that were given to it in this turn
         self._given = self._settled = 0  # messages given to it, and told to be out of our hands
         self._batches: list[tuple[int, int]] = []  # of each write: all bytes, all messages so far
+        self._frame_time = limits.frame  # seconds that the peer has for a frame
+        self._frame_since = 0.0  # when the peer's time for the frame in part began
+        self._frame_mark = 0  # how much was there of it then
+        self._frame_timer: asyncio.TimerHandle | None = None  # may be left from an earlier frame
         self._flush_due = False
         self._settle_due = False
         self._immediate = True  # the last turns had one message each, which need not wait
@@ -138,6 +160,13 @@ class BaseConnection(OneTimer):
 
     def on_data(self, data: bytes) -> None:
         """Read what the peer sent."""
+
+    def count_unfinished(self) -> int:
+        """How many bytes are held of a frame that has begun and is not whole; 0 if there is none.
+
+        Asked after each read. Every kind of connection answers it, so that none lacks the deadline.
+        """
+        raise NotImplementedError
 
     def on_eof(self) -> None:
         """Handle that the peer will send no more; the connection ends then."""
@@ -165,8 +194,12 @@ class BaseConnection(OneTimer):
         self.fail(Reason.REFUSED, f"the peer said nothing for {self.limits.first_byte:g} s")
 
     def on_unfinished(self) -> None:
-        """Handle a peer that did not finish a frame within the server's deadline."""
+        """Handle a peer that did not finish a frame in time."""
         self.fail(Reason.REFUSED, "the peer left a frame unfinished")
+
+    def on_over_budget(self) -> None:
+        """Handle that this listener holds too much of unfinished frames, and most of it here."""
+        self.fail(Reason.QUEUE_FULL, "too many unfinished frames, and this is the largest")
 
     def on_handshake_failed(self) -> None:
         """Handle that the TLS handshake of an accepted connection came to nothing."""
@@ -274,6 +307,32 @@ class BaseConnection(OneTimer):
             self.state = ConnectionState.OPEN
             self.stop_timer()
 
+    def note_unfinished(self, size: int, *, is_new: bool) -> None:
+        """Note how many bytes are held of a frame in part; `is_new`: it began with this read.
+
+        Counts them, and starts the time that the peer has for the rest.
+        """
+        if not _GREETING <= self.state <= _OPEN:
+            size = 0  # nothing more is made of it
+        change = size - self.unfinished
+        self.unfinished = size
+        if change:
+            if self.account is not None:
+                self.account.take(change)
+            if self.input_budget is not None:
+                self.input_budget.take(change)
+        if size and is_new:
+            self._frame_since = self._loop.time()
+            self._frame_mark = 0
+            if self._frame_timer is None and self._frame_time is not None:
+                self._frame_timer = self._loop.call_later(self._frame_time, self._check_frame)
+
+    def change_frame_time(self, seconds: float | None) -> None:
+        """Give the peer another time than `limits.frame` for the frame that begins now."""
+        if seconds != self._frame_time:
+            self._frame_time = seconds
+            self._stop_frame_timer()
+
     def close(self) -> None:
         """Write what is left, within `linger` seconds, and end."""
         transport = self.transport
@@ -281,6 +340,7 @@ class BaseConnection(OneTimer):
             return
         self.flush()
         self.state = ConnectionState.CLOSING
+        self.note_unfinished(0, is_new=False)
         self.say_goodbye(transport)
         self.start_timer(self.limits.linger, self._end_lingering)
 
@@ -289,6 +349,7 @@ class BaseConnection(OneTimer):
         if self.state >= ConnectionState.ENDING:
             return
         self.state = ConnectionState.ENDING
+        self.note_unfinished(0, is_new=False)
         self.abort_transport()
 
     def fail(self, reason: Reason, detail: str) -> None:
@@ -345,6 +406,8 @@ class BaseConnection(OneTimer):
             self.failure = self.explain_end(error)
         in_order = self.state is ConnectionState.CLOSING
         self.state = ConnectionState.CLOSED
+        self.note_unfinished(0, is_new=False)
+        self._stop_frame_timer()
         if in_order and self.failure is None:  # everything was written first
             self._settle_all()
         _log.debug("%s: %s", self.place, self.failure or "closed")
@@ -353,6 +416,29 @@ class BaseConnection(OneTimer):
         self.on_closed(self.failure)
 
     # How it works
+
+    def _stop_frame_timer(self) -> None:
+        if self._frame_timer is not None:
+            self._frame_timer.cancel()
+            self._frame_timer = None
+
+    def _check_frame(self) -> None:
+        """End a frame that takes too long; one timer serves all frames, so look which this is."""
+        self._frame_timer = None
+        seconds, now = self._frame_time, self._loop.time()
+        if not self.unfinished or seconds is None:
+            return
+        transport = self.transport
+        assert transport is not None
+        if not transport.is_reading() and not transport.is_closing():  # which is not its fault
+            self._frame_since, self._frame_mark = now, self.unfinished
+        elif now - self._frame_since >= seconds:
+            if self.unfinished - self._frame_mark < seconds * MINIMUM_RATE:
+                self.on_unfinished()
+                return
+            self._frame_since, self._frame_mark = now, self.unfinished
+        left = self._frame_since + seconds - now
+        self._frame_timer = self._loop.call_later(left, self._check_frame)
 
     def _end_turn(self) -> None:
         """Write the messages of this turn; when they are few, the next may go without waiting."""
@@ -418,12 +504,20 @@ class Connection(BaseConnection, asyncio.Protocol):
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        """Hand in what came, unless nothing is read any more."""
+        """Hand in what came, unless nothing is read any more, and see what is left in part."""
         if _GREETING <= self.state <= _OPEN:
+            before = self.unfinished
             self.on_data(data)
+            held = self.count_unfinished()
+            if held or before:
+                # With a frame completed there is less than what was there and what came.
+                self.note_unfinished(held, is_new=not before or held < before + len(data))
 
 
 class BufferedConnection(BaseConnection, asyncio.BufferedProtocol):
-    """A connection that reads into a buffer of its owner's; see `asyncio.BufferedProtocol`."""
+    """A connection that reads into a buffer of its owner's; see `asyncio.BufferedProtocol`.
+
+    It calls `note_unfinished` itself, after each read.
+    """
 
     __slots__ = ()

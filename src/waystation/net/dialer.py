@@ -11,6 +11,7 @@ from typing import Final, NoReturn, TypeVar
 from waystation.net.backoff import Backoff
 from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import new_socket, reason_of
+from waystation.net.tasks import report, subtask
 from waystation.net.tls import Tls
 
 STAGGER: Final = 0.25
@@ -70,7 +71,12 @@ async def keep(
     attempt need not wait long, and False after a failure.
     """
     while True:
-        if await connect():
+        try:
+            good = await connect()
+        except Exception as error:  # noqa: BLE001 - a mistake of ours; the next attempt may go well
+            report("an attempt to connect failed", error)
+            good = False
+        if good:
             backoff.reset()
         await asyncio.sleep(backoff.next())
 
@@ -80,14 +86,14 @@ _Found = tuple[socket.socket, str]
 
 async def _race(places: Sequence[str]) -> _Found:
     """The first socket that connects, and the place it leads to; later ones start a bit later."""
-    loop = asyncio.get_running_loop()
     attempts: list[asyncio.Task[_Found]] = []  # under way
     errors: list[str] = []
     try:
         queue = [candidate for place in places for candidate in await _resolve(place, errors)]
         while queue or attempts:
             if queue:
-                attempts.append(loop.create_task(_connect(*queue.pop(0))))
+                family, address, place = queue.pop(0)
+                attempts.append(subtask(_connect(family, address, place), f"dial {place}"))
             done, _ = await asyncio.wait(
                 attempts,
                 timeout=STAGGER if queue else None,

@@ -13,7 +13,9 @@ from typing import Final, Protocol
 from msgspec import Struct, json
 
 from waystation.net.connection import Connection, ConnectionLimits
+from waystation.net.hosts import HostNames, host_name
 from waystation.net.metrics import CONTENT_TYPE
+from waystation.net.place import parse_place
 from waystation.net.server import Server, ServerLimits
 
 _log = logging.getLogger("waystation.monitor")
@@ -46,6 +48,15 @@ class Monitor(Server):
         self._subject = subject
         limits = ConnectionLimits(first_byte=timeout, linger=timeout)
         super().__init__(lambda: _Request(self, limits), limits=_SERVER_LIMITS, log=_log)
+
+    def is_known_as(self, host: str) -> bool:
+        """Whether it may be asked under a name.
+
+        A page of another site can have its own name point to this machine, and read through the
+        browser what only this machine may read.
+        """
+        names = HostNames(parse_place(self.place)[0], [host_name()])
+        return not names.is_local or host in names
 
     def respond(self, method: str, path: str) -> tuple[HTTPStatus, str, bytes]:
         """The status, the content type and the body for a request."""
@@ -81,12 +92,21 @@ class _Request(Connection):
                 status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 self._respond(status, "text/plain", b"the request is too large\n")
             return
-        words = bytes(self._head).split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        first, *headers = bytes(self._head).decode("latin-1").split("\r\n")
+        words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("HTTP/1."):
             self._respond(HTTPStatus.BAD_REQUEST, "text/plain", b"not an HTTP/1.1 request\n")
             return
+        if not all(map(self._monitor.is_known_as, filter(None, map(_host, headers)))):
+            text = b"this program is not known by that name\n"
+            self._respond(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", text)
+            return
         status, kind, body = self._monitor.respond(words[0], words[1])
         self._respond(status, kind, body, send_body=words[0] != "HEAD")
+
+    def count_unfinished(self) -> int:
+        """The head, for which the first-byte deadline holds as well."""
+        return len(self._head)
 
     def _respond(
         self, status: HTTPStatus, kind: str, body: bytes, *, send_body: bool = True
@@ -97,3 +117,9 @@ class _Request(Connection):
         )
         self.write(head.encode("latin-1") + (body if send_body else b""))
         self.close()
+
+
+def _host(header: str) -> str:
+    """The name in a header Host; empty for other headers."""
+    name, _, value = header.partition(":")
+    return value.strip() if name.strip().lower() == "host" else ""

@@ -1,8 +1,9 @@
 """Listening: one server for every kind of connection, with the same guards for all of them.
 
 A server makes a `Connection` of each that connects, within its limit. It ends those whose TLS
-handshake or frame takes too long, says in the log when the system has no descriptors left, and
-drains in order. What a refused or failed client means is told to its owner by the connections.
+handshake takes too long, bounds what all of them hold of unfinished frames, says in the log when
+the system has no descriptors left, and drains in order. What a refused or failed client means is
+told to its owner by the connections.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ import logging
 import os
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, cast
 
 from msgspec import Struct
 
+from waystation.core.budget import MIB, Account
 from waystation.net.connection import BaseConnection, ConnectionState
 from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import listening_at
 from waystation.net.tls import Tls
 
 SWEEP: Final = 1.0
-"""Seconds between two looks for handshakes and frames that take too long, or a quarter of those."""
+"""Seconds between two looks for handshakes that take too long, or a quarter of their time."""
 
 QUIET: Final = 60.0
 """Seconds for which complaints of one kind are only counted, after one was logged."""
@@ -37,14 +39,28 @@ class ServerLimits(Struct, frozen=True, kw_only=True):
     """How many connections a server has, and how long it waits for them; times are in seconds.
 
     `connections` counts TLS handshakes as well; None is no limit, for owners with one of their own.
-    A peer has `handshake` seconds for TLS, and `frame` seconds to finish a frame that it began
-    (None: no deadline), as far as the connections note `unfinished_since`.
+    A peer has `handshake` seconds for TLS. All connections together hold at most `input` bytes of
+    frames that are not complete; over it those with the largest are ended.
     """
 
     connections: int | None = None
     handshake: float = 10.0
-    frame: float | None = None
+    input: int = 256 * MIB
     backlog: int = 1024
+
+
+class InputBudget:
+    """How many bytes of unfinished frames the connections of one listener hold together."""
+
+    def __init__(self, limit: int, connections: Callable[[], Iterable[BaseConnection]]) -> None:
+        self.account = Account(limit)
+        self._connections = connections
+
+    def take(self, size: int) -> None:
+        """Count more bytes, or fewer; over the limit, end who holds most, until it is kept."""
+        self.account.take(size)
+        while self.account.is_over:
+            max(self._connections(), key=lambda connection: connection.unfinished).on_over_budget()
 
 
 class Server:
@@ -69,6 +85,7 @@ class Server:
         self.opened = 0
         self.refused: Counter[str] = Counter() if refused is None else refused  # by cause
         self.connections: dict[BaseConnection, None] = {}  # in the order in which they came
+        self.input_budget = InputBudget(self.limits.input, lambda: self.connections)
         self._make = make
         self._tls = tls
         self._log = log
@@ -97,8 +114,7 @@ class Server:
                 ssl_handshake_timeout=self.limits.handshake if context else None,
             )
         self.place = place_of(self._server.sockets[0].getsockname())
-        deadlines = [self.limits.handshake, self.limits.frame or SWEEP]
-        self._sweep_interval = min(SWEEP, min(deadlines) / 4)
+        self._sweep_interval = min(SWEEP, self.limits.handshake / 4)
         self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
 
     def close(self) -> None:
@@ -168,6 +184,7 @@ class Server:
         if made is None:
             return _Refused()
         made.server = self
+        made.input_budget = self.input_budget
         self._pending[made] = self.loop.time() + self.limits.handshake + 1
         return cast("asyncio.BaseProtocol", made)
 
@@ -178,12 +195,6 @@ class Server:
             if connection.state is ConnectionState.CONNECTING:
                 connection.state = ConnectionState.CLOSED
                 connection.on_handshake_failed()
-        if self.limits.frame is not None:
-            latest = now - self.limits.frame
-            for connection in list(self.connections):
-                since = connection.unfinished_since
-                if since is not None and since < latest and connection.is_open:
-                    connection.on_unfinished()
         if not self._is_idle:
             self._look_for_descriptors()
             self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)

@@ -15,7 +15,8 @@ from waystation.core.address import Address
 from waystation.core.message import Arrival
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.backoff import Backoff
-from waystation.node.inbox import Pending, WaitingLine
+from waystation.node.flow import Room
+from waystation.node.inbox import Pending, Ticket, WaitingLine
 from waystation.node.receiver import NoRoom
 
 if TYPE_CHECKING:
@@ -64,9 +65,13 @@ class AbsentReceiver(WaitingLine[Arrival]):
         """Take nothing."""
         return NoRoom.at(self)
 
-    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+    def room(self, arrival: Arrival) -> Room:
+        """Never called: nobody is pressed for somebody who is not there."""
+        raise AssertionError(arrival)
+
+    def wait_for_room(self, arrival: Arrival, ticket: Ticket) -> None:
         """Wait until somebody is there, or until it is known that nobody is."""
-        self.join(arrival, pending)
+        self.join(arrival, ticket)
         self._waiting.waited_for.setdefault(self.key, self)
         if self._timer is not None:
             return
@@ -75,12 +80,12 @@ class AbsentReceiver(WaitingLine[Arrival]):
         elif not isinstance(self.key, str):
             self._try_later()
 
-    def join(self, item: Arrival, pending: Pending) -> None:
+    def join(self, item: Arrival, ticket: Ticket) -> None:
         """Let a message wait behind the others."""
-        super().join(item, pending)
+        super().join(item, ticket)
         self._waiting.for_absent += 1
 
-    def next(self) -> tuple[Arrival, Pending] | None:
+    def next(self) -> tuple[Arrival, Ticket] | None:
         """Take out the first message that still waits."""
         first = super().next()
         if first is not None:

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
+from msgspec import structs
+
 from waystation.core.address import LOCAL, Address, Route
-from waystation.core.message import Arrival, Message
+from waystation.core.copies import Copies, Copy
+from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind, pattern_of
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord
+from waystation.core.router import FanOut
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
-from waystation.node.inbox import Inbox
+from waystation.node.counting import MessageInbox
 from waystation.node.policy import Policy, Queue, Wait
 from waystation.node.receiver import (
     InboxReceiver,
@@ -37,13 +41,9 @@ from waystation.transports.transport import Broadcaster
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-REMEMBERED: Final = 32_768
-"""Number of broadcast ids that are remembered, to recognise those that come back."""
-
 _log = logging.getLogger("waystation.node")
 
 Callback: TypeAlias = Callable[[Message], Awaitable[Any] | Any]
-_RecentIds: TypeAlias = OrderedDict[str, None]
 
 
 class Subscription(InboxReceiver):
@@ -54,7 +54,8 @@ class Subscription(InboxReceiver):
     """
 
     def __init__(self, kernel: Kernel, pattern: str, address: Address, inbox: int) -> None:
-        super().__init__(Verdict(Outcome.DELIVERED, None, address.name, address), Inbox(inbox))
+        verdict = Verdict(Outcome.DELIVERED, None, address.name, address)
+        super().__init__(verdict, MessageInbox(kernel.flow, inbox, address.name))
         self.pattern = pattern
         self.address = address
         self._kernel = kernel
@@ -112,8 +113,11 @@ class Subscription(InboxReceiver):
 
     def read_by(self, callback: Callback) -> None:
         """Call a function with each message from now on."""
-        name = f"waystation subscription {self.pattern}"
-        self._reader = asyncio.get_running_loop().create_task(self._read(callback), name=name)
+        self._reader = self._kernel.tasks.start(
+            self._read(callback),
+            f"subscription {self.pattern}",
+            if_failed=lambda: self.stop(Reason.FAILED),
+        )
 
     async def _read(self, callback: Callback) -> None:
         async for message in self:
@@ -150,9 +154,7 @@ class Broadcasts:
         self.broadcasters: list[Broadcaster] = []
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
         self._heard_globally: dict[str, None] = {}  # the patterns that the broadcasters were told
-        self._sent_up: _RecentIds = OrderedDict()
-        self._from_outside: _RecentIds = OrderedDict()
-        self.echoes = 0  # broadcasts that came back
+        self._copies = Copies()
         kernel.router.types.register("multicast", MULTICAST)
 
     def use(self, broadcaster: Broadcaster) -> None:
@@ -222,7 +224,8 @@ class Broadcasts:
         """Send a message to its subscribers; returns a verdict for each receiver here."""
         self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
         kernel = self._kernel
-        arrival = Arrival(message, kernel.tick(), from_global=False, multicast_id=multicast_id)
+        arrival = Arrival(message, kernel.stamp(), from_global=False, multicast_id=multicast_id)
+        self._copies.meet(message.id, multicast_id, upward=True)
         verdicts: list[Verdict] = []
         full = self._fan_out(arrival, verdicts)
         try:
@@ -237,17 +240,15 @@ class Broadcasts:
         """Pass on what a peer published; a receiver without room for it goes without."""
         multicast_id = arrival.message.onward_route.addresses[0].data.decode(errors="replace")
         arrival = Arrival(arrival.message, arrival.received_at, arrival.from_global, multicast_id)
-        # What went up from here has reached its receivers here. A parent sends it down to whoever
-        # subscribed behind this node, and does not know that it came from here. From a leaf it
-        # comes only where hubs are parents of each other.
-        went_up = arrival.message.id in self._sent_up
-        if went_up and not arrival.from_global:
-            return self._kernel.drop(arrival, Reason.HOP_LIMIT)
-        if went_up or (arrival.from_global and self._is_duplicate(arrival.message.id)):
-            self.echoes += 1
-            return _FORWARDED
+        copy = self._meet(arrival)
         verdicts: list[Verdict] = []
-        for receiver in self._fan_out(arrival, verdicts):
+        if copy is Copy.FIRST:
+            full = self._fan_out(arrival, verdicts)
+        else:  # those here had their copies of the first
+            verdicts.append(self._kernel.drop(arrival, Reason.DUPLICATE))
+            goes_up = copy is Copy.FIRST_UPWARD and self._decide(arrival).upward
+            full = self._send_up(arrival) if goes_up else []
+        for receiver in full:
             verdicts += self._keep_or_drop(receiver, arrival)
         return verdicts[0] if verdicts else _FORWARDED
 
@@ -257,12 +258,17 @@ class Broadcasts:
         address = Address(MULTICAST, multicast_id.encode())
         if message.onward_route.first != address:
             message = message.rerouted(Route((address,)), message.return_route)
-        self.arrive(Arrival(message, kernel.tick(), from_global=True))
+        if message.id == NO_ID:
+            message = structs.replace(message, id=kernel.new_id())
+        self.arrive(Arrival(message, kernel.stamp(), from_global=True))
 
-    def _is_duplicate(self, id: str) -> bool:
-        """Whether it came over another parent or broadcaster already."""
-        ways = len(self.broadcasters) + len(self._kernel.hierarchy.parents)
-        return ways > 1 and not _learn(self._from_outside, id)
+    def _meet(self, arrival: Arrival) -> Copy:
+        """What a copy is to this node (FL-6)."""
+        message, multicast_id = arrival.message, arrival.multicast_id
+        assert multicast_id is not None
+        if len(message.return_route.addresses) >= self._kernel.router.hop_limit:
+            return Copy.FIRST  # it ends here, and another may have come a shorter way
+        return self._copies.meet(message.id, multicast_id, upward=not arrival.from_global)
 
     def _announce_publisher(self, provider: str, *, visible: bool) -> None:
         """Make the publisher a participant, so that hubs know whether it is visible."""
@@ -277,12 +283,16 @@ class Broadcasts:
         kernel.add_receiver(address, _Publisher(kernel, provider), entry)
         kernel.hierarchy.announce_changes()
 
+    def _decide(self, arrival: Arrival) -> FanOut:
+        """Ask the rules who gets it."""
+        multicast_id = arrival.multicast_id
+        assert multicast_id is not None
+        return self._kernel.router.fan_out(multicast_id, arrival, arrival.received_at // 1000)
+
     def _fan_out(self, arrival: Arrival, verdicts: list[Verdict]) -> list[Receiver]:
         """Offer a message to all its receivers; returns those that have no room."""
         kernel = self._kernel
-        multicast_id = arrival.multicast_id
-        assert multicast_id is not None
-        fan_out = kernel.router.fan_out(multicast_id, arrival, arrival.received_at // 1000)
+        fan_out = self._decide(arrival)
         behind: dict[Address, list[Verdict]] = {}
         for verdict in fan_out.verdicts:
             if verdict.address is None:
@@ -308,7 +318,6 @@ class Broadcasts:
     def _send_up(self, arrival: Arrival) -> list[Receiver]:
         """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
         kernel, message = self._kernel, arrival.message
-        _learn(self._sent_up, message.id)
         full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
@@ -320,9 +329,15 @@ class Broadcasts:
             topic = Address(MULTICAST, arrival.multicast_id.encode())
             up = Verdict(Outcome.FORWARDED, None, None, topic)
             for broadcaster in self.broadcasters:
-                reason = broadcaster.publish(arrival.multicast_id, message)
-                kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
+                on_end = partial(self._end_upward, arrival, up)
+                reason = broadcaster.publish(arrival.multicast_id, message, on_end)
+                if reason is not None:
+                    kernel.drop(arrival, reason)
         return full
+
+    def _end_upward(self, arrival: Arrival, up: Verdict, reason: Reason | None) -> None:
+        """Record what became of a copy for the global transport (OB-7)."""
+        self._kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
 
     async def _wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdicts:
         """Wait for a receiver that is slow, as the publisher wants it."""
@@ -341,8 +356,7 @@ class Broadcasts:
         limit = kernel.waiting.QUEUE_LIMIT
         if not isinstance(receiver, Outbound) or receiver.waiting() >= limit:
             return _for_each(receiver, kernel.waiting.drop(receiver, arrival))
-        kernel.waiting.wait_or_drop(receiver, arrival, Wait(kernel.limits.stall))
-        return receiver.verdicts
+        return _for_each(receiver, kernel.waiting.hold(receiver, arrival, None))
 
     # Telling others
 
@@ -377,16 +391,6 @@ class Broadcasts:
 
 
 _FORWARDED: Final = Verdict(Outcome.FORWARDED)
-
-
-def _learn(ids: _RecentIds, id: str) -> bool:
-    """Remember an id among the most recent ones; False when it was known."""
-    if id in ids:
-        return False
-    ids[id] = None
-    if len(ids) > REMEMBERED:
-        ids.popitem(last=False)
-    return True
 
 
 def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:

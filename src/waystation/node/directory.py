@@ -8,10 +8,8 @@ gets a routing entry before it is returned.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
@@ -21,6 +19,7 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, RemoteError, WaystationError, quote
+from waystation.net.tasks import Tasks
 from waystation.node.worker import Context
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ class ProviderDirectory:
         self._beyond: str | None = None  # the route to the node that hosts it
         self._address: str | None = None  # where others reach this node
         self._offered: dict[str, Register] = {}  # what was registered here, for new parents
-        self._open: dict[asyncio.Task[None], None] = {}  # questions of others, news for parents
+        self._open = Tasks()  # questions of others, news for parents
 
     def host(self) -> None:
         """Be the global directory."""
@@ -113,12 +112,12 @@ class ProviderDirectory:
             await context.reply(_encode(DirectoryReply(error="too many questions at once")))
             return
         # In a task, since others wait behind, and the reply may have to come from elsewhere.
-        self._start(self._answer(message, context))
+        self._open.start(self._answer(message, context), "directory")
 
     def opened(self, parent: Session) -> None:
         """Tell a parent what is offered: it may have forgotten us, or never have known us."""
         if self._offered:
-            self._start(self._offer_again(parent))
+            self._open.start(self._offer_again(parent), "directory")
 
     async def _offer_again(self, parent: Session) -> None:
         now = self._kernel.tick() // 1000
@@ -129,21 +128,13 @@ class ProviderDirectory:
                 except WaystationError as error:
                     _log.warning("session %s: %s", parent.name, error)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="waystation directory")
-        self._open[task] = None
-        task.add_done_callback(self._open.pop)
-
     async def close(self) -> None:
         """Answer nothing more."""
-        tasks = list(self._open)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._open.stop()
 
     async def _answer(self, message: Message, context: Context) -> None:
         try:
-            ask = _asks.decode(message.payload)
+            ask = self._in_own_time(_asks.decode(message.payload), message)
             self._check_owner(ask, message)
             answer = DirectoryReply([] if self._kernel.name in ask.asked else await self.do(ask))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -285,7 +276,21 @@ class ProviderDirectory:
                 rule="RE-14",
                 hint="see what it says",
             )
-        return answer.providers
+        return [self._provider_in_own_time(one, message) for one in answer.providers]
+
+    def _in_own_time(self, ask: Ask, message: Message) -> Ask:
+        if not isinstance(ask, Register):
+            return ask
+        provider = self._provider_in_own_time(ask.provider, message)
+        return msgspec.structs.replace(ask, provider=provider)
+
+    def _provider_in_own_time(self, provider: Provider, message: Message) -> Provider:
+        """A provider as a message lists it, with its expiry on the clock of this node (TM-2)."""
+        session = self._kernel.session_of(message)
+        if session is None or provider.expiry is None:
+            return provider
+        expiry = session.in_own_time(provider.expiry)
+        return msgspec.structs.replace(provider, expiry=None if expiry == NEVER else int(expiry))
 
 
 _WORKER: Final = Address(0, NAME.encode())

@@ -52,6 +52,9 @@ ASKED_LIMIT: Final = 16
 TOLD_LIMIT: Final = 100_000
 """Maximum number of participants whose askers are remembered, to tell them of its removal."""
 
+QUESTION_LIMIT: Final = 1_000
+"""Maximum number of questions of one peer that the parents have yet to answer (FL-5)."""
+
 NAME_LIMIT: Final = 1_024
 """Maximum length of the name of an announced participant."""
 
@@ -294,7 +297,8 @@ class Hierarchy:
         elif not self.may_add(session, name):
             self._decline(session, f"a session announces at most {limit} participants")
         else:
-            expiry, address = wire.expiry_of(participant), session.address
+            expiry = session.in_own_time(wire.expiry_of(participant))
+            address = session.address
             try:
                 entry = RoutingEntry.of(name, address, local=True, visible=visible, expiry=expiry)
                 kernel.put_route(entry)
@@ -358,13 +362,21 @@ class Hierarchy:
                 self._remember(name, session)
             session.answer(wire.encode(Resolved(number, known)))
 
+        def parent_answered(found: bool) -> None:
+            session.questions -= 1
+            answered(found)
+
         known = kernel.entry(name) is not None
         goes_up = bool(self.parents) and not session.is_parent
         asked = question.asked
         if known or not goes_up or kernel.name in asked or len(asked) >= ASKED_LIMIT:
             answered(found=known)
+        elif session.questions >= QUESTION_LIMIT:
+            kernel.flow.unanswered += 1
+            answered(found=False)
         else:
-            self.ask(name, answered, asked)
+            session.questions += 1
+            self.ask(name, parent_answered, asked)
 
     def _remember(self, name: str, session: Session) -> None:
         """Remember who was told that a participant is reached here, to withdraw it when it goes."""

@@ -1,29 +1,51 @@
-"""Ids for messages: different from one another, not secret (AD-7)."""
+"""Ids for messages: random, so that nobody can tell one from another that he saw (AD-7, FL-6)."""
 
 from __future__ import annotations
 
-import itertools
+import os
 import secrets
 from collections.abc import Callable
+from itertools import chain
 from typing import Final
+from weakref import WeakSet
 
-_ENDINGS: Final = tuple(f"{number:03x}" for number in range(16**3))
+_BATCH: Final = 256
+
+
+class _Ids:
+    """Ids that were drawn together and not given yet."""
+
+    def __init__(self) -> None:
+        self.batch: list[str] = []
+
+    def draw(self) -> list[str]:
+        self.batch = secrets.token_bytes(16 * _BATCH).hex(" ", 16).split(" ")
+        return self.batch
+
+
+_all: Final[WeakSet[_Ids]] = WeakSet()
 
 
 def new_ids() -> Callable[[], str]:
-    """A function that gives another id each time.
+    """A function that gives another id each time: 128 random bits.
 
-    Half of an id is random and the same for all that the function gives, the rest is a count. They
-    are put together in C from end to end, since every message has one: what stands before the last
-    three digits is written once for 4096 of them.
+    Every message has one. So they are drawn many at a time, and given in C from end to end. A fork
+    empties the batch of the child, which must not give what its parent gives.
 
     >>> new_id = new_ids()
     >>> first, second = new_id(), new_id()
-    >>> len(first), first != second, first[:16] == second[:16]
-    (32, True, True)
+    >>> len(first), first != second
+    (32, True)
     """
-    start = secrets.randbits(36) + 1
-    beginnings = map(f"{secrets.randbits(64):016x}%013x".__mod__, itertools.count(start))
-    endings = itertools.repeat(_ENDINGS)
-    batches = map(map, (beginning.__add__ for beginning in beginnings), endings)
-    return itertools.chain.from_iterable(batches).__next__
+    ids = _Ids()
+    _all.add(ids)
+    return chain.from_iterable(iter(ids.draw, None)).__next__
+
+
+def _forget_drawn() -> None:
+    for ids in _all:
+        ids.batch.clear()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows, where nothing forks
+    os.register_at_fork(after_in_child=_forget_drawn)

@@ -3,8 +3,9 @@
 `take` is the one function that a message enters by, wherever it comes from. It asks the rules and
 acts on their answer, by plain calls: nothing is created for a message but the message itself. Those
 who bring messages differ only in what they do when nobody has room: a sender waits as its policy
-says (`Node.send`, `Node.route`), a callback does not wait (`post`), and the session of a peer is
-held back (`arrive`). `end` is the one function by which every message leaves (OB-1).
+says (`Node.send`, `Node.route`), a callback does not wait (`post`), and what a peer or a worker
+sent stands in the line of its receiver (`arrive`, `send_on`). `end` is the one function by which
+every message leaves (OB-1).
 
 Who receives is read from the routing table: each of its changes passes through `_follow`, which
 alone writes `receivers`. So a name that has no entry has no receiver, and node and rules agree.
@@ -21,22 +22,24 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from waystation.core.access import Access
 from waystation.core.address import LOCAL, Address
+from waystation.core.clock import Clock, SteadyClock
 from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Reason, Verdict
-from waystation.core.record import ChangeRecord, MessageRecord, Record
+from waystation.core.record import ChangeRecord, ClockRecord, MessageRecord, Record
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
+from waystation.net.tasks import Tasks
 from waystation.node.broadcasts import Broadcasts
+from waystation.node.flow import NodeFlow
 from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
-from waystation.node.inbox import Pending
 from waystation.node.links import Limits, Links
-from waystation.node.policy import Wait, check_seconds
+from waystation.node.policy import check_seconds
 from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
-from waystation.node.requests import REQUEST_PREFIX, PendingRequest, error_reply
+from waystation.node.requests import REQUEST_PREFIX, PendingRequest, Requests, error_reply
 from waystation.node.session import Session
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
@@ -75,7 +78,7 @@ class Kernel:
         name: str,
         *,
         hop_limit: int,
-        clock: Callable[[], int],
+        clock: Clock,
         limits: Limits,
         access: Access | None,
         token: bytes | None,
@@ -85,14 +88,21 @@ class Kernel:
         self.name = name
         self.router = Router(hop_limit=hop_limit)
         self.limits = limits
+        self.flow = NodeFlow(self)
+        self.account = self.flow.account  # of what was received and is not settled (FL-1)
         self.access = access
-        self.default_policy = Wait(limits.stall)  # of workers: others wait for them meanwhile
         self.stage = Stage.RUNNING
         self.new_id = new_ids()
-        self.read_clock = clock
+        self.clock = clock if isinstance(clock, SteadyClock) else None
+        self._peek_clock = clock
+        # For messages: at the first of them the clock is pinned (TM-1).
+        self.read_clock = clock if self.clock is None else self._pin_and_read
+        self._loop: asyncio.AbstractEventLoop | None = None  # once the clock is watched
+        self._clock_was_off = False
         self.latest = 0  # the instant that `tick` told last
         self.observers: list[Observer] = []
         self.carriers: dict[int, Carrier] = {}
+        self.tasks = Tasks()  # of the workers and subscriptions, and the one that closes the node
         self.workers: dict[Worker, None] = {}  # those that run, in the order of their start
         self.receivers: dict[bytes, Receiver] = {}  # by local address; written by `_follow` only
         # By the names of this node's receivers: their local addresses, and the entries to them.
@@ -100,6 +110,7 @@ class Kernel:
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
         self.broadcasts = Broadcasts(self)
+        self.requests = Requests(self)
         self.waiting = Waiting(self)
         self.links = Links(self, token, dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
@@ -112,23 +123,28 @@ class Kernel:
     def close(self, workers: Iterable[Worker]) -> None:
         """Refuse everything from now on, and drop what waits, also for the stopped workers."""
         self.stage = Stage.CLOSED
+        if self.clock is not None:
+            self.clock.unwatch(self._clock_changed)
         for worker in workers:
             worker.drop_all(Reason.TRANSPORT_DOWN)
         for receiver in list(self.receivers.values()):
             if isinstance(receiver, PendingRequest):
                 receiver.give_up(Reason.REFUSED)
         self.waiting.reject_all()
+        self.flow.close()
 
     async def stop_workers(self, drain: float) -> list[Worker]:
         """Let the workers handle what they have for a while, then stop them; returns them all."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + drain
         # An event instead would have to be set for every message.
-        while clock() < deadline and any(worker.at_work for worker in self.workers):  # noqa: ASYNC110
+        while clock() < deadline and (  # noqa: ASYNC110
+            any(worker.at_work for worker in self.workers) or self.links.has_waiting
+        ):
             await asyncio.sleep(0.001)
         workers = list(self.workers)
         for worker in workers:
-            worker.stop()
+            worker.stop(Reason.TRANSPORT_DOWN)
         await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
         return workers
 
@@ -136,37 +152,97 @@ class Kernel:
 
     def tick(self) -> int:
         """The instant, in microseconds: it never goes back, and never comes twice."""
+        now = self._peek_clock() // 1000
+        if now <= self.latest:
+            now = self.latest + 1
+        self.latest = now
+        return now
+
+    def stamp(self) -> int:
+        """The instant for a message: from the first one on the clock is not set any more."""
         now = self.read_clock() // 1000
         if now <= self.latest:
             now = self.latest + 1
         self.latest = now
         return now
 
+    def pin_clock(self) -> None:
+        """Let the clock be slewed and not set from now on, and notice when it is off (TM-1)."""
+        clock = self.clock
+        if clock is None or self._loop is not None:
+            return
+        clock.pin()
+        self.read_clock = clock.read
+        with contextlib.suppress(RuntimeError):  # nobody runs it yet
+            self._loop = asyncio.get_running_loop()
+            clock.watch(self._clock_changed)
+            self._tell_clock()
+
+    def _pin_and_read(self) -> int:
+        self.pin_clock()
+        return self._peek_clock()
+
+    @property
+    def clock_off_us(self) -> int:
+        """How far the wall clock is ahead of the node's, if that is too far to follow; else 0."""
+        clock = self.clock
+        return clock.offset_us() if clock is not None and clock.is_off else 0
+
+    def _clock_changed(self) -> None:
+        """Come back to the node's own thread: whoever shares the clock may have noticed."""
+        assert self._loop is not None
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(self._tell_clock)
+
+    def _tell_clock(self) -> None:
+        """Tell that the wall clock is too far off to be followed, or no longer is."""
+        clock = self.clock
+        assert clock is not None
+        self.links.measure_clocks()
+        if clock.is_off == self._clock_was_off:
+            return
+        self._clock_was_off = clock.is_off
+        offset = clock.offset_us()
+        direction = "ahead of" if offset > 0 else "behind"
+        detail = f"the wall clock is {abs(offset) / 1e6:.3f} s {direction} the clock of the node"
+        if clock.is_off:
+            _log.error("node %s: %s, which goes on by itself", self.name, detail)
+        else:
+            _log.warning("node %s: %s, which follows it again", self.name, detail)
+        self.notify(ClockRecord(offset, detail, self.tick()))
+
     def expiry_in(self, seconds: float | None) -> Expiry:
         """The expiry of what lives this many seconds from now; NEVER for None."""
         if seconds is None:
             return NEVER
-        return expiry_after(self.tick() // 1000, int(check_seconds(seconds) * 1000))
+        return expiry_after(self.stamp() // 1000, int(check_seconds(seconds) * 1000))
 
     # How a message enters
 
     def post(self, message: Message, *, from_global: bool = False) -> Verdict:
         """Take a message from a caller that cannot wait: without room it is dropped."""
-        arrival = Arrival(message, self.tick(), from_global)
+        arrival = Arrival(message, self.stamp(), from_global)
         verdict = self.take(arrival)
         return self.waiting.drop(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
 
-    def arrive(self, message: Message, from_global: bool) -> Pending | None:
-        """Take a message from a peer; a future when the peer has to be held back until then.
+    def send_on(self, message: Message) -> Verdict:
+        """Take a message from a worker, which never waits: without room it stands in a line."""
+        arrival = Arrival(message, self.tick())
+        verdict = self.take(arrival)
+        return (
+            self.waiting.send_on(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
+        )
+
+    def arrive(self, message: Message, from_global: bool) -> None:
+        """Take a message from a peer; without room it stands in the line of its receiver.
 
         `tick` was called for it, or for those that came with it.
         """
         self.latest = at = self.latest + 1
         arrival = Arrival(message, at, from_global)
         verdict = self.take(arrival)
-        if type(verdict) is not NoRoom:
-            return None
-        return self.waiting.hold_back(verdict.receiver, arrival)
+        if type(verdict) is NoRoom:
+            self.waiting.keep(verdict.receiver, arrival)
 
     def refuse(self, message: Message) -> Verdict:
         """Drop a message that its sender is not allowed to send."""
@@ -300,7 +376,7 @@ class Kernel:
         back = message.return_route.addresses
         if len(back) == 1:
             asker = self.receivers.get(back[0].data)
-            if isinstance(asker, PendingRequest):
+            if isinstance(asker, PendingRequest) and asker.asked == message.id:
                 asker.give_up(reason)
         elif back and self.stage is not _CLOSED:
             reply = error_reply(message, reason, self.name, self.new_id())
@@ -422,6 +498,12 @@ class Kernel:
     def is_reserved(name: str) -> bool:
         """Whether only the node itself gives such names; they mean nothing elsewhere."""
         return name.startswith(RESERVED)
+
+    def session_of(self, message: Message) -> Session | None:
+        """The session that a message came over; None if that has ended, or it began here."""
+        first = message.return_route.first
+        receiver = None if first is None else self.receivers.get(first.data)
+        return receiver if isinstance(receiver, Session) else None
 
     def worker(self, name: str) -> Worker | None:
         """The worker that has this name among its own."""

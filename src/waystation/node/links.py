@@ -10,29 +10,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from waystation import __version__
 from waystation.core.address import LOCAL, Address
 from waystation.core.address_types import PeerTypes
+from waystation.core.budget import MIB
 from waystation.core.outcome import Reason
-from waystation.core.record import SessionKind, SessionRecord
+from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import keep
+from waystation.net.tasks import Tasks
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
+from waystation.wire import acknowledged, flow
+from waystation.wire import clock as wire_clock
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
 
-CAPABILITIES: Final[tuple[str, ...]] = ()
+CAPABILITIES: Final[tuple[str, ...]] = (
+    acknowledged.CAPABILITY,
+    wire_clock.CAPABILITY,
+    flow.CAPABILITY,
+)
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
 _log = logging.getLogger("waystation.node")
@@ -43,10 +51,16 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     There are at most `sessions`. With a token, a peer has `greeting` seconds to prove that it knows
     it. An idle session sends a heartbeat every `heartbeat` seconds (0: never), and ends when the
-    peer promised the same and is not heard for three of them. A message from a peer waits at most
-    `stall` seconds for room here, with the peer's later messages behind it; a worker waits as long
-    for whoever gets its answers. A message from a peer to a name that nobody has waits `appear`
-    seconds for it to appear. A leaf announces at most `participants`.
+    peer promised the same and is not heard for three of them. What peers sent, and workers sent on,
+    is dropped when its receiver had no room for `stall` seconds and took nothing in that time. A
+    message from a peer to a name that nobody has waits `appear` seconds for it to appear. A message
+    of a sender here whose policy names no time waits at most `reconnect` seconds for a session
+    without a link. A leaf announces at most `participants`.
+
+    What was received and is not settled is counted in bytes: a payload and 512 bytes for each
+    message. The node holds about `budget` of them, a session `share` (at least the largest frame
+    and 64 KiB), and one receiver `receiver`. At most `control` bytes of what sessions say to each
+    other wait for a peer that does not read.
     """
 
     sessions: int = 20_000
@@ -54,7 +68,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     heartbeat: float = 15.0
     stall: float = 30.0
     appear: float = 0.0
+    reconnect: float = 30.0
     participants: int = 100_000
+    budget: int = 256 * MIB
+    share: int = 16 * MIB + 64 * 1024
+    receiver: int = 8 * MIB
+    control: int = MIB
 
 
 class Listening(Struct, frozen=True):
@@ -91,7 +110,7 @@ class Links:
         self.transports: dict[int, Transport] = {}  # by address type
         self.listening: list[Listening] = []
         self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._tasks = Tasks()
         self._unstarted: list[Broadcaster] = []
         self._known_types: dict[object, PeerTypes] = {}
         self.closing = False
@@ -115,7 +134,7 @@ class Links:
         except RuntimeError:
             return
         while self._unstarted:
-            self._start(self._unstarted.pop(0).start(), "waystation broadcaster")
+            self._tasks.start(self._unstarted.pop(0).start(), "broadcaster")
 
     def parse(self, text: str) -> Address:
         """The address that a text means: `tcp://host:port`, as well as `tcp#host:port`."""
@@ -146,7 +165,8 @@ class Links:
                 _log.debug("listener %s: a peer is refused, %s", text, TOO_MANY_SESSIONS)
                 refused = (SessionKind.REFUSED, "", str(address), None)
                 ending = (Reason.REFUSED, TOO_MANY_SESSIONS, self.kernel.tick())
-                self.kernel.notify(SessionRecord(*refused, *ending))
+                role = SessionRole.OUTSIDE if outside else SessionRole.PEER
+                self.kernel.notify(SessionRecord(*refused, *ending, role, transport.type_name))
                 return None
             session = self._session(Address(address.type, b"?"), token, outgoing=False)
             session.from_outside = outside
@@ -187,7 +207,9 @@ class Links:
         self.by_place.setdefault(session.place, session)
         found = [address.data.decode() for address in addresses]
         connecting = self._keep(session, found) if reconnects else self._dial_once(session, found)
-        session.keeper = self._start(connecting, f"waystation session {session.name}")
+        session.keeper = self._tasks.start(
+            connecting, f"session {session.name}", if_failed=session.give_up
+        )
         if wait is not None:
             await self._wait_until_open(session, wait)
         return session
@@ -203,10 +225,8 @@ class Links:
             return None
         session = self._session(place, outgoing=True)
         self.by_place[place] = session
-        self._start(
-            self._dial_once(session, [place.data.decode(errors="replace")]),
-            f"waystation dial {place}",
-        )
+        dialling = self._dial_once(session, [place.data.decode(errors="replace")])
+        self._tasks.start(dialling, f"dial {place}", if_failed=session.give_up)
         return session
 
     # What sessions tell
@@ -231,6 +251,7 @@ class Links:
 
     def link_closed(self, session: Session) -> None:
         """Tell that an open session lost its link."""
+        session.down_since = asyncio.get_running_loop().time()
         self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
         self.kernel.hierarchy.link_lost(session)
 
@@ -270,6 +291,20 @@ class Links:
             self._known_types[key] = found
         return found
 
+    def measure_clocks(self) -> None:
+        """Measure how far the clocks of all peers are off, since our own changes."""
+        for session in list(self.sessions.values()):
+            session.measure_clock()
+
+    def transport_name(self, place: Address) -> str | None:
+        """The name of the transport to a place."""
+        return self.kernel.router.types.name(place.type)
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a link is still to be given what a worker or a peer sent."""
+        return any(session.is_open and session.has_held for session in self.sessions.values())
+
     # Closing
 
     def stop_listening(self) -> None:
@@ -286,10 +321,7 @@ class Links:
         sessions = dict.fromkeys([*self.sessions.values(), *self.by_place.values()])
         await asyncio.gather(*(session.close() for session in sessions))
         await asyncio.gather(*(each.close() for each in self.kernel.broadcasts.broadcasters))
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.stop()
 
     # Inside
 
@@ -299,10 +331,12 @@ class Links:
             self.kernel.name,
             dict(self.kernel.router.types.numbers),
             self.limits.heartbeat,
-            "" if token is None else secrets.token_hex(16),
+            secrets.token_hex(16),
             token is not None,
             __version__,
             CAPABILITIES,
+            self.kernel.tick(),
+            self.kernel.clock_off_us,
         )
         return Greeting(hello, token, initiator=outgoing)
 
@@ -361,7 +395,7 @@ class Links:
         async def connect() -> bool:
             opened = session.openings
             if await self._dial(session, places):
-                while session.has_link or session.is_stalled:
+                while session.has_link or session.has_backlog:
                     await asyncio.shield(session.change)
             places.append(places.pop(0))  # the next first, should this one accept and then fail
             return session.openings > opened
@@ -393,13 +427,6 @@ class Links:
                 lambda: session.peer is not None or session.ended, self.NAME_TIMEOUT
             )
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run a task that ends with the node at the latest."""
-        task = asyncio.get_running_loop().create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
-        return task
-
     def _is_full(self) -> bool:
         return self.closing or len(self.sessions) >= self.limits.sessions
 
@@ -413,5 +440,7 @@ class Links:
             *(session.name, peer or "an unknown node", session.place, kind.value),
             why if detail else "",
         )
-        place, at = str(session.place), self.kernel.tick()
-        self.kernel.notify(SessionRecord(kind, session.name, place, peer, reason, detail, at))
+        record = session.record(self.kernel.tick())
+        self.kernel.notify(
+            structs.replace(record, kind=kind, peer=peer, reason=reason, detail=detail)
+        )

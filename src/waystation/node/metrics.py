@@ -11,6 +11,8 @@ from typing import Final
 from waystation.core.outcome import Reason
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
+from waystation.net.tasks import COUNTS
+from waystation.node.flow import Snapshot
 from waystation.node.node import Node
 from waystation.node.status import Question, Status
 
@@ -54,4 +56,39 @@ class NodeMetrics:
         yield gauge("routes", "Entries of the routing table.", totals.routes_total)
         yield gauge("subscriptions", "Subscriptions to broadcasts.", totals.subscriptions_total)
         yield gauge("uptime_seconds", "Seconds for which the node was counted.", totals.uptime)
+        yield counter("tasks_failed", "Tasks of this process that failed.", COUNTS.failed)
+        offset = "Seconds that the wall clock is ahead of the clock of the node."
+        yield gauge("clock_offset_seconds", offset, totals.clock_offset_us / 1e6)
+        off = "Whether the wall clock is too far off to be followed."
+        yield gauge("clock_off", off, int(totals.clock_off))
+        slewing = "Whether the clock of the node is slewed towards the wall clock."
+        yield gauge("clock_slewing", slewing, int(totals.clock_slewing))
+        offsets = [session.clock_offset_us or 0 for session in self._node.sessions]
+        largest = max(map(abs, offsets), default=0) / 1e6
+        farthest = "Seconds that the clock of any peer is off, at most."
+        yield gauge("peer_clock_offset_max_seconds", farthest, largest)
         yield gauge("draining", "Whether the node is closing.", int(self._node.draining))
+        yield from _flow(self._node.flow)
+
+
+def _flow(flow: Snapshot) -> Iterator[Family]:
+    """What the node holds of others' messages, and who has to wait (FL-1, FL-3)."""
+    yield gauge("budget_used_bytes", "Bytes of messages that the node holds.", flow.used)
+    yield gauge("budget_limit_bytes", "Bytes of messages that the node may hold.", flow.limit)
+    by_session = {load.name: load.bytes for load in flow.sessions}
+    brought = "Bytes that the node holds of what a session brought; the largest ten."
+    yield gauge("session_bytes", brought, by_session, "session")
+    by_receiver = {load.name: load.bytes for load in flow.receivers}
+    waiting = "Bytes that wait for a receiver; the largest ten."
+    yield gauge("receiver_bytes", waiting, by_receiver, "receiver")
+    names = {"here": flow.holds, "there": flow.held}
+    held = "Names whose senders wait, since there is little room here, or at a peer."
+    yield gauge("held_names", held, names, "room")
+    yield gauge("unread_sessions", "Sessions that are not read at the moment.", flow.unread)
+    changes = {"pressed": flow.pressed, "eased": flow.eased}
+    asked = "How often a session was asked to wait for a receiver, and to go on."
+    yield counter("flow_changes", asked, changes, "change")
+    shed = "Messages that were dropped since the node held too much."
+    yield counter("shed_messages", shed, flow.shed)
+    unasked = "Questions for names that were not passed on, since their asker had too many."
+    yield counter("questions_refused", unasked, flow.unanswered)

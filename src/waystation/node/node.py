@@ -29,11 +29,12 @@ from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
 from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
+from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
 from waystation.node.receiver import NoRoom
-from waystation.node.requests import PendingRequest, Undeliverable
+from waystation.node.requests import Undeliverable
 from waystation.node.runner import stop_signals
 from waystation.node.session import Session
 from waystation.node.worker import Handler, Worker
@@ -180,7 +181,7 @@ class Node:
                 f"there is no worker {quote(name)}", rule="WK-1", hint="start it first"
             )
         self._kernel.remove_worker(worker)
-        worker.stop()
+        worker.stop(Reason.FAILED)
         try:
             if worker.task is not asyncio.current_task():
                 await asyncio.wait([worker.task])
@@ -249,6 +250,11 @@ class Node:
     def listening(self) -> list[Listening]:
         """Where peers connect."""
         return list(self._links.listening)
+
+    @property
+    def flow(self) -> Snapshot:
+        """How much it holds of what was received, and who waits because of it (FL-1, FL-3)."""
+        return self._kernel.flow.snapshot()
 
     @property
     def draining(self) -> bool:
@@ -371,7 +377,12 @@ class Node:
         ttl: float | None = None,
         policy: Policy = WAIT,
     ) -> Verdict:
-        """Send a message that expects no reply; returns its outcome at this node (OB-3)."""
+        """Send a message that expects no reply; returns its outcome at this node (OB-3).
+
+        By default it waits for a worker or a link that has no room as long as it takes. For a
+        session that has lost its link it waits 30 seconds (`Limits.reconnect`), and the message is
+        then dropped, TRANSPORT_DOWN.
+        """
         onward = route if route.__class__ is Route else self._routes.get(route)  # type: ignore[arg-type]
         if onward is None:
             onward = self._parsed(route)
@@ -380,7 +391,7 @@ class Node:
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
-        now = kernel.read_clock() // 1000  # as `tick` does, without a call
+        now = kernel.read_clock() // 1000  # as `stamp` does, without a call
         kernel.latest = now = now if now > kernel.latest else kernel.latest + 1
         arrival = Arrival(message, now)
         if kernel.stage is not _RUNNING:
@@ -410,11 +421,10 @@ class Node:
         expiry = kernel.expiry_in(check_seconds(timeout))
         if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
             policy = Wait(timeout, policy.persist)
-        request = PendingRequest(kernel)
-        name, address = request.name, request.address
-        kernel.add_receiver(address, request, RoutingEntry(name, address, local=True))
+        id = self.new_id()
+        request = kernel.requests.open(onward, id)
         alarm = asyncio.get_running_loop().call_later(timeout, request.give_up)
-        message = Message(onward, Route((address,)), payload, self.new_id(), expiry)
+        message = Message(onward, request.back, payload, id, expiry)
         try:
             if kernel.stage is not _RUNNING:
                 verdict = kernel.refuse(message)
@@ -425,7 +435,7 @@ class Node:
             reply = await request.reply
         finally:
             alarm.cancel()
-            kernel.remove_receiver(address, name)
+            kernel.requests.close(request)
         if reply is None:
             raise NoAnswerError(str(onward), timeout)
         if isinstance(reply, Undeliverable):
@@ -435,7 +445,7 @@ class Node:
     async def route(self, message: Message, policy: Policy = WAIT) -> Verdict:
         """Send a message to the first address of its onward route (AD-5)."""
         kernel = self._kernel
-        arrival = Arrival(message, kernel.tick())
+        arrival = Arrival(message, kernel.stamp())
         verdict = kernel.take(arrival)
         if type(verdict) is not NoRoom:
             return verdict
@@ -455,6 +465,24 @@ class Node:
     def now(self) -> int:
         """The time by the node's clock, in milliseconds since the epoch; it never goes back."""
         return self._kernel.tick() // 1000
+
+    @property
+    def clock_offset_us(self) -> int:
+        """How far the wall clock is ahead of the node's clock, in microseconds (TM-1)."""
+        clock = self._kernel.clock
+        return 0 if clock is None else clock.offset_us()
+
+    @property
+    def clock_slewing(self) -> bool:
+        """Whether the node's clock runs faster or slower until it agrees with the wall clock."""
+        clock = self._kernel.clock
+        return clock is not None and clock.is_slewing
+
+    @property
+    def clock_off(self) -> bool:
+        """Whether the wall clock is too far off for the node to follow it."""
+        clock = self._kernel.clock
+        return clock is not None and clock.is_off
 
     # Observing and closing
 
@@ -485,8 +513,7 @@ class Node:
             closing = self._close(check_seconds(drain))
             self._kernel.stage = Stage.DRAINING
             self._links.stop_listening()
-            loop = asyncio.get_running_loop()
-            self._closing = loop.create_task(closing, name=f"waystation close {self.name}")
+            self._closing = self._kernel.tasks.start(closing, f"close {self.name}")
         current = asyncio.current_task()
         if not any(worker.task is current for worker in self._kernel.workers):
             await asyncio.shield(self._closing)
@@ -502,6 +529,7 @@ class Node:
             await asyncio.sleep(0)
         for worker in workers:
             kernel.remove_worker(worker)
+        kernel.requests.retire_idle()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
 

@@ -1,8 +1,9 @@
 """Policies: what to do with a message that nobody can take at once; each send has one (WK-6).
 
-The receiver may have no room, or may not be there. With `persist` a message waits also while nobody
-has its recipient's name, or while the place where it is to go cannot be reached, and goes out as
-soon as that changes. Without it, it is dropped at once, NO_ROUTE or TRANSPORT_DOWN.
+The receiver may have no room, may have lost its link, or may not be there. With `persist` a message
+waits also while nobody has its recipient's name, or while the place where it is to go cannot be
+reached, and goes out as soon as that changes. Without it, it is dropped at once then, NO_ROUTE or
+TRANSPORT_DOWN.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from waystation.errors import LocalError, quote
 
 
 class Fail(Struct, frozen=True):
-    """Drop it at once, QUEUE_FULL."""
+    """Drop it at once, QUEUE_FULL or TRANSPORT_DOWN."""
 
 
 class Wait(Struct, frozen=True):
-    """Wait for room, at most `seconds` or as long as it takes; then drop it, QUEUE_FULL."""
+    """Wait at most `seconds` for room or for the link; then drop it, QUEUE_FULL or TRANSPORT_DOWN.
+
+    Without a time it waits for room as long as it takes, and for a session that has lost its link
+    as long as the node's limit `reconnect` says; with `persist`, as long as it takes for both.
+    """
 
     seconds: float | None = None
     persist: bool = False
@@ -32,10 +37,19 @@ class Queue(Struct, frozen=True):
     persist: bool = False
 
 
-Policy: TypeAlias = Fail | Wait | Queue
+class Line(Struct, frozen=True):
+    """Do not wait: it stands in the line of its receiver while there is room, else QUEUE_FULL.
+
+    The policy of what a handler sends by its context (FL-4): nobody waits for a peer that does not
+    read. How long it stands there is decided by the limits of the node.
+    """
+
+
+Policy: TypeAlias = Fail | Wait | Queue | Line
 
 FAIL: Final = Fail()
 WAIT: Final = Wait()
+LINE: Final = Line()
 
 
 def check_seconds(seconds: float) -> float:

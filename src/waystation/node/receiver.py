@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.node.inbox import Inbox, Pending
+from waystation.node.counting import LARGE, MessageInbox
+from waystation.node.flow import Room
+from waystation.node.inbox import Ticket
 
 if TYPE_CHECKING:
     from waystation.node.session import Session
@@ -29,11 +31,14 @@ class Receiver(Protocol):
     def offer(self, arrival: Arrival) -> Verdict:
         """Take a message now; NoRoom if it has to wait."""
 
-    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+    def wait_for_room(self, arrival: Arrival, ticket: Ticket) -> None:
         """Take a message as soon as there is room, unless its sender gives up before."""
 
     def waiting(self) -> int:
         """How many messages wait for room."""
+
+    def room(self, arrival: Arrival) -> Room:
+        """Where a message is counted that waits for it."""
 
 
 class NoRoom(Verdict, frozen=True, kw_only=True, gc=True):
@@ -54,33 +59,36 @@ class NoRoom(Verdict, frozen=True, kw_only=True, gc=True):
 class InboxReceiver:
     """A receiver that puts messages into an inbox."""
 
-    __slots__ = ("_inbox", "_items", "_line", "verdict")
+    __slots__ = ("_inbox", "_items", "verdict")
 
     refusal: Final = Reason.QUEUE_FULL
 
-    def __init__(self, verdict: Verdict, inbox: Inbox[Arrival]) -> None:
+    def __init__(self, verdict: Verdict, inbox: MessageInbox) -> None:
         self.verdict = verdict
         self._inbox = inbox
         self._items = inbox.items
-        self._line = inbox.line
 
     def offer(self, arrival: Arrival) -> Verdict:
         """Put a message into the inbox, unless it is full."""
         inbox = self._inbox
-        if self._line or len(self._items) >= inbox.capacity:
+        if len(self._items) >= inbox.mark or len(arrival.message.payload) > LARGE:
             return self.verdict if inbox.offer(arrival) else NoRoom.at(self)
         self._items.append(arrival)  # as `inbox.offer` does, without a call
         if inbox.reader is not None:
             inbox.wake_reader()
         return self.verdict
 
-    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+    def wait_for_room(self, arrival: Arrival, ticket: Ticket) -> None:
         """Put a message into the inbox as soon as there is room."""
-        self._inbox.waiting.join((arrival, self.verdict), pending)
+        self._inbox.join(arrival, self.verdict, ticket)
 
     def waiting(self) -> int:
         """How many messages wait for room in the inbox."""
-        return len(self._line)
+        return len(self._inbox.line)
+
+    def room(self, arrival: Arrival) -> Room:  # noqa: ARG002
+        """Where messages are counted that wait for the inbox."""
+        return self._inbox.room
 
 
 class ReadyReceiver:
@@ -90,9 +98,13 @@ class ReadyReceiver:
 
     refusal: Final = Reason.REFUSED
 
-    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+    def wait_for_room(self, arrival: Arrival, ticket: Ticket) -> None:
         """Never called."""
-        raise AssertionError((arrival, pending))
+        raise AssertionError((arrival, ticket))
+
+    def room(self, arrival: Arrival) -> Room:
+        """Never called."""
+        raise AssertionError(arrival)
 
     def waiting(self) -> int:
         """Nothing ever waits for it."""
@@ -105,10 +117,10 @@ class Outbound:
     It has the routes that the peer is to see, and a verdict for each of those receivers.
     """
 
-    __slots__ = ("_message", "_session", "verdicts")
+    __slots__ = ("_message", "session", "verdicts")
 
     def __init__(self, session: Session, message: Message, verdicts: Verdicts) -> None:
-        self._session = session
+        self.session = session
         onward = message.onward_route.pushed(session.place)
         self._message = message.rerouted(onward, message.return_route)
         self.verdicts = verdicts
@@ -118,25 +130,33 @@ class Outbound:
         """What becomes of it for the first of the receivers."""
         return self.verdicts[0]
 
+    def patience(self) -> float:
+        """How many seconds a message that has no deadline goes on waiting for the session."""
+        return self.session.patience()
+
     @property
     def refusal(self) -> Reason:
         """Why the session takes no message at the moment."""
-        return self._session.refusal
+        return self.session.refusal
 
     def offer(self, arrival: Arrival) -> Verdict:
         """Give it to the session, if its link can have it now."""
-        session = self._session
-        if session.is_ready:
+        session = self.session
+        if session.is_ready or session.takes(self._message):
             return session.carry(arrival, self._message, self.verdicts)
         return NoRoom.at(self)
 
-    def wait_for_room(self, arrival: Arrival, pending: Pending) -> None:
+    def wait_for_room(self, arrival: Arrival, ticket: Ticket) -> None:
         """Give it to the session as soon as its link can have it."""
-        self._session.wait_for_link(arrival, self._message, self.verdicts, pending)
+        self.session.wait_for_link(arrival, self._message, self.verdicts, ticket)
 
     def waiting(self) -> int:
         """How many messages wait for the session."""
-        return self._session.waiting()
+        return self.session.waiting()
+
+    def room(self, arrival: Arrival) -> Room:  # noqa: ARG002
+        """Where it is counted while it waits for the session."""
+        return self.session.room_of(self._message)
 
 
 def verdicts_of(receiver: Receiver) -> Verdicts:

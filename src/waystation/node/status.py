@@ -27,6 +27,7 @@ from waystation.core.message import Message
 from waystation.core.record import MessageRecord, Record, SessionRecord
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
+from waystation.node import flow
 from waystation.node.session import Session
 from waystation.node.worker import Context
 
@@ -90,7 +91,8 @@ class SessionStatus(Struct, frozen=True, omit_defaults=True):
     """A session: `peer` is what the peer calls itself, `waiting` the messages that wait for it.
 
     `participants` are those that the peer announced; a `parent` is the peer that this node
-    announces its own to.
+    announces its own to. Its clock is `clock_offset_us` ahead of ours, as measured in a round trip
+    of `clock_rtt_us`; its own wall clock is off by `peer_clock_off_us`, if that is too much for it.
     """
 
     name: str
@@ -102,6 +104,9 @@ class SessionStatus(Struct, frozen=True, omit_defaults=True):
     stalled: bool = False
     parent: bool = False
     participants: int = 0
+    clock_offset_us: int | None = None
+    clock_rtt_us: int | None = None
+    peer_clock_off_us: int = 0
 
 
 class SubscriptionStatus(Struct, frozen=True):
@@ -137,6 +142,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     subscriptions_total: int = 0
     subscriptions: list[SubscriptionStatus] = []
     subscriptions_fitting: int | None = None
+    clock_offset_us: int = 0  # how far the wall clock is ahead of the node's
+    clock_slewing: bool = False  # the node's clock follows the wall clock at present
+    clock_off: bool = False  # the wall clock is too far off to be followed
+    flow: flow.Snapshot | None = None  # None: of a node that does not count bytes
 
 
 class LossCounter(Protocol):
@@ -267,6 +276,10 @@ class Status:
             subscriptions_total=len(self._node.router.subscriptions),
             subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions],
             subscriptions_fitting=subscriptions_fitting,
+            clock_offset_us=self._node.clock_offset_us,
+            clock_slewing=self._node.clock_slewing,
+            clock_off=self._node.clock_off,
+            flow=self._node.flow,
         )
 
     def _routes(self, asked: Question, now: int) -> Collection[RoutingEntry] | None:
@@ -359,4 +372,7 @@ def _session(session: Session) -> SessionStatus:
         session.is_stalled,
         session.is_parent,
         len(session.participants),
+        session.clock_offset_us,
+        session.clock_rtt_us,
+        session.peer_clock_off_us,
     )

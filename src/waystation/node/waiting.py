@@ -1,7 +1,8 @@
 """How long a message waits that nobody can take at once, and how it ends then (WK-6).
 
-The sender's policy decides for what is sent here, the limits of the node for what a peer sent. Each
-way to wait ends in a verdict: that of the receiver that took the message in the end, or a drop.
+The sender's policy decides for what is sent here. What a peer sent, or a worker sent on, stands in
+the line of its receiver without anybody who waits with it, as long as there is room (FL-3, FL-4).
+Each way to wait ends in a verdict: that of the receiver that took the message, or a drop.
 Whom a message can wait for while nobody is there stands in `absent`.
 """
 
@@ -10,15 +11,18 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from waystation.core.budget import Account
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.backoff import Backoff
 from waystation.node.absent import AbsentReceiver, Key, PersistentPending
+from waystation.node.flow import Held, Origin, size_of
 from waystation.node.hierarchy import QUESTION_TIME
-from waystation.node.inbox import Pending
-from waystation.node.policy import WAIT, Fail, Policy, Queue, Wait, check_seconds
-from waystation.node.receiver import NoRoom, Receiver, verdicts_of
+from waystation.node.inbox import Pending, Ticket
+from waystation.node.policy import WAIT, Fail, Line, Policy, Queue, Wait, check_seconds
+from waystation.node.receiver import NoRoom, Outbound, Receiver, verdicts_of
+from waystation.node.session import Session
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -35,9 +39,13 @@ class Waiting:
         self.kernel = kernel
         self.waited_for: dict[Key, AbsentReceiver] = {}
         self.for_absent = 0  # messages that wait for somebody who is not there
+        # What of them peers sent, or senders that went on:
+        self._for_absent = Account(kernel.limits.receiver, kernel.account)
 
     async def wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdict:
         """Wait as a sender wants it."""
+        if isinstance(policy, Line):
+            return self.send_on(receiver, arrival)
         if isinstance(policy, Fail) or _is_pointless(receiver, policy):
             return self.drop(receiver, arrival)
         if isinstance(policy, Queue):
@@ -51,33 +59,86 @@ class Waiting:
             raise
         return self._drop_late(receiver, arrival, policy) if verdict is None else verdict
 
-    def hold_back(self, receiver: Receiver, arrival: Arrival) -> Pending | None:
-        """Keep a peer's message until there is room; a future while the peer has to wait as well.
+    def keep(self, receiver: Receiver, arrival: Arrival) -> Verdict:
+        """Keep a peer's message until there is room; QUEUED, which is not recorded, or the drop."""
+        if isinstance(receiver, AbsentReceiver):
+            appear = self.kernel.limits.appear
+            policy = Wait(appear, persist=True) if appear > 0 else WAIT
+            return self._keep_for_absent(receiver, arrival, policy)
+        return self.hold(receiver, arrival, self.kernel.flow.origin_of(arrival.message))
 
-        For somebody who is not there the peer does not wait: others would have to wait behind.
+    def send_on(self, receiver: Receiver, arrival: Arrival) -> Verdict:
+        """Keep what a worker sent until there is room: the worker goes on meanwhile (FL-4).
+
+        With an answer that does not get away, its asker is pressed: it shall ask no more.
         """
-        limits = self.kernel.limits
-        if not isinstance(receiver, AbsentReceiver):
-            return self.wait_or_drop(receiver, arrival, Wait(limits.stall))
-        policy = Wait(limits.appear, persist=True) if limits.appear > 0 else WAIT
-        if _is_pointless(receiver, policy):
-            self.drop(receiver, arrival)
-        elif self.for_absent >= self.QUEUE_LIMIT:  # for all: a peer can make up any name
-            self.kernel.drop(arrival, Reason.QUEUE_FULL, receiver.verdict.recipient)
+        kernel, message = self.kernel, arrival.message
+        if isinstance(receiver, AbsentReceiver):
+            verdict = self._keep_for_absent(receiver, arrival, WAIT)
         else:
-            self.wait_or_drop(receiver, arrival, policy)
-        return None
+            origin = kernel.flow.origin_of(message)
+            session = receiver.session if isinstance(receiver, Outbound) else receiver
+            back = message.return_route.first
+            is_reply = origin is None
+            if is_reply and isinstance(session, Session) and back is not None:
+                origin = session, back
+            verdict = self.hold(receiver, arrival, origin, patient=not is_reply)
+        return kernel.end(arrival, verdict) if verdict.reason is None else verdict
 
-    def wait_or_drop(self, receiver: Receiver, arrival: Arrival, policy: Wait) -> Pending:
-        """Let a message wait without its sender; it is dropped if it is not taken in time."""
+    def hold(
+        self,
+        receiver: Receiver,
+        arrival: Arrival,
+        origin: Origin | None,
+        *,
+        patient: bool = True,
+    ) -> Verdict:
+        """Let a message stand in the line of its receiver, which nobody waits for.
+
+        Without room it is dropped, except from a peer that cannot be told to wait: it is not read
+        then, and loses nothing (FL-3). One that was told has sent more before it heard of it: that
+        has the room of its session, if `patient`.
+        """
+        kernel, room, recipient = self.kernel, receiver.room(arrival), receiver.verdict.recipient
+        size = size_of(arrival.message)
+        if not room.has_room(size) and (
+            origin is None
+            or kernel.flow.sheds
+            or (origin[0].knows_hold and not (patient and room.makes_room(size, origin[0])))
+        ):
+            return kernel.drop_each(arrival, Reason.QUEUE_FULL, verdicts_of(receiver))
+        if patient and origin is not None:
+            room.glance(origin[0])
+        receiver.wait_for_room(arrival, Held(room, receiver, arrival, origin))
+        room.watch()
+        return Verdict(Outcome.QUEUED, None, recipient)
+
+    def _keep_for_absent(self, receiver: AbsentReceiver, arrival: Arrival, policy: Wait) -> Verdict:
+        """Let a message wait for somebody who is not there, without its sender."""
+        kernel, recipient = self.kernel, receiver.verdict.recipient
+        if _is_pointless(receiver, policy):
+            return self.drop(receiver, arrival)
+        if not self._has_room_for_absent(arrival):  # for all: a peer can make up any name
+            return kernel.drop(arrival, Reason.QUEUE_FULL, recipient)
         pending = self._start(receiver, arrival, policy)
+        self._count_until_done(self._for_absent, arrival, pending)
 
         def settled(_: object) -> None:
             if pending.result() is None:
                 self.drop(receiver, arrival)
 
         pending.add_done_callback(settled)
-        return pending
+        return Verdict(Outcome.QUEUED, None, recipient)
+
+    def _has_room_for_absent(self, arrival: Arrival) -> bool:
+        has_room = self._for_absent.has_room(size_of(arrival.message))
+        return has_room and self.for_absent < self.QUEUE_LIMIT and not self.kernel.flow.sheds
+
+    @staticmethod
+    def _count_until_done(account: Account, arrival: Arrival, pending: Pending) -> None:
+        size = size_of(arrival.message)
+        account.take(size)
+        pending.add_done_callback(lambda _: account.give_back(size))
 
     def _start(self, receiver: Receiver, arrival: Arrival, policy: Wait | Queue) -> Pending:
         kernel, seconds = self.kernel, policy.seconds
@@ -92,17 +153,20 @@ class Waiting:
                 seconds = QUESTION_TIME if seconds is None else min(seconds, QUESTION_TIME)
         if seconds is not None:
             pending.expire_after(check_seconds(seconds))
+        elif isinstance(receiver, Outbound | Session) and not policy.persist:
+            pending.expire_after(kernel.limits.reconnect, receiver.patience)
         receiver.wait_for_room(arrival, pending)
         return pending
 
     def _queue(self, receiver: Receiver, arrival: Arrival, policy: Queue) -> Verdict:
         """Keep a message for a receiver without making its sender wait."""
         kernel, recipient = self.kernel, receiver.verdict.recipient
-        if receiver.waiting() >= self.QUEUE_LIMIT:
-            return kernel.drop(arrival, Reason.QUEUE_FULL, recipient)
+        if receiver.waiting() >= self.QUEUE_LIMIT or not self._may_queue(receiver, arrival):
+            return kernel.drop_each(arrival, Reason.QUEUE_FULL, verdicts_of(receiver))
         loop = asyncio.get_running_loop()
         deadline = loop.time() + check_seconds(policy.seconds)
         pending = self._start(receiver, arrival, policy)
+        self._count_queued(receiver, arrival, pending)
 
         def expire(_: object) -> None:
             if pending.result() is not None:
@@ -114,6 +178,20 @@ class Waiting:
 
         pending.add_done_callback(expire)
         return kernel.end(arrival, Verdict(Outcome.QUEUED, None, recipient))
+
+    def _may_queue(self, receiver: Receiver, arrival: Arrival) -> bool:
+        if isinstance(receiver, AbsentReceiver):
+            return self._for_absent.has_room(size_of(arrival.message))
+        return receiver.room(arrival).has_room(size_of(arrival.message))
+
+    def _count_queued(self, receiver: Receiver, arrival: Arrival, pending: Pending) -> None:
+        """Count a message whose sender goes on, for as long as it waits for this receiver."""
+        if isinstance(receiver, AbsentReceiver):
+            self._count_until_done(self._for_absent, arrival, pending)
+            return
+        room, size = receiver.room(arrival), size_of(arrival.message)
+        room.add(size, None)
+        pending.add_done_callback(lambda _: room.remove(size, None))
 
     def _drop_late(self, receiver: Receiver, arrival: Arrival, policy: Wait | Queue) -> Verdict:
         """Drop a message that waited as long as it could, or for a node that closes."""
@@ -157,7 +235,7 @@ class Waiting:
             while (first := absent.next()) is not None:
                 first[1].give_up()
 
-    def take_again(self, arrival: Arrival, pending: Pending, backoff: Backoff) -> None:
+    def take_again(self, arrival: Arrival, pending: Ticket, backoff: Backoff) -> None:
         """Let a message that waits find its way."""
         if pending.done():
             return

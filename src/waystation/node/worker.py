@@ -15,8 +15,9 @@ from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.node.inbox import Inbox
-from waystation.node.policy import WAIT, Policy
+from waystation.net.tasks import COUNTS
+from waystation.node.counting import MessageInbox
+from waystation.node.policy import LINE, Policy
 from waystation.node.receiver import InboxReceiver
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 BATCH: Final = 64
 """Maximum number of messages that a worker handles before other tasks get their turn."""
 
+ENDS: Final = (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt)
+"""How a handler can end, other than by returning."""
+
 _log = logging.getLogger("waystation.node")
 
 Handler: TypeAlias = Callable[[Message, "Context"], Awaitable[Any] | Any]
@@ -34,14 +38,14 @@ Handler: TypeAlias = Callable[[Message, "Context"], Awaitable[Any] | Any]
 class Context(Struct, frozen=True, gc=False):
     """What a worker's handler gets beside the message (WK-1).
 
-    `address` is the one that the message was sent to. `policy` says how long what the handler sends
-    waits for room unless it says so itself: no longer than the `stall` of the node's limits.
+    `address` is the one that the message was sent to. What the handler sends by it never waits,
+    unless it is given a policy (FL-4): what finds no room stands in the line of its receiver, as
+    long as that has room for it, and the verdict is QUEUED. Else it is dropped, QUEUE_FULL.
     """
 
     node: Node
     address: Address
     message: Message
-    policy: Policy = WAIT
 
     async def reply(
         self, payload: bytes, *, ttl: float | None = None, policy: Policy | None = None
@@ -51,15 +55,15 @@ class Context(Struct, frozen=True, gc=False):
         answer = self.message.answered(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await node.route(answer, policy or self.policy)
+        return await node.route(answer, policy or LINE)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
         """Send the message on to the next address of its route (WK-2)."""
-        return await self.node.route(self.message.forwarded(own), policy or self.policy)
+        return await self.node.route(self.message.forwarded(own), policy or LINE)
 
     async def reroute(self, onward: Route, back: Route, *, policy: Policy | None = None) -> Verdict:
         """Send the message on along other routes (WK-7)."""
-        return await self.node.route(self.message.rerouted(onward, back), policy or self.policy)
+        return await self.node.route(self.message.rerouted(onward, back), policy or LINE)
 
 
 class WorkerAddress(InboxReceiver):
@@ -95,7 +99,7 @@ class Worker:
         passing: bool,
     ) -> None:
         self.addresses = addresses
-        self.inbox: Inbox[Arrival] = Inbox(capacity)
+        self.inbox = MessageInbox(kernel.flow, capacity, addresses[0].name)
         self.receivers = {address.data: WorkerAddress(self, address) for address in addresses}
         self._state = _State.IDLE
         self._node = node
@@ -105,63 +109,82 @@ class Worker:
             getattr(handler, "__call__", None)  # noqa: B004 - of an object that can be called
         )
         self._passing = passing
-        loop = asyncio.get_running_loop()
-        self.task = loop.create_task(self._run(), name=f"waystation worker {addresses[0].name}")
+        self._cut_off = Reason.FAILED
+        self.task = kernel.tasks.start(self._run(), f"worker {addresses[0].name}")
         kernel.workers[self] = None
-        self.task.add_done_callback(lambda _: kernel.workers.pop(self, None))
+        self.task.add_done_callback(self._ended)
 
     @property
     def at_work(self) -> bool:
         """Whether it handles a message or has one to handle."""
         return self._state is not _State.IDLE or len(self.inbox) > 0
 
-    def stop(self) -> None:
+    def stop(self, cut_off: Reason) -> None:
         """Handle no more messages.
 
-        A handler that is at work is cancelled, unless it stops its own worker: then it may finish.
+        A handler that is at work is cancelled, and its message ends for the reason `cut_off`,
+        unless it stops its own worker: then it may finish.
         """
         self._state = _STOPPED
+        self._cut_off = cut_off
         if self.task is not asyncio.current_task():
             self.task.cancel()
 
-    async def _run(self) -> None:
+    async def _run(self) -> None:  # noqa: C901
         # One function, since one more call for each message would add a tenth to its cost.
         inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
-        take, items, receivers = inbox.take, inbox.items, self.receivers
+        items, receivers = inbox.items, self.receivers
+        take = items.popleft
         observers, passing, is_async = kernel.observers, self._passing, self._is_async
-        policy = kernel.default_policy
         while self._state is not _STOPPED:
             self._state = _State.IDLE
             await inbox.filled()
             self._state = _State.BUSY
             for _ in range(BATCH):
                 arrival = take()
+                if inbox.slow:
+                    inbox.left -= 1
+                    if inbox.left <= 0:
+                        inbox.taken()
                 message = arrival.message
                 addresses = message.onward_route.addresses
                 try:
                     if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
                         self._drop(arrival, Reason.EXPIRED)
                     elif passing or len(addresses) == 1:
-                        result = handler(message, Context(node, addresses[0], message, policy))
+                        result = handler(message, Context(node, addresses[0], message))
                         if is_async or (result is not None and inspect.isawaitable(result)):
                             await result
                         if observers:
                             kernel.end(arrival, receivers[addresses[0].data].verdict)
                     else:  # WK-4
-                        await node.route(message.forwarded(), policy)
+                        kernel.send_on(message.forwarded())
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
-                except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - costs one message
+                except ENDS as error:  # it costs one message
                     self._fail(arrival, error)
                 if not items or self._state is _STOPPED:
                     break
             await asyncio.sleep(0)
 
     def _fail(self, arrival: Arrival, error: BaseException) -> None:
-        self._drop(arrival, Reason.FAILED)
         if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
+            self._drop(arrival, self._cut_off)
             raise error  # else it was a task that the handler waited for
+        self._drop(arrival, Reason.FAILED)
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            raise error  # the program ends
         name, id = arrival.message.onward_route.addresses[0].name, arrival.message.id
         _log.error("worker %s failed on message %s", name, id, exc_info=error)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """Leave the node; if nobody stopped it, end its messages and free its names (FL-4)."""
+        self._kernel.workers.pop(self, None)
+        if self._state is not _STOPPED:
+            self._state = _STOPPED
+            COUNTS.failed += task.cancelled()  # else it was counted
+            _log.error("worker %s ended, and nobody had stopped it", self.addresses[0].name)
+            self._kernel.remove_worker(self)
+            self.drop_all(Reason.NO_ROUTE)
 
     def drop_all(self, reason: Reason) -> None:
         """End what a stopped worker did not get to."""

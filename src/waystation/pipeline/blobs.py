@@ -1,6 +1,6 @@
-"""Tables as bytes in a column, and back: what goes from task to task many rows at a time.
+"""Serialize tables to bytes in a column, and back: how many rows move between tasks at once.
 
-To Spark a blob is one large value, of which it looks at nothing.
+To Spark a blob is one large value that it does not inspect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 
 def blobs_of(tables: Iterable[pa.Table]) -> pa.Array:
-    """Each table as a blob; all are written to one buffer, which is the column."""
+    """Each table as a blob; all are written to one buffer, which becomes the column."""
     sink, bounds = pa.BufferOutputStream(), [0]
     for table in tables:
         with pa.ipc.new_stream(sink, table.schema) as stream:
@@ -23,7 +23,7 @@ def blobs_of(tables: Iterable[pa.Table]) -> pa.Array:
 
 
 def tables_of(blobs: pa.Array) -> Iterator[pa.Table]:
-    """The tables that blobs were made of.
+    """The tables that were serialized.
 
     >>> some = [pa.table({"a": [1, 2]}), pa.table({"b": ["x"]})]
     >>> list(tables_of(blobs_of(some))) == some

@@ -1,4 +1,4 @@
-"""All steps at once: a journal in, the tables on the disk out, with progress and a summary."""
+"""Build all tables of a journal and write them to disk, with progress and a summary."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ class TableSummary(Struct, frozen=True):
 
     rows: int
     bytes: int
-    seconds: float  # of what was made together, its share
+    seconds: float  # a share, for tables that are made together
 
 
 class Summary(Struct, frozen=True):
     """The result of a build."""
 
     tables: dict[str, TableSummary]
-    rows_in: dict[str, int]  # of the journal, by table, bad rows included
+    rows_in: dict[str, int]  # rows of the journal by table, including invalid ones
     rejected: int
     seconds: float
     out: str
@@ -87,8 +87,8 @@ def build(
 ) -> Summary:
     """Build the tables of a journal and write them to `out`, replacing each atomically.
 
-    All tables are of the same moment: the files that are there when the build begins. `progress`
-    hears when each table begins and when it is there.
+    All tables cover the files that exist when the build begins. `progress` is called when a table
+    is started and when it is complete.
 
     ```text
     summary = pipeline.build("journal/", "tables/", progress=print)
@@ -121,7 +121,7 @@ def build(
 
 
 def _grouped(tables: list[str]) -> list[tuple[str, ...]]:
-    """The tables in their order, those together that are made together."""
+    """The tables in order, grouped by those that are made together."""
     if not set(_TOGETHER) <= set(tables):
         return [(table,) for table in tables]
     first, *others = _TOGETHER
@@ -129,7 +129,7 @@ def _grouped(tables: list[str]) -> list[tuple[str, ...]]:
 
 
 def _write(journal: Journal, directory: Path, tables: tuple[str, ...]) -> dict[str, int]:
-    """Write one table, or those that are made together; tells how many rows each has."""
+    """Write one table, or several that are made together; returns the number of rows of each."""
     places = {table: Place(directory, table) for table in tables}
     if tables == _TOGETHER:
         return write_tables(expected_and_audit(journal), places)
@@ -138,7 +138,7 @@ def _write(journal: Journal, directory: Path, tables: tuple[str, ...]) -> dict[s
 
 
 def rows_in(journal: Journal) -> dict[str, int]:
-    """How many rows the files of each table have, as their footers tell."""
+    """The number of rows of each table's files, according to their footers."""
 
     def count(data: FileData) -> Iterator[pa.Table]:
         counted = {table: data.rows(table) for table in JOURNAL}
@@ -156,7 +156,7 @@ def rows_in(journal: Journal) -> dict[str, int]:
 
 
 def _frames(journal: Journal) -> dict[str, Callable[[], DataFrame]]:
-    """How each table is made; a step makes anew what it needs, which costs less than to keep it."""
+    """How each table is made. A step recomputes what it needs: cheaper than storing it."""
 
     def routes() -> DataFrame:
         return route_history(journal.routes)

@@ -1,7 +1,7 @@
-"""Which rows of the journal are sound (SP-5): what each column of each table may hold.
+"""Validation of journal rows (SP-5): the values that each column of each table may hold.
 
-Columns in, the problems of rows out; by distinct values where the answer takes time, and row by row
-only where a whole column is not clean. What types columns have is settled before, in normal.py. No
+Takes columns and returns the problems of rows. Expensive checks run on distinct values; single rows
+are checked only if a column as a whole is not valid. Types are settled before, in normal.py. No
 files and no Spark.
 """
 
@@ -33,15 +33,15 @@ from waystation.pipeline.matching import are_usual_patterns
 from waystation.pipeline.schema import MEMBERS, MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
 
 Problems: TypeAlias = Iterator[tuple[Flags, str]]
-"""Rows, and what is wrong with them; a check that finds nothing may tell nothing."""
+"""Rows and their problems; a check that finds nothing may yield nothing."""
 
 _LAST: Final = LAST_INSTANT * 1_000 + 999
 
-# What most addresses look like; the others are read as the live node reads them.
+# The usual form of an address; others are parsed as the live node parses them.
 _USUAL_ADDRESS: Final = r"^(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])#[!-/1-~][!-~]*$"
 
 KINDS: Final = {
-    NODES: ["start", "stop", "lost"],
+    NODES: ["start", "stop", "lost", "clock"],
     ROUTES: ["put", "remove"],
     SUBSCRIPTIONS: ["subscribe", "unsubscribe"],
     MEMBERS: ["join", "leave", "suspect", "invalidate", "address"],
@@ -50,7 +50,7 @@ KINDS: Final = {
 
 
 def problems_of(table: str, rows: pa.Table) -> dict[int, str]:
-    """The number of each row that is not sound, and the first thing that is wrong with it.
+    """The number of each invalid row, and the first problem found in it.
 
     >>> problems_of("nodes", pa.table({"incarnation": [1], "seq": [-1], "at": [0], "kind": ["up"]}))
     {0: 'seq is negative'}
@@ -124,7 +124,7 @@ def _told(bad: Flags | None, problem: str) -> Problems:
 
 
 def _where(rows: pa.Table, kind: str, problems: Problems) -> Problems:
-    """Problems that are some only in rows of one kind."""
+    """Problems that apply only to rows of one kind."""
     for bad, problem in problems:
         other = _failing(column(rows, "kind"), lambda kinds: ~_are(kinds, kind), null=True)
         yield bad if other is None else bad & ~other, problem
@@ -169,9 +169,9 @@ def _are(texts: pa.Array, text: str) -> Flags:
 
 
 def _failing(values: pa.Array, fail: Callable[[pa.Array], Flags], *, null: bool) -> Flags | None:
-    """Which rows have a text that fails; None if there is no such text.
+    """Which rows have an invalid string; None if there is none.
 
-    Distinct ones are asked, where texts are numbers of these.
+    Dictionary-encoded strings are checked once for each distinct value.
     """
     coded = pa.types.is_dictionary(values.type)
     bad = fail(values.dictionary if coded else values)
@@ -190,7 +190,7 @@ def _are_usual_addresses(texts: pa.Array) -> Flags:
 def _refused(
     values: pa.Array, usual: Callable[[pa.Array], Flags], read: Callable[[str], object]
 ) -> Flags | None:
-    """Which texts cannot be read; null is none. What looks as usual is not asked again."""
+    """Which strings cannot be parsed, except null. Those of the usual form are not parsed."""
 
     def fail(texts: pa.Array) -> Flags:
         bad = ~usual(texts)
@@ -210,7 +210,7 @@ def _is_readable(text: str | None, read: Callable[[str], object]) -> bool:
 
 
 def _bad_routes(routes: pa.Array) -> Flags | None:
-    """Which routes hold an address that cannot be read."""
+    """Which routes contain an invalid address."""
     bad = _refused(routes.flatten(), _are_usual_addresses, Address.parse)
     if bad is None:
         return None
@@ -220,12 +220,12 @@ def _bad_routes(routes: pa.Array) -> Flags | None:
 
 
 def _all_ids(ids: pa.Array) -> bool:
-    """Whether every text is a message id."""
+    """Whether every string is a message id."""
     return are_as_long_as_ids(ids) and not _no_digits(text_bytes(ids)).any()
 
 
 def _no_ids(ids: pa.Array) -> Flags:
-    """Which texts are no message ids."""
+    """Which strings are not message ids."""
     lengths = np.asarray(pc.fill_null(pc.binary_length(ids), 0))
     bad: Flags = lengths != ID_DIGITS
     sound = np.flatnonzero(~bad)
@@ -235,6 +235,6 @@ def _no_ids(ids: pa.Array) -> Flags:
 
 
 def _no_digits(bytes: npt.NDArray[np.uint8]) -> Flags:
-    """Which bytes are neither 0-9 nor a-f; below the first of each, numbers go round to above."""
+    """Which bytes are neither 0-9 nor a-f; unsigned subtraction wraps around."""
     found: Flags = (bytes - ord("0") > 9) & (bytes - ord("a") > 5)
     return found

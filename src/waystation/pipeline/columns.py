@@ -1,6 +1,6 @@
-"""Columns of Arrow as arrays of numpy, and back: what every step by whole columns needs.
+"""Arrow columns as numpy arrays and back, for the steps that work on whole columns.
 
-No rule of the domain lives here.
+No rules of the domain are here.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 Words: TypeAlias = npt.NDArray[np.uint64]
 
 NEVER: Final = int(np.iinfo(np.int64).max)
-"""The instant that never comes, in place of null."""
+"""The timestamp that stands for null: it is never reached."""
 
 
 def column(table: pa.Table, name: str) -> pa.Array:
-    """A column in one piece."""
+    """A column as one chunk."""
     found = table.column(name)
     if found.num_chunks == 1:
         return found.chunk(0)
@@ -31,7 +31,7 @@ def column(table: pa.Table, name: str) -> pa.Array:
 
 
 def longs(table: pa.Table, name: str, null: int = 0) -> Longs:
-    """Numbers or instants as they are, with a value for null."""
+    """Numbers or timestamps as they are, with a value for null."""
     values = column(table, name)
     if not pa.types.is_int64(values.type):
         values = values.view(pa.int64())
@@ -39,18 +39,18 @@ def longs(table: pa.Table, name: str, null: int = 0) -> Longs:
 
 
 def flags(table: pa.Table, name: str) -> Flags:
-    """Flags, null taken for false."""
+    """Booleans, with null as false."""
     values = column(table, name)
     return np.asarray(pc.fill_null(values, False) if values.null_count else values)
 
 
 def encoded(values: pa.Array) -> pa.DictionaryArray:
-    """Texts as numbers of distinct ones, if they are not that already."""
+    """Strings, dictionary-encoded if they are not yet."""
     return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
 
 
 def codes(values: pa.Array) -> Longs:
-    """A number for each distinct text; -1 for null."""
+    """A number for each distinct string; -1 for null."""
     indices = encoded(values).indices
     if indices.null_count:
         indices = pc.fill_null(indices, -1)
@@ -58,7 +58,7 @@ def codes(values: pa.Array) -> Longs:
 
 
 def common_texts(some: pa.Array, others: pa.Array) -> tuple[pa.Array, Longs, Longs]:
-    """The distinct texts of two columns, and the number of each row's text in both; -1 for null.
+    """The distinct strings of two columns, and the code of each row's string in both; -1 for null.
 
     >>> texts, one, other = common_texts(pa.array(["a", "b"]), pa.array(["b", None, "c"]))
     >>> texts.to_pylist(), one.tolist(), other.tolist()
@@ -73,24 +73,24 @@ def common_texts(some: pa.Array, others: pa.Array) -> tuple[pa.Array, Longs, Lon
 
 
 def are(values: pa.Array, text: str) -> Flags:
-    """Which texts are this one; each distinct one is asked."""
+    """Which rows have this string; each distinct string is compared once."""
     coded = encoded(values)
     found: Flags = np.append(np.asarray(pc.equal(coded.dictionary, text)), False)[codes(coded)]
     return found
 
 
 def instants(microseconds: Longs) -> pa.Array:
-    """Instants from numbers; NEVER is null."""
+    """Timestamps from numbers; NEVER is null."""
     return pa.array(microseconds, mask=microseconds == NEVER).view(INSTANT)
 
 
 def taken(table: pa.Table, name: str, rows: Longs) -> pa.Array:
-    """The values of a column in these rows; -1 is null."""
+    """The values of a column at these rows; -1 is null."""
     return picked(column(table, name), rows)
 
 
 def kept(table: pa.Table, name: str, rows: Longs) -> pa.Array:
-    """The values of a column in these rows, texts in the form they have."""
+    """The values of a column at these rows; strings keep their encoding."""
     values, indices = column(table, name), pa.array(rows)
     if not pa.types.is_dictionary(values.type):
         return values.take(indices)
@@ -98,7 +98,7 @@ def kept(table: pa.Table, name: str, rows: Longs) -> pa.Array:
 
 
 def with_numbers(table: pa.Table, *names: str) -> pa.Table:
-    """The table with these columns of texts as numbers of distinct ones."""
+    """The table with these string columns dictionary-encoded."""
     for name in names:
         place = table.column_names.index(name)
         table = table.set_column(place, name, encoded(column(table, name)))
@@ -106,7 +106,7 @@ def with_numbers(table: pa.Table, *names: str) -> pa.Table:
 
 
 def picked(values: pa.Array, rows: Longs) -> pa.Array:
-    """Values by number; -1 is null. Texts are written out."""
+    """Values by code; -1 is null. Strings are not dictionary-encoded."""
     if pa.types.is_dictionary(values.type):
         return picked(values.dictionary, np.append(codes(values), -1)[rows])
     missing = rows < 0
@@ -115,7 +115,7 @@ def picked(values: pa.Array, rows: Longs) -> pa.Array:
 
 
 def chosen(texts: pa.Array, rows: Longs) -> pa.Array:
-    """Distinct texts by number, as numbers of them; -1 is null."""
+    """Dictionary-encoded strings from codes; -1 is null."""
     if pa.types.is_dictionary(texts.type):
         return chosen(texts.dictionary, np.append(codes(texts), -1)[rows])
     missing = rows < 0
@@ -124,22 +124,22 @@ def chosen(texts: pa.Array, rows: Longs) -> pa.Array:
 
 
 def plain(values: pa.Array) -> pa.Array:
-    """Texts written out, if they are numbers."""
+    """Strings without dictionary encoding."""
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 
 def repeated(value: str | None, count: int) -> pa.Array:
-    """The same text again and again."""
+    """A column that repeats one string."""
     return pa.nulls(count, TEXT) if value is None else pa.repeat(pa.scalar(value, TEXT), count)
 
 
 def coded_name(name: str, count: int) -> pa.DictionaryArray:
-    """The same text again and again, as the number of it."""
+    """A dictionary-encoded column that repeats one string."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(count, np.int32)), pa.array([name]))
 
 
 def numbered(values: Longs) -> tuple[Longs, Longs]:
-    """The distinct values in order, and the number of each row's value."""
+    """The sorted distinct values, and the code of each row's value."""
     begins = np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
     if len(begins) == 1:
         return values[:1], np.zeros(len(values), np.int64)
@@ -148,7 +148,7 @@ def numbered(values: Longs) -> tuple[Longs, Longs]:
 
 
 def stable_order(keys: Longs) -> Longs:
-    """The order of keys from 0 on, equal ones as they stand: by digits, which numpy is fast at."""
+    """A stable order of keys from 0 on: a radix sort, at which numpy is fast."""
     order: Longs = np.argsort((keys & 0xFFFF).astype(np.uint16), kind="stable")
     highest = int(keys.max(initial=0))
     shift = 16
@@ -160,7 +160,7 @@ def stable_order(keys: Longs) -> Longs:
 
 
 def ranks(keys: Longs) -> Longs:
-    """For each row, how many before it have the same key."""
+    """For each row, the number of earlier rows with the same key."""
     order = stable_order(keys)
     ordered = keys[order]
     begins = np.append(True, ordered[1:] != ordered[:-1])[: len(keys)]
@@ -172,7 +172,7 @@ def ranks(keys: Longs) -> Longs:
 
 
 def spread(starts: Longs, counts: Longs) -> tuple[Longs, Longs]:
-    """Several ranges written out: the number of the range, and the position, of each element.
+    """Expand ranges: the number of the range, and the position, of each element.
 
     >>> [part.tolist() for part in spread(np.array([5, 9]), np.array([2, 1]))]
     [[0, 0, 1], [5, 6, 9]]
@@ -183,7 +183,7 @@ def spread(starts: Longs, counts: Longs) -> tuple[Longs, Longs]:
 
 
 def pair_codes(one: Longs, other: Longs) -> Longs:
-    """A number for each distinct pair of numbers, from 0 on, in the order in which they come.
+    """A number for each distinct pair of numbers, from 0 on, in order of first occurrence.
 
     >>> pair_codes(np.array([5, 5, 9, 5]), np.array([-1, 7, 7, -1])).tolist()
     [0, 1, 2, 0]
@@ -198,12 +198,12 @@ def pair_codes(one: Longs, other: Longs) -> Longs:
 
 
 def number_codes(numbers: Longs | Words) -> Longs:
-    """A number for each distinct number, from 0 on, in the order in which they come."""
+    """A number for each distinct number, from 0 on, in order of first occurrence."""
     return codes(pa.array(numbers))
 
 
 def repeated_numbers(numbers: Longs) -> Longs:
-    """The numbers that are there more than once, each as often as it is there again; sorted.
+    """The numbers that occur more than once, each once per repetition; sorted.
 
     >>> repeated_numbers(np.array([7, 3, 7, 5, 7, 3])).tolist()
     [3, 7, 7]
@@ -214,13 +214,13 @@ def repeated_numbers(numbers: Longs) -> Longs:
 
 
 def firsts(codes: Longs) -> Flags:
-    """Which rows are the first of their number; numbers are given in the order they come in."""
+    """Which rows are the first with their code; codes are numbered in order of first occurrence."""
     highest = np.maximum.accumulate(codes)
     return np.append(True, codes[1:] > highest[:-1])[: len(codes)]
 
 
 def word_codes(high: Words, low: Words) -> Longs:
-    """The same for pairs of which the second number nearly always tells the first."""
+    """A number for each distinct pair, of which `low` nearly always determines `high`."""
     found = number_codes(low)
     partner = np.zeros(int(found.max(initial=-1)) + 1, np.uint64)
     partner[found] = high
@@ -229,18 +229,18 @@ def word_codes(high: Words, low: Words) -> Longs:
     return pair_codes(found, number_codes(high))
 
 
-# Texts as bytes
+# Strings as bytes
 
 
 def text_bounds(texts: Any) -> npt.NDArray[np.int32]:
-    """Where each text begins in the bytes of all, and the last one ends."""
+    """The offsets of the strings in their common bytes, including the end of the last."""
     if not len(texts):
         return np.zeros(1, np.int32)
     return np.frombuffer(texts.buffers()[1], np.int32, len(texts) + 1, texts.offset * 4)
 
 
 def text_bytes(texts: Any) -> npt.NDArray[np.uint8]:
-    """The bytes of all texts, one after the other; none may be null."""
+    """The concatenated bytes of all strings; none may be null."""
     data = texts.buffers()[2]
     if data is None or not len(texts):
         return np.zeros(0, np.uint8)
@@ -252,16 +252,16 @@ ID_DIGITS: Final = 32
 
 
 def are_as_long_as_ids(texts: pa.Array) -> bool:
-    """Whether each text has as many bytes as a message id; null has not."""
+    """Whether each string has the length of a message id; null has not."""
     return not texts.null_count and bool((np.diff(text_bounds(texts)) == ID_DIGITS).all())
 
 
 _PAIRS: Final = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
-"""The two digits of each byte."""
+"""The two hexadecimal digits of each byte."""
 
 
 def id_words(ids: pa.Array) -> tuple[Words, Words]:
-    """Message ids, 32 hex digits each, as two numbers each.
+    """Message ids, 32 hexadecimal digits each, as two numbers each.
 
     >>> [word.tolist() for word in id_words(pa.array([f"{7 << 64 | 10:032x}"]))]
     [[7], [10]]
@@ -274,7 +274,7 @@ def id_words(ids: pa.Array) -> tuple[Words, Words]:
 
 
 def id_texts(high: Words, low: Words) -> pa.Array:
-    """The ids that such numbers stand for.
+    """The message ids that such pairs of numbers stand for.
 
     >>> id_texts(*id_words(pa.array([f"{77:032x}"]))).to_pylist() == [f"{77:032x}"]
     True

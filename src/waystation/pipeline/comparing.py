@@ -1,6 +1,6 @@
-"""What must have happened to messages against what did: CONTRACT's `audit`, for one node.
+"""Compare the expected with the actual outcomes of messages: CONTRACT's `audit`, for one node.
 
-How rows are paired is written in docs/reference/tables.md. Arrow in, Arrow out; no Spark.
+docs/reference/tables.md describes how rows are paired. Arrow in, Arrow out; no Spark.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _DELIVERED, _FORWARDED, _QUEUED, _DROPPED = range(4)
 def compare(
     node: str, expected: pa.Table, messages: pa.Table, entered_later: Set[str] = frozenset()
 ) -> pa.Table:
-    """The rows of `audit` for these messages; `expected` is what the rules say of them.
+    """The rows of `audit` for these messages; `expected` has the outcomes that the rules require.
 
     `entered_later` are the ids of messages that entered the node again after all of these.
     """
@@ -57,16 +57,16 @@ def compare(
 def coded_comparison(
     node: str, expected: pa.Table, messages: pa.Table, entered_later: Set[str] = frozenset()
 ) -> pa.Table:
-    """The same, with texts as numbers of distinct ones, but for the ids."""
+    """The rows of `audit` with dictionary-encoded strings, except the ids."""
     expected, messages = _without_superseded(expected, messages, entered_later)
     pairing = _Pairing(expected, messages)
-    answers = np.append(pairing.theirs, _NONE)[pairing.mine]
+    matches = np.append(pairing.theirs, _NONE)[pairing.mine]
     surplus = pairing.theirs[pairing.unclaimed]
-    told = np.append(answers, surplus)
+    told = np.append(matches, surplus)
     ids = column(expected, "message_id"), taken(messages, "message_id", surplus)
     names, for_whom, to_whom = pairing.recipients
     reasons, ruled, given = pairing.reasons
-    why = np.where(answers < 0, ruled, np.append(given, _NONE)[answers])
+    why = np.where(matches < 0, ruled, np.append(given, _NONE)[matches])
     columns = [
         pa.concat_arrays(ids) if len(surplus) else ids[0],
         coded_name(node, len(told)),
@@ -80,7 +80,7 @@ def coded_comparison(
 
 
 def waiting_ids(messages: pa.Table) -> set[str]:
-    """The ids of messages of which it is only told that they were queued."""
+    """The ids of messages that were only queued, as far as the journal says."""
     queued = pc.equal(messages.column("outcome"), "QUEUED")
     if not pc.any(queued).as_py():
         return set()
@@ -90,16 +90,16 @@ def waiting_ids(messages: pa.Table) -> set[str]:
 def _without_superseded(
     expected: pa.Table, messages: pa.Table, entered_later: Set[str]
 ) -> tuple[pa.Table, pa.Table]:
-    """Leave out entries that only queued a message which entered the node anew after that.
+    """Leave out entries that only queued a message which entered the node again later.
 
-    What was kept for somebody absent enters again when it is let go; that entry tells the end.
+    A message kept for an absent receiver enters again on release; that entry has the outcome.
     """
     candidates = waiting_ids(messages)
     if not candidates:
         return expected, messages
     doubtful = messages.filter(pc.is_in(messages.column("message_id"), pa.array(list(candidates))))
     latest: dict[str, int] = {}
-    told: dict[tuple[str, int], bool] = {}  # by entry: whether anything but QUEUED
+    told: dict[tuple[str, int], bool] = {}  # by entry: whether any outcome is not QUEUED
     ids, received = doubtful.column("message_id").to_pylist(), longs(doubtful, "received_at")
     outcomes = doubtful.column("outcome").to_pylist()
     for id, at, outcome in zip(ids, received.tolist(), outcomes, strict=True):
@@ -128,7 +128,7 @@ def _left_out(table: pa.Table, instant: str, entries: set[tuple[str, int]]) -> p
 
 
 def route_differences(node: str, routes: pa.Table) -> pa.Table:
-    """The rows of `audit` for puts that the live node took otherwise than the rules say."""
+    """The rows of `audit` for puts that the live node decided differently from the rules."""
     rows = decided_otherwise(routes)
     accepted = flags(routes, "accepted")[rows]
     told = pa.array(["refused", "accepted"], TEXT)
@@ -145,10 +145,10 @@ def route_differences(node: str, routes: pa.Table) -> pa.Table:
 
 
 class _Pairing:
-    """Which row of the messages answers which expected row.
+    """Which row of the messages matches which expected row.
 
     `theirs` are the rows of the messages that count, in the order of seq; `mine` holds, for each
-    expected row, the place in `theirs` of its answer or -1; `unclaimed` says which of them nobody
+    expected row, the position in `theirs` of its match or -1; `unclaimed` says which of them nobody
     expected.
     """
 
@@ -170,7 +170,7 @@ class _Pairing:
         self._pair_the_rest()
 
     def _number_entries(self, expected: pa.Table, messages: pa.Table) -> None:
-        """Number each (message id, received at), the same way on both sides."""
+        """Number each pair of message id and received_at, the same way on both sides."""
         ids = pa.chunked_array([column(expected, "message_id"), column(messages, "message_id")])
         at = np.append(longs(expected, "at"), longs(messages, "received_at"))
         entry = _entry_numbers(ids, at)
@@ -179,7 +179,7 @@ class _Pairing:
         self._entries = int(entry.max(initial=-1)) + 1
 
     def _counting_rows(self) -> Longs:
-        """The rows that tell how an entry ended: QUEUED ones only where there is no other."""
+        """The rows with the outcome of an entry: QUEUED ones only where there is no other."""
         queued = self.their_outcome == _QUEUED
         order = np.argsort(longs(self._messages, "seq"), kind="stable")
         if not queued.any():
@@ -194,7 +194,7 @@ class _Pairing:
         return np.asarray(order[counts[order]])
 
     def _pair_alike(self) -> None:
-        """Pair what was done as expected: to whom, where to, or why not."""
+        """Pair the outcomes that are as expected: by recipient, by address, or by reason."""
         expected, told = self._texts()
         text = np.append(expected, told[self.theirs])
         width = int(text.max(initial=0)) + 2
@@ -203,19 +203,19 @@ class _Pairing:
         did = np.append(self.mine_do, self._theirs_did)
         keys = (entry * 4 + did) * width + text + 1
         mine, theirs = keys[:count], keys[count:]
-        self._answer_only_ones(mine, theirs)
-        self._answer_copies(mine, theirs)
+        self._pair_only_ones(mine, theirs)
+        self._pair_copies(mine, theirs)
         rows = np.flatnonzero((self.mine_do == _DELIVERED) & (self.mine < 0))
         others = np.flatnonzero((self._theirs_did == _DELIVERED) & self.unclaimed)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
         rows, others = self._left(_DROPPED)
-        self._answer_by_name(rows, others, mine[rows], theirs[others], _OK)
+        self._pair_by_name(rows, others, mine[rows], theirs[others], _OK)
         rows, others = self._left(_DROPPED)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
-        self._answer_waiting()
+        self._pair_waiting()
 
-    def _answer_waiting(self) -> None:
-        """What is only told to be queued is the answer to all that was expected of it."""
+    def _pair_waiting(self) -> None:
+        """Pair a message that was only queued with everything that was expected of it."""
         queued = np.flatnonzero(self._theirs_did == _QUEUED)
         if len(queued):
             waiting = np.full(self._entries, _NONE)
@@ -223,23 +223,23 @@ class _Pairing:
             self.mine = np.where(self.mine < 0, waiting[self._entry_of_expected], self.mine)
             self.unclaimed[queued] = False
 
-    def _answer_only_ones(self, mine: Longs, theirs: Longs) -> None:
-        """Pair what is alone on both sides in its entry, which is nearly all: nothing to sort."""
+    def _pair_only_ones(self, mine: Longs, theirs: Longs) -> None:
+        """Pair what is alone in its entry on both sides: nearly all rows, and nothing to sort."""
         expected, told = self._entry_of_expected, self._theirs_of
         alone = np.bincount(expected, minlength=self._entries) == 1
         alone &= np.bincount(told, minlength=self._entries) == 1
-        answer = np.zeros(self._entries, np.int64)
-        answer[told] = np.arange(len(told))
+        match = np.zeros(self._entries, np.int64)
+        match[told] = np.arange(len(told))
         rows = np.flatnonzero(alone[expected])
-        others = answer[expected[rows]]
+        others = match[expected[rows]]
         alike = mine[rows] == theirs[others]
         rows, others = rows[alike], others[alike]
         self.mine[rows] = others
         self.unclaimed[others] = False
         self.verdict[rows] = _OK
 
-    def _answer_copies(self, mine: Longs, theirs: Longs) -> None:
-        """One copy answers all who are behind its address (MC-9)."""
+    def _pair_copies(self, mine: Longs, theirs: Longs) -> None:
+        """One copy matches all receivers behind its address (MC-9)."""
         rows = np.flatnonzero((self.mine_do == _FORWARDED) & (self.mine < 0))
         sent = np.flatnonzero((self._theirs_did == _FORWARDED) & self.unclaimed)
         if not len(rows) or not len(sent):
@@ -255,21 +255,21 @@ class _Pairing:
         self.verdict[rows[hit]] = _OK
 
     def _pass_over_copies_upward(self) -> None:
-        """A multicast may also have gone to a parent or broker, which no table tells (MC-10)."""
+        """Skip copies of a multicast to a parent or broker, which no table contains (MC-10)."""
         multicast = are(column(self._messages, "kind"), "multicast")[self.theirs]
         self.unclaimed &= ~(multicast & (self._theirs_did == _FORWARDED))
 
     def _pair_the_rest(self) -> None:
-        """Pair what else happened in the same entry: first by whom it was for, then in order."""
+        """Pair the remaining rows of an entry: first by recipient, then in order."""
         rows, others = self._left()
         mine, theirs = self._entry_of_expected[rows], self._theirs_of[others]
-        self._answer_by_name(rows, others, mine, theirs, _DIFFERENT)
+        self._pair_by_name(rows, others, mine, theirs, _DIFFERENT)
         rows, others = self._left()
         mine, theirs = self._entry_of_expected[rows], self._theirs_of[others]
         self._answer(rows, others, mine, theirs, _DIFFERENT)
 
     def _left(self, outcome: int | None = None) -> tuple[Longs, Longs]:
-        """What nothing was paired with yet; expected rows in the order of their recipients."""
+        """The unpaired rows; expected ones in the order of their recipients."""
         open_ones, unclaimed = self.mine < 0, self.unclaimed
         if outcome is not None:
             open_ones = open_ones & (self.mine_do == outcome)
@@ -281,7 +281,7 @@ class _Pairing:
         order = pc.array_sort_indices(names, null_placement="at_start")
         return rows[np.asarray(order).astype(np.int64)], others
 
-    def _answer_by_name(
+    def _pair_by_name(
         self, rows: Longs, others: Longs, mine: Longs, theirs: Longs, verdict: int
     ) -> None:
         """Pair rows of the same key that name the same recipient."""
@@ -293,7 +293,7 @@ class _Pairing:
         actual = taken(self._messages, "recipient", self.theirs[others])
         name = codes(pa.concat_arrays([expected, actual]))
         keys = np.append(mine, theirs) * (int(name.max(initial=0)) + 1) + name
-        keys[name < 0] = -1 - np.flatnonzero(name < 0)  # nobody is like no one else
+        keys[name < 0] = -1 - np.flatnonzero(name < 0)  # a missing recipient equals no other
         self._answer(rows, others, keys[: len(rows)], keys[len(rows) :], verdict)
 
     def _answer(self, rows: Longs, others: Longs, mine: Longs, theirs: Longs, verdict: int) -> None:
@@ -309,17 +309,17 @@ class _Pairing:
         ordered = others_numbered[order]
         place = np.minimum(np.searchsorted(ordered, numbered), len(ordered) - 1)
         hit = ordered[place] == numbered
-        answers = others[order[place[hit]]]
-        self.mine[rows[hit]] = answers
-        self.unclaimed[answers] = False
+        matches = others[order[place[hit]]]
+        self.mine[rows[hit]] = matches
+        self.unclaimed[matches] = False
         self.verdict[rows[hit]] = verdict
 
     def _common(self, mine: str, theirs: str) -> tuple[pa.Array, Longs, Longs]:
-        """The distinct texts of a column of each side, and those of each row by number."""
+        """The distinct strings of a column on both sides, and the code of each row."""
         return common_texts(column(self._expected, mine), column(self._messages, theirs))
 
     def _texts(self) -> tuple[Longs, Longs]:
-        """What makes rows alike beside the outcome: the recipient, the address, or the reason."""
+        """What rows must share besides the outcome: the recipient, the address, or the reason."""
         addresses = self._common("address", "next_hop")
         pairs = [texts[1:] for texts in (self.recipients, addresses, self.reasons)]
         found = []
@@ -331,22 +331,22 @@ class _Pairing:
 
 def _outcome_codes(table: pa.Table) -> Longs:
     told = encoded(column(table, "outcome"))
-    # A dictionary may hold what only rows have that were rejected.
+    # A dictionary may contain strings that only rejected rows have.
     found = pc.fill_null(pc.index_in(told.dictionary, value_set=_OUTCOMES), -1)
     return np.asarray(found).astype(np.int64)[codes(told)]
 
 
 def _entry_numbers(ids: pa.ChunkedArray, at: Longs) -> Longs:
-    """A number for each distinct pair of id and instant.
+    """A number for each distinct pair of id and timestamp.
 
-    Messages hardly ever share an instant, and to see whether they do costs less than to number
+    Messages hardly ever share a timestamp, and checking that costs less than numbering
     their ids.
     """
     cells = [_cells(part) for part in ids.chunks]
     if any(part is None for part in cells):
         return pair_codes(codes(ids.combine_chunks()), at)
     words = np.concatenate(cells)
-    order = np.argsort(at, kind="stable")  # which is quick where they come in order, as here
+    order = np.argsort(at, kind="stable")  # fast if they are in order, as here
     ordered = at[order]
     begins = np.append(True, ordered[1:] != ordered[:-1])[: len(at)]
     number = np.empty(len(at), np.int64)
@@ -362,7 +362,7 @@ def _entry_numbers(ids: pa.ChunkedArray, at: Longs) -> Longs:
 
 
 def _cells(ids: pa.Array) -> Any:
-    """The bytes of ids as four numbers each; None if there is anything that is no id."""
+    """The bytes of ids as four numbers each; None if there is an invalid id."""
     if not len(ids):
         return np.zeros((0, ID_DIGITS // 8), np.uint64)
     if ids.type != TEXT or not are_as_long_as_ids(ids):

@@ -1,8 +1,8 @@
-"""Waystation as a data source of Spark: journals to read, a fabric to send into.
+"""Waystation as a Spark data source: reads journals, and sends messages.
 
-Only the door stands here: what the source is called, and which part of it answers which call of
-Spark's. Reading is in source.py and source_stream.py, sending in sink.py; each is loaded when it is
-asked for, since PySpark before 4.2 lacks what they need and the rest of the pipeline does not.
+This module only connects Spark's calls to their implementations:
+reading is in source.py and source_stream.py, sending in sink.py. Each is imported when it is
+needed, since PySpark before 4.2 lacks what they use and the rest of the pipeline does not need it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _OLDEST: Final = (4, 2)
 
 
 class WaystationSource(DataSource):
-    """What Spark makes for each read and each write of the format `waystation`."""
+    """What Spark instantiates for each read and each write of the format `waystation`."""
 
     @classmethod
     def name(cls) -> str:
@@ -47,7 +47,7 @@ class WaystationSource(DataSource):
         return spark_schema(Reading.of(self.options).schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Reads what is there."""
+        """Create the reader for batch queries."""
         from waystation.pipeline.source import FilteringReader, JournalReader  # noqa: PLC0415
         from waystation.pipeline.source_options import Reading  # noqa: PLC0415
 
@@ -55,14 +55,14 @@ class WaystationSource(DataSource):
         return (FilteringReader if reading.pushdown else JournalReader)(reading, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        """Reads what comes."""
+        """Create the reader for streaming queries."""
         from waystation.pipeline.source_options import Reading  # noqa: PLC0415
         from waystation.pipeline.source_stream import JournalStream  # noqa: PLC0415
 
         return JournalStream(Reading.of(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Sends the rows of a frame."""
+        """Create the writer for a frame."""
         from waystation.pipeline.sink import FrameSender  # noqa: PLC0415
 
         return FrameSender(self.options, schema, overwrite=overwrite)
@@ -70,7 +70,7 @@ class WaystationSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        """Sends the rows of each batch of a stream."""
+        """Create the writer for the batches of a stream."""
         from waystation.pipeline.sink import StreamSender  # noqa: PLC0415
 
         return StreamSender(self.options, schema, overwrite=overwrite)
@@ -85,7 +85,7 @@ def register(spark: SparkSession) -> None:
     lost = messages.where("node = 'hub' and outcome = 'DROPPED'")
     ```
 
-    It also lets Spark push filters down to sources in Python, which is off unless somebody says so.
+    It also enables filter pushdown to Python data sources, which is off by default.
     Where that cannot be set, read with the option `pushdown=false`. Call it again in each thread of
     your own that sends.
     """
@@ -97,7 +97,7 @@ def register(spark: SparkSession) -> None:
             hint="pip install --upgrade pyspark, or use read_journal",
         )
     spark.dataSource.register(WaystationSource)
-    # To write, Spark looks for the format in the thread's active session; this makes it this one.
+    # For writes, Spark looks up the format in the thread's active session, so set this one there.
     spark.createDataFrame([], "nothing int")
-    with contextlib.suppress(PySparkException):  # where it is fixed, Spark says so when one reads
+    with contextlib.suppress(PySparkException):  # if it is fixed, Spark reports it on reading
         spark.conf.set(PUSHDOWN, "true")

@@ -1,7 +1,7 @@
-"""What the rules say must happen to each message that entered a node (SP-2): CONTRACT's `expected`.
+"""The outcome that the rules require for each message at a node (SP-2): CONTRACT's `expected`.
 
-The same question that `waystation.core.router` answers for one message, here for all of a node's
-messages at once, against the intervals of its tables. Arrow in, Arrow out; no Spark, no files.
+What `waystation.core.router` decides for one message is decided here for all of a node's
+messages at once, with the intervals of its tables. Arrow in, Arrow out; no Spark, no files.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from waystation.pipeline.matching import are_ids, match
 from waystation.pipeline.schema import BUILT, CODED, TEXT
 
 ROWS_AT_ONCE: Final = 500_000
-"""So many messages, or receivers of multicasts, are decided and written out at a time."""
+"""Maximum number of messages, or receivers of multicasts, that are decided at a time."""
 
 _OUTCOMES: Final = pa.array([str(outcome) for outcome in Outcome], TEXT)
 _REASONS: Final = pa.array([str(reason) for reason in Reason], TEXT)
@@ -48,11 +48,11 @@ _OUTCOME: Final = {outcome: number for number, outcome in enumerate(Outcome)}
 _REASON: Final = {reason: number for number, reason in enumerate(Reason)}
 _NONE: Final = -1
 _DENSE: Final = 8
-"""A table of all folds there could be is kept, if at most so many times as many as intervals."""
+"""A table of all possible folds is kept, if at most this many times as large as the intervals."""
 
 
 class Decisions(Struct):
-    """Some decisions: of which message (its row), about whom, and what."""
+    """Decisions: the row of the message, the recipient, and the outcome."""
 
     row: Longs
     outcome: Longs
@@ -67,10 +67,12 @@ def decide(
     route_history: pa.Table,
     subscription_history: pa.Table,
     hop_limit: int = HOP_LIMIT,
+    *,
+    at_once: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
-    """The rows of `expected` for these messages, in pieces; all rows of one entry in one piece."""
+    """The rows of `expected` for these messages, in parts; an entry is never divided."""
     tables = route_history, subscription_history
-    for piece in coded_decisions(node, messages, *tables, hop_limit):
+    for piece in coded_decisions(node, messages, *tables, hop_limit, at_once=at_once):
         yield piece.cast(BUILT["expected"])
 
 
@@ -80,12 +82,15 @@ def coded_decisions(
     route_history: pa.Table,
     subscription_history: pa.Table,
     hop_limit: int = HOP_LIMIT,
+    *,
+    at_once: int = ROWS_AT_ONCE,
 ) -> Iterator[pa.Table]:
-    """The same, with texts as numbers of distinct ones, but for the ids."""
+    """The rows of `expected` with dictionary-encoded strings, except the ids."""
     if not messages.num_rows:
         return
     rows = entries(messages)
-    for decisions in _Node(messages, route_history, subscription_history, hop_limit).decide(rows):
+    deciding = _Node(messages, route_history, subscription_history, hop_limit, at_once)
+    for decisions in deciding.decide(rows):
         columns = [
             taken(messages, "message_id", decisions.row),
             coded_name(node, len(decisions.row)),
@@ -106,7 +111,7 @@ def entries(messages: pa.Table) -> Longs:
     if not same.any():
         return order
     shared = np.append(same, False) | np.append(False, same)
-    doubtful = order[shared]  # only where instants are shared are the ids looked at
+    doubtful = order[shared]  # the ids are compared only where timestamps are equal
     ids = codes(column(messages, "message_id").take(pa.array(doubtful)))
     keys = (longs(messages, "incarnation")[doubtful], received[doubtful], ids)
     sorting = np.lexsort((longs(messages, "seq")[doubtful], *keys))
@@ -122,7 +127,12 @@ class _Node:
     """The messages and tables of one node."""
 
     def __init__(
-        self, messages: pa.Table, routes: pa.Table, subscriptions: pa.Table, hop_limit: int
+        self,
+        messages: pa.Table,
+        routes: pa.Table,
+        subscriptions: pa.Table,
+        hop_limit: int,
+        at_once: int,
     ) -> None:
         self._messages = messages
         self._incarnation = longs(messages, "incarnation")
@@ -130,9 +140,16 @@ class _Node:
         self._routes = Lookup(routes)
         self._subscriptions = subscriptions
         self._hop_limit = hop_limit
+        self._at_once = at_once
 
     def decide(self, rows: Longs) -> Iterator[Decisions]:
         messages = self._messages
+        # Whether a broadcast came by another way before is for the node to know: its ids may be of
+        # an earlier incarnation's journal, or of one that lost records.
+        copies = are(column(messages, "reason"), Reason.DUPLICATE)[rows]
+        if copies.any():
+            yield _dropped(rows[copies], np.full(int(copies.sum()), _REASON[Reason.DUPLICATE]))
+            rows = rows[~copies]
         expired = self._received[rows] >= longs(messages, "expiry", NEVER)[rows]
         hops = np.asarray(pc.list_value_length(column(messages, "return")))[rows]
         too_far = ~expired & (hops >= self._hop_limit)
@@ -143,8 +160,8 @@ class _Node:
         rows = rows[~over]
         multicast = are(column(messages, "kind"), "multicast")[rows]
         unicast = rows[~multicast]
-        for first in range(0, len(unicast), ROWS_AT_ONCE):
-            yield self._unicast(unicast[first : first + ROWS_AT_ONCE])
+        for first in range(0, len(unicast), self._at_once):
+            yield self._unicast(unicast[first : first + self._at_once])
         if multicast.any():
             yield from self._multicast(rows[multicast])
 
@@ -156,7 +173,7 @@ class _Node:
         known = self._routes.numbers(names.dictionary)
         found = self._find(rows, np.append(known, _NONE)[participant])
         decisions = self._delivered(rows, found, chosen(names.dictionary, participant))
-        away = (participant < 0) & (which >= 0)  # other types than the local one go where they say
+        away = (participant < 0) & (which >= 0)  # any other type is the next hop itself
         if away.any():
             decisions.outcome[away] = _OUTCOME[Outcome.FORWARDED]
             decisions.reason[away] = _NONE
@@ -175,7 +192,7 @@ class _Node:
             return
         audience = Audience(ids, self._subscriptions)
         known = self._routes.numbers(audience.names)
-        heard = audience.of(self._incarnation[rows], which, self._received[rows])
+        heard = audience.of(self._incarnation[rows], which, self._received[rows], self._at_once)
         for part, owner, receiver in heard:
             yield from self._unheard(rows[part], owner)
             if len(owner):
@@ -195,7 +212,7 @@ class _Node:
         return self._routes.find(self._incarnation[rows], participant, self._received[rows])
 
     def _delivered(self, rows: Longs, found: Longs, recipients: pa.Array) -> Decisions:
-        """What becomes of messages to participants whose entries were found, or not (-1)."""
+        """The outcomes of messages to participants whose entries were found, or not (-1)."""
         there = found >= 0
         local = self._routes.local[found]
         outcome = np.where(
@@ -215,7 +232,7 @@ def _dropped(rows: Longs, reason: Longs) -> Decisions:
 
 
 def first_addresses(messages: pa.Table, rows: Longs) -> pa.DictionaryArray:
-    """The address that a router looks at (AD-5); null where the onward route is empty."""
+    """The address that a router looks at (AD-5); null if the onward route is empty."""
     onward = column(messages, "onward")
     bounds = np.asarray(onward.offsets)
     starts = bounds[rows]
@@ -226,7 +243,7 @@ def first_addresses(messages: pa.Table, rows: Longs) -> pa.DictionaryArray:
 
 
 def local_names(addresses: pa.Array) -> pa.Array:
-    """The participant that each address of the local type names; null for other types."""
+    """The participant that each local address names; null for other types."""
     plain = pc.match_substring_regex(addresses, r"^0#[!-/1-~][!-~]*$")
     odd = np.flatnonzero(~np.asarray(plain))
     names = pc.if_else(plain, pc.utf8_slice_codeunits(addresses, 2), pa.scalar(None, TEXT))
@@ -240,7 +257,7 @@ def local_names(addresses: pa.Array) -> pa.Array:
 
 
 class Lookup:
-    """Finds the entry that a participant had at an instant, for many of both."""
+    """Finds the routing entries of many participants at many times."""
 
     def __init__(self, history: pa.Table) -> None:
         participants = encoded(column(history, "participant"))
@@ -254,7 +271,7 @@ class Lookup:
             fold, starts, history = fold[order], starts[order], history.take(pa.array(order))
         self._starts = starts
         self._ends = longs(history, "valid_to", NEVER)
-        self.local: Flags = np.append(flags(history, "local"), False)  # the last is that of nobody
+        self.local: Flags = np.append(flags(history, "local"), False)  # the last one has no entries
         self._addresses = column(history, "address")
         self._folds = Groups(fold, len(self._incarnations) * len(self._participants))
 
@@ -264,7 +281,7 @@ class Lookup:
         return np.asarray(found).astype(np.int64)
 
     def find(self, incarnation: Longs, participant: Longs, at: Longs) -> Longs:
-        """The row of the interval that holds each instant, or -1."""
+        """The row of the interval that contains each timestamp, or -1."""
         if not len(self._starts):
             return np.full(len(at), _NONE)
         life = positions(self._incarnations, incarnation)
@@ -275,7 +292,7 @@ class Lookup:
         return np.where((found >= first) & (at < self._ends[found]), found, _NONE)
 
     def addresses_of(self, found: Longs) -> pa.Array:
-        """The addresses of these rows; -1 has none."""
+        """The addresses of these rows; null for -1."""
         if pa.types.is_dictionary(self._addresses.type):
             return chosen(self._addresses, found)
         return encoded(picked(self._addresses, found))
@@ -283,16 +300,16 @@ class Lookup:
     def addresses_or(
         self, found: Longs, others: pa.Array, instead: Flags, which: Longs
     ) -> pa.Array:
-        """The same, but where told so those of others, by number."""
+        """The addresses of these rows; where `instead` is true, those of `others` at `which`."""
         own = self.addresses_of(found)
         texts, _, numbers = common_texts(own.dictionary, others)
         return chosen(texts, np.where(instead, np.append(numbers, _NONE)[which], codes(own)))
 
     def _latest(self, first: Longs, end: Longs, at: Longs) -> Longs:
-        """The last row from `first` on and before `end` that begins at or before the instant.
+        """The last row in [first, end) that begins at or before the timestamp, else `first` - 1.
 
-        One before `first` if there is none. By strides of half the length each, taken only where
-        there are so many rows.
+        A binary search over all groups at once: strides halve, and are taken only where enough
+        rows remain.
         """
         found = first - 1
         stride = 1 << self._folds.largest.bit_length() >> 1
@@ -308,27 +325,27 @@ class Lookup:
 
 
 class Groups:
-    """Where the rows of each group lie; rows stand in the order of their groups' numbers."""
+    """The row range of each group; rows are sorted by the number of their group."""
 
     def __init__(self, numbers: Longs, groups: int) -> None:
         self._known: Longs | None = None
         if groups <= _DENSE * len(numbers):
             counts = np.bincount(numbers, minlength=groups)
-        else:  # most groups that there could be have no rows
+        else:  # most possible groups have no rows
             self._known, counts = np.unique(numbers, return_counts=True)
         self._bounds = np.append(np.append(0, np.cumsum(counts)), 0)
         self.largest = int(counts.max(initial=0))
 
     def spans(self, numbers: Longs) -> tuple[Longs, Longs]:
-        """The first row of each of these groups, and the one after the last; -1 has none."""
+        """The first row of each of these groups, and the end of the range; empty for -1."""
         if self._known is not None:
             numbers = positions(self._known, numbers)
-        first = self._bounds[numbers]  # of -1: the 0 at the end
+        first = self._bounds[numbers]  # for -1: the 0 at the end
         return first, np.where(numbers < 0, 0, self._bounds[numbers + 1])
 
 
 def positions(known: Longs, values: Longs) -> Longs:
-    """Where each value stands among sorted distinct ones, or -1."""
+    """The position of each value among sorted distinct ones, or -1."""
     if not len(known):
         return np.full(len(values), _NONE)
     if len(known) == 1:
@@ -338,7 +355,7 @@ def positions(known: Longs, values: Longs) -> Longs:
 
 
 class Audience:
-    """Who receives what is published under each of some ids, and when."""
+    """The receivers of broadcasts with these ids, and when they were subscribed."""
 
     def __init__(self, ids: pa.Array, history: pa.Table) -> None:
         patterns = encoded(column(history, "pattern"))
@@ -358,18 +375,18 @@ class Audience:
         self._ends = longs(history, "valid_to", NEVER)[order]
 
     def of(
-        self, incarnation: Longs, which: Longs, at: Longs
+        self, incarnation: Longs, which: Longs, at: Longs, at_once: int
     ) -> Iterator[tuple[slice, Longs, Longs]]:
-        """A part of the messages after the other, with each receiver of each message once.
+        """The messages in parts, with each receiver of each message once.
 
-        These are told by the number of the message within the part and that of the name. No part
-        has many more candidates than are handled at once.
+        A receiver is given by the number of the message in its part and the code of its name. No
+        part has many more candidates than `at_once`.
         """
         owner, starts, counts = self._candidates(incarnation, which)
         total = np.cumsum(np.bincount(owner, counts, minlength=len(which)))
         begin = 0
         while begin < len(which):
-            limit = (total[begin - 1] if begin else 0) + ROWS_AT_ONCE
+            limit = (total[begin - 1] if begin else 0) + at_once
             end = max(int(np.searchsorted(total, limit, "right")), begin + 1)
             own = slice(*np.searchsorted(owner, [begin, end]).tolist())
             part = slice(begin, end)
@@ -392,7 +409,7 @@ class Audience:
         return owner, np.append(receiver[~several], keys % width)
 
     def _candidates(self, incarnation: Longs, which: Longs) -> tuple[Longs, Longs, Longs]:
-        """For each message and each pattern that matches it, the span of subscriptions."""
+        """For each message and each pattern that matches it, the range of subscriptions."""
         first, last = self._of_id[which], self._of_id[which + 1]
         owner, place = spread(first, last - first)
         life = positions(self._incarnations, incarnation)[owner]

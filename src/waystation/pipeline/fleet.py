@@ -1,12 +1,12 @@
-"""A fleet that never was: its nodes, and who comes and goes there.
+"""A simulated fleet: its nodes, and the participants that come and go there.
 
-Pure arithmetic on arrays, without files and without Spark. Whatever is random is a hash of the seed
-and of what it is about, never of what was computed before, so that any part of the fleet can be
-made anywhere, in any order, and comes out the same.
+Pure arithmetic on arrays, without files and without Spark. Everything random is a hash of the seed
+and of what it is about, never of earlier results, so that any part of the fleet can be
+computed anywhere, in any order, with the same result.
 
 The fleet is made of cells: a hub and its leaves. A participant sits at a leaf, where it has a local
-entry, and renews a lease at the hub, which knows the leaf. Who is where, and what the tables say at
-any instant, is computed here; what is sent, in traffic.py. Instants are microseconds since the
+entry, and renews a lease at the hub, which knows the leaf. Who is where, and what the tables
+hold at any time, is computed here; what is sent, in traffic.py. Times are microseconds since the
 epoch.
 """
 
@@ -28,11 +28,11 @@ MILLISECOND: Final = 1_000
 DURATION: Final = 3_600 * SECOND
 LEASE: Final = 600 * SECOND
 RENEWAL: Final = 240 * SECOND
-WINDOWS: Final = 3  # a node is up at most so many times
-STAYS: Final = 3  # a participant sits at most at so many leaves, one after the other
-APPS: Final = 4  # applications at each node that send
+WINDOWS: Final = 3  # maximum number of times that a node is up
+STAYS: Final = 3  # maximum number of leaves that a participant is at, one after the other
+APPS: Final = 4  # applications that send, at each node
 STRANGERS: Final = 64  # names that nobody has
-BROADCASTS: Final = 4  # that somebody may have subscribed to; one more that nobody wants
+BROADCASTS: Final = 4  # that may have subscribers; there is one more that nobody subscribes to
 NEVER: Final = np.iinfo(np.int64).max // 2
 NOBODY: Final = -1
 
@@ -41,17 +41,17 @@ HUB: Final = 0
 
 
 class Loss(IntEnum):
-    """Why a message, or one copy of it, never reached a recipient."""
+    """Why a message, or one copy of it, did not reach a recipient."""
 
     NONE = 0
     HOP_LIMIT = 1
     EXPIRED = 2
     NO_SUBSCRIBER = 3
-    NO_ROUTE_NEVER = 4  # nobody of this name was ever known there
+    NO_ROUTE_NEVER = 4  # the name was never known there
     NO_ROUTE_REMOVED = 5
     NO_ROUTE_EXPIRED = 6
-    NO_ROUTE_STOPPED = 7  # known to a former incarnation only, which was stopped
-    NO_ROUTE_RESTART = 8  # or which ended without a word
+    NO_ROUTE_STOPPED = 7  # known only to an earlier incarnation, which was stopped
+    NO_ROUTE_RESTART = 8  # or which ended without a stop record
     QUEUE_FULL = 9
     FAILED = 10
     TRANSPORT_DOWN = 11
@@ -59,7 +59,7 @@ class Loss(IntEnum):
 
     @property
     def cause(self) -> tuple[str, str | None]:
-        """The reason that the journal gives, if there is one, and what was behind it.
+        """The reason in the journal, if there is one, and the cause behind it.
 
         >>> Loss.NO_ROUTE_EXPIRED.cause, Loss.QUEUE_FULL.cause
         (('NO_ROUTE', 'expired'), ('QUEUE_FULL', None))
@@ -69,7 +69,7 @@ class Loss(IntEnum):
 
 
 class Dice:
-    """Randomness that depends on the seed, on a word, and on the number of what it is about."""
+    """Randomness that depends on the seed, on a keyword, and on a number."""
 
     def __init__(self, seed: int, *place: int) -> None:
         self._seed = zlib.crc32(repr((seed, *place)).encode())
@@ -86,37 +86,37 @@ class Dice:
         return mixed
 
     def throw(self, word: str, numbers: Array) -> Array:
-        """From 0 to 1, without 1."""
+        """From 0 to 1, excluding 1."""
         thrown: Array = (self.bits(word, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         return thrown
 
     def pick(self, word: str, numbers: Array, low: Any, high: Any) -> Array:
-        """A whole number from `low` to `high`, without `high`."""
+        """An integer from `low` to `high`, excluding `high`."""
         picked: Array = (low + self.throw(word, numbers) * (high - low)).astype(np.int64)
         return picked
 
 
 class Fleet(Struct, frozen=True, dict=True):
-    """How large a fleet is, and the seed that all the rest follows from."""
+    """The size of a fleet, and the seed that determines everything else."""
 
     nodes: int
     participants: int
     messages: int
     seed: int = 0
-    start: int = 1_767_225_600 * SECOND  # the first instant of 2026
+    start: int = 1_767_225_600 * SECOND  # the start of 2026
 
     @cached_property
     def cells(self) -> int:
-        """How many hubs there are."""
+        """The number of hubs."""
         leaves = min(max(self.nodes // 8, 1), 16)
         return max(1, self.nodes // (leaves + 1))
 
     def leaves(self, cell: int) -> int:
-        """How many leaves a hub has."""
+        """The number of leaves of a hub."""
         return self.nodes // self.cells + (cell < self.nodes % self.cells) - 1
 
     def sizes(self, cell: int) -> tuple[int, int]:
-        """How many participants live in a cell, and how many messages begin there.
+        """The number of participants in a cell, and of messages that begin there.
 
         The first cells are busier than the others.
         """
@@ -126,7 +126,7 @@ class Fleet(Struct, frozen=True, dict=True):
 
     @cached_property
     def _bounds(self) -> Array:
-        """Up to which number the messages of each cell go; all cells are looked at but once."""
+        """The end of each cell's range of message numbers; computed once for all cells."""
         weights = 1.0 / np.sqrt(np.arange(1, self.cells + 1))
         shares: Array = np.cumsum(weights) / weights.sum()
         bounds: Array = np.floor(self.messages * shares + 0.5).astype(int)
@@ -134,11 +134,11 @@ class Fleet(Struct, frozen=True, dict=True):
         return bounds
 
     def following(self, cell: int) -> int:
-        """The cell that a cell also talks to."""
+        """The cell that a cell sends to."""
         return (cell + 1) % self.cells
 
     def preceding(self, cell: int) -> int:
-        """The cell that also talks to this one."""
+        """The cell that sends to this one."""
         return (cell - 1) % self.cells
 
 
@@ -151,12 +151,12 @@ class Uptimes(NamedTuple):
 
     begin: Array
     end: Array
-    stopped: Array  # whether the window ended with a word
+    stopped: Array  # whether the window ended with a stop record
 
     def window(self, node: Array, at: Array) -> Array:
-        """In which window an instant falls at a node; -1 while it is down.
+        """The window of a node that contains a time; -1 while the node is down.
 
-        The last moment of a window counts as down: nothing begun there would be finished.
+        The end of a window counts as down: nothing that begins there would be finished.
         """
         found = np.full(len(at), -1)
         for number in range(WINDOWS):
@@ -185,7 +185,7 @@ def uptimes(fleet: Fleet, cell: int) -> Uptimes:
 
 
 class Changes(NamedTuple):
-    """What happened to routing entries or subscriptions, in no particular order."""
+    """Changes of routing entries or subscriptions, in no particular order."""
 
     node: Array
     at: Array
@@ -199,7 +199,7 @@ class Changes(NamedTuple):
 
     @classmethod
     def of(cls, node: Array, at: Array, participant: Array, **more: Any) -> Changes:
-        """Changes, with what is not said left at its usual value."""
+        """Changes, with defaults for what is not given."""
         usual = {
             "removes": False,
             "leaf": NOBODY,
@@ -215,17 +215,17 @@ class Changes(NamedTuple):
         return cls(node=np.broadcast_to(node, at.shape), at=at, participant=participant, **columns)
 
     def where(self, chosen: Array) -> Changes:
-        """Some of them."""
+        """A selection of the changes."""
         return Changes(*(column[chosen] for column in self))
 
     @classmethod
     def together(cls, parts: list[Changes]) -> Changes:
-        """All of them."""
+        """The changes of several sources."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 class Known(NamedTuple):
-    """Routing entries for look-ups: the accepted changes, sorted by participant and time."""
+    """Routing entries for lookups: the accepted changes, sorted by participant and time."""
 
     key: Array
     changes: Changes
@@ -233,14 +233,14 @@ class Known(NamedTuple):
 
     @classmethod
     def of(cls, changes: Changes, origin: int, participants: int) -> Known:
-        """Index the accepted ones. The key of several nodes is (node, participant)."""
+        """Index the accepted changes. With several nodes, the key is (node, participant)."""
         changes = changes.where(changes.accepted)
         key = _key(changes.node * participants + changes.participant, changes.at, origin)
         order = np.argsort(key, kind="stable")
         return cls(key[order], changes.where(order), origin)
 
     def last(self, holder: Array, at: Array) -> Array:
-        """The last change of each participant up to an instant, as an index; -1 where none was."""
+        """The index of each participant's last change up to a time; -1 if there is none."""
         if not len(self.key):
             return np.full(len(at), -1)
         key = _key(holder, at, self.origin)
@@ -249,7 +249,7 @@ class Known(NamedTuple):
         return np.where(none, -1, found)
 
 
-_SPAN: Final = 4 * DURATION  # more than any instant lies after the start
+_SPAN: Final = 4 * DURATION  # larger than any time since the start
 
 
 def _key(holder: Array, at: Array, origin: int) -> Array:
@@ -257,8 +257,8 @@ def _key(holder: Array, at: Array, origin: int) -> Array:
     return key
 
 
-class Answer(NamedTuple):
-    """What a look-up found: whether there is an entry, where it points, and if none, why."""
+class Found(NamedTuple):
+    """The result of a lookup: whether there is an entry, where it points, and if none, why."""
 
     found: Array
     leaf: Array
@@ -266,7 +266,7 @@ class Answer(NamedTuple):
 
 
 class Subscribed(NamedTuple):
-    """Subscriptions at the leaves: from when until when, and what they cover."""
+    """Subscriptions at the leaves: their periods, and what they cover."""
 
     leaf: Array
     window: Array
@@ -280,7 +280,7 @@ class Subscribed(NamedTuple):
 
 
 class Cell:
-    """One hub and its leaves: who is where, and what the routing tables say at any instant."""
+    """One hub and its leaves: who is where, and what the routing tables hold at any time."""
 
     def __init__(self, fleet: Fleet, number: int) -> None:
         self.fleet = fleet
@@ -303,17 +303,17 @@ class Cell:
     def _subscribers_a_leaf(self) -> int:
         return self.participants // (4 * self.leaves)
 
-    # Who sits where
+    # Where participants are
 
     def _settle(self) -> None:
-        """Decide when each participant sits at which leaf, and how each stay ends."""
+        """Decide when each participant is at which leaf, and how each stay ends."""
         dice, who, start = self.dice, np.arange(self.participants), self.fleet.start
         early = dice.throw("early", who) < 0.85
         latest = np.where(early, 0.05, 0.6) * DURATION
         self.begin = np.full((self.participants, STAYS), NEVER)
         self.end = np.full((self.participants, STAYS), NEVER)
         self.leaf = np.zeros((self.participants, STAYS), np.int64)
-        self.departs = np.zeros((self.participants, STAYS), bool)  # and says so
+        self.departs = np.zeros((self.participants, STAYS), bool)  # and unregisters
         self.begin[:, 0] = start + 2 * SECOND + (dice.throw("join", who) * latest).astype(np.int64)
         self.leaf[:, 0] = 1 + dice.pick("leaf", who, 0, self.leaves)
         fate = dice.throw("fate", who)
@@ -322,7 +322,7 @@ class Cell:
             for low, high in ((0.6, 0.72), (0.72, 0.82), (0.82, 0.87), (0.87, 0.97), (0.97, 1.0))
         )
         moving = moves | moves_twice
-        reconnects = moving & (dice.throw("reconnects", who) < 0.4)  # to the leaf it was at
+        reconnects = moving & (dice.throw("reconnects", who) < 0.4)  # to the same leaf
         for stay, ending in ((0, leaves | lapses | returns | moving), (1, moves_twice)):
             lasts = dice.pick(f"lasts {stay}", who, 0.1 * DURATION, 0.25 * DURATION)
             ends = self.begin[:, stay] + lasts
@@ -343,7 +343,7 @@ class Cell:
     # Leaves
 
     def _presences(self) -> tuple[Array, ...]:
-        """Each stay as far as its leaf was up: participant, stay, window, from and until."""
+        """Each stay as long as its leaf was up: participant, stay, window, from and until."""
         parts = []
         ups = self.uptimes
         for stay in range(STAYS):
@@ -366,7 +366,7 @@ class Cell:
         departs = self.departs[who, stay] & (until == self.end[who, stay])
         departs &= until < self.uptimes.end[leaf, window] - MILLISECOND
         self.presence_departs = departs
-        # Somebody claims to know a way to a participant that is local here, and is refused.
+        # A remote entry for a participant that is local here, which is refused.
         claimed = since + 700 * MILLISECOND
         claims = (self.dice.throw("claim", who * STAYS + stay) < 0.05) & (claimed < until - SECOND)
         visible = self.visible[who]
@@ -378,11 +378,11 @@ class Cell:
             ]
         )
 
-    def at_leaf(self, leaf: Array, who: Array, at: Array, window: Array) -> Answer:
+    def at_leaf(self, leaf: Array, who: Array, at: Array, window: Array) -> Found:
         """Whether a participant has an entry at a leaf."""
         known = self.at_leaves
         last = known.last(leaf * self.participants + who, at)
-        return self._answer(known, last, leaf, at, window)
+        return self._look_up(known, last, leaf, at, window)
 
     # The hub
 
@@ -415,7 +415,7 @@ class Cell:
         return Changes.together([puts, self._hub_removes(puts)])
 
     def _hub_removes(self, puts: Changes) -> Changes:
-        """Who left for good is removed, if it is still there."""
+        """Participants that left for good are removed, if they are still there."""
         stays_left = self.departs & np.column_stack(
             [self.begin[:, 1:] == NEVER, np.ones(self.participants, bool)]
         )
@@ -424,7 +424,7 @@ class Cell:
         hub = np.zeros(len(who), np.int64)
         window = self.uptimes.window(hub, at)
         known = Known.of(puts, self.fleet.start, self.participants)
-        there = self._answer(known, known.last(who, at), hub, at, window).found & (window >= 0)
+        there = self._look_up(known, known.last(who, at), hub, at, window).found & (window >= 0)
         before = known.changes
         last = known.last(who, at)
         gone = Changes.of(
@@ -439,22 +439,22 @@ class Cell:
         )
         return gone.where(there)
 
-    def at_the_hub(self, who: Array, at: Array, window: Array) -> Answer:
-        """Where the hub would send a message for a participant."""
+    def at_the_hub(self, who: Array, at: Array, window: Array) -> Found:
+        """The entry that the hub has for a participant."""
         known = self.at_hub
-        return self._answer(known, known.last(who, at), np.zeros(len(who), np.int64), at, window)
+        return self._look_up(known, known.last(who, at), np.zeros(len(who), np.int64), at, window)
 
-    def _answer(self, known: Known, last: Array, node: Array, at: Array, window: Array) -> Answer:
+    def _look_up(self, known: Known, last: Array, node: Array, at: Array, window: Array) -> Found:
         changes, ups = known.changes, self.uptimes
         if not len(changes.at):
             nobody = np.full(len(last), Loss.NO_ROUTE_NEVER)
-            return Answer(np.zeros(len(last), bool), nobody, nobody)
+            return Found(np.zeros(len(last), bool), nobody, nobody)
         ever = last >= 0
         put = ever & ~changes.removes[last]
         same = changes.at[last] >= ups.begin[node, window]
         expires = np.where(changes.sticky[last], NEVER, changes.expiry[last])
         found = put & same & (at < expires)
-        # Of a former incarnation: it may have expired before that one ended.
+        # An entry of an earlier incarnation may have expired before that incarnation ended.
         then = ups.window(node, changes.at[last])
         followed = ups.begin[node, np.minimum(then + 1, WINDOWS - 1)]
         ended = np.where(ups.stopped[node, then], ups.end[node, then], followed)
@@ -476,7 +476,7 @@ class Cell:
             ],
             Loss.NO_ROUTE_EXPIRED,
         )
-        return Answer(found, changes.leaf[last], loss)
+        return Found(found, changes.leaf[last], loss)
 
     # Subscriptions
 
@@ -485,7 +485,7 @@ class Cell:
         leaf = self.leaf[who, stay]
         taken = self.subscribes[who]
         later = np.column_stack([self.begin[:, 1:] < NEVER, np.zeros(self.participants, bool)])
-        # Some of those who leave for good forget to unsubscribe.
+        # Some participants that leave for good do not unsubscribe.
         forgets = ~later[who, stay] & (self.dice.throw("forgets", who) < 0.2)
         ends = np.where(self.presence_departs & ~forgets, until - 1, self.uptimes.end[leaf, window])
         kind = np.searchsorted([0.7, 0.9], self.dice.throw("pattern", who), side="right")
@@ -503,7 +503,7 @@ class Cell:
         return Subscribed(*(column[taken] for column in columns))
 
     def subscription_changes(self) -> tuple[Array, Array, Array, Array]:
-        """When each subscription began or ended: node, instant, whether it ended, and which."""
+        """When each subscription began or ended: node, time, whether it ended, and which one."""
         subscribed, numbers = self.subscribed, np.arange(len(self.subscribed.leaf))
         ended = subscribed.end < self.uptimes.end[subscribed.leaf, subscribed.window]
         return (
@@ -516,7 +516,7 @@ class Cell:
     def pattern_key(
         self, kind: Any, leaf: Array, broadcast: Array, region: Array, zone: Array
     ) -> Array:
-        """A number for each pattern at each leaf; what a wildcard covers counts as nothing."""
+        """A number for each pattern at each leaf; segments that a wildcard covers are ignored."""
         region = np.where(kind == 1, 0, region)
         zone = np.where(kind == 2, 0, zone)
         place = ((leaf * 3 + kind) * (BROADCASTS + 1) + broadcast) * self.regions + region
@@ -532,7 +532,7 @@ class Cell:
     def receivers(
         self, leaf: Array, at: Array, broadcast: Array, region: Array, zone: Array
     ) -> tuple[Array, Array]:
-        """Who gets each publication at a leaf: pairs of publication and participant."""
+        """The receivers of each publication at a leaf: pairs of publication and participant."""
         keys, order = self.subscription_keys
         publications, found = [], []
         for kind in range(3):
@@ -545,17 +545,17 @@ class Cell:
             publications.append(which[live])
             found.append(subscribed.participant[held[live]])
         which, who = np.concatenate(publications), np.concatenate(found)
-        pair = np.unique(which * max(self.participants, 1) + who)  # subscribed twice counts once
+        pair = np.unique(which * max(self.participants, 1) + who)  # counts once
         return pair // max(self.participants, 1), pair % max(self.participants, 1)
 
     def wanted_by_leaf(self, leaf: Array, broadcast: Array) -> Array:
-        """Whether a leaf asked the hub for a broadcast; each asks for half of them."""
+        """Whether a leaf subscribed to a broadcast at the hub; each subscribes to half of them."""
         wanted: Array = (leaf + broadcast) % 2 == 0
         return wanted
 
 
 def expanded(count: Array) -> tuple[Array, Array]:
-    """Each index so many times, and the how-manieth it is.
+    """Each index repeated by its count, and the number of the repetition.
 
     >>> [column.tolist() for column in expanded(np.array([2, 0, 1]))]
     [[0, 0, 2], [0, 1, 0]]

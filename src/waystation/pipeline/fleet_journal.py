@@ -1,6 +1,6 @@
-"""The journal of one cell of a fleet that never was, and the truth about it, written to files.
+"""Write the journal of one cell of a simulated fleet, and the causes of its losses.
 
-Arrays of numbers (fleet.py, traffic.py) become names, routes and rows here, are numbered node by
+Numbers from fleet.py and traffic.py become names, routes and rows here, get a seq at each
 node in the order of time, and go through the journal's own writer. No Spark.
 
     JOURNAL/_truth/losses/<cell>.parquet   message_id, node, at, reason, detail
@@ -41,8 +41,8 @@ from waystation.pipeline.fleet import (
 )
 from waystation.pipeline.traffic import NEXT_HUB, Outcome, Rows, Traffic, Way
 
-SLICE: Final = 100_000
-"""So many messages a task works on at a time; that bounds its memory."""
+AT_ONCE: Final = 100_000
+"""Number of messages that a task works on at a time, which limits its memory."""
 
 TRUTH: Final = "_truth"
 _LOSSES: Final = pa.schema(
@@ -58,12 +58,12 @@ _BROADCAST_NAMES: Final = ("position", "temperature", "door", "battery", "lotter
 
 
 def losses_path(directory: Path, cell: int) -> Path:
-    """The truth about a cell: it appears when its journal is whole."""
+    """The file with the causes of a cell's losses; written when the cell's journal is complete."""
     return directory / TRUTH / "losses" / f"{cell}.parquet"
 
 
 def write_fleet(fleet: Fleet, directory: Path, each: Callable[..., Iterable[object]] = map) -> None:
-    """Write the journal of a whole fleet without Spark; `each` does one cell after the other."""
+    """Write the journal of a whole fleet without Spark; `each` maps a function over the cells."""
     (directory / TRUTH / "losses").mkdir(parents=True)
     for _ in each(partial(_write_cell, fleet, directory), range(fleet.cells)):
         pass
@@ -74,7 +74,7 @@ def _write_cell(fleet: Fleet, directory: Path, cell: int) -> None:
 
 
 class Names:
-    """How the nodes, participants and routes of a cell are called."""
+    """The names of the nodes, participants and routes of a cell."""
 
     def __init__(self, cell: Cell) -> None:
         fleet, number = cell.fleet, cell.number
@@ -86,18 +86,18 @@ class Names:
         self._senders = max(fleet.leaves(self._preceding), cell.leaves) + 1
 
     def node(self, number: int) -> str:
-        """A node of this cell."""
+        """The name of a node of this cell."""
         cell = self.cell.number
         return f"hub-{cell:04d}" if number == HUB else f"leaf-{cell:04d}-{number:02d}"
 
     def address(self, number: int, cell: int | None = None) -> str:
-        """Where a node is reached."""
+        """The address of a node."""
         cell = self.cell.number if cell is None else cell
-        network, subnet = divmod(cell, 64_000)  # so 15 million cells have an address
+        network, subnet = divmod(cell, 64_000)  # so that 15 million cells have an address
         return f"1#{10 + network}.{subnet // 250}.{subnet % 250}.{number + 1}:4000"
 
     def participant(self, number: int) -> str | None:
-        """A participant of this cell, a leaf or an application as one, or a stranger."""
+        """The name of a participant of this cell, a leaf, an application, or somebody unknown."""
         if number >= self._app_names:
             return f"app-{number - self._app_names}"
         if number >= self._leaf_names:
@@ -105,12 +105,12 @@ class Names:
         return self._truck(number, self.cell.number, self.cell.participants)
 
     def leaf_as_participant(self, leaf: Array) -> Array:
-        """The number under which a leaf is known to its hub."""
+        """The number of a leaf's entry at its hub."""
         number: Array = self._leaf_names + leaf
         return number
 
     def app_as_participant(self, app: int) -> int:
-        """The number under which an application is known to its node."""
+        """The number of an application's entry at its node."""
         return self._app_names + app
 
     def _truck(self, number: int, cell: int, known: int) -> str | None:
@@ -119,7 +119,7 @@ class Names:
         return f"truck-{cell}-{number}" if number < known else f"ghost-{number - known}"
 
     def onward_codes(self, rows: Rows) -> Array:
-        """One number for each distinct onward route."""
+        """A number for each distinct onward route."""
         across = (rows.way == Way.ACROSS) & ~rows.foreign
         first = (rows.way == Way.WITHIN) & (rows.stage == 0)
         form = np.select([rows.way == Way.PUBLISHED, across, first], [4, 2 + rows.stage, 0], 1)
@@ -135,14 +135,14 @@ class Names:
         return [[hub, own], [own], [hub, next_hub, there], [next_hub, there], []][form]
 
     def back_codes(self, rows: Rows) -> Array:
-        """One number for each distinct return route."""
+        """A number for each distinct return route."""
         padding = np.maximum(rows.padding - 28, 0)
         sender = rows.foreign * self._senders + rows.sender
         codes: Array = ((sender * APPS + rows.app) * 4 + rows.stage) * 4 + padding
         return codes
 
     def back(self, code: int) -> list[str]:
-        """A return route: the nodes behind, the last one first, and who sent it."""
+        """A return route: the nodes passed, the last one first, and the sender."""
         code, padding = divmod(code, 4)
         code, stage = divmod(code, 4)
         sender, app = divmod(code, APPS)
@@ -153,7 +153,7 @@ class Names:
         return [*reversed(behind[:stage]), f"0#app-{app}", *laps]
 
     def next_hop(self, code: int) -> str | None:
-        """Where a message was sent."""
+        """The address that a message was sent to."""
         if code == NOBODY:
             return None
         return self.address(HUB, self._following) if code == NEXT_HUB else self.address(code)
@@ -167,7 +167,7 @@ class Names:
         return f"{self._channel(broadcast)}/r{region}/z{zone}"
 
     def pattern(self, kind: int, broadcast: int, region: int, zone: int) -> str:
-        """What somebody subscribed to; kind 3 is all of a broadcast."""
+        """A subscription pattern; kind 3 covers a whole broadcast."""
         partition = (f"r{region}/z{zone}", f"+/z{zone}", f"r{region}/*", "*")[kind]
         return f"{self._channel(broadcast)}/{partition}"
 
@@ -176,7 +176,7 @@ class Names:
 
 
 def _spelled(codes: Array, spell: Callable[[int], Any], type: pa.DataType) -> pa.Array:
-    """What each number stands for; each distinct one is written out once."""
+    """The strings for these numbers; each distinct one is created once."""
     distinct, which = np.unique(codes, return_inverse=True)
     return pa.array([spell(code) for code in distinct.tolist()], type).take(pa.array(which))
 
@@ -193,7 +193,7 @@ _DIGITS: Final = np.frombuffer(
 def _hex_ids(fleet: Fleet, cell: int, numbers: Array) -> Array:
     """The ids of messages that began in a cell, as rows of 32 characters.
 
-    One half is random; the other is cell and number stirred, so that no two are the same.
+    One half is random; the other is a bijective mix of cell and number, so that all are different.
     """
     whole_fleet = np.uint64(cell << 40) + numbers.astype(np.uint64) % np.uint64(1 << 40)
     halves = np.column_stack(
@@ -211,29 +211,32 @@ class _Part(Struct):
     table: str
     group: Array  # node and window as one number
     at: Array
-    columns: Callable[[Array], dict[str, Any]]  # of the chosen rows, in this order
+    columns: Callable[[Array], dict[str, Any]]  # of the selected rows, in this order
 
 
 class CellWriter:
-    """Writes the journal of one cell, slice of time by slice."""
+    """Writes the journal of one cell, one slice of time after the other."""
 
-    def __init__(self, fleet: Fleet, number: int, directory: Path) -> None:
+    def __init__(
+        self, fleet: Fleet, number: int, directory: Path, *, at_once: int = AT_ONCE
+    ) -> None:
         self._fleet = fleet
+        self._at_once = at_once
         self._directory = directory
         self._cell = Cell(fleet, number)
         self._names = Names(self._cell)
-        # Two tasks may do the same cell, when one is taken for dead; each has its own files.
+        # Two tasks may write the same cell, if one is taken for dead; each has its own files.
         self._unfinished = f".{secrets.token_hex(4)}{SEALING}"
         self._next_seq = np.zeros((self._cell.leaves + 1) * WINDOWS, np.int64)
         self._rows = dict.fromkeys([*SCHEMAS, "losses"], 0)
         self._changes = self._all_changes()
 
     def write(self) -> dict[str, int]:
-        """Write it all; says how many rows each table got."""
+        """Write everything; returns the number of rows of each table."""
         fleet, cell = self._fleet, self._cell
         theirs = fleet.sizes(fleet.preceding(cell.number))[1]
         busiest, quietest = max(cell.messages, theirs), min(cell.messages, theirs)
-        slices = max(1, -(-busiest // SLICE))
+        slices = max(1, -(-busiest // self._at_once))
         traffic = Traffic(cell)
         losses = losses_path(self._directory, cell.number)
         unfinished = losses.with_name(f".{losses.name}{self._unfinished}")
@@ -255,7 +258,7 @@ class CellWriter:
         unfinished.rename(losses)
         return self._rows
 
-    # What happens beside messages
+    # Everything except messages
 
     def _all_changes(self) -> Changes:
         """The changes of all routing tables: participants, applications, and leaves at the hub."""
@@ -338,7 +341,7 @@ class CellWriter:
         return _Part("routes", self._group(changes.node, changes.at), changes.at, columns)
 
     def _subscription_rows(self, since: int, until: int) -> _Part:
-        """What participants at the leaves subscribed to."""
+        """The subscriptions of participants at the leaves."""
         held, names = self._cell.subscribed, self._names
         node, at, ended, which = self._cell.subscription_changes()
         chosen = np.flatnonzero((since <= at) & (at < until))
@@ -362,7 +365,7 @@ class CellWriter:
         return _Part("subscriptions", self._group(node[chosen], at), at, columns)
 
     def _leaf_subscriptions(self, since: int, until: int) -> _Part:
-        """What the leaves asked the hub for."""
+        """The subscriptions of the leaves at the hub."""
         cell, names = self._cell, self._names
         begin = cell.uptimes.begin[HUB]
         ready = begin[begin < NEVER] + SECOND
@@ -389,7 +392,7 @@ class CellWriter:
         return _Part("subscriptions", self._group(np.zeros(len(at), np.int64), at), at, columns)
 
     def _member_rows(self, since: int, until: int) -> _Part:
-        """The leaves join the group of the cell at the hub, whenever that begins."""
+        """The leaves join the cell's group at the hub, each time the hub starts."""
         cell, names = self._cell, self._names
         begin = cell.uptimes.begin[HUB]
         ready = begin[begin < NEVER] + SECOND + 1
@@ -466,7 +469,7 @@ class CellWriter:
     # Files
 
     def _write(self, parts: list[_Part]) -> None:
-        """Number the rows of a slice node by node, in the order of time, and write them."""
+        """Give the rows of a slice their seq, node by node in the order of time, and write them."""
         group = np.concatenate([part.group for part in parts])
         at = np.concatenate([part.at for part in parts])
         origin = np.repeat(np.arange(len(parts)), [len(part.at) for part in parts])

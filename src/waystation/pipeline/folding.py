@@ -1,4 +1,4 @@
-"""Events of a node folded to intervals: who was reached how, who listened to what, and when.
+"""Fold the events of a node into intervals: when routing entries and subscriptions were valid.
 
 Arrow tables in, Arrow tables out, by whole columns; no Spark, no files. The rules are those of the
 live tables (RE-2 .. RE-11, MC-8), as CONTRACT turns them into intervals. A fold goes through the
@@ -32,7 +32,7 @@ from waystation.pipeline.columns import (
 from waystation.pipeline.lifetimes import OPEN, REMOVED, Lifetimes, cut
 from waystation.pipeline.route_fold import LOCAL, VISIBLE, RouteFold, route_folds
 from waystation.pipeline.schema import BUILT, TEXT
-from waystation.pipeline.stretches import before, latest_so_far, portions
+from waystation.pipeline.stretches import FOLDED_AT_ONCE, before, latest_so_far, portions
 
 _REASONS: Final = pa.array(["replaced", "removed", "expired", "stopped", "restart"], TEXT)
 
@@ -45,15 +45,17 @@ def fold_routes(node: str, events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
     return written_out("route_history", node, coded_routes(events, lifetimes))
 
 
-def coded_routes(events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
-    """The same without the node, with texts as numbers of distinct ones where they repeat."""
-    return _together("route_history", route_parts(events, lifetimes))
+def coded_routes(events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE) -> pa.Table:
+    """The route history without the node, with dictionary-encoded strings where they repeat."""
+    return _together("route_history", route_parts(events, lifetimes, at_once))
 
 
-def route_parts(events: pa.Table, lifetimes: Lifetimes) -> Iterator[pa.Table]:
-    """The same part by part: of each there are whole folds, and all have the same list of texts."""
+def route_parts(
+    events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE
+) -> Iterator[pa.Table]:
+    """The coded history in parts: each has complete folds, and all share one dictionary."""
     events = with_numbers(events, "participant")
-    for fold in route_folds(events):
+    for fold in route_folds(events, at_once=at_once):
         yield _route_intervals(events, fold, lifetimes)
 
 
@@ -78,7 +80,7 @@ def _route_intervals(events: pa.Table, fold: RouteFold, lifetimes: Lifetimes) ->
 
 
 def _texts(texts: pa.Array, numbers: Any) -> pa.Array:
-    """Texts by the numbers that a fold has for them."""
+    """Strings for the codes of a fold."""
     if pa.types.is_dictionary(texts.type):
         return chosen(texts.dictionary, numbers)
     return texts.take(pa.array(np.ascontiguousarray(numbers)))
@@ -90,7 +92,7 @@ def named(node: str, history: pa.Table) -> pa.Table:
 
 
 def written_out(table: str, node: str, history: pa.Table) -> pa.Table:
-    """A history with the name of the node and all texts, as it is in `BUILT`."""
+    """A history with the name of the node and plain strings, as in `BUILT`."""
     return named(node, history).cast(BUILT[table])
 
 
@@ -99,13 +101,13 @@ def _without_node(table: str) -> pa.Schema:
 
 
 def _together(table: str, parts: Iterable[pa.Table]) -> pa.Table:
-    """The parts of a history as one table, also if there are none."""
+    """The parts of a history as one table, even if there are none."""
     found = list(parts)
     return pa.concat_tables(found) if found else _without_node(table).empty_table()
 
 
 def _coded(table: str, columns: list[pa.Array]) -> pa.Table:
-    """A history without the node, its texts as they were read."""
+    """A history without the node, with strings encoded as they were read."""
     return pa.Table.from_arrays(columns, names=_without_node(table).names)
 
 
@@ -115,7 +117,7 @@ def _why(reasons: Longs) -> pa.DictionaryArray:
 
 
 def decided_otherwise(events: pa.Table) -> Longs:
-    """The rows of `routes` whose `accepted` is not what the rules say of the put."""
+    """The rows of `routes` whose `accepted` differs from what the rules say about the put."""
     known = np.asarray(column(events, "accepted").is_valid())
     said = flags(events, "accepted")
     found = [
@@ -130,20 +132,24 @@ def fold_subscriptions(node: str, events: pa.Table, lifetimes: Lifetimes) -> pa.
     return written_out("subscription_history", node, coded_subscriptions(events, lifetimes))
 
 
-def coded_subscriptions(events: pa.Table, lifetimes: Lifetimes) -> pa.Table:
-    """The same without the node, with texts as numbers of distinct ones where they repeat."""
-    return _together("subscription_history", subscription_parts(events, lifetimes))
+def coded_subscriptions(
+    events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE
+) -> pa.Table:
+    """The subscription history without the node, with dictionary-encoded strings."""
+    return _together("subscription_history", subscription_parts(events, lifetimes, at_once))
 
 
-def subscription_parts(events: pa.Table, lifetimes: Lifetimes) -> Iterator[pa.Table]:
-    """The same part by part."""
+def subscription_parts(
+    events: pa.Table, lifetimes: Lifetimes, at_once: int = FOLDED_AT_ONCE
+) -> Iterator[pa.Table]:
+    """The coded subscription history in parts."""
     if events.num_rows == 0:
         return
     events = with_numbers(events, "pattern", "receiver")
     at, on = longs(events, "at"), are(column(events, "kind"), "subscribe")
     receiver = codes(column(events, "receiver"))
     pair = codes(column(events, "pattern")) * (int(receiver.max()) + 1) + receiver
-    for order, first, incarnation, _ in portions(events, pair):
+    for order, first, incarnation, _ in portions(events, pair, at_once):
         since = latest_so_far(at[order], first)
         rows, to, why = _listening(on[order], since, first)
         cut(lifetimes, incarnation[rows], to, why)
@@ -161,7 +167,7 @@ def subscription_parts(events: pa.Table, lifetimes: Lifetimes) -> Iterator[pa.Ta
 
 
 def _listening(on: Flags, at: Longs, first: Flags) -> tuple[Longs, Longs, Longs]:
-    """The rows that begin a subscription, when each was given up (NEVER), and why."""
+    """The rows that begin a subscription, the time of each end (NEVER if none), and its cause."""
     changes = np.flatnonzero(np.where(first, on, on != before(on)))
     group = np.cumsum(first)[changes]
     opens = on[changes]

@@ -1,8 +1,8 @@
-"""How messages fared, by node and window: CONTRACT's `health`. Arrow in, Arrow out; no Spark.
+"""Outcomes and latencies by node and window: CONTRACT's `health`. Arrow in, Arrow out; no Spark.
 
-Messages are tallied first: how many took how long, of each kind. A tally is small, since the same
-few durations come again and again, and tallies can be added up wherever they come from; the rows of
-`health` follow from it exactly, percentiles included.
+Messages are tallied first: the number of messages of each kind and duration. A tally is small,
+since the same few durations repeat, and tallies can be added, wherever they come from; the rows of
+`health` follow from them exactly, percentiles included.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from waystation.pipeline.schema import BUILT, INSTANT, TEXT
 Doubles: TypeAlias = npt.NDArray[np.float64]
 
 MINUTE: Final = 60_000_000
-"""Microseconds: the windows of the table that is built."""
+"""Microseconds: the window of the built table."""
 
 ADDED_AT_ONCE: Final = 1_000_000
-"""So many rows of tallies are held until they are added up."""
+"""Maximum number of tally rows that are held before they are added up."""
 
 NO_TYPE: Final = "none"
-"""What stands for the address type of a message that was sent to no address."""
+"""The address type of a message that was sent to no address."""
 
 _EXACT: Final = 1e12
-"""Milliseconds: up to here a duration is known to the microsecond."""
+"""Milliseconds: up to here, durations are exact to the microsecond."""
 
 _DIGIT_AND_DATA: Final = r"^[0-9]#[!-/1-~][!-~]*$"
-"""Addresses whose type is seen at once: most of them."""
+"""Addresses whose type can be read without parsing: most of them."""
 
 _LOCAL: Final = "local"
 _NAMES: Final = {number: name for name, number in STANDARD_TYPES.items()}
@@ -87,7 +87,7 @@ def counted(messages: pa.Table, window: int = MINUTE) -> pa.Table:
 
 
 def added_up(tallies: pa.Table) -> pa.Table:
-    """Several tallies as one: how many took how long, by window and kind; texts as they came."""
+    """Add tallies: the number of messages of each window, kind and duration."""
     if not tallies.num_rows:
         return TALLY.empty_table()
     order, kinds, same = _sorted(tallies)
@@ -100,7 +100,7 @@ def added_up(tallies: pa.Table) -> pa.Table:
 
 
 def sums(tallies: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Tallies added up, about so many rows at a time as are worth the sorting."""
+    """Add tallies in groups of about as many rows as are worth sorting."""
     held: list[pa.Table] = []
     for found in tallies:
         held.append(found)
@@ -112,7 +112,7 @@ def sums(tallies: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def health_of(tallies: pa.Table) -> pa.Table:
-    """The rows of `health` that these tallies come to."""
+    """The rows of `health` for these tallies."""
     if not tallies.num_rows:
         return BUILT["health"].empty_table()
     order, kinds, _ = _sorted(tallies)
@@ -130,7 +130,7 @@ def health_of(tallies: pa.Table) -> pa.Table:
 
 
 def _sorted(tallies: pa.Table) -> tuple[Longs, Flags, Flags]:
-    """The order of (window, kind, duration), where each kind begins, and each equal duration."""
+    """The order of (window, kind, duration), and where each kind and each equal duration begins."""
     _, key = numbered(longs(tallies, "window_start"))
     for name in _KINDS:
         code = codes(column(tallies, name))
@@ -154,9 +154,9 @@ def _order(key: Longs, took: Doubles) -> Longs:
 
 
 def _percentile(took: Doubles, counts: Longs, total: Longs, share: float) -> Doubles:
-    """The percentile of each group: `took` stands `counts` times, `total` are those of a group.
+    """The percentile of each group: `took` occurs `counts` times, `total` is the group's size.
 
-    Between two values it is interpolated, as Spark's `percentile` does.
+    It is interpolated between two values, as Spark's `percentile` does.
     """
     upto, before = np.cumsum(counts), np.cumsum(total) - total
     position = (total - 1).astype(np.float64) * share
@@ -168,7 +168,7 @@ def _percentile(took: Doubles, counts: Longs, total: Longs, share: float) -> Dou
 
 
 def _address_types(messages: pa.Table) -> pa.DictionaryArray:
-    """Over which kind of address each message went, or was to go."""
+    """The type of the address that each message was sent to, or was addressed to."""
     outcome = encoded(column(messages, "outcome"))
     everyone = np.arange(messages.num_rows)
     aims = [first_addresses(messages, everyone), encoded(column(messages, "next_hop"))]
@@ -180,7 +180,7 @@ def _address_types(messages: pa.Table) -> pa.DictionaryArray:
 
 
 def _types_of(addresses: pa.DictionaryArray, names: dict[str, int]) -> Longs:
-    """The type of each address by number; `names` numbers them, and gets those that are new."""
+    """The type of each address, as a code; new types are added to `names`."""
     texts = addresses.dictionary
     plain = np.asarray(pc.match_substring_regex(texts, _DIGIT_AND_DATA))
     bounds, bytes = text_bounds(texts), text_bytes(texts)
@@ -197,10 +197,10 @@ def _types_of(addresses: pa.DictionaryArray, names: dict[str, int]) -> Longs:
 
 @lru_cache(maxsize=65_536)
 def _type_of(address: str | None) -> str:
-    """The name of an address's type, where it has a standard one, else its number."""
+    """The name of an address type if it has a standard one, otherwise its number."""
     try:
         number = Address.parse(address).type if address is not None else None
-    except ValueError:  # next_hop is told as the node wrote it
+    except ValueError:  # next_hop is as the node wrote it
         number = None
     return NO_TYPE if number is None else _name_of(number)
 

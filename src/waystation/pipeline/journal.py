@@ -1,8 +1,8 @@
-"""A journal as Spark sees it: its tables as frames, and what of it is asked for.
+"""A journal as Spark frames, and which part of it is read.
 
-Frames made here remember the files they stand for, so that the steps can work node by node. A frame
-that is filtered or changed is a new frame and remembers nothing; steps take it as well, and bring
-its rows together by node first.
+Frames made here keep the list of their files, so that the steps can work node by node. A frame
+that is filtered or changed is a new frame without that list; steps accept it as well, and
+shuffle its rows by node first.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Journal:
         frugal: bool = False,
         through: Through | None = None,
     ) -> DataFrame:
-        """A frame of what `work` makes of each node that has one of these tables (see work.py)."""
+        """A frame with the results of `work` for each node with one of these tables (work.py)."""
         return from_files(
             self.spark,
             self.listing,
@@ -108,27 +108,27 @@ class Journal:
             for rows in data.coded_batches(table):
                 yield rows.add_column(0, "node", repeated(data.node, rows.num_rows))
 
-        # Spans of messages are read apart from each other; other tables are small.
+        # Time ranges of messages are read separately; other tables are small.
         frame = self.work((table,), read, journal_schema(table), split=table == MESSAGES)
         return marked(frame, Origin(self, table))
 
 
 class Origin(Struct, frozen=True):
-    """What a frame stands for: a table of a journal, or one that a step builds of it."""
+    """What a frame represents: a table of a journal, or one that a step builds from it."""
 
     journal: Journal
     table: str
-    hop_limit: int = 0  # that `expected` was asked for
+    hop_limit: int = 0  # given to `expected`
 
 
 def marked(frame: DataFrame, origin: Origin) -> DataFrame:
-    """The frame, which now remembers what it stands for."""
+    """Attach to the frame what it represents."""
     setattr(frame, _ORIGIN, origin)
     return frame
 
 
 def origin_of(frame: DataFrame, table: str) -> Origin | None:
-    """What a frame stands for, if it is this table of a journal as it was made."""
+    """What a frame represents, if it is this table of a journal and unchanged."""
     origin = frame.__dict__.get(_ORIGIN)
     return origin if isinstance(origin, Origin) and origin.table == table else None
 
@@ -143,9 +143,9 @@ def read_journal(
 ) -> Journal:
     """Read the journal in a directory as it is now; files sealed later are not included.
 
-    `nodes` limits it to some; `until` to what was known before that instant; `since` to the
-    messages from that instant on, with all that is needed to decide them. What lies outside is not
-    read at all: file names tell the incarnation, footers the instants.
+    `nodes` limits it to some nodes; `until` to records before that time; `since` to messages
+    from that time on, with everything that is needed to decide them. Files and row groups outside
+    are not read: file names contain the incarnation, footers the range of timestamps.
 
     ```text
     journal = pipeline.read_journal(spark, "journal/", since="2026-11-15T12:00:00Z")
@@ -162,7 +162,7 @@ def read_journal(
 
 
 def instant(value: str | datetime) -> int:
-    """An instant in microseconds since the epoch; without a zone it is UTC.
+    """A time in microseconds since the epoch; without a time zone it is UTC.
 
     >>> instant("1970-01-01T00:00:01Z"), instant("1970-01-01 01:00:00.000001+01:00")
     (1000000, 1)

@@ -1,4 +1,4 @@
-"""When the incarnations of a node began and ended (CONTRACT): a fold is cut at the end of its own.
+"""When the incarnations of a node began and ended (CONTRACT): folds are cut at the end of theirs.
 
 Only that; no files and no Spark.
 """
@@ -13,11 +13,11 @@ import pyarrow as pa
 from waystation.pipeline.columns import NEVER, Flags, Longs, numbered
 
 REPLACED, REMOVED, EXPIRED, STOPPED, RESTART, OPEN = range(6)
-"""Why an interval ended, or that it did not."""
+"""The cause of an interval's end, or that it is open."""
 
 
 class Lifetimes:
-    """The beginnings and stops of one node's incarnations, gathered piece by piece.
+    """The starts and stops of one node's incarnations, collected from its tables.
 
     >>> lives = Lifetimes()
     >>> lives.begin(1, seq=0, at=100)
@@ -32,11 +32,11 @@ class Lifetimes:
         self._stopped: dict[int, tuple[int, int]] = {}
 
     def begin(self, incarnation: int, seq: int, at: int) -> None:
-        """Note a record of an incarnation; the one with the lowest seq counts."""
+        """Add a record of an incarnation; the one with the lowest seq counts."""
         _keep_least(self._first, incarnation, (seq, at))
 
     def add(self, nodes: pa.Table) -> None:
-        """Note rows of the table `nodes`."""
+        """Add rows of the table `nodes`."""
         kinds = nodes.column("kind").to_pylist()
         ats = nodes.column("at").cast(pa.int64()).to_pylist()
         rows = zip(
@@ -53,7 +53,7 @@ class Lifetimes:
                 _keep_least(self._stopped, incarnation, (seq, at))
 
     def add_firsts(self, events: pa.Table) -> None:
-        """Note the first record of each incarnation among these rows."""
+        """Add the first record of each incarnation among these rows."""
         if not events.num_rows:
             return
         keys = pa.table(
@@ -68,7 +68,7 @@ class Lifetimes:
             self.begin(row["incarnation"], row["seq"], row["at"])
 
     def first_seq(self, incarnation: int) -> int | None:
-        """The lowest seq that is known of an incarnation."""
+        """The lowest known seq of an incarnation."""
         found = self._first.get(incarnation)
         return None if found is None else found[0]
 
@@ -87,7 +87,7 @@ class Lifetimes:
         return found
 
     def ends_of(self, incarnations: Longs) -> tuple[Longs, Flags]:
-        """For each row: when its incarnation ended, or the highest number; and if by a stop."""
+        """For each row: when its incarnation ended, or the maximum; and whether by a stop."""
         numbers, rows = numbered(incarnations)
         ends = self.ends()
         found = [ends.get(number, (NEVER, False)) for number in numbers.tolist()]
@@ -97,7 +97,7 @@ class Lifetimes:
 
 
 def cut(lifetimes: Lifetimes, incarnation: Longs, to: Longs, why: Longs) -> None:
-    """End in place what would outlast its incarnation."""
+    """Cut intervals, in place, at the end of their incarnation."""
     ends, stopped = lifetimes.ends_of(incarnation)
     beyond = ends < to
     to[beyond] = ends[beyond]

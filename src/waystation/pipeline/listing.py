@@ -1,7 +1,7 @@
-"""Which files a journal has, whose they are, and which need not be read at all.
+"""The files of a journal: which node each belongs to, and which need not be read.
 
-Names only: nothing here opens a file. The journal may lie wherever Arrow can read (a directory, or
-a URI such as hdfs:// or s3://); the driver lists it once, and all steps work on that list.
+Only names: nothing here opens a file. The journal may be wherever Arrow can read (a directory, or
+a URI such as hdfs:// or s3://); the driver lists it once, and all steps use that list.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _HEX: Final = re.compile("%([0-9A-Fa-f]{2})")
 
 
 class File(Struct, frozen=True):
-    """A file of the journal; incarnation and first seq as its name tells them, else -1."""
+    """A file of the journal; incarnation and first seq according to its name, or -1."""
 
-    path: str  # from the journal's directory on
+    path: str  # relative to the journal's directory
     size: int
     incarnation: int = -1
     first: int = -1
@@ -39,11 +39,11 @@ class Stray(Struct, frozen=True):
 
 
 class Wanted(Struct, frozen=True):
-    """What of a journal is asked for; instants in microseconds, `until` exclusive.
+    """The part of a journal to read; times in microseconds, `until` exclusive.
 
-    Rows at or after `until` count for nothing. Messages and members before `since` are left out;
-    the other tables are kept from the beginning of what was running then, or there would be nothing
-    to rebuild the routing table from.
+    Rows at or after `until` are ignored. Messages and members before `since` are left out;
+    the other tables are kept from the start of the incarnations that were running then, since the
+    routing table is rebuilt from them.
     """
 
     nodes: frozenset[str] | None = None
@@ -51,19 +51,19 @@ class Wanted(Struct, frozen=True):
     until: int | None = None
 
     def spans(self, table: str) -> tuple[int | None, int | None]:
-        """Since and until for the rows of one table."""
+        """`since` and `until` for the rows of one table."""
         return (self.since if table in (MESSAGES, MEMBERS) else None), self.until
 
 
 class Listing(Struct, frozen=True):
-    """All files that will be read: those of each table of each node, in the order of their rows."""
+    """All files to read: those of each table of each node, in the order of their rows."""
 
     root: str
     nodes: dict[str, dict[str, list[File]]]
     strays: list[Stray]
 
     def files(self) -> list[str]:
-        """Every path, from the journal's directory on."""
+        """Every path, relative to the journal's directory."""
         return sorted(
             file.path
             for tables in self.nodes.values()
@@ -86,9 +86,9 @@ def locate(root: str) -> tuple[Any, str]:
 
 
 def list_journal(root: str, wanted: Wanted) -> Listing:
-    """List a journal; the LocalError says so when there is none.
+    """List a journal; raises a LocalError if it does not exist.
 
-    A directory is called by its full name from then on: executors work in another one.
+    A directory is made absolute: executors have another working directory.
     """
     system, path = locate(root)
     if system.get_file_info(path).type is not FileType.Directory:
@@ -116,7 +116,7 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
 
 
 def _visible_files(system: Any, directory: str) -> Iterator[tuple[str, int]]:
-    """What Spark would see as well: nothing that starts with a dot or an underscore."""
+    """The files that Spark would also see: none that starts with a dot or an underscore."""
     selector = FileSelector(directory, allow_not_found=True, recursive=True)
     for info in system.get_file_info(selector):
         below = info.path[len(directory) + 1 :]
@@ -136,7 +136,7 @@ def _order(file: File) -> tuple[int, int, str]:
 
 
 def _node_of(path: str) -> str | None:
-    """The node that a file belongs to, its name read as Spark and Hive write it in a path."""
+    """The node that a file belongs to; its name is escaped as Spark and Hive do it in paths."""
     directory, _, rest = path.partition("/")
     if not directory.startswith("node=") or not rest or "/" in rest:
         return None
@@ -144,14 +144,14 @@ def _node_of(path: str) -> str | None:
 
 
 def _needed(tables: dict[str, list[File]], wanted: Wanted) -> dict[str, list[File]]:
-    """The files of a node without those that, by their names alone, hold nothing that is wanted.
+    """The files of a node without those that, by their names, contain nothing that is needed.
 
-    An incarnation is the instant at which its process began, in milliseconds, and it was over when
-    the next one began.
+    An incarnation is the time at which its process started, in milliseconds, and it had ended when
+    the next one started.
     """
     numbers = sorted({file.incarnation for files in tables.values() for file in files} - {-1})
     over = [number for number in numbers[1:] if _at_or_before(number, wanted.since)]
-    earliest = max(over, default=0)  # those before it had ended by then
+    earliest = max(over, default=0)  # the earlier ones had ended by then
     kept = {
         table: [
             file

@@ -1,8 +1,8 @@
 """Which patterns match which multicast ids, for many of both (MC-3, MC-4): by shape, not by pairs.
 
-There are few shapes of patterns: how deep, where the `+` stand, whether a `*` ends it. For each,
-an id is rewritten to what a pattern of that shape would have to be, and looked up. So the cost
-follows ids and shapes, not patterns (MC-16), and there is no regular expression per pattern.
+There are few shapes of patterns: the depth, where the `+` are, whether a `*` ends it. For each
+shape, an id is rewritten to what a matching pattern would be, and looked up. So the cost
+depends on ids and shapes, not on patterns (MC-16), and there is no regular expression per pattern.
 Arrow in, numbers out; no Spark.
 """
 
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from waystation.core.multicast import MAX_LENGTH, ONE, REST, is_multicast_id
 from waystation.pipeline.columns import Flags, Longs, text_bounds, text_bytes
 
-# What most ids and patterns look like; others are read one by one, as the live node reads them.
+# The usual form of ids and patterns; others are parsed one by one, as the live node parses them.
 _NAME: Final = r"[!\"$-),-.0-~]+"  # printable ASCII without space, +, * and #
 _USUAL_ID: Final = rf"^{_NAME}/{_NAME}(/[A-Za-z0-9]+){{0,20}}$"
 _USUAL_PATTERN: Final = rf"^({_NAME}|\+)/({_NAME}|\+)(/([A-Za-z0-9]+|\+)){{0,20}}(/\*)?$"
@@ -26,12 +26,12 @@ _NAMED: Final = "x"  # stands for a segment without a wildcard in the shape of a
 
 
 def are_usual_patterns(texts: pa.Array) -> Flags:
-    """Which texts are patterns, as can be seen at once."""
+    """Which strings are patterns, by their usual form."""
     return _look_like(texts, _USUAL_PATTERN)
 
 
 def are_ids(texts: pa.Array) -> Flags:
-    """Which texts something can be published under.
+    """Which strings are ids that can be published.
 
     >>> are_ids(pa.array(["garage/heat", "garage/+"])).tolist()
     [True, False]
@@ -49,9 +49,9 @@ def _look_like(texts: pa.Array, expression: str) -> Flags:
 
 
 def match(ids: pa.Array, patterns: pa.Array) -> tuple[Longs, Longs]:
-    """All pairs of an id and a pattern that matches it, by their numbers, sorted by id.
+    """All pairs of an id and a pattern that matches it, by number, sorted by id.
 
-    Both are distinct texts: ids that can be published, patterns that can be subscribed to.
+    Both are distinct strings: valid ids and valid patterns.
 
     >>> published, subscribed = pa.array(["p/b/x", "p/c"]), pa.array(["p/b/*", "p/+", "p/c"])
     >>> [found.tolist() for found in match(published, subscribed)]
@@ -69,7 +69,7 @@ def match(ids: pa.Array, patterns: pa.Array) -> tuple[Longs, Longs]:
 
 
 def _with_wildcards(patterns: pa.Array) -> Longs:
-    """The numbers of the patterns that hold a `+` or a `*`."""
+    """The numbers of the patterns with a `+` or a `*`."""
     bytes, bounds = text_bytes(patterns), text_bounds(patterns)
     places = np.flatnonzero((bytes == ord(ONE)) | (bytes == ord(REST)))
     found = np.searchsorted(bounds, places + bounds[0], "right") - 1
@@ -92,14 +92,14 @@ def _match_wildcards(ids: pa.Array, patterns: pa.Array, numbers: Longs) -> list[
 def _looked_up(
     texts: pa.Array, rows: Longs, patterns: pa.Array, numbers: Longs
 ) -> tuple[Longs, Longs]:
-    """Where a text is one of the patterns: its row, and the number of the pattern."""
+    """Where a string is one of the patterns: its row, and the number of the pattern."""
     found = pc.index_in(texts, value_set=patterns)
     hits = np.asarray(found.is_valid())
     return rows[hits], numbers[np.asarray(found.drop_null()).astype(np.int64)]
 
 
 class _Segments:
-    """The segments of ids, those of equal depth together."""
+    """The segments of ids, grouped by depth."""
 
     def __init__(self, ids: pa.Array) -> None:
         split = pc.split_pattern(ids, "/")
@@ -113,7 +113,7 @@ class _Segments:
         ]
 
     def masked(self, shape: list[str]) -> list[tuple[Longs, pa.Array]]:
-        """The ids that a pattern of this shape could match, and how it would have to read."""
+        """The ids that a pattern of this shape could match, and how the pattern would read."""
         rest = shape[-1] == REST
         named = shape[:-1] if rest else shape
         found = []

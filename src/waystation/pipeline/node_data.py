@@ -1,8 +1,8 @@
-"""What a step gets to see of one node, whether it comes from files or from frames.
+"""The data of one node that a step works on, from files or from frames.
 
-This runs in the executors. Everything is read through here: files are opened, brought to the
-columns of today and checked, and what does not pass is noted as a reject (SP-5). Nothing here
-raises for what a file holds.
+This runs in the executors. All reading goes through here: files are opened, converted to the
+current columns and validated, and what is invalid is recorded as a reject (SP-5). Nothing here
+raises an error because of the content of a file.
 """
 
 from __future__ import annotations
@@ -40,20 +40,16 @@ from waystation.pipeline.schema import (
     coded_schema,
     journal_schema,
 )
+from waystation.pipeline.stretches import FOLDED_AT_ONCE
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
-"""What reading a file raises that is not what it should be."""
+"""What reading an invalid file can raise."""
 
 _NOT_THE_FILE: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT}
 )
-_OPEN_AT_ONCE: Final = 16
-_MANY_ROWS: Final = 20_000
-_BYTES_OF_UNREPEATED: Final = 9
-"""A text that repeats takes fewer bytes in a file, most often its number alone."""
-
 _SPLIT_BY: Final = {ROUTES: ["participant"], SUBSCRIPTIONS: ["pattern", "receiver"]}
-"""What tells the folds of a table apart, within an incarnation."""
+"""The columns that identify a fold of a table, within an incarnation."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -69,36 +65,36 @@ class NodeData(Protocol):
         """Its name."""
 
     def events(self, table: str) -> pa.Table:
-        """The sound rows of a table of the journal, without the column `node`."""
+        """The valid rows of a table of the journal, without the column `node`."""
 
     def coded_events(self, table: str) -> pa.Table:
-        """The same, with texts as numbers of distinct ones where they are read so."""
+        """The valid rows of a table, with dictionary-encoded strings where they are read so."""
 
     def lifetimes(self) -> Lifetimes:
         """When its incarnations began and ended."""
 
     @property
     def route_history(self) -> pa.Table:
-        """Who was reached how."""
+        """The routing entries of the node."""
 
     @property
     def subscription_history(self) -> pa.Table:
-        """Who listened to what."""
+        """The subscriptions at the node."""
 
     @property
     def coded_route_history(self) -> pa.Table:
-        """Who was reached how, with texts as numbers where they are read so; without the node."""
+        """The routing entries, with strings encoded as they are read; without the node."""
 
     @property
     def coded_subscription_history(self) -> pa.Table:
-        """The same of who listened to what."""
+        """The subscriptions, with strings encoded as they are read; without the node."""
 
 
 class Share(Struct, frozen=True):
     """The work of one task for one node: all of it, or a part.
 
-    Part `part` of `parts` has the participants (or the pairs of pattern and receiver) of its own
-    hash. `received` limits messages to those received in one of so many `spans`, [from, to), in
+    Part `part` of `parts` has the participants (or the pairs of pattern and receiver) with its own
+    hash. `received` limits messages to those received in one of the `spans`, [from, to), in
     microseconds.
     """
 
@@ -111,7 +107,7 @@ class Share(Struct, frozen=True):
 
 
 class _Source(Struct):
-    """A file of a table: its footer, the columns to read, and the file itself if it is open."""
+    """A file of a table: its footer, the columns to read, and the open file if it is kept open."""
 
     file: File
     footer: Any
@@ -119,14 +115,29 @@ class _Source(Struct):
     stream: Any
 
 
+class Tuning(Struct, frozen=True):
+    """How files are read and folded; it changes the cost, but no row."""
+
+    open_at_once: int = 16  # files; with more, each is closed after its footer was read
+    many_rows: int = 20_000  # from here on, it pays to check whether strings repeat
+    unrepeated_bytes: int = 9  # per row: a column that takes more hardly repeats
+    folded_at_once: int = FOLDED_AT_ONCE
+
+
+DEFAULT_TUNING: Final = Tuning()
+
+
 class FileData:
     """A node's part of a journal, from its files."""
 
-    def __init__(self, root: str, share: Share, wanted: Wanted) -> None:
+    def __init__(
+        self, root: str, share: Share, wanted: Wanted, tuning: Tuning = DEFAULT_TUNING
+    ) -> None:
         self._root = root
         self._system, self._directory = locate(root)
         self._share = share
         self._wanted = wanted
+        self._tuning = tuning
         self.rejects: list[Reject] = []
 
     @property
@@ -136,36 +147,36 @@ class FileData:
 
     @property
     def is_first_share(self) -> bool:
-        """Whether this share is to do what must be done once for the node."""
+        """Whether this share does the work that must be done once per node."""
         received = self._share.received
         return self._share.part == 0 and (received is None or received[0] == -(2**63))
 
     def events(self, table: str) -> pa.Table:
-        """The sound rows of a table, each once."""
+        """The valid rows of a table, without duplicates."""
         return self.coded_events(table).cast(journal_schema(table).remove(0))
 
     def batches(self, table: str) -> Iterator[pa.Table]:
-        """The same, piece by piece, as they stand in the files."""
+        """The valid rows of a table in parts, in the order of the files."""
         plain = journal_schema(table).remove(0)
         yield from self._sound_rows(table, lambda rows: rows.cast(plain))
 
     def coded_events(self, table: str) -> pa.Table:
-        """The sound rows of a table, each once, as `coded_schema` has them."""
+        """The valid rows of a table, without duplicates, with the schema `coded_schema`."""
         pieces = [self._own_part(table, rows) for rows in self.coded_batches(table)]
         if not pieces:
             return coded_schema(table).empty_table()
         return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
 
     def coded_batches(self, table: str) -> Iterator[pa.Table]:
-        """The same, piece by piece, as they stand in the files, whatever part this is."""
+        """The coded rows of a table in parts, in the order of the files, whatever part this is."""
         yield from self._sound_rows(table, lambda rows: rows)
 
     def _sound_rows(self, table: str, form: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
-        """The same in some form, in which the rows that are wanted are looked for as well."""
-        few = len(self._share.files.get(table, ())) <= _OPEN_AT_ONCE
+        """The rows of a table in parts, with strings encoded as given, filtered to this share."""
+        few = len(self._share.files.get(table, ())) <= self._tuning.open_at_once
         readable = list(self._readable(table, keep_open=few))
         footers = [source.footer for source in readable]
-        repeats, plain = _Repeats(footers), _unrepeated(table, footers)
+        repeats, plain = _Repeats(footers), _unrepeated(table, footers, self._tuning)
         for number, source in enumerate(readable):
             for found in self._row_groups(table, source, plain):
                 rows = self._wanted_rows(table, form(repeats.without(number, found)))
@@ -177,9 +188,9 @@ class FileData:
 
     @cached_property
     def _lifetimes(self) -> Lifetimes:
-        """The same, found out once.
+        """When its incarnations began and ended; computed once.
 
-        The start rows tell nearly all of it; only where there is none, first records are looked at.
+        Start rows tell nearly all of it; first records are read only where there is none.
         """
         lives = Lifetimes()
         if NODES in self._share.files:
@@ -198,42 +209,43 @@ class FileData:
 
     @property
     def route_history(self) -> pa.Table:
-        """Who was reached how."""
+        """The routing entries of the node."""
         return written_out("route_history", self.node, self.coded_route_history)
 
     @property
     def subscription_history(self) -> pa.Table:
-        """Who listened to what."""
+        """The subscriptions at the node."""
         return written_out("subscription_history", self.node, self.coded_subscription_history)
 
     @cached_property
     def coded_route_history(self) -> pa.Table:
-        """Who was reached how, with texts as numbers of distinct ones; without the node."""
-        return coded_routes(self.coded_events(ROUTES), self.lifetimes()).combine_chunks()
+        """The routing entries, with dictionary-encoded strings; without the node."""
+        events, at_once = self.coded_events(ROUTES), self._tuning.folded_at_once
+        return coded_routes(events, self.lifetimes(), at_once).combine_chunks()
 
     @cached_property
     def coded_subscription_history(self) -> pa.Table:
-        """The same of who listened to what."""
-        events = self.coded_events(SUBSCRIPTIONS)
-        return coded_subscriptions(events, self.lifetimes()).combine_chunks()
+        """The subscriptions, with dictionary-encoded strings; without the node."""
+        events, at_once = self.coded_events(SUBSCRIPTIONS), self._tuning.folded_at_once
+        return coded_subscriptions(events, self.lifetimes(), at_once).combine_chunks()
 
     def later_entries(self, ids: set[str]) -> set[str]:
-        """Which of these messages entered the node again after the span of this share."""
+        """Which of these messages entered the node again after the time range of this share."""
         received = self._share.received
         if not ids or received is None:
             return set()
         later = Share(self.node, self._share.files, received=(received[1], 2**63 - 1))
         found: set[str] = set()
-        for rows in FileData(self._root, later, self._wanted).coded_batches(MESSAGES):
+        for rows in FileData(self._root, later, self._wanted, self._tuning).coded_batches(MESSAGES):
             found |= ids & set(rows.column("message_id").to_pylist())
         return found
 
     def rows(self, table: str) -> int:
-        """How many rows the files of a table have, bad ones and repeated ones included."""
+        """The number of rows in the files of a table, including invalid and duplicate ones."""
         return sum(source.footer.num_rows for source in self._readable(table))
 
     def all_rejects(self) -> list[Reject]:
-        """What is wrong in any table."""
+        """The rejects of all tables."""
         self.rejects.clear()
         for table in self._share.files:
             for _ in self.coded_batches(table):
@@ -241,10 +253,10 @@ class FileData:
         return self.rejects
 
     def _readable(self, table: str, *, keep_open: bool = False) -> Iterator[_Source]:
-        """The files of a table that are what they should be.
+        """The valid files of a table.
 
-        Each is closed again at once if it is not to be kept, since a node may have more files than
-        can be open.
+        Each is closed again at once unless it is kept open, since a node may have more files than
+        a process can open.
         """
         for file in self._share.files.get(table, ()):
             try:
@@ -260,7 +272,7 @@ class FileData:
             yield _Source(file, source.metadata, names, stream if keep_open else None)
 
     def _row_groups(self, table: str, source: _Source, plain: list[str]) -> Iterator[pa.Table]:
-        """The row groups of a file that may hold what is wanted, in the columns of today."""
+        """The row groups of a file that may contain wanted rows, with the current columns."""
         file, footer = source.file, source.footer
         groups = [
             number
@@ -285,7 +297,7 @@ class FileData:
                 page_checksum_verification=True,
             )
             for group in groups:
-                try:  # in one thread: Spark has some
+                try:  # in one thread: Spark runs several tasks
                     rows = content.read_row_group(group, source.names, use_threads=False)
                     found = coded(table, rows, plain)
                     found.validate(full=True)
@@ -322,7 +334,7 @@ class FileData:
         return _without(rows, numbers)
 
     def _own_part(self, table: str, rows: pa.Table) -> pa.Table:
-        """The rows of the participants, or subscriptions, that are this part's share."""
+        """The rows of the participants, or subscriptions, in this part."""
         if self._share.parts == 1 or table not in _SPLIT_BY or not rows.num_rows:
             return rows
         return rows.filter(pa.array(_hashes(table, rows) % self._share.parts == self._share.part))
@@ -337,7 +349,7 @@ class FileData:
                 rows = source.read(names)
         except UNREADABLE as error:
             _blame_the_file(error)
-            return journal_schema(table).remove(0).empty_table()  # told as a reject by who reads it
+            return journal_schema(table).remove(0).empty_table()  # its reader reports it
         rows = normal(NODES, rows.append_column("kind", pa.nulls(rows.num_rows, pa.string())))
         known = [pc.is_valid(rows.column(name)) for name in names]
         rows = rows.filter(pc.and_(pc.and_(known[0], known[1]), known[2]))
@@ -348,24 +360,24 @@ class FileData:
 
 
 class FrameData:
-    """A node's part of frames that somebody read or changed, already gathered."""
+    """One node's part of frames that a user read or changed, already collected."""
 
     def __init__(self, node: str, tables: dict[str, pa.Table]) -> None:
         self.node = node
         self._tables = tables
 
     def events(self, table: str) -> pa.Table:
-        """The sound rows of a table."""
+        """The valid rows of a table."""
         if table not in self._tables:
             return journal_schema(table).remove(0).empty_table()
         return sound_rows(table, normal(table, self._tables[table]))
 
     def coded_events(self, table: str) -> pa.Table:
-        """The same: these texts are written out already."""
+        """The valid rows of a table; the strings are plain."""
         return self.events(table)
 
     def lifetimes(self) -> Lifetimes:
-        """When its incarnations began and ended, as far as these tables tell."""
+        """When its incarnations began and ended, according to these tables."""
         lives = Lifetimes()
         for table in JOURNAL:
             rows = self.events(table)
@@ -377,31 +389,31 @@ class FrameData:
 
     @cached_property
     def route_history(self) -> pa.Table:
-        """Who was reached how, as given."""
+        """The routing entries, as given."""
         return self.given("route_history")
 
     @cached_property
     def subscription_history(self) -> pa.Table:
-        """Who listened to what, as given."""
+        """The subscriptions, as given."""
         return self.given("subscription_history")
 
     @property
     def coded_route_history(self) -> pa.Table:
-        """The same: these texts are written out already."""
+        """The routing entries, as given; the strings are plain."""
         return self.route_history
 
     @property
     def coded_subscription_history(self) -> pa.Table:
-        """The same: these texts are written out already."""
+        """The subscriptions, as given; the strings are plain."""
         return self.subscription_history
 
     def given(self, name: str) -> pa.Table:
-        """A table that a step before has built."""
+        """A table that an earlier step has built."""
         return self._tables.get(name, BUILT[name].empty_table())
 
 
 def _hashes(table: str, rows: pa.Table) -> Longs:
-    """A number for each row, the same for all that belong to one fold; from 0 on."""
+    """A number for each row, the same for all rows of one fold; from 0 on."""
     hashes = np.zeros(rows.num_rows, np.int64)
     for name in _SPLIT_BY[table]:
         texts = encoded(column(rows, name))
@@ -411,7 +423,7 @@ def _hashes(table: str, rows: pa.Table) -> Longs:
 
 
 def _coded_leaves(table: str, footer: Any, plain: list[str]) -> list[str]:
-    """The columns of a file that are to be read as numbers of distinct texts."""
+    """The columns of a file to be read dictionary-encoded."""
     wanted = {field.name for field in coded_schema(table, plain) if field.type != TEXT}
     leaves = [footer.schema.column(number) for number in range(footer.num_columns)]
     return [
@@ -421,10 +433,10 @@ def _coded_leaves(table: str, footer: Any, plain: list[str]) -> list[str]:
     ]
 
 
-def _unrepeated(table: str, footers: list[Any]) -> list[str]:
-    """The columns whose texts hardly repeat, as their size tells: to number them gains nothing."""
+def _unrepeated(table: str, footers: list[Any], tuning: Tuning) -> list[str]:
+    """The columns whose strings hardly repeat, judging by their size: encoding gains nothing."""
     rows = sum(footer.num_rows for footer in footers)
-    if rows < _MANY_ROWS:
+    if rows < tuning.many_rows:
         return []
     sizes = dict.fromkeys((field.name for field in coded_schema(table) if field.type == CODED), 0)
     for footer in footers:
@@ -434,11 +446,11 @@ def _unrepeated(table: str, footers: list[Any]) -> list[str]:
                 found = group.column(place)
                 if found.path_in_schema in sizes:
                     sizes[found.path_in_schema] += found.total_uncompressed_size
-    return [name for name, size in sizes.items() if size > rows * _BYTES_OF_UNREPEATED]
+    return [name for name, size in sizes.items() if size > rows * tuning.unrepeated_bytes]
 
 
 def sound_rows(table: str, rows: pa.Table) -> pa.Table:
-    """The rows of a table that have no problem."""
+    """The rows of a table without problems."""
     return _without(rows, list(problems_of(table, rows)))
 
 
@@ -451,10 +463,10 @@ def _without(rows: pa.Table, numbers: list[int]) -> pa.Table:
 
 
 class _Repeats:
-    """Finds rows that stand in several files, as after a compaction that was cut short.
+    """Finds rows that are in several files, as after an interrupted compaction.
 
-    The first file in the order of their names counts. Only files whose spans of seq overlap are
-    looked at row by row.
+    The first file in the order of names counts. Only files with overlapping ranges of seq are
+    compared row by row.
     """
 
     def __init__(self, footers: Iterable[Any]) -> None:
@@ -463,7 +475,7 @@ class _Repeats:
         self._overlapping = _overlapping(spans)
 
     def without(self, number: int, rows: pa.Table) -> pa.Table:
-        """These rows of a file, without those that came before."""
+        """These rows of a file, without those of earlier files."""
         if number not in self._overlapping:
             return rows
         keep = np.ones(rows.num_rows, np.bool_)
@@ -494,7 +506,7 @@ def _overlapping(spans: list[tuple[int, int, int] | None]) -> set[int]:
 
 
 def _seq_span(metadata: Any) -> tuple[int, int, int] | None:
-    """The incarnation, the lowest and the highest seq of a file of one incarnation, if it tells."""
+    """The incarnation, the lowest and the highest seq of a file of one incarnation, if known."""
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     incarnations = [number_bounds(group, "incarnation") for group in groups]
     seqs = [number_bounds(group, "seq") for group in groups]
@@ -510,7 +522,7 @@ def _seq_span(metadata: Any) -> tuple[int, int, int] | None:
 
 
 def _overlaps(group: Any, name: str, since: int | None, until: int | None) -> bool:
-    """Whether a row group may hold an instant of a span, [since, until)."""
+    """Whether a row group may contain a time of a range, [since, until)."""
     if since is None and until is None:
         return True
     bounds = instant_bounds(group, name)
@@ -520,7 +532,7 @@ def _overlaps(group: Any, name: str, since: int | None, until: int | None) -> bo
 
 
 def _within(rows: pa.Table, name: str, since: int | None, until: int | None) -> pa.Array:
-    """Which rows lie in a span; a row without an instant passes, to be rejected by name."""
+    """Which rows are in a time range; a row without a timestamp passes, to be rejected later."""
     values = longs(rows, name, -1)
     inside: Flags = np.ones(len(values), np.bool_)
     if since is not None:
@@ -531,7 +543,7 @@ def _within(rows: pa.Table, name: str, since: int | None, until: int | None) -> 
 
 
 def _as_json(rows: pa.Table) -> list[str]:
-    """Each row as a JSON object; an instant that no calendar has is its number of microseconds."""
+    """Each row as a JSON object; a timestamp that is out of range is a number of microseconds."""
     columns = {}
     for name in rows.column_names:
         values = rows.column(name)
@@ -553,7 +565,7 @@ def _instant_text(microseconds: int | None) -> str | int | None:
 
 
 def _blame_the_file(error: Exception) -> None:
-    """Raise on what is the fault of this machine and moment: then the task is to be repeated."""
+    """Raise errors that are temporary or caused by this machine, so that the task is repeated."""
     if isinstance(error, MemoryError) or getattr(error, "errno", None) in _NOT_THE_FILE:
         raise error
 

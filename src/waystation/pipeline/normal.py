@@ -1,6 +1,6 @@
-"""Files of the journal, of any age, brought to the columns of today (docs: schema-evolution).
+"""Convert journal files of any version to the current columns (docs: schema-evolution).
 
-A column that is not there gets its default, one that is not known is not read, one of a kindred
+A missing column gets its default, an unknown column is not read, a compatible
 type is converted; anything else makes the file a reject. No files are opened here.
 """
 
@@ -20,9 +20,9 @@ class UnfitError(Exception):
 
 
 def check_columns(table: str, schema: pa.Schema, *, node: bool = False) -> list[str]:
-    """The columns to read, or the UnfitError that says why these are not of this table.
+    """The columns to read; raises UnfitError if these are not the columns of the table.
 
-    A frame must have the column `node` as well, which files have in their path.
+    A frame must also have the column `node`, which for files is in the path.
     """
     if node and "node" not in schema.names:
         raise UnfitError("it has no column node")
@@ -38,7 +38,7 @@ def check_columns(table: str, schema: pa.Schema, *, node: bool = False) -> list[
 
 
 def check_built(table: str, schema: pa.Schema) -> None:
-    """Raise the UnfitError that says why these are not the columns of a table that was built."""
+    """Raise an UnfitError if these are not the columns of a built table."""
     for field in BUILT[table]:
         if field.name not in schema.names:
             raise UnfitError(f"it has no column {field.name}")
@@ -47,12 +47,12 @@ def check_built(table: str, schema: pa.Schema) -> None:
 
 
 def normal(table: str, rows: pa.Table) -> pa.Table:
-    """The rows with the columns of today; raises what Arrow raises for values that do not fit."""
+    """The rows with the current columns; raises Arrow's error for values that do not fit."""
     return _brought(table, rows, journal_schema(table).remove(0))
 
 
 def coded(table: str, rows: pa.Table, plain: Collection[str] = ()) -> pa.Table:
-    """The same with texts as numbers of distinct ones, as `coded_schema` has them."""
+    """The rows with the current columns and dictionary-encoded strings, as in `coded_schema`."""
     return _brought(table, rows, coded_schema(table, plain))
 
 
@@ -75,7 +75,7 @@ def _defaults(column: Column, count: int) -> Any:
 
 
 def _kindred(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every sound value of one type has a place in the other."""
+    """Whether every valid value of one type can be converted to the other."""
     types = pa.types
     if types.is_dictionary(found):
         found = found.value_type
@@ -97,7 +97,7 @@ def _converted(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
     if values.type == wanted:
         return values
     if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(values.type):
-        if values.type.unit == "ns":  # of an instant between two microseconds, the one before
+        if values.type.unit == "ns":  # a time between two microseconds is rounded down
             values = pc.floor_temporal(values, unit="microsecond")
         naive = values.cast(pa.timestamp("us", values.type.tz))
         return naive.cast(wanted) if values.type.tz else pc.assume_timezone(naive, "UTC")

@@ -1,8 +1,8 @@
-"""Tables on the disk, each replaced whole: a reader sees the former one or the new one (SP-5).
+"""Tables on disk, replaced atomically: a reader sees the old table or the new one (SP-5).
 
-A table is written to a hidden directory beside its place, and then takes that place by one rename.
-Whoever is killed in between leaves the former table, and a hidden directory that the next run
-removes. Tables lie on a file system with renames (a local disk, NFS); no Spark here.
+A table is written to a hidden directory beside its final one, which one rename then replaces.
+A process that is killed in between leaves the old table, and a hidden directory that the next run
+removes. Tables must be on a file system with renames (a local disk, NFS); no Spark here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RENAME_EXCHANGE: Final = 2
 
 
 class Place:
-    """Where one table goes, and where it is written before."""
+    """The directory of one table, and the hidden one where it is written."""
 
     def __init__(self, out: Path, table: str) -> None:
         self.path = out / table
@@ -29,7 +29,7 @@ class Place:
         self._former = out / f".{table}.former"
 
     def prepare(self) -> str:
-        """Clear away what a killed run left; returns the directory to write to."""
+        """Remove what a killed run left; returns the directory to write to."""
         if self._former.exists() and not self.path.exists():
             self._former.rename(self.path)  # it was killed between two renames
         for left in (self.hidden, self._former):
@@ -37,7 +37,7 @@ class Place:
         return str(self.hidden)
 
     def replace(self) -> None:
-        """Put what was written in its place."""
+        """Move the written table to its final directory."""
         if not self.path.exists():
             self.hidden.rename(self.path)
             return
@@ -49,12 +49,12 @@ class Place:
         shutil.rmtree(self._former, ignore_errors=True)
 
     def size(self) -> int:
-        """How many bytes the table takes."""
+        """The size of the table in bytes."""
         return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
 
 def prepared_directory(out: Path) -> Path:
-    """The directory for the tables, made if it is not there."""
+    """The directory for the tables, created if it does not exist."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -67,7 +67,7 @@ def prepared_directory(out: Path) -> Path:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Let two directories swap their names at once; False where the system cannot."""
+    """Exchange two directories atomically; False if the system does not support it."""
     if not sys.platform.startswith("linux"):
         return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -1,4 +1,4 @@
-"""What a routing table decided about puts and removes, and what it then held, by whole columns.
+"""Replay puts and removes: what a routing table decided, and what it then held, by whole columns.
 
 All folds of a node advance together:
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 from waystation.pipeline.columns import NEVER, Flags, Longs, are, codes, column, flags, longs
 from waystation.pipeline.lifetimes import EXPIRED, OPEN, REMOVED, REPLACED, Lifetimes, cut
 from waystation.pipeline.stretches import (
+    FOLDED_AT_ONCE,
     Portion,
     after,
     before,
@@ -31,32 +32,34 @@ from waystation.pipeline.stretches import (
 )
 
 ROUNDS: Final = 8
-"""So often all lives that are still in doubt are looked at together; the rest goes row by row."""
+"""Rounds in which all lives still in doubt are checked together; the rest goes row by row."""
 
 PUT, LOCAL, VISIBLE, STICKY = 1, 2, 4, 8
 
 _ROW: Final = np.dtype(
     [("at", "i8"), ("expiry", "i8"), ("address", "i4"), ("marks", "u1")], align=True
 )
-"""What a fold has to know of an event; flags are bits of `marks`.
+"""What a fold needs of an event; flags are bits of `marks`.
 
-To bring events into the order of folds is to fetch them from all over the memory. What lies
-together is fetched at one go.
+Sorting events by fold fetches them from all over the memory. What is stored together is fetched
+at once.
 """
 
 
-def route_folds(events: pa.Table) -> Iterator[RouteFold]:
-    """All folds of a node, so many at a time as are worth it."""
+def route_folds(
+    events: pa.Table, *, at_once: int = FOLDED_AT_ONCE, rounds: int = ROUNDS
+) -> Iterator[RouteFold]:
+    """All folds of a node, in portions of about `at_once` rows."""
     if events.num_rows == 0:
         return
     rows = _rows(events)
     expiries = _bounds(rows["expiry"])
-    for portion in portions(events, codes(column(events, "participant"))):
-        yield RouteFold(portion, rows.take(portion.order), expiries)
+    for portion in portions(events, codes(column(events, "participant")), at_once):
+        yield RouteFold(portion, rows.take(portion.order), expiries, rounds)
 
 
 def _bounds(instants: Longs) -> tuple[int, int]:
-    """The earliest and the latest instant that comes at all."""
+    """The earliest and the latest time that occurs."""
     earliest = int(instants.min())
     if earliest == NEVER:
         return 0, 0
@@ -76,18 +79,18 @@ def _rows(events: pa.Table) -> Any:
 
 
 def _text_numbers(texts: pa.Array) -> Any:
-    """The number of each distinct text, or of each row where texts are written out."""
+    """The code of each distinct string, or of each row if strings are plain."""
     return codes(texts) if pa.types.is_dictionary(texts.type) else np.arange(len(texts))
 
 
 class RouteFold:
-    """Some folds of a node's routes. Arrays stand in the order of (participant, incarnation, seq).
+    """Some folds of a node's routes. Arrays are in the order of (participant, incarnation, seq).
 
-    `order` leads back to the events, `rows` is what is known of them. `accepted`, `expiry` and
+    `order` leads back to the events, `rows` has their data. `accepted`, `expiry` and
     `sticky` are what the table decided and then held, where `put` is true.
     """
 
-    def __init__(self, portion: Portion, rows: Any, expiries: tuple[int, int]) -> None:
+    def __init__(self, portion: Portion, rows: Any, expiries: tuple[int, int], rounds: int) -> None:
         self.order, self.first, self.incarnation, self.participant = portion
         self.rows = rows
         self.at = latest_so_far(np.ascontiguousarray(rows["at"]), self.first)
@@ -97,15 +100,15 @@ class RouteFold:
         self._asked_sticky = marks & (PUT | STICKY) == PUT | STICKY
         self._asked_expiry = np.ascontiguousarray(rows["expiry"])
         self._scale = Scale(self._asked_expiry, *expiries)
-        # In a life that is over when an expiry passes, what is sticky lasts for ever.
+        # In a life that ends when an expiry passes, a sticky entry never expires.
         self._holds = np.where(self._asked_sticky, self._scale.top - 1, self._scale.ranks)
         self.accepted = self.put.copy()
         self.expiry = self._asked_expiry.copy()
         self.sticky = self._asked_sticky.copy()
-        self._decide()
+        self._decide(rounds)
 
     def intervals(self, lifetimes: Lifetimes) -> tuple[Longs, Longs, Longs]:
-        """The rows that open an interval which is not empty, where it ends (NEVER), and why."""
+        """The rows that open a non-empty interval, its end (NEVER if none), and the cause."""
         telling = self._telling()
         at, put = self.at[telling], self.put[telling]
         last = np.append(self.first[telling][1:], True)  # nobody's first row is refused
@@ -120,18 +123,18 @@ class RouteFold:
         return np.arange(len(self.put))[telling][lasting], to[lasting], why[lasting]
 
     def _telling(self) -> Any:
-        """The rows that change a table: all but refused puts."""
+        """The rows that change a table: all except refused puts."""
         tells = self.accepted | ~self.put
         return slice(None) if tells.all() else np.flatnonzero(tells)
 
-    def _decide(self) -> None:
-        """Find where lives begin, and with that everything else."""
+    def _decide(self, rounds: int) -> None:
+        """Find where lives begin, and from that everything else."""
         begins = self.first.copy()
-        begins[1:] |= ~self.put[:-1]  # after a remove there is nothing
-        # Where even the longest of all expiries before has passed, whatever was refused of it.
+        begins[1:] |= ~self.put[:-1]  # after a remove there is no entry
+        # Where the latest of all earlier expiries has passed, even if those puts were refused.
         begins |= self._outlived(slice(None), np.cumsum(begins), self.put)
         part: Any = slice(None)
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             missed = self._settle(begins, part)
             if not len(missed):
                 return
@@ -141,9 +144,9 @@ class RouteFold:
         self._settle_row_by_row(part)
 
     def _settle(self, begins: Flags, part: Any) -> Longs:
-        """Decide the rows of `part` with these beginnings; tell which beginnings were missed.
+        """Decide the rows of `part` with these beginnings; returns the beginnings that were missed.
 
-        Of each life only the first is told: what comes after it was decided in error.
+        Only the first of each life is returned: the decisions after it were wrong.
         """
         starts, put, local = begins[part], self.put[part], self._local[part]
         life = np.cumsum(starts)
@@ -156,23 +159,23 @@ class RouteFold:
         self.expiry[part] = self._scale.values(running_rank(rank, life, self._scale.top))
         self.sticky[part] = running_any(accepted & self._asked_sticky[part], life)
         if accepted is put:
-            return np.zeros(0, np.int64)  # where nothing is refused, all beginnings are seen
+            return np.zeros(0, np.int64)  # if nothing is refused, all beginnings are visible
         rows = np.flatnonzero(~starts & self._outlived(part, life, accepted))
         firsts = np.append(True, life[rows[1:]] != life[rows[:-1]])[: len(rows)]
         found: Longs = np.arange(len(begins))[part][rows[firsts]]
         return found
 
     def _outlived(self, part: Any, life: Longs, taken: Flags) -> Flags:
-        """The puts that come when all has expired that was taken before them in a life.
+        """The puts that come after everything accepted before them in a life has expired.
 
-        Of the first row of a life it says nothing.
+        The first row of a life is not considered.
         """
         holds = running_rank(np.where(taken, self._holds[part], 0), life, self._scale.top)
         outlived: Flags = self.put[part] & (self.at[part] >= before(self._scale.values(holds)))
         return outlived
 
     def _settle_row_by_row(self, part: Any) -> None:
-        """The same for folds that go on for longer than is worth looking at all of them again."""
+        """Decide, row by row, the folds for which further rounds are not worthwhile."""
         alive = local = sticky = False
         expiry = 0
         for row in np.arange(len(self.put))[part].tolist():
@@ -193,11 +196,11 @@ class RouteFold:
 
 
 class Scale:
-    """Instants as small numbers in the same order, so that stretches can be set apart by them.
+    """Times as small numbers in the same order, so that stretches can be separated by an offset.
 
-    0 stands for no instant at all, and the highest for NEVER. The numbers are the distances from
-    the earliest instant there is, where these are small enough for so many stretches; else the
-    places in the sorted list of all, which costs a sort.
+    0 stands for no time, and the maximum for NEVER. The numbers are the distances from
+    the earliest time, if these are small enough for the number of stretches; otherwise the
+    ranks among all times, which costs a sort.
     """
 
     def __init__(self, instants: Longs, earliest: int, latest: int) -> None:
@@ -212,7 +215,7 @@ class Scale:
             self.ranks, self.top = ranks[2:], len(self._distinct)
 
     def values(self, ranks: Longs) -> Longs:
-        """The instants that these numbers stand for; for 0, one before all others."""
+        """The times for these numbers; for 0, one before all others."""
         if self._distinct is not None:
             return self._distinct[ranks]
         found = ranks + self._before

@@ -1,7 +1,7 @@
 """The tables that the pipeline reads and builds: names, columns, types, and defaults (CONTRACT).
 
-Only what tables look like lives here, as Arrow sees it; Spark's view of the same is made from it.
-Which values a row may hold is in checks.py.
+Only the structure of tables is here, as Arrow schemas; Spark's are made from them.
+The values that a row may hold are in checks.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INSTANT: Final = pa.timestamp("us", "UTC")
 TEXT: Final = pa.string()
 TEXTS: Final = pa.list_(TEXT)
 CODED: Final = pa.dictionary(pa.int32(), TEXT)
-"""Texts as numbers of distinct ones: what is read so is never written out row by row."""
+"""Dictionary-encoded strings: what is read in this form is never expanded row by row."""
 
 NODES: Final = "nodes"
 ROUTES: Final = "routes"
@@ -28,9 +28,9 @@ MESSAGES: Final = "messages"
 
 
 class Column(Struct, frozen=True):
-    """A column of the journal; one that is not `required` may be missing in a file of other age.
+    """A column of the journal; if it is not `required`, files of other versions may lack it.
 
-    Then every row has the `default`; `same_as` names another column that stands in for it.
+    Then every row has the `default`; `same_as` names a column whose values are used instead.
     """
 
     type: Any
@@ -98,7 +98,7 @@ JOURNAL: Final[Mapping[str, Mapping[str, Column]]] = {
         "received_at": Column(INSTANT, required=False, same_as="at"),
     },
 }
-"""The columns of each table of the journal, `node` apart: that stands in the path."""
+"""The columns of each table of the journal, without `node`, which is in the path."""
 
 HISTORY_KEYS: Final = {"node": TEXT, "incarnation": pa.int64()}
 _VALIDITY: Final = {"valid_from": INSTANT, "valid_to": INSTANT, "closed_by": TEXT}
@@ -180,8 +180,8 @@ BUILT: Final[Mapping[str, pa.Schema]] = {
 def coded_schema(table: str, plain: Collection[str] = ()) -> pa.Schema:
     """The schema of a table of the journal as the steps read it, without `node`.
 
-    Texts are CODED, but for the ids of messages, which hardly repeat, and what is to be `plain`
-    because it does not repeat either.
+    Strings are CODED, except the ids of messages, which hardly repeat, and the columns in `plain`,
+    which do not repeat either.
     """
     columns = {name: column.type for name, column in JOURNAL[table].items()}
     for name, type in columns.items():
@@ -199,5 +199,5 @@ def journal_schema(table: str) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The same for Spark; instants are TimestampType."""
+    """The schema of a table of the journal for Spark; timestamps are TimestampType."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)

@@ -1,7 +1,7 @@
-"""A Spark session for people who have none: quiet, well configured, on any master.
+"""A Spark session for those who have none: quiet, well configured, on any master.
 
 Only this file knows of Java, of interpreters and of configuration, and only shipping.py of what the
-executors need. Every other part of the pipeline takes whatever session it is given.
+executors need. Every other part of the pipeline uses the session that it is given.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXACT: Final[Mapping[str, str]] = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # as in journals; with statistics
     "spark.sql.sources.partitionColumnTypeInference.enabled": "false",  # a node may be named 7
 }
-"""What a session must be told wherever it runs; a Connect server takes it for this session."""
+"""Settings that every session needs; a Connect server applies them to this session."""
 
 QUIET: Final[Mapping[str, str]] = {
     **EXACT,
@@ -49,8 +49,8 @@ def session(
 ) -> SparkSession:
     """A Spark session: the existing one, unchanged unless `config` is given, or a new one.
 
-    `master` is any that Spark takes; `sc://…` connects to a Spark Connect server, which brings its
-    own configuration. `config` goes over the defaults. Unless the session is local, this package is
+    `master` is any that Spark accepts; `sc://…` connects to a Spark Connect server, which has its
+    own configuration. `config` overrides the defaults. Unless the session is local, this package is
     sent to the executors, and what else they need is checked.
 
     ```text
@@ -79,8 +79,8 @@ def _fit_for_work(spark: SparkSession) -> SparkSession:
 def ship(spark: SparkSession) -> None:
     """Send this package to the executors of a session, if it has not been sent before.
 
-    `session` does it; call it for a session that you made yourself. In a local session there is
-    nothing to send.
+    `session` does this; call it for a session that you created yourself. A local session needs
+    nothing.
 
     ```text
     spark = SparkSession.builder.remote("sc://10.0.0.5:15002").getOrCreate()
@@ -115,10 +115,10 @@ def _started(name: str, master: str, config: Mapping[str, str]) -> SparkSession:
     if own_address is not None:
         os.environ.setdefault("SPARK_LOCAL_IP", own_address)
     if own_address is not None and own_address.startswith("127."):
-        # Executors on this machine have its interpreters; others have a `python3` of their own.
+        # Executors on this machine can use its interpreters; others have a `python3` of their own.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    if not local:  # as a setting it would take the place of options that this cluster needs
+    if not local:  # as a setting it would replace options that this cluster needs
         os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options())
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in {**_defaults(local=local), **config}.items():
@@ -145,9 +145,9 @@ def _java_options() -> str:
 
 
 def _reached_from(master: str) -> str | None:
-    """The address of this machine from which a master is reached; LocalError if nobody is there.
+    """The address of this machine from which a master is reached; LocalError if none listens.
 
-    Spark itself would try for a minute or ten, and say it in other words.
+    Spark itself would try for one to ten minutes, and report it less clearly.
     """
     trouble = "it has no host"
     for host, port in places_of(master):
@@ -163,7 +163,7 @@ def _reached_from(master: str) -> str | None:
 
 
 def places_of(master: str) -> list[tuple[str, int]]:
-    """The hosts and ports that a master's URL names.
+    """The hosts and ports in a master's URL.
 
     >>> places_of("spark://10.0.0.5:7077,10.0.0.6"), places_of("sc://[::1]/;token=x")
     ([('10.0.0.5', 7077), ('10.0.0.6', 7077)], [('::1', 15002)])

@@ -1,11 +1,11 @@
-"""The package on its way to the executors, and what it needs there that cannot travel.
+"""Send the package to the executors, and check what it needs there.
 
-Executors run functions of this package. Nobody has to install it for them: it goes with the session
-as a zip, so that they always run what the program runs. What is compiled cannot go that way; it is
-asked for before the first step, as are the directories that all must see.
+Executors run functions of this package. It need not be installed there: the session sends it
+as a zip, so that they always run the same version as the program. Compiled dependencies cannot be
+sent that way; they are checked before the first step, as are the directories that all must see.
 
-Whatever reaches an executor before it is known to be fit is written without this package: a plain
-function of Python's own library.
+The checks themselves run in executors that may lack this package, so they are plain functions that
+use only Python's standard library.
 """
 
 from __future__ import annotations
@@ -39,26 +39,26 @@ NEEDED: Final[Mapping[str, str]] = {
     "pandas": "2.2",
     "pyarrow": "16",
 }
-"""What must be installed for the executors' Python, and the oldest version that will do."""
+"""The packages that the executors' Python needs, with the oldest version of each that works."""
 
-_PROBES: Final = 32  # tasks that look around: more than one for each executor of most clusters
-_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first instant that a zip can tell
+_PROBES: Final = 32  # tasks that check: more than one per executor of most clusters
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can store
 _fit: Final[WeakSet[SparkSession]] = WeakSet()
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Whether a session talks to a Spark Connect server, which knows frames and no more."""
+    """Whether a session uses a Spark Connect server, which supports only data frames."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def is_local(spark: SparkSession) -> bool:
-    """Whether the executors of a session are this process's own, with its Python and its disk."""
+    """Whether the executors of a session are in this process, with its Python and its disk."""
     return not is_connect(spark) and str(spark.conf.get("spark.master")).startswith("local")
 
 
 @cache
 def packed_package() -> Path:
-    """This package as a zip; it is there until the process ends.
+    """This package as a zip, which exists until the process ends.
 
     The same package gives the same bytes and the same name.
     """
@@ -77,15 +77,15 @@ def packed_package() -> Path:
 
 
 class Surroundings(Struct, frozen=True):
-    """What a task found around it."""
+    """What a task found on its executor."""
 
     host: str
     python: str
-    packages: dict[str, str | None]  # None where there is none
-    unseen: list[str]  # of the files that it was to look for
+    packages: dict[str, str | None]  # None if it is not installed
+    unseen: list[str]  # of the files that it looked for
 
     def lacks(self) -> list[str]:
-        """What is missing or too old, in words."""
+        """What is missing or too old, as text."""
         found = []
         for name, least in NEEDED.items():
             version = self.packages[name]
@@ -97,7 +97,7 @@ class Surroundings(Struct, frozen=True):
 
 
 def _numbers(version: str) -> list[int]:
-    """The leading numbers of a version; what is not known passes for the newest.
+    """The leading numbers of a version; an unknown version counts as the newest.
 
     >>> _numbers("16.1.0.dev3"), _numbers("")
     ([16, 1, 0], [1000000])
@@ -107,9 +107,9 @@ def _numbers(version: str) -> list[int]:
 
 
 def check_executors(spark: SparkSession) -> None:
-    """See that the executors can run this package; the LocalError says what they lack.
+    """Check that the executors can run this package; a LocalError says what they lack.
 
-    It asks those that are there now, once for each session.
+    It checks the present executors, once per session.
     """
     if is_local(spark) or spark in _fit:
         return
@@ -126,9 +126,9 @@ def check_executors(spark: SparkSession) -> None:
 
 
 def check_shared(spark: SparkSession, *, read: Iterable[str] = (), write: Iterable[Path]) -> None:
-    """See that the executors have the same directories as this process: to read, and to write to.
+    """Check that the executors have the same directories as this process, to read and to write.
 
-    Without that a step would find nothing, or leave its rows on some other machine's disk.
+    Otherwise a step would find nothing, or leave its rows on another machine's disk.
     """
     if is_local(spark):
         return
@@ -137,11 +137,11 @@ def check_shared(spark: SparkSession, *, read: Iterable[str] = (), write: Iterab
     for mark in marks:
         mark.touch()
     try:
-        answers = look_around(spark, looked_for)
+        results = look_around(spark, looked_for)
     finally:
         for mark in marks:
             mark.unlink(missing_ok=True)
-    for found in answers:
+    for found in results:
         for path in found.unseen:
             directory = str(Path(path).parent) if Path(path) in marks else path
             raise LocalError(
@@ -152,18 +152,18 @@ def check_shared(spark: SparkSession, *, read: Iterable[str] = (), write: Iterab
 
 
 def look_around(spark: SparkSession, paths: Iterable[str] = ()) -> list[Surroundings]:
-    """What tasks on all executors find around them, each different answer once."""
+    """What tasks find on all executors, each distinct result once."""
     look = f.udf(_looking(tuple(NEEDED), tuple(paths)), "string", useArrow=False)
     tasks = spark.range(0, _PROBES, 1, _PROBES)
     try:
-        answers = {row[0] for row in tasks.select(look("id")).collect()}
+        results = {row[0] for row in tasks.select(look("id")).collect()}
     except PySparkException as error:
         raise explained(error) or error from None
-    return [msgspec.json.decode(told, type=Surroundings) for told in sorted(answers)]
+    return [msgspec.json.decode(told, type=Surroundings) for told in sorted(results)]
 
 
 def _looking(packages: tuple[str, ...], paths: tuple[str, ...]) -> Callable[[int], str]:
-    """What a task does to look around. It takes nothing of this module along."""
+    """The check that a task runs. It refers to nothing in this module."""
 
     def look(_: int) -> str:
         import json  # noqa: PLC0415
@@ -208,7 +208,7 @@ _TROUBLES: Final = (
 
 
 def explained(error: Exception) -> LocalError | None:
-    """What an error of Spark means, where it is one of those that executors without Python make."""
+    """The meaning of a Spark error, if it is one that executors without Python cause."""
     text = str(error)
     for pattern, problem, hint in _TROUBLES:
         found = pattern.search(text)

@@ -1,13 +1,13 @@
-"""`simulate`: the journal of a fleet that never was, written by Spark, and the truth about it.
+"""`simulate`: the journal of a simulated fleet, written by Spark, and the causes of its losses.
 
-Spark hands out cells of the fleet; each task writes the journal of its nodes as live nodes would
-have (fleet_journal.py). Beside it lies what a journal cannot know: why each lost message was lost.
-`score` holds the pipeline's findings against that.
+Spark distributes the cells of the fleet; each task writes the journal of its nodes as live nodes
+would (fleet_journal.py). Beside it is what a journal cannot know: why each lost message was lost.
+`score` compares the pipeline's findings with that.
 
-    JOURNAL/_truth/fleet.json              what was asked for, and what came of it
+        JOURNAL/_truth/fleet.json              the requested size, and the number of rows
     JOURNAL/_truth/losses/<cell>.parquet   message_id, node, at, reason, detail
 
-What starts with `_` is invisible to whoever reads the journal.
+Names that start with `_` are invisible to readers of the journal.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOOK_SECONDS: Final = 0.2
 
 
 class Simulated(Struct, frozen=True):
-    """What a simulation wrote: the rows of each table of the journal, and how many losses."""
+    """What a simulation wrote: the rows of each table of the journal, and the number of losses."""
 
     journal: str
     nodes: int
@@ -56,11 +56,11 @@ def simulate(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Simulated:
-    """Write the journal of a made-up fleet, and the truth about its losses.
+    """Write the journal of a simulated fleet, and the causes of its losses.
 
-    The same numbers and the same seed give the same rows, however many tasks and machines do it.
-    `out` must be new, and every executor must be able to write there. `progress` hears now and then
-    how many parts of how many are done.
+    The same numbers and the same seed give the same rows, whatever number of tasks write them.
+    `out` must be new, and every executor must be able to write there. `progress` is called now
+    and then with the number of parts that are done, and of all parts.
     """
     directory = Path(out).absolute()
     _check(directory, nodes=nodes, participants=participants, messages=messages)
@@ -86,7 +86,7 @@ def simulate(
 def _telling(
     progress: Callable[[int, int], None] | None, directory: Path, cells: int
 ) -> Iterator[None]:
-    """Tell how far the tasks are, as the files that they leave behind show."""
+    """Report how far the tasks are, judging by the files that they have written."""
     if progress is None:
         yield
         return
@@ -123,7 +123,7 @@ def _check(directory: Path, *, nodes: int, participants: int, messages: int) -> 
 
 
 class _Task:
-    """What Spark runs: it takes numbers of cells, and writes their journals."""
+    """The function that Spark runs: it takes numbers of cells, and writes their journals."""
 
     def __init__(self, fleet: Fleet, directory: str) -> None:
         self._fleet = fleet
@@ -139,7 +139,7 @@ class _Task:
 
 
 class Tally(Struct, frozen=True):
-    """How many losses of one cause there were, how many were found, and how many rightly so."""
+    """The numbers of losses of one cause, of those found, and of those with the right cause."""
 
     lost: int
     found: int
@@ -147,7 +147,7 @@ class Tally(Struct, frozen=True):
 
 
 class Score(Struct, frozen=True):
-    """The findings of the pipeline held against the truth, cause by cause."""
+    """The findings of the pipeline compared with the truth, cause by cause."""
 
     causes: dict[str, Tally]
 
@@ -156,20 +156,20 @@ class Score(Struct, frozen=True):
 
     @property
     def precision(self) -> float:
-        """Of what was found, the share that is true."""
+        """The share of the findings that are right."""
         return self._total("right") / max(self._total("found"), 1)
 
     @property
     def recall(self) -> float:
-        """Of what is true, the share that was found."""
+        """The share of the losses that were found."""
         return self._total("right") / max(self._total("lost"), 1)
 
 
 def findings(tables: Mapping[str, DataFrame]) -> DataFrame:
-    """Why each lost message was lost, as the pipeline's tables tell: message_id, node, cause.
+    """Why each lost message was lost, according to the tables: message_id, node, cause.
 
-    Dropped is what `audit` shows as DROPPED; vanished is a message whose trace ends with FORWARDED.
-    Where there was no route, `route_history` tells what became of it.
+    A message is dropped if `audit` shows DROPPED, and vanished if its trace ends with FORWARDED.
+    If there was no route, `route_history` has the cause.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -203,7 +203,7 @@ def findings(tables: Mapping[str, DataFrame]) -> DataFrame:
 
 
 def score(spark: SparkSession, journal: str | Path, tables: str | Path) -> Score:
-    """Hold what `build` found in a simulated journal against the truth that lies beside it."""
+    """Compare what `build` found in a simulated journal with the truth beside it."""
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     names = ("audit", "expected", "route_history", "traces")
@@ -221,5 +221,5 @@ def score(spark: SparkSession, journal: str | Path, tables: str | Path) -> Score
 
 
 def _shared(directory: str | Path, table: str) -> str:
-    """A directory by its full name: the executors have another default than this process."""
+    """The absolute URI of a directory: the executors' default file system may be another one."""
     return f"file://{Path(directory).absolute() / table}"

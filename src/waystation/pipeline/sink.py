@@ -1,16 +1,16 @@
-"""Frames into the fabric: the writer behind `df.write.format("waystation")`.
+"""Send the rows of frames as messages: the writer behind `df.write.format("waystation")`.
 
-Each task runs one node, which has one session: with the node that the option `via` names. Messages
-are sent in windows. After each window goes a message that comes back: since a session keeps the
-order, the other node has then taken all that was sent before. What it took it may still hold in its
-memory when it dies; so windows that were confirmed are kept as well, as far as there is room for
-them. When the session breaks, it is opened anew and everything that is kept is sent again, with the
+Each task runs one node with one session, to the node that the option `via` names. Messages
+are sent in windows. A message that comes back follows each window: since a session keeps the
+order, the other node has then accepted everything before it. The other node may still hold it in
+memory when it dies; so confirmed windows are kept as well, as far as there is room for
+them. When the session breaks, it is reopened and everything that is kept is sent again, with the
 same ids: messages arrive at least once.
 
-To a hub the task announces itself, and the message that comes back is one to its own worker. A node
-that is no hub takes no announcement; there it is a question to an address type that nobody routes,
-which every node of ours answers at once with an error. That would do everywhere, but for a record
-of a dropped message after each window.
+At a hub, the task announces itself, and sends that message to its own worker. A node
+that is not a hub accepts no announcement; there it is sent to an address type that nobody routes,
+to which each of our nodes replies at once with an error. That would work everywhere, but leaves a
+record of a dropped message for each window.
 
 This is the only module of the pipeline that knows of live nodes.
 """
@@ -61,18 +61,18 @@ from waystation.transports.tcp import Tcp
 from waystation.transports.transport import Transport
 
 WINDOW_BYTES: Final = 4 * 2**20
-"""A window with so much payload is large enough, however few messages it has."""
+"""A window is complete with this much payload, however few messages it has."""
 
 AHEAD: Final = 2
-"""So many windows are on their way before one has to be confirmed."""
+"""Maximum number of windows in flight; then one has to be confirmed."""
 
 _VIA: Final = "via"
 _QUESTION: Final = "confirm"  # an address type that nobody routes
 _BATCH: Final = "streaming.sql.batchId"  # as Spark calls it
-_ROUTES: Final = 65_536  # routes that are remembered
+_ROUTES: Final = 65_536  # maximum number of cached routes
 _ITS_OWN_FAULT: Final = (Reason.TOO_LARGE, Reason.MALFORMED, Reason.NO_ROUTE, Reason.HOP_LIMIT)
 _NOWHERE: Final = Route()
-_OVERHEAD: Final = 500  # bytes that a message takes in memory beside its payload
+_OVERHEAD: Final = 500  # bytes that a message takes in memory besides its payload
 _log = logging.getLogger("waystation.pipeline")
 
 
@@ -80,7 +80,7 @@ _log = logging.getLogger("waystation.pipeline")
 class Sent(WriterCommitMessage):
     """What a task sent.
 
-    `expired` of the messages were not worth sending any more when it came to it; `repeated` counts
+    `expired` counts the messages that had expired before they were sent; `repeated` counts
     those that were sent again because a session broke.
     """
 
@@ -109,11 +109,11 @@ class FrameSender(DataSourceArrowWriter):
         return send_all(iterator, self.sending, batch=None)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say how much was sent."""
+        """Log how much was sent."""
         _summarise(messages, self.sending)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say how much was sent before it failed: that cannot be taken back."""
+        """Log how much was sent before the failure: that cannot be undone."""
         _tell("was given up after", _total(messages), self.sending)
 
 
@@ -124,7 +124,7 @@ class StreamSender(DataSourceStreamArrowWriter):
         self.sending = _checked(options, schema, overwrite=overwrite, streaming=True)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
-        """Send the rows of one task; a batch that is repeated has the same number."""
+        """Send the rows of one task; a repeated batch has the same number."""
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(_BATCH)
         if batch is None:
@@ -134,16 +134,16 @@ class StreamSender(DataSourceStreamArrowWriter):
         return send_all(iterator, self.sending, batch=batch)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say how much was sent."""
+        """Log how much was sent."""
         _summarise(messages, self.sending, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Say how much was sent before it failed."""
+        """Log how much was sent before the failure."""
         _tell(f"gave batch {batchId} up after", _total(messages), self.sending)
 
 
 def send_all(batches: Iterator[pa.RecordBatch], sending: Sending, *, batch: str | None) -> Sent:
-    """Send the rows of one task; returns when all were confirmed, and raises if they are not."""
+    """Send the rows of one task; returns when all are confirmed, and raises an error otherwise."""
     return run(_send_all(batches, sending, Ids(sending.campaign, batch)))
 
 
@@ -163,13 +163,13 @@ async def _send_all(batches: Iterator[pa.RecordBatch], sending: Sending, ids: Id
 
 
 class _Echoes:
-    """Messages that come back, over a session that may have to be opened anew."""
+    """Messages that come back, over a session that may have to be reopened."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._numbers = count()
         self._awaited: dict[bytes, asyncio.Future[None]] = {}
-        self._heard_in = 0  # the opening of the session in which the announcement was taken
+        self._heard_in = 0  # the connection of the session in which the announcement was accepted
         name = f"confirm-{secrets.token_hex(8)}"
         node.start_worker((name,), self._hear)
         self._here = Address(LOCAL, name.encode())
@@ -177,12 +177,12 @@ class _Echoes:
         self._nowhere = Address(unknown, b"waystation")
 
     async def call(self, session: Session, seconds: float) -> str:
-        """Return when the other node has taken all that was sent before; says why if it did not."""
+        """Wait until the other node has accepted everything sent before; returns why if not."""
         opening = session.openings
         if self._heard_in == opening:
             return await self._call_back(session, seconds)
         problem = await self._ask(session, seconds)
-        if not problem and not session.complaints:  # it would have declined before it answered
+        if not problem and not session.complaints:  # it would have declined before it replied
             self._heard_in = opening
         return problem
 
@@ -214,7 +214,7 @@ class _Echoes:
         try:
             await self._node.request(route, b"", timeout=seconds)
         except UndeliverableError as error:
-            return str(error) if error.node is None else ""  # or it is the other node that says so
+            return str(error) if error.node is None else ""  # or the other node reports it
         except NoAnswerError as error:
             return f"{error}; is it a Waystation node?"
         return ""
@@ -226,7 +226,7 @@ class _Window:
     def __init__(self, messages: list[tuple[int, Message]]) -> None:
         self.messages = messages  # with the numbers of their rows
         self.opening = 0  # of the session, when they were sent
-        self.answer: asyncio.Task[str] | None = None
+        self.confirmation: asyncio.Task[str] | None = None
         self.size = sum(len(message.payload) + _OVERHEAD for _, message in messages)
 
 
@@ -240,14 +240,14 @@ class _Outlet:
         self._sending = sending
         self._policy = Wait(sending.timeout)
         self._sent_off: deque[_Window] = deque()  # and not yet confirmed
-        self._kept: deque[_Window] = deque()  # although they were confirmed
+        self._kept: deque[_Window] = deque()  # although they are confirmed
         self._kept_size = 0
         self._routes: dict[str, Route] = {}
         self._echoes = echoes
-        self._broken_since: float | None = None  # without a confirmation since then
+        self._broken_since: float | None = None  # time of the last confirmation
 
     async def send(self, rows: list[Outgoing]) -> None:
-        """Send messages; waits while too many windows are on their way."""
+        """Send messages; waits while too many windows are in flight."""
         window = _Window([(row.row, self._message(row)) for row in rows])
         self._sent_off.append(window)
         await self._pass_on(window)
@@ -257,12 +257,12 @@ class _Outlet:
             await self._confirm_next()
 
     async def confirm_all(self) -> None:
-        """Return when everything is confirmed."""
+        """Wait until everything is confirmed."""
         while self._sent_off:
             await self._confirm_next()
 
     async def _confirm_next(self) -> None:
-        """Wait for the oldest window; send all again if the session broke meanwhile."""
+        """Wait for the oldest window; send everything again if the session broke meanwhile."""
         if await self._is_confirmed(self._sent_off[0]):
             self._broken_since = None
             self._keep(self._sent_off.popleft())
@@ -279,7 +279,7 @@ class _Outlet:
             raise UnreachableError(self._sending.via[0], self._session.failure)
 
     def _keep(self, window: _Window) -> None:
-        window.answer = None
+        window.confirmation = None
         self._kept.append(window)
         self._kept_size += window.size
         while self._kept_size > self._sending.keep:
@@ -287,8 +287,8 @@ class _Outlet:
 
     async def _send_again(self) -> None:
         for window in self._sent_off:
-            if window.answer is not None:
-                window.answer.cancel()
+            if window.confirmation is not None:
+                window.confirmation.cancel()
         self._sent_off.extendleft(reversed(self._kept))
         self._kept.clear()
         self._kept_size = 0
@@ -311,28 +311,28 @@ class _Outlet:
             self.sent.expired += len(expired)
             window.messages = [one for one in window.messages if one[0] not in expired]
         echo = self._echoes.call(self._session, self._sending.timeout)
-        window.answer = asyncio.get_running_loop().create_task(echo)
+        window.confirmation = asyncio.get_running_loop().create_task(echo)
 
     async def _open(self) -> None:
-        """Return when the session is open; the node dials again by itself."""
+        """Wait until the session is open; the node reconnects by itself."""
         session = self._session
         try:
             async with asyncio.timeout(self._sending.timeout):
                 while not session.is_open:
                     await asyncio.shield(session.change)
         except TimeoutError:
-            raise UnreachableError(self._sending.via[0], session.failure or "no answer") from None
+            raise UnreachableError(self._sending.via[0], session.failure or "no reply") from None
 
     async def _is_confirmed(self, window: _Window) -> bool:
-        """Wait for what follows a window to come back; False when the session broke before."""
-        session, answer = self._session, window.answer
-        assert answer is not None  # it was passed on
-        while not answer.done() and self._goes_on(window):
-            await asyncio.wait((answer, session.change), return_when=asyncio.FIRST_COMPLETED)
+        """Wait until the message after a window comes back; False if the session broke before."""
+        session, confirmation = self._session, window.confirmation
+        assert confirmation is not None  # it was sent
+        while not confirmation.done() and self._goes_on(window):
+            await asyncio.wait((confirmation, session.change), return_when=asyncio.FIRST_COMPLETED)
         if not self._goes_on(window):
-            answer.cancel()
+            confirmation.cancel()
             return False
-        if problem := answer.result():
+        if problem := confirmation.result():
             raise NotConfirmedError(self._sending.via[0], self._sending.timeout, problem)
         return True
 
@@ -375,7 +375,7 @@ class _Outlet:
 
 
 async def _ahead(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBatch]:
-    """The batches, read in another thread, so that the node can go on while Spark thinks."""
+    """The batches, read in another thread, so that the node can continue while Spark works."""
     coming = asyncio.create_task(asyncio.to_thread(next, batches, None))
     try:
         while (batch := await coming) is not None:
@@ -386,7 +386,7 @@ async def _ahead(batches: Iterator[pa.RecordBatch]) -> AsyncIterator[pa.RecordBa
 
 
 def _windows(rows: Iterable[Outgoing], most: int) -> Iterator[list[Outgoing]]:
-    """Rows in windows: so many, or as many as are large enough together."""
+    """Rows in windows, limited by the number of messages and by their size."""
     window: list[Outgoing] = []
     size = 0
     for row in rows:

@@ -1,6 +1,6 @@
-"""How a frame is sent, as options say it: checked on the driver, before any task runs.
+"""The options of a write, checked on the driver before any task runs.
 
-The files of TLS and tokens are read by the tasks, where they have to be.
+The tasks read the files of TLS and tokens, since they must exist there.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from waystation.pipeline.source_options import flag, known_options, number, seco
 
 SCHEMES: Final = ("tcp", "ws")
 WINDOW: Final = 4_096
-"""So many messages are sent for each confirmation."""
+"""Number of messages per confirmation."""
 
 KEEP: Final = 64 * 2**20
-"""So many bytes of confirmed messages a task keeps, to send them again if it must."""
+"""Bytes of confirmed messages that a task keeps, to send them again if necessary."""
 
 _NAMES: Final = (
     "via",
@@ -44,7 +44,7 @@ _NAMES: Final = (
 
 
 class Sending(Struct, frozen=True, kw_only=True):
-    """Where to, as whom, under which campaign, and how patiently."""
+    """How to send: the destination, the sender's name, the campaign, and the time limits."""
 
     via: tuple[str, ...]
     campaign: str
@@ -94,11 +94,11 @@ class Sending(Struct, frozen=True, kw_only=True):
 
     @property
     def scheme(self) -> str:
-        """The transport that goes there."""
+        """The transport for the destination."""
         return self.via[0].partition("://")[0]
 
     def secret(self) -> str | None:
-        """The token, read from its file if it stands in one."""
+        """The token, read from its file if it is in one."""
         if self.token_file is None:
             return self.token
         lines = Path(self.token_file).read_text("utf-8").splitlines()
@@ -112,7 +112,7 @@ class Sending(Struct, frozen=True, kw_only=True):
 
 
 def _places(text: str) -> tuple[str, ...]:
-    """One or more places of one node: `tcp://host:port`."""
+    """One or more addresses of one node: `tcp://host:port`."""
     places = _names(text)
     if not places:
         raise LocalError(

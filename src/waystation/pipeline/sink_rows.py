@@ -1,8 +1,8 @@
-"""Rows of a frame as messages to be: where each goes, what it says, and which id it has.
+"""Rows of a frame as messages: the destination, the payload, and the id of each.
 
-Columns in, plain values out; nothing is sent here, and no node is known. An id is made of the row
-itself, so that a task that is repeated sends the same ids, and whoever gets a message twice can
-tell.
+Columns in, plain values out; nothing is sent here. An id is computed from the row
+itself, so that a repeated task sends the same ids, and whoever receives a message twice can
+recognise it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Outgoing(Struct, frozen=True, gc=False):
-    """A message to be: a route as text, or a multicast id; `ttl` in seconds, None for ever."""
+    """A message to send: a route as a string, or a multicast id; `ttl` in seconds, or None."""
 
     row: int  # its number within the task
     route: str | None
@@ -57,14 +57,14 @@ class Outgoing(Struct, frozen=True, gc=False):
 
 
 class BadRowError(WaystationError):
-    """A row cannot be sent; the first one that was met."""
+    """A row cannot be sent; names the first such row."""
 
     def __init__(self, row: int, problem: str) -> None:
         super().__init__(f"row {row} of this task cannot be sent: {problem}")
 
 
 def check_columns_to_send(schema: StructType, key: tuple[str, ...]) -> None:
-    """Raise the LocalError that says what a frame lacks to be sent."""
+    """Raise a LocalError if a frame lacks a column that is needed to send it."""
     names = schema.fieldNames()
     for name in key:
         if name not in names:
@@ -88,7 +88,7 @@ _FORM: Final = (
 class Ids:
     """The ids of the rows of one task.
 
-    Equal rows of a task have different ids, by their number; the same ones each time.
+    Equal rows of a task have different ids, by a counter; the same ids each time.
 
     >>> ids = Ids("recall", None)
     >>> first, second = ids.of([("hub => truck-7", b"stop"), ("hub => truck-7", b"stop")])
@@ -117,7 +117,7 @@ class Ids:
 def outgoing(
     batch: pa.RecordBatch, key: tuple[str, ...], ids: Ids, first_row: int
 ) -> Iterator[Outgoing]:
-    """The messages that a batch of rows stands for; raises BadRowError."""
+    """The messages for a batch of rows; raises BadRowError."""
     routes = _texts(batch, "route")
     multicast_ids = list(_multicast_ids(batch, first_row))
     payloads = _payloads(batch)
@@ -159,7 +159,7 @@ def _payloads(batch: pa.RecordBatch) -> list[bytes | None]:
 
 
 def _multicast_ids(batch: pa.RecordBatch, first_row: int) -> Iterator[str | None]:
-    """Where rows are published, checked once for each distinct id in a row."""
+    """The multicast ids of rows, validated once for each run of equal ids."""
     names = batch.schema.names
     known: dict[Any, str] = {}
     whole = _texts(batch, "multicast_id")
@@ -196,14 +196,14 @@ def _checked_ids(ids: list[str | None], first_row: int) -> Iterator[str]:
 
 
 class _Seen:
-    """Which digests came before: eight bytes for each, in sorted runs of growing length."""
+    """The digests seen so far: eight bytes each, in sorted runs of growing length."""
 
     def __init__(self) -> None:
         self._runs: list[npt.NDArray[np.uint64]] = []
-        self._counts: dict[int, int] = {}  # of those that came more than once
+        self._counts: dict[int, int] = {}  # of those that occurred more than once
 
     def again(self, digests: list[bytes]) -> list[tuple[int, int]]:
-        """Which of these came before, here or earlier, and how often."""
+        """Which of these occurred before, here or earlier, and how often."""
         values = np.frombuffer(b"".join(digests), np.uint64)[::2]
         distinct, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
         known = self._known(distinct)
@@ -229,7 +229,7 @@ class _Seen:
         if len(values):
             self._runs.append(values)
         while len(self._runs) > 1 and 2 * len(self._runs[-1]) >= len(self._runs[-2]):
-            last = self._runs.pop()  # which has nothing in common with the others
+            last = self._runs.pop()  # disjoint from the others
             self._runs[-1] = np.sort(np.concatenate((self._runs[-1], last)), kind="stable")
 
 

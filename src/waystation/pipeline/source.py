@@ -1,7 +1,7 @@
-"""A journal as a table of Spark's: the reader behind `spark.read.format("waystation")`.
+"""A journal as a Spark table: the reader behind `spark.read.format("waystation")`.
 
-The rows are those of `read_journal`, made by the same code. What a query asks for is pushed down:
-nodes, incarnations and instants to files and row groups, everything else to the rows before they
+The rows are those of `read_journal`, read by the same code. Filters are pushed down:
+those on nodes, incarnations and times to files and row groups, all others to the rows before they
 leave the Python worker.
 """
 
@@ -36,7 +36,7 @@ class JournalReader(DataSourceReader):
         self.conditions: list[Condition] = []
 
     def partitions(self) -> list[InputPartition]:
-        """The pieces of each task."""
+        """The partitions of the read, each a list of pieces."""
         reading = self.reading
         listing = list_journal(reading.path, Wanted())
         if reading.table == REJECTS:
@@ -59,10 +59,10 @@ class JournalReader(DataSourceReader):
 
 
 class FilteringReader(JournalReader):
-    """The same, leaving out what a query does not ask for."""
+    """Reads one table with filters pushed down."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the filters that can be used here; Spark sees to the others."""
+        """Accept the filters that can be used here; Spark applies the others."""
         for filter in filters:
             condition = condition_of(filter, self.reading.schema)
             if condition is None:
@@ -79,7 +79,7 @@ def rows_of(
     *,
     must_be_there: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one piece in the columns that were asked for."""
+    """The rows of one piece with the requested columns."""
     data = PieceData(reading.path, reading.table, piece, conditions, must_be_there=must_be_there)
     for rows in data.batches(reading.table):
         named = rows.add_column(0, "node", repeated(piece.node, rows.num_rows))
@@ -89,14 +89,14 @@ def rows_of(
 def in_batches(
     rows: pa.Table, schema: pa.Schema, conditions: Iterable[Condition] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """The rows as Spark wants them."""
+    """The rows in the form that Spark expects."""
     kept = all_hold(conditions, rows)
     if kept.num_rows:
         yield from kept.select(schema.names).cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 def wanted_columns(reading: Reading, schema: StructType) -> pa.Schema:
-    """The columns that a user's schema asks for: some of the table's, with their types."""
+    """The columns that a user's schema selects: some of the table's, with their types."""
     whole = spark_schema(reading.schema)
     known = {field.name: field.dataType for field in whole}
     for field in schema:
@@ -111,7 +111,7 @@ def wanted_columns(reading: Reading, schema: StructType) -> pa.Schema:
 
 
 def _rejecting(listing: Listing) -> list[InputPartition]:
-    """A task for each node: what is wrong in one has nothing to do with the others."""
+    """A task for each node: the rejects of one do not depend on the others."""
     order = {table: number for number, table in enumerate((MESSAGES, *JOURNAL))}
     return [
         InputPartition((node, dict(sorted(tables.items(), key=lambda found: order[found[0]]))))

@@ -1,7 +1,7 @@
-"""What a query asks of a table's columns, as far as reading can be spared by it.
+"""Filters of a query on a table's columns, as far as they can be used for reading.
 
-Spark's filters in, conditions out. A condition says which rows hold it, exactly as SQL does (null
-holds nothing), and which row groups cannot have such a row. No files are opened here.
+Takes Spark's filters and returns conditions. A condition says which rows satisfy it, as SQL
+does (null satisfies nothing), and which row groups cannot have such a row. Opens no files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TEXT_ONLY: Final = ("starts_with", "ends_with", "contains")
 
 
 class Condition(Struct, frozen=True):
-    """One condition on one column; instants are microseconds.
+    """One condition on one column; times are microseconds.
 
     >>> rows = pa.table({"seq": [1, None, 3]})
     >>> rows.filter(Condition("seq", "greater", [1]).holds(rows)).column("seq").to_pylist()
@@ -45,16 +45,16 @@ class Condition(Struct, frozen=True):
 
     column: str
     test: str
-    values: list[Any] = []  # one, but for "in"; of the type that the column has
+    values: list[Any] = []  # one, except for "in"; of the type of the column
     negated: bool = False
 
     def holds(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Which rows hold it; null where SQL says null, which is no row either."""
+        """Which rows satisfy it; null where SQL says null, which counts as false."""
         found = _TESTS[self.test](rows.column(self.column), self.values)
         return pc.invert(found) if self.negated else found
 
     def may_hold(self, group: Any) -> bool:
-        """Whether a row group may have a row that holds it, by what the file's footer tells."""
+        """Whether a row group may have a row that satisfies it, according to the file's footer."""
         possible = _POSSIBLE.get(self.test)
         if possible is None or self.negated:
             return True
@@ -65,7 +65,7 @@ class Condition(Struct, frozen=True):
 
 
 def condition_of(filter: spark.Filter, schema: pa.Schema) -> Condition | None:
-    """The condition that a filter of Spark's means, if it is one that can be used here."""
+    """The condition for a filter of Spark's, or None if it cannot be used here."""
     negated = isinstance(filter, spark.Not)
     if isinstance(filter, spark.Not):
         filter = filter.child
@@ -79,7 +79,7 @@ def condition_of(filter: spark.Filter, schema: pa.Schema) -> Condition | None:
     if test == "in":
         values = list(given)
     elif isinstance(filter, spark.EqualNullSafe) and negated:
-        return None  # null is unlike every value here, and nowhere else
+        return None  # here, and only here, null differs from every value
     if test in _TEXT_ONLY and not pa.types.is_string(kind):
         return None
     found = [_fitting(value, kind) for value in values]
@@ -87,7 +87,7 @@ def condition_of(filter: spark.Filter, schema: pa.Schema) -> Condition | None:
 
 
 def all_hold(conditions: Iterable[Condition], rows: pa.Table) -> pa.Table:
-    """The rows that hold every condition."""
+    """The rows that satisfy every condition."""
     for condition in conditions:
         if not rows.num_rows:
             break
@@ -96,7 +96,7 @@ def all_hold(conditions: Iterable[Condition], rows: pa.Table) -> pa.Table:
 
 
 def _fitting(value: Any, kind: pa.DataType) -> Any:
-    """A value as it is compared with a column of this type; None when the two do not fit."""
+    """A value as it is compared with a column of this type; None if the two do not fit."""
     if pa.types.is_timestamp(kind):
         aware = isinstance(value, datetime) and value.tzinfo is not None
         return instant(value) if aware else None
@@ -108,7 +108,7 @@ def _fitting(value: Any, kind: pa.DataType) -> Any:
 
 
 def _scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    # An integer may be too large for its column; then it is compared as a larger one.
+    # An integer may be too large for its column; then it is compared as a larger type.
     return pa.scalar(value, pa.int64() if pa.types.is_integer(kind) else kind)
 
 
@@ -149,4 +149,4 @@ _POSSIBLE: Final[dict[str, Callable[[Any, Any, Any], bool]]] = {
     "greater_equal": lambda _, high, value: high >= value,
     "starts_with": lambda low, high, value: low[: len(value)] <= value <= high,
 }
-"""Whether a value between these bounds may pass."""
+"""Whether a value between these bounds may satisfy it."""

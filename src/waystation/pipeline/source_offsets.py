@@ -1,9 +1,9 @@
-"""How far a stream has read a table, as it stands in Spark's checkpoint.
+"""How far a stream has read a table: the offset in Spark's checkpoint.
 
-For each node, the files that were read, each with its size and its last seq, and the spans of seqs
-of files that are no longer there. Two offsets say which rows lie between them by their seqs, not by
-files: so a batch that is read again after a crash has the same rows, even if somebody compacted the
-journal meanwhile, and a compacted file brings nothing twice. No files are opened here.
+For each node, the files that were read, each with its size and its last seq, and the ranges of seq
+of files that no longer exist. The rows between two offsets are identified by their seq, not by
+files: so a batch that is read again after a crash has the same rows, even if the journal was
+compacted meanwhile, and a compacted file returns nothing twice. No files are opened here.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Place = tuple[int, int, int]
 class Mark(Struct, frozen=True):
     """How far one node was read.
 
-    `files` has [size, last seq] by name, or [size] for a file whose rows have no known span: that
-    one is read once, as a whole. `past` has the spans of files that went, by incarnation.
+    `files` has [size, last seq] by name, or [size] for a file whose range of seq is unknown: that
+    one is read once, as a whole. `past` has the ranges of removed files, by incarnation.
     """
 
     files: dict[str, list[int]] = {}
@@ -39,7 +39,7 @@ class Mark(Struct, frozen=True):
         return by_incarnation([*self.places().values(), *self._past_places()])
 
     def places(self) -> dict[str, Place]:
-        """The spans of the files that are there, by name."""
+        """The ranges of the existing files, by name."""
         return {
             name: (*_numbers(name), found[1])
             for name, found in self.files.items()
@@ -47,20 +47,20 @@ class Mark(Struct, frozen=True):
         }
 
     def whole_files(self) -> set[tuple[str, int]]:
-        """The files that were read as a whole, with the size they had."""
+        """The files that were read as a whole, with their size at that time."""
         return {(name, found[0]) for name, found in self.files.items() if len(found) == 1}
 
     def knows(self, file: File) -> bool:
-        """Whether a file was read, and is still the same."""
+        """Whether a file was read, and is unchanged."""
         found = self.files.get(name_of(file))
         if found is None:
             return False
         return found[0] == file.size or (len(found) == 1 and file.incarnation < 0)
 
     def advanced(self, read: Mapping[str, tuple[int, Place | None]], there: Iterable[str]) -> Mark:
-        """How far it is read with these files as well; `there` is what is listed now.
+        """The offset after these files are read as well; `there` is the current list of files.
 
-        The spans of files that went are joined where nothing of what is there lies between.
+        The ranges of removed files are merged if no existing file lies between them.
         """
         listed = {*there, *read}
         files = {name: found for name, found in self.files.items() if name in listed}
@@ -85,7 +85,7 @@ class Offset(Struct, frozen=True):
 
     @classmethod
     def read(cls, value: Mapping[str, Any], table: str) -> Offset:
-        """The offset that Spark gives back, which must be one of this table."""
+        """Parse an offset that Spark returns; it must be one of this table."""
         try:
             found = msgspec.convert(value, cls)
         except msgspec.ValidationError as error:
@@ -97,7 +97,7 @@ class Offset(Struct, frozen=True):
         return found
 
     def written(self) -> dict[str, Any]:
-        """The same for Spark; equal offsets are written alike."""
+        """The offset for Spark; equal offsets have the same text."""
         ordered = dict(sorted(self.nodes.items()))
         found: dict[str, Any] = msgspec.to_builtins(Offset(self.table, ordered))
         return found
@@ -108,7 +108,7 @@ class Offset(Struct, frozen=True):
 
 
 def name_of(file: File) -> str:
-    """The name of a file, without what all names have in common."""
+    """The name of a file, without the part that all names have in common."""
     name = file.path.rpartition("/")[2]
     return name.removesuffix(".parquet") if file.incarnation >= 0 else name
 
@@ -124,12 +124,12 @@ def _numbers_or_none(name: str) -> tuple[int, int] | None:
 
 
 def _joined(gone: list[Place], there: list[Place]) -> dict[str, list[tuple[int, int]]]:
-    """The spans of files that went: each run of them, between two that are there, is one."""
+    """The ranges of removed files: each run of them, between two existing files, is one range."""
     found: dict[str, list[tuple[int, int]]] = {}
     marked = [*((place, False) for place in there), *((place, True) for place in gone)]
     marked.sort(key=lambda one: (one[0][0], one[0][1], one[1], one[0][2]))
-    run: int | None = None  # the incarnation of the run that goes on
-    reach: tuple[int, int] = (-1, -1)  # how far what is there goes
+    run: int | None = None  # the incarnation of the current run
+    reach: tuple[int, int] = (-1, -1)  # the end of the existing files so far
     for (incarnation, low, high), is_gone in marked:
         if not is_gone:
             reach = max(reach, (incarnation, high))

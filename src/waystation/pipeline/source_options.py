@@ -1,7 +1,7 @@
-"""Options of the data source, checked: texts in, values out, and an error that says what to write.
+"""Options of the data source, parsed and checked; errors say what to write.
 
-Spark hands options over as texts whose names have no case. Only their form is checked here; whether
-a journal is there, or a node can be reached, is found out by who uses them.
+Spark passes options as strings with case-insensitive names. Only their form is checked here;
+whether a journal exists, or a node can be reached, is checked when they are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from waystation.pipeline.source_pieces import BYTES_PER_PARTITION
 
 REJECTS: Final = "rejects"
 TABLES: Final = (*JOURNAL, REJECTS)
-"""What can be read: the tables of the journal, and what in them is not sound."""
+"""The tables that can be read: those of the journal, and the invalid rows."""
 
 _SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 _UNITS: Final = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -66,7 +66,7 @@ class Reading(Struct, frozen=True, kw_only=True):
 
 
 def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
-    """The options by their full names, or the LocalError that names the one nobody knows."""
+    """The options by their full names; raises a LocalError that names an unknown one."""
     full = {name.lower(): name for name in names}
     for name in options:
         if name.lower() not in full and name.lower() not in _SPARKS_OWN:
@@ -83,7 +83,7 @@ def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def number(options: Mapping[str, str], name: str) -> int | None:
-    """An option that counts something, from 1 on."""
+    """An option that is a number, at least 1."""
     return _counted(options, name, {"": 1}, "give 1 or more")
 
 
@@ -99,7 +99,7 @@ def seconds(options: Mapping[str, str], name: str, default: float) -> float:
 
 
 def size(options: Mapping[str, str], name: str) -> int | None:
-    """An option in bytes, with a unit if it likes."""
+    """An option in bytes, with an optional unit."""
     return _counted(options, name, _UNITS, "give a number of bytes, such as 4096, 64k or 8m")
 
 

@@ -1,8 +1,8 @@
-"""What each task of a read gets: several small nodes together, or a part of a large one.
+"""The partitions of a read: several small nodes together, or a part of a large one.
 
-A large node is cut by seq, at the borders of row groups: a row has one seq, wherever it stands, so
-rows that are in two files still come out once. Row groups and files that cannot hold what is asked
-for are left out before anything is handed to a task. Planning runs beside the driver, reading in
+A large node is split by seq, at row groups: a row has one seq, whatever file it is in, so
+rows that are in two files still come out once. Row groups and files that cannot contain wanted
+rows are left out before anything is sent to a task. Planning runs at the driver, reading in
 the executors; neither knows of Spark.
 """
 
@@ -26,11 +26,11 @@ from waystation.pipeline.source_filters import Condition, all_hold
 from waystation.pipeline.source_spans import FIRST, LAST, Spans
 
 BYTES_PER_PARTITION: Final = 8 * 2**20
-"""Of compressed Parquet: some hundred thousand rows."""
+"""Compressed Parquet: some hundred thousand rows."""
 
 
 class Piece(Struct, frozen=True):
-    """What a task reads of one node: these files, and of them the rows in these spans (or all)."""
+    """What a task reads of one node: these files, and of them the rows in these ranges (or all)."""
 
     node: str
     files: list[File]
@@ -38,14 +38,14 @@ class Piece(Struct, frozen=True):
 
 
 class GoneError(WaystationError):
-    """A file went away while it was read, since somebody compacts or removes files."""
+    """A file was removed while it was read, by compaction or retention."""
 
     def __init__(self, path: str) -> None:
         super().__init__(f"{path} was removed while it was read; start the query again")
 
 
 class PieceData(FileData):
-    """The sound rows of a piece that hold all conditions."""
+    """The valid rows of a piece that satisfy all conditions."""
 
     def __init__(
         self,
@@ -87,19 +87,19 @@ class PieceData(FileData):
 
 
 def encoded(pieces: list[Piece]) -> bytes:
-    """Pieces, to be sent to a task."""
+    """Serialize pieces for a task."""
     return msgspec.msgpack.encode(pieces)
 
 
 def decoded(data: bytes) -> list[Piece]:
-    """The same, read again."""
+    """Deserialize pieces."""
     return msgspec.msgpack.decode(data, type=list[Piece])
 
 
 def plan(
     listing: Listing, table: str, conditions: Iterable[Condition], size: int
 ) -> list[list[Piece]]:
-    """The pieces of each task, about so many bytes in each."""
+    """The pieces of each task, about this many bytes in each."""
     wanted = tuple(conditions)
     system, directory = locate(listing.root)
     weighed: list[tuple[Piece, int]] = []
@@ -115,7 +115,7 @@ def plan(
 
 
 def bundled(weighed: Iterable[tuple[Piece, int]], size: int) -> Iterator[list[Piece]]:
-    """Pieces in bundles of about this size, in their order."""
+    """Pieces in bundles of about this size, in order."""
     bundle: list[Piece] = []
     held = 0
     for piece, weight in weighed:
@@ -129,16 +129,16 @@ def bundled(weighed: Iterable[tuple[Piece, int]], size: int) -> Iterator[list[Pi
 
 
 def footer_of(system: Any, path: str) -> Any:
-    """The footer of a file, or None if it has none that can be read."""
+    """The footer of a file, or None if it cannot be read."""
     try:
         with system.open_input_file(path) as stream:
             return pq.read_metadata(stream)
     except UNREADABLE:
-        return None  # told as a reject by who reads it
+        return None  # its reader reports it as a reject
 
 
 def place_of_file(footer: Any) -> tuple[int, int, int] | None:
-    """The incarnation, the lowest and the highest seq of a file of one incarnation, if it tells."""
+    """The incarnation, the lowest and the highest seq of a file of one incarnation, if known."""
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     places = [_place_of(group) for group in groups if group.num_rows]
     found = [place for place in places if place is not None]
@@ -160,14 +160,14 @@ class Group(Struct, frozen=True, order=True):
 def _cut_large(
     system: Any, directory: str, whole: Piece, conditions: tuple[Condition, ...], size: int
 ) -> list[tuple[Piece, int]]:
-    """A large node in pieces of about this size, without what cannot hold the conditions."""
+    """A large node in pieces of about this size, without what cannot satisfy the conditions."""
     groups: list[Group] = []
     for number, file in enumerate(whole.files):
         footer = footer_of(system, f"{directory}/{file.path}")
         for index in range(0 if footer is None else footer.num_row_groups):
             group = footer.row_group(index)
             place = _place_of(group)
-            if place is None:  # nobody knows which rows it has
+            if place is None:  # its rows are unknown
                 return [(whole, sum(file.size for file in whole.files))]
             if all(condition.may_hold(group) for condition in conditions):
                 taken = file.size * group.num_rows // max(footer.num_rows, 1)
@@ -176,7 +176,7 @@ def _cut_large(
 
 
 def cut(whole: Piece, groups: list[Group], size: int) -> Iterator[tuple[Piece, int]]:
-    """One piece for each run of row groups, which come in order; no seq is in two of them."""
+    """One piece for each run of row groups, in order; no seq is in two of them."""
     runs = list(_runs(groups, size))
     for number, run in enumerate(runs):
         before = runs[number - 1][-1] if number else None
@@ -188,11 +188,11 @@ def cut(whole: Piece, groups: list[Group], size: int) -> Iterator[tuple[Piece, i
 
 
 def _runs(groups: list[Group], size: int) -> Iterator[list[Group]]:
-    """Row groups that follow each other, of about this size together."""
+    """Adjacent row groups, of about this size together."""
     run: list[Group] = []
     held = 0
     for group in groups:
-        # Between two that begin with the same seq nothing can be cut.
+        # Two row groups that begin with the same seq cannot be separated.
         is_border = bool(run) and (run[-1].incarnation, run[-1].low) < (
             group.incarnation,
             group.low,
@@ -207,7 +207,7 @@ def _runs(groups: list[Group], size: int) -> Iterator[list[Group]]:
 
 
 def _spans_of(run: list[Group], before: Group | None, after: Group | None) -> Spans:
-    """From where a run begins to where the next one does, within its incarnations."""
+    """From the beginning of a run to that of the next one, within its incarnations."""
     first, last = run[0], run[-1]
     spans: Spans = {group.incarnation: [(FIRST, LAST)] for group in run}
     if before is not None and before.incarnation == first.incarnation:
@@ -230,12 +230,12 @@ def _place_of(group: Any) -> tuple[int, int, int] | None:
     if incarnations is None or seqs is None or incarnations[0] != incarnations[1]:
         return None
     if not all(isinstance(number, int) for number in (*incarnations, *seqs)):
-        return None  # it is a reject in any case
+        return None  # it is a reject anyway
     return incarnations[0], seqs[0], seqs[1]
 
 
 def _inside(rows: pa.Table, spans: Spans) -> Flags:
-    """Which rows lie in these spans."""
+    """Which rows are in these ranges."""
     incarnations, seqs = longs(rows, "incarnation", -1), longs(rows, "seq", -1)
     inside: Flags = np.zeros(rows.num_rows, np.bool_)
     for incarnation, found in spans.items():
@@ -257,7 +257,7 @@ def _nodes_that_hold(conditions: tuple[Condition, ...], nodes: Iterable[str]) ->
 
 
 def _files_that_hold(conditions: tuple[Condition, ...], files: list[File]) -> list[File]:
-    """The files that, by their names, may hold rows of a wanted incarnation."""
+    """The files that, by their names, may contain rows of a wanted incarnation."""
     asked = [condition for condition in conditions if condition.column == "incarnation"]
     if not asked:
         return files

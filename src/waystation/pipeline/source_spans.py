@@ -1,7 +1,7 @@
-"""Spans of seqs: which rows of a node were read, and which are to be read.
+"""Ranges of seq: which rows of a node were read, and which are to be read.
 
-Sets of whole numbers, kept as intervals with both ends in them, in order and apart from each other;
-for each incarnation of a node a set of its own. Arithmetic only.
+Sets of integers, kept as sorted, separate intervals that include both ends;
+each incarnation of a node has a set of its own. Arithmetic only.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Spans: TypeAlias = dict[int, Set]
 
 
 def united(intervals: Iterable[tuple[int, int]]) -> Set:
-    """All that lies in one of these intervals.
+    """The union of these intervals.
 
     >>> united([(5, 9), (1, 2), (3, 3), (8, 12)])
     [(1, 3), (5, 12)]
@@ -33,7 +33,7 @@ def united(intervals: Iterable[tuple[int, int]]) -> Set:
 
 
 def common(one: Set, other: Set) -> Set:
-    """What lies in both sets.
+    """The intersection of two sets.
 
     >>> common([(1, 5), (8, 9)], [(4, 8)])
     [(4, 5), (8, 8)]
@@ -52,7 +52,7 @@ def common(one: Set, other: Set) -> Set:
 
 
 def without(one: Set, other: Set) -> Set:
-    """What lies in the first set only.
+    """The first set without the second.
 
     >>> without([(1, 9)], [(0, 1), (4, 5)])
     [(2, 3), (6, 9)]
@@ -69,7 +69,7 @@ def without(one: Set, other: Set) -> Set:
 
 
 def by_incarnation(places: Iterable[tuple[int, int, int]]) -> Spans:
-    """Intervals, each with its incarnation in front, as sets."""
+    """Sets from intervals, each with its incarnation in front."""
     found: dict[int, list[tuple[int, int]]] = {}
     for incarnation, low, high in places:
         found.setdefault(incarnation, []).append((low, high))
@@ -77,12 +77,12 @@ def by_incarnation(places: Iterable[tuple[int, int, int]]) -> Spans:
 
 
 def new_spans(end: Spans, start: Spans) -> Spans:
-    """What lies in the first and not in the second, incarnation by incarnation."""
+    """The difference of two sets, incarnation by incarnation."""
     found = {number: without(spans, start.get(number, [])) for number, spans in end.items()}
     return {number: spans for number, spans in found.items() if spans}
 
 
 def common_spans(one: Spans, other: Spans) -> Spans:
-    """What lies in both, incarnation by incarnation."""
+    """The intersection of two sets, incarnation by incarnation."""
     found = {number: common(spans, other.get(number, [])) for number, spans in one.items()}
     return {number: spans for number, spans in found.items() if spans}

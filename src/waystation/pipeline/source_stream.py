@@ -1,7 +1,7 @@
-"""A journal as a stream of Spark's: the reader behind `spark.readStream.format("waystation")`.
+"""A journal as a Spark stream: the reader behind `spark.readStream.format("waystation")`.
 
-Sealed files are read as they appear, in whatever order they come. What was read stands in Spark's
-checkpoint (source_offsets.py), so that a restarted query goes on without holes or repeats.
+Sealed files are read as they appear, in whatever order. How far the stream has read is in Spark's
+checkpoint (source_offsets.py), so that a restarted query continues without gaps or duplicates.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         self.reading = reading
         self.schema = wanted_columns(reading, schema)
-        self._looked_at: dict[tuple[str, int], tuple[Place | None, int]] = {}  # place and rows
+        self._looked_at: dict[tuple[str, int], tuple[Place | None, int]] = {}  # range, rows
         self._target: set[tuple[str, int]] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Nothing was read."""
+        """The offset before anything was read."""
         return Offset(self.reading.table).written()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """As the options say."""
+        """The limit that the options set."""
         if self.reading.most_files is not None:
             return ReadMaxFiles(self.reading.most_files)
         if self.reading.most_bytes is not None:
@@ -69,12 +69,12 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that this run reads."""
+        """Fix the existing files as all that this run reads."""
         found = chain.from_iterable(self._listed().values())
         self._target = {(file.path, file.size) for file in found}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far one can read, within the limit, from `start` on."""
+        """The latest offset, within the limit, from `start` on."""
         offset = Offset.read(start, self.reading.table)
         listed = self._listed()
         new = {
@@ -96,7 +96,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Offset(self.reading.table, nodes).written()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The pieces of each task, for the rows between two offsets."""
+        """The partitions, lists of pieces, for the rows between two offsets."""
         table = self.reading.table
         begin, finish = Offset.read(start, table), Offset.read(end, table)
         listed = self._listed()
@@ -129,7 +129,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield Piece(node, piece.files, wanted), size
 
     def _placed(self, mark: Mark, listed: list[File], spans: Spans) -> Iterator[tuple[File, Place]]:
-        """The files that hold rows of these spans, with where theirs lie."""
+        """The files that contain rows of these ranges, with the range of each."""
         known = mark.places()
         for file in listed:
             name = name_of(file)
@@ -146,7 +146,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return not mark.knows(file)
 
     def _look_at(self, file: File) -> tuple[Place | None, int]:
-        """Where the rows of a file lie, if it tells, and how many there are."""
+        """The range of a file's rows, if known, and their number."""
         key = (file.path, file.size)
         found = self._looked_at.get(key)
         if found is None:
@@ -166,7 +166,7 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _in_turns(files: _Files) -> Iterator[tuple[str, File]]:
-    """The files of all nodes in turns, so that none has to wait for another to end."""
+    """The files of all nodes, taking turns, so that no node waits for another."""
     waiting = [(node, iter(found)) for node, found in files.items()]
     while waiting:
         going_on = []
@@ -179,7 +179,7 @@ def _in_turns(files: _Files) -> Iterator[tuple[str, File]]:
 
 
 def _room(limit: ReadLimit) -> Callable[[File, int], bool]:
-    """A function that counts files, and says for each whether the limit has room for it."""
+    """A function that counts files, and says for each whether it is within the limit."""
     used = 0
 
     def has_room(file: File, rows: int) -> bool:

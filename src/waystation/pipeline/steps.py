@@ -4,10 +4,10 @@
         │           subscription_history ─┼─► expected ─► audit
         └─────────► messages ─────────────┴─► traces, health
 
-What a table means is in CONTRACT and docs/reference/tables.md, how it is computed in folding.py,
-deciding.py, comparing.py and tracing.py. Here it is only said what goes in and what comes out.
-Given frames straight from `read_journal`, the first five work node by node and exchange nothing;
-given any other frames with the same columns, they bring the rows together by node first.
+CONTRACT and docs/reference/tables.md say what a table means; folding.py, deciding.py,
+comparing.py and tracing.py compute it. This module only defines inputs and outputs.
+With frames directly from `read_journal`, the first five work node by node without a shuffle;
+any other frames with the same columns are shuffled by node first.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ from waystation.pipeline.writing import part_of
 _JUDGED_BY: Final = (MESSAGES, ROUTES, SUBSCRIPTIONS)
 
 OfNode: TypeAlias = Callable[[NodeData], Iterator[pa.Table]]
-"""What a step makes of one node."""
+"""What a step computes for one node."""
 
 
 def route_history(routes: DataFrame, nodes: DataFrame | None = None) -> DataFrame:
     """The routing entries of each node with their periods of validity (SP-1).
 
-    `nodes` tells when incarnations began and stopped; frames of `read_journal` know it already.
+    `nodes` says when incarnations started and stopped; frames of `read_journal` include it.
 
     ```text
     history = pipeline.route_history(journal.routes)
@@ -171,8 +171,8 @@ expected_deliveries = expected
 def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = None) -> DataFrame:
     """Compare expected with actual outcomes, one row per recipient.
 
-    With `routes`, also each put that a node took or refused otherwise than the rules say; with
-    frames straight from `read_journal` these are there in any case.
+    With `routes`, also each put that a node decided differently from the rules; with
+    frames directly from `read_journal` these are always included.
 
     ```text
     lost = pipeline.audit(expected, journal.messages).where("verdict <> 'ok'")
@@ -199,7 +199,7 @@ def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = N
 
 
 def expected_and_audit(journal: Journal) -> DataFrame:
-    """Both tables of a journal from one reading of it, for `write_tables`."""
+    """Both tables of a journal from a single read, for `write_tables`."""
 
     def work(data: FileData) -> Iterator[pa.Table]:
         return (part_of(table, rows) for table, rows in _judged(data, HOP_LIMIT))
@@ -208,7 +208,7 @@ def expected_and_audit(journal: Journal) -> DataFrame:
 
 
 def _judged(data: FileData, limit: int) -> Iterator[tuple[str, pa.Table]]:
-    """What the rules say of a node's messages, and how that compares with what happened."""
+    """The expected outcomes of a node's messages, and how they compare with the actual ones."""
     rows = data.coded_events(MESSAGES)
     routes, subscriptions = data.coded_route_history, data.coded_subscription_history
     ruled = list(coded_decisions(data.node, rows, routes, subscriptions, limit))
@@ -222,13 +222,13 @@ def _judged(data: FileData, limit: int) -> Iterator[tuple[str, pa.Table]]:
 
 
 def _is_of(frame: DataFrame | None, table: str, journal: Journal) -> bool:
-    """Whether a frame is this table of the journal, or nothing else was given in its place."""
+    """Whether a frame is this table of the journal, or was not given."""
     origin = None if frame is None else origin_of(frame, table)
     return frame is None or (origin is not None and origin.journal is journal)
 
 
 def _same_journal(*frames: tuple[DataFrame, str]) -> Journal | None:
-    """The journal that all these frames stand for, if there is one."""
+    """The journal that all these frames come from, if there is one."""
     origins = [origin_of(frame, table) for frame, table in frames]
     journals = {id(origin.journal): origin.journal for origin in origins if origin is not None}
     return journals.popitem()[1] if len(journals) == 1 and None not in origins else None
@@ -237,7 +237,7 @@ def _same_journal(*frames: tuple[DataFrame, str]) -> Journal | None:
 def traces(messages: DataFrame, *, paths: bool = True) -> DataFrame:
     """The path of each message over all nodes, from its rows, grouped by its id.
 
-    Without `paths` the column `path` is null, and nothing is built for it.
+    Without `paths` the column `path` is null, and is not computed.
 
     ```text
     pipeline.traces(journal.messages).where("not complete or looped").show()
@@ -254,13 +254,13 @@ def traces(messages: DataFrame, *, paths: bool = True) -> DataFrame:
             yield trace(pa.concat_tables(held), paths=paths)
 
     sent = _of_messages(messages, coded_steps, PACKED, through=pack)
-    # Each part goes to a task of its own, where Spark can be told so (4.1 and newer).
+    # Each part goes to a separate task, if Spark supports it (4.1 and newer).
     bring = getattr(sent, "repartitionById", sent.repartition)
     return mapped(bring(parts, "part"), work, BUILT["traces"])
 
 
 def _trace_partitions(messages: DataFrame) -> int:
-    """So many that each fits into memory: a task holds all messages of its partition."""
+    """The number of partitions, so that the messages of each fit into a task's memory."""
     configured = messages.sparkSession.conf.get("spark.sql.shuffle.partitions", "200")
     origin = origin_of(messages, MESSAGES)
     size = 0
@@ -301,9 +301,9 @@ def _of_messages(
     *,
     through: Through | None = None,
 ) -> DataFrame:
-    """What a function makes of the sound rows of `messages`, wherever they come from.
+    """The results of a function for the valid rows of `messages`, wherever they come from.
 
-    And then, of all that one task has, what `through` makes of it.
+    `through` is then applied to all results of one task.
     """
     origin = origin_of(messages, MESSAGES)
     if origin is not None:

@@ -1,10 +1,10 @@
-"""The way of each message over all nodes, put together from its rows: CONTRACT's `traces`.
+"""The path of each message over all nodes, assembled from its rows: CONTRACT's `traces`.
 
 Arrow in, Arrow out, by whole columns; all rows of a message must be in the same table. No Spark.
 
-A route is one text here, each address with a space in front of it: no address holds one, so a route
-is the end of another exactly if its text is. Texts are numbers of distinct ones as far as they can
-be, and ids are two numbers, so that little has to be moved and compared.
+A route is one string here, each address with a space in front of it: no address contains one, so a
+route is the end of another exactly if its string is. Strings are dictionary-encoded where
+possible, and ids are two numbers each, so that little has to be moved and compared.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.message import NO_ID
+from waystation.core.outcome import Reason
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import (
     Flags,
     Longs,
     Words,
+    are,
     codes,
     column,
     encoded,
@@ -57,13 +59,13 @@ STEPS: Final = pa.schema(
         "back": TEXT,
     }
 )
-"""What of a row of `messages` a trace is made of."""
+"""The columns of `messages` that a trace is made of."""
 
 PACKED: Final = pa.schema({"part": pa.int32(), "steps": pa.binary()})
-"""Steps on their way to where all of a message come together: many at a time, in Arrow's format."""
+"""Steps in transit to the task that assembles their messages: many at a time, in Arrow's format."""
 
 ROWS_AT_ONCE: Final = 262_144
-"""About so many steps are packed together."""
+"""About this many steps are packed together."""
 
 _LAST_OUTCOMES: Final = pa.array(["DELIVERED", "DROPPED"])
 _BITS_AT_ONCE: Final = 40
@@ -71,12 +73,12 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 def steps(messages: pa.Table) -> pa.Table:
-    """The steps that these rows of `messages` (with `node`) are; none without an id."""
+    """The steps for these rows of `messages` (with `node`); rows without an id have none."""
     return coded_steps(messages).cast(STEPS)
 
 
 def coded_steps(messages: pa.Table) -> pa.Table:
-    """The same with texts as numbers of distinct ones, but for the ids."""
+    """The steps with dictionary-encoded strings, except the ids."""
     known = pc.not_equal(messages.column("message_id"), NO_ID)
     if not pc.all(known).as_py():
         messages = messages.filter(known)
@@ -89,7 +91,7 @@ def coded_steps(messages: pa.Table) -> pa.Table:
 
 
 def _routes_as_texts(routes: pa.Array) -> pa.DictionaryArray:
-    """A text for each route; each distinct route is written once."""
+    """A string for each route; each distinct route is formatted once."""
     route = pa.array(_route_codes(routes)).dictionary_encode()
     which = codes(route)
     sample = np.zeros(len(route.dictionary), np.int64)
@@ -99,7 +101,7 @@ def _routes_as_texts(routes: pa.Array) -> pa.DictionaryArray:
 
 
 def _route_codes(routes: pa.Array) -> Longs:
-    """A number for each distinct route: as many addresses as a number holds are put into one."""
+    """A number for each distinct route: as many addresses as fit are packed into one number."""
     bounds = np.asarray(routes.offsets).astype(np.int64)
     lengths = np.diff(bounds)
     addresses = encoded(routes.values)
@@ -114,7 +116,7 @@ def _route_codes(routes: pa.Array) -> Longs:
         for place in range(min(first + at_once, longest) - 1, first - 1, -1):
             there = np.flatnonzero(lengths[rows] > place)
             key[there] = key[there] * base + address[bounds[rows[there]] + place]
-        # The first addresses tell routes apart by themselves; what follows is added to that.
+        # The first addresses often identify a route by themselves; the rest is added.
         route[rows] = pair_codes(route[rows], key) + int(route.max()) + 1 if first else key + 1
     return route
 
@@ -125,15 +127,17 @@ def _as_text(routes: pa.Array) -> pa.Array:
     return pc.if_else(empty, "", pc.binary_join_element_wise("", joined, " "))
 
 
-# On their way
+# In transit
 
 
-def packed(found: Iterator[pa.Table], parts: int, *, paths: bool) -> Iterator[pa.Table]:
-    """Coded steps as rows of PACKED: all steps of a message go to the same of so many parts."""
+def packed(
+    found: Iterator[pa.Table], parts: int, *, paths: bool, at_once: int = ROWS_AT_ONCE
+) -> Iterator[pa.Table]:
+    """Coded steps as rows of PACKED: all steps of a message go to the same of the `parts`."""
     held: list[pa.Table] = []
     for table in found:
         held.append(_narrowed(table, paths=paths))
-        if sum(part.num_rows for part in held) >= ROWS_AT_ONCE:
+        if sum(part.num_rows for part in held) >= at_once:
             yield _packed(pa.concat_tables(held), parts)
             held = []
     if held:
@@ -141,7 +145,7 @@ def packed(found: Iterator[pa.Table], parts: int, *, paths: bool) -> Iterator[pa
 
 
 def _narrowed(rows: pa.Table, *, paths: bool) -> pa.Table:
-    """Steps with ids as two numbers, and without what only paths tell."""
+    """Steps with ids as two numbers, and without the columns that only paths need."""
     high, low = id_words(column(rows, "message_id"))
     columns = {"high": pa.array(high), "low": pa.array(low)}
     for name in STEPS.names[1:]:
@@ -167,19 +171,19 @@ def _packed(rows: pa.Table, parts: int) -> pa.Table:
 
 
 def _alone(rows: pa.Table) -> pa.Table:
-    """Rows that leave the others that they stood among."""
+    """Rows with dictionaries of their own."""
     return pa.table({name: _own_texts(column(rows, name)) for name in rows.column_names})
 
 
 def _own_texts(values: pa.Array) -> pa.Array:
-    """Without texts that are of other rows, where these would be most of what is written."""
+    """Remove strings that only other rows use, if these would be most of what is written."""
     if pa.types.is_dictionary(values.type) and len(values.dictionary) > len(values):
         return values.dictionary_decode().dictionary_encode()
     return values
 
 
 def unpacked(blobs: pa.Array) -> list[pa.Table]:
-    """The steps of some rows of PACKED."""
+    """The steps in some rows of PACKED."""
     return list(tables_of(blobs))
 
 
@@ -187,11 +191,11 @@ def _words(rows: pa.Table, name: str) -> Words:
     return np.asarray(column(rows, name))
 
 
-# Where they come together
+# Assembly
 
 
 def trace(rows: pa.Table, *, paths: bool) -> pa.Table:
-    """The `traces` of the messages whose steps these are."""
+    """The `traces` of the messages with these steps."""
     if not rows.num_rows:
         return BUILT["traces"].empty_table()
     if "message_id" in rows.column_names:
@@ -216,7 +220,7 @@ class _Traces:
         self._place = np.cumsum(first) - 1
 
     def _sorted(self, message: Longs, at: Longs) -> Longs:
-        """By message and instant, and where these are the same by all that is left."""
+        """The order by message and time, and for equal ones by the remaining columns."""
         since = at - at.min()
         span = int(since.max()) + 1
         if (int(message.max()) + 1) * span >= 2**63:
@@ -237,11 +241,13 @@ class _Traces:
 
     def table(self, *, paths: bool) -> pa.Table:
         rows, count = self._rows, len(self._starts)
-        last = self._order[self._ends]
+        is_copy = are(column(rows, "reason"), Reason.DUPLICATE)[self._order]
+        last = self._last(is_copy)
         outcome = encoded(column(rows, "outcome"))
         ended_well = np.asarray(pc.is_in(outcome.dictionary, _LAST_OUTCOMES))
         started, ended = self._at[self._starts], self._at[self._ends]
         entered = self._entered()
+        entered = entered[~is_copy[entered]]
         place, origin = self._place[entered], self._order[entered]
         columns = [
             id_texts(self._high[last], self._low[last]),
@@ -258,8 +264,16 @@ class _Traces:
         ]
         return pa.Table.from_arrays(columns, schema=BUILT["traces"])
 
+    def _last(self, is_copy: Flags) -> Longs:
+        """The row that tells how each message ended: the last that is not of a second copy."""
+        if not is_copy.any():
+            return np.asarray(self._order[self._ends])
+        told = np.where(is_copy, -1, np.arange(len(is_copy)))
+        latest = np.maximum.reduceat(told, self._starts)
+        return np.asarray(self._order[np.where(latest < 0, self._ends, latest)])
+
     def _entered(self) -> Longs:
-        """The first row of each entry into a node: several rows may tell how one entry ended."""
+        """The first row of each entry into a node: one entry may have several outcomes."""
         life = pair_codes(self._node, longs(self._rows, "incarnation"))
         lives = int(life.max()) + 1
         visit = self._place * lives + life[self._order]
@@ -277,7 +291,7 @@ class _Traces:
     def _looped(self, place: Longs, origin: Longs, count: int) -> Flags:
         """Whether a node was entered twice with the same onward route."""
         found = np.zeros(count, np.bool_)
-        if len(place) == count:
+        if (place[1:] != place[:-1]).all():
             return found
         way = pair_codes(self._node[origin], codes(column(self._rows, "onward"))[origin])
         ways = int(way.max()) + 1
@@ -292,7 +306,7 @@ class _Traces:
 
 
 def _ranks_of(texts: pa.Array) -> Longs:
-    """A number for each text, in the order of the texts."""
+    """A number for each string, in the order of the strings."""
     coded = encoded(texts)
     rank = np.empty(len(coded.dictionary), np.int64)
     rank[np.asarray(pc.array_sort_indices(coded.dictionary))] = np.arange(len(rank))
@@ -300,7 +314,7 @@ def _ranks_of(texts: pa.Array) -> Longs:
 
 
 def _symmetric(place: Longs, back: pa.DictionaryArray, origin: Longs, count: int) -> Flags:
-    """Whether each entry's return route is the former's with more in front of it."""
+    """Whether each entry's return route is the previous one with more in front of it."""
     found = np.ones(count, np.bool_)
     follows = np.flatnonzero(place[1:] == place[:-1])
     if not len(follows):
@@ -316,7 +330,7 @@ def _symmetric(place: Longs, back: pa.DictionaryArray, origin: Longs, count: int
 
 
 def _grew(texts: Any, former: Longs, later: Longs) -> Flags:
-    """Which texts are longer than the former and end with it."""
+    """Which strings are longer than the previous one and end with it."""
     bounds, bytes = text_bounds(texts).astype(np.int64), text_bytes(texts)
     bounds -= bounds[0]
     length, longer = np.diff(bounds)[former], np.diff(bounds)[later]

@@ -1,9 +1,9 @@
-"""The messages of a fleet that never was, hop by hop, and what became of each.
+"""The messages of a simulated fleet, hop by hop, and the outcome of each.
 
 Pure arithmetic on arrays, as in fleet.py. A message goes from an application at a leaf up to the
-hub and down to the leaf of its recipient, or by way of the hub of the next cell. A publication goes
-from the hub to the leaves that asked for it, and there to those who subscribed. The rules decide at
-each hop; faults that no rule knows of come on top, and every loss is noted with its cause.
+hub and down to the leaf of its recipient, or through the hub of the next cell. A publication goes
+from the hub to the leaves that subscribed to it, and there to the subscribers. The rules decide at
+each hop; faults that the rules do not cover are added, and every loss is recorded with its cause.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from waystation.pipeline.fleet import (
     NOBODY,
     SECOND,
     STRANGERS,
-    Answer,
     Array,
     Cell,
     Dice,
     Fleet,
+    Found,
     Loss,
     Uptimes,
     uptimes,
@@ -37,7 +37,7 @@ from waystation.pipeline.fleet import (
 
 
 class Outcome(IntEnum):
-    """What became of a message, as a number to compute with."""
+    """The outcome of a message, as a number to compute with."""
 
     DELIVERED = 0
     FORWARDED = 1
@@ -46,23 +46,23 @@ class Outcome(IntEnum):
 
 
 class Way(IntEnum):
-    """How a message travels."""
+    """How far a message travels."""
 
-    WITHIN = 0  # its cell
+    WITHIN = 0  # within its cell
     ACROSS = 1  # to the next cell
     PUBLISHED = 2
 
 
 class Sent(NamedTuple):
-    """Messages as they begin, in one cell."""
+    """Messages at their origin, in one cell."""
 
-    number: Array  # of the message, in its cell
+    number: Array  # number of the message in its cell
     way: Array
     node: Array
     app: Array
     at: Array
-    target: Array  # a participant of the cell it goes to; beyond the last one, a stranger
-    padding: Array  # addresses that its return route has already
+    target: Array  # a participant of the destination cell; beyond the last one, an unknown one
+    padding: Array  # addresses that its return route already has
     expiry: Array
     bytes: Array
     broadcast: Array
@@ -70,7 +70,7 @@ class Sent(NamedTuple):
     zone: Array
 
     def where(self, chosen: Array) -> Sent:
-        """Some of them."""
+        """A selection of the messages."""
         return Sent(*(column[chosen] for column in self))
 
 
@@ -88,7 +88,7 @@ def sent(fleet: Fleet, cell: int, ups: Uptimes, first: int, last: int) -> Sent:
     at = begin + (share * (DURATION - 10 * SECOND)).astype(np.int64)
     down = ups.window(node, at) < 0
     up_again = np.min(np.where(ups.begin[node] > at[:, None], ups.begin[node], NEVER), axis=1)
-    waits = dice.pick("burst", number, 1, 2 * SECOND)  # what waited for the node comes at once
+    waits = dice.pick("burst", number, 1, 2 * SECOND)  # what waited for the node arrives at once
     at = np.where(down, up_again + waits, at)
     own = np.where(way == Way.ACROSS, fleet.sizes(fleet.following(cell))[0], fleet.sizes(cell)[0])
     # A few participants get most of the messages.
@@ -125,7 +125,7 @@ def _partitions(fleet: Fleet, cell: int) -> tuple[int, int]:
 
 
 class Hop(NamedTuple):
-    """What became of messages at one kind of node, and which of them came on from there."""
+    """The outcomes of messages at one kind of node, and which of them went on from there."""
 
     received_at: Array
     at: Array
@@ -140,7 +140,7 @@ NEXT_HUB: Final = -2
 
 
 class Verdicts(NamedTuple):
-    """What the tables say: outcome, loss, and where to."""
+    """What the tables decide: outcome, loss, and destination."""
 
     outcome: Array
     loss: Array
@@ -148,19 +148,18 @@ class Verdicts(NamedTuple):
 
     @classmethod
     def forwarded(cls, to: int, count: int) -> Verdicts:
-        """All to one place."""
+        """The same verdict for all."""
         return cls(np.full(count, Outcome.FORWARDED), np.full(count, Loss.NONE), np.full(count, to))
 
     @classmethod
-    def of(cls, answer: Answer, outcome: Outcome, next: Any) -> Verdicts:
-        """As a look-up found it."""
-        found = answer.found
-        outcomes = np.where(found, outcome, Outcome.DROPPED)
-        return cls(outcomes, answer.loss, np.where(found, next, NOBODY))
+    def of(cls, found: Found, outcome: Outcome, next: Any) -> Verdicts:
+        """The verdicts for the results of a lookup."""
+        outcomes = np.where(found.found, outcome, Outcome.DROPPED)
+        return cls(outcomes, found.loss, np.where(found.found, next, NOBODY))
 
 
 NextIsUp: TypeAlias = Callable[[Array, Array], Array]
-"""Whether the node that a message was sent to is up at an instant."""
+"""Whether the node that a message was sent to is up at that time."""
 
 
 class Rows(NamedTuple):
@@ -169,7 +168,7 @@ class Rows(NamedTuple):
     foreign: Array  # whether the message began in the preceding cell
     number: Array
     way: Array
-    stage: Array  # how many nodes it had behind it
+    stage: Array  # how many nodes it has passed
     sender: Array  # the node where it began
     app: Array
     padding: Array
@@ -187,17 +186,17 @@ class Rows(NamedTuple):
     recipient: Array  # a participant; NOBODY
 
     def where(self, chosen: Array) -> Rows:
-        """Some of them."""
+        """A selection of the rows."""
         return Rows(*(column[chosen] for column in self))
 
     @classmethod
     def together(cls, parts: list[Rows]) -> Rows:
-        """All of them."""
+        """The rows of several sources."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
 class Traffic:
-    """The messages of one cell, hop by hop, by the rules, with the faults that no rule knows of."""
+    """The messages of one cell, hop by hop, by the rules, with faults that these do not cover."""
 
     def __init__(self, cell: Cell) -> None:
         self.cell = cell
@@ -205,7 +204,7 @@ class Traffic:
         self._rows: list[Rows] = []
 
     def rows(self, share: float, until: float) -> Rows:
-        """What the messages left behind that begin in a part of the time, 0 to 1."""
+        """The rows of the messages that begin in a part of the time, 0 to 1."""
         fleet, cell = self.fleet, self.cell
         self._rows = []
         own = self._sent(cell.number, cell.uptimes, share, until)
@@ -263,8 +262,8 @@ class Traffic:
         origin = self.fleet.preceding(cell.number) if foreign else cell.number
         hubs = np.zeros(len(arrives), np.int64)
         window = cell.uptimes.window(hubs, arrives)
-        answer = cell.at_the_hub(messages.target, arrives, window)
-        verdicts = Verdicts.of(answer, Outcome.FORWARDED, answer.leaf)
+        found = cell.at_the_hub(messages.target, arrives, window)
+        verdicts = Verdicts.of(found, Outcome.FORWARDED, found.leaf)
         hop = self._hop(origin, stage, messages, arrives, verdicts, cell.uptimes.window)
         self._note(messages, hop, stage, hubs, window, foreign=foreign)
         messages, arrives, leaf = (
@@ -273,8 +272,8 @@ class Traffic:
             hop.next[hop.travels],
         )
         window = cell.uptimes.window(leaf, arrives)
-        answer = cell.at_leaf(leaf, messages.target, arrives, window)
-        verdicts = Verdicts.of(answer, Outcome.DELIVERED, NOBODY)
+        found = cell.at_leaf(leaf, messages.target, arrives, window)
+        verdicts = Verdicts.of(found, Outcome.DELIVERED, NOBODY)
         hop = self._hop(origin, stage + 1, messages, arrives, verdicts, None)
         delivered = np.where(hop.outcome == Outcome.DELIVERED, messages.target, NOBODY)
         last = (messages, hop, stage + 1, leaf, window)
@@ -282,7 +281,7 @@ class Traffic:
         self._note_queued(*last, foreign=foreign)
 
     def _publish(self, messages: Sent) -> None:
-        """At the hub: a copy for each leaf that asked; at the leaves: for each who subscribed."""
+        """At the hub: a copy for each subscribed leaf; at the leaves: one for each subscriber."""
         cell, ups = self.cell, self.cell.uptimes
         hubs = np.zeros(len(messages.at), np.int64)
         window = ups.window(hubs, messages.at)
@@ -312,8 +311,8 @@ class Traffic:
         pub, who = cell.receivers(leaf, arrives, copies.broadcast, copies.region, copies.zone)
         self._note_unwanted(copies, leaf, window, arrives, pub, 1)
         leaf, window, arrives, last = leaf[pub], window[pub], arrives[pub], copies.where(pub)
-        answer = cell.at_leaf(leaf, who, arrives, window)
-        verdicts = Verdicts.of(answer, Outcome.DELIVERED, NOBODY)
+        found = cell.at_leaf(leaf, who, arrives, window)
+        verdicts = Verdicts.of(found, Outcome.DELIVERED, NOBODY)
         which = last.number * 1_000_003 + who
         hop = self._hop(cell.number, 1, last, arrives, verdicts, None, which, published=True)
         keep = _first_of_a_drop(pub, hop.loss)
@@ -323,7 +322,7 @@ class Traffic:
     def _note_unwanted(
         self, messages: Sent, node: Array, window: Array, at: Array, wanted: Array, stage: int
     ) -> None:
-        """Publications that nobody at a node subscribed to."""
+        """Publications without a subscriber at a node."""
         chosen = np.ones(len(at), bool)
         chosen[wanted] = False
         messages, at = messages.where(chosen), at[chosen]
@@ -350,7 +349,7 @@ class Traffic:
     ) -> Hop:
         """Let messages that began in a cell enter a node there or elsewhere.
 
-        Copies of a publication never vanish: nobody could tell from the trace which one did.
+        Copies of a publication never vanish: a trace could not show which one did.
         """
         numbers = messages.number if numbers is None else numbers
         dice = Dice(self.fleet.seed, cell, 2, stage)
@@ -426,7 +425,7 @@ class Traffic:
     def _note_queued(
         self, messages: Sent, hop: Hop, stage: int, node: Array, window: Array, *, foreign: bool
     ) -> None:
-        """Some of what is delivered had to wait first."""
+        """Queue some of the delivered messages first."""
         waits = Dice(self.fleet.seed, 3).throw("waits", messages.number) < 0.01
         waits &= hop.outcome == Outcome.DELIVERED
         queued = hop._replace(
@@ -438,7 +437,7 @@ class Traffic:
 
 
 def _first_of_a_drop(publication: Array, loss: Array) -> Array:
-    """Which rows stand in the journal: a message that is too old or too far is dropped once."""
+    """Which rows are in the journal: a message that is too old or too far is dropped once."""
     repeated = (loss == Loss.EXPIRED) | (loss == Loss.HOP_LIMIT)
     repeated[1:] &= publication[1:] == publication[:-1]
     repeated[:1] = False

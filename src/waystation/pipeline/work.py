@@ -1,11 +1,11 @@
 """How work reaches the executors: node by node from files, or from frames after one shuffle.
 
-The rules are local to a node, and the journal is laid out by node. So the driver hands out nodes,
-and a task reads its nodes' files and does them all: no exchange. Frames that somebody filtered or
-read by himself have lost that order; their rows are packed, brought together by node, and go
-through the very same functions.
+The rules are local to a node, and the journal is stored by node. So the driver distributes nodes,
+and a task reads and processes its nodes' files: no shuffle. Frames that a user filtered or
+read have lost that order; their rows are packed, shuffled by node, and processed by
+the same functions.
 
-No rule of the domain lives here, and nothing that only a classic session has: no SparkContext.
+No rules of the domain are here, and nothing that only a classic session has: no SparkContext.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, TEXT, spark_sch
 from waystation.pipeline.session import ship
 
 SPLIT_BYTES: Final = 4 * 2**20
-"""Of a node with larger tables than this the footers are read, to see if one task is enough."""
+"""If a node's tables are larger than this, their footers are read, to see if one task is enough."""
 
 ROWS_PER_SHARE: Final = 500_000
-"""A node with more messages than this is done in several shares, as far as its files allow."""
+"""A node with more messages than this is split into several shares, as far as its files allow."""
 
 EVENTS_PER_SHARE: Final = 8_000_000
-"""The same for events of other tables, which take less memory; each share reads all of them."""
+"""The limit for events of other tables, which take less memory; each share reads all of them."""
 
 BYTES_PER_TASK: Final = 32 * 2**20
-"""A task gets about so much at the most."""
+"""Maximum number of bytes for a task, approximately."""
 
 BYTES_WORTH_A_TASK: Final = 2 * 2**20
-"""And more tasks than Spark wants only while each has so much."""
+"""More tasks than Spark's default are created only while each has this many bytes."""
 
 _FINER: Final = 4
-_BYTES_WORTH_A_FILE: Final = 16 * 2**10  # so much is read in the time that it takes to open one
+_BYTES_WORTH_A_FILE: Final = 16 * 2**10  # bytes read in the time of opening a file
 PIECES: Final = pa.schema({"node": TEXT, "name": TEXT, "rows": pa.binary()})
-"""Rows of any table on their way to where all of a node come together, many at a time."""
+"""Rows of any table in transit to the task of their node, many at a time."""
 
 _FRUGAL: Final = 4
 _MADE: Final = "_waystation_made"
@@ -66,7 +66,7 @@ FromFiles: TypeAlias = Callable[[FileData], Iterable[pa.Table]]
 FromFrames: TypeAlias = Callable[[FrameData], Iterable[pa.Table]]
 FromBatches: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 Through: TypeAlias = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
-"""What is made of all that the nodes of one task gave."""
+"""A function of all results of the nodes of one task."""
 
 
 def from_files(
@@ -81,10 +81,10 @@ def from_files(
     frugal: bool = False,
     through: Through | None = None,
 ) -> DataFrame:
-    """A frame of what `work` makes of each node, and then `through` of all that a task has.
+    """A frame with the results of `work` for each node, and then of `through` for each task.
 
-    Where a node has too much of the first of `tables`, `work` is called for several shares of it,
-    unless it must not be `split`; what is `frugal` with memory gets larger shares of messages.
+    If a node has too much of the first of `tables`, `work` is called for several shares of it,
+    unless it must not be `split`; a `frugal` function gets larger shares of messages.
     """
     tasks = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
     shares = plan_shares(listing, tables, split=split, tasks=tasks, frugal=frugal)
@@ -109,12 +109,12 @@ def from_files(
 
 
 def from_frames(frames: Mapping[str, DataFrame], work: FromFrames, schema: pa.Schema) -> DataFrame:
-    """The same from frames with the columns of their tables, brought together by node."""
+    """A frame of results for frames with the columns of their tables, shuffled by node."""
     packed: DataFrame | None = None
     for name, frame in frames.items():
         piece = _packed(name, frame)
         packed = piece if packed is None else packed.unionAll(piece)
-    assert packed is not None  # there is no step without a table
+    assert packed is not None  # every step has a table
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         for node, tables in gathered(batches):
@@ -124,7 +124,7 @@ def from_frames(frames: Mapping[str, DataFrame], work: FromFrames, schema: pa.Sc
 
 
 def mapped(frame: DataFrame, work: FromBatches, schema: pa.Schema) -> DataFrame:
-    """A frame of what `work` makes of the batches of another, in each task."""
+    """A frame with the results of `work` for the batches of another, in each task."""
     ship(frame.sparkSession)
 
     def made(then: Through | None, schema: pa.Schema) -> DataFrame:
@@ -140,23 +140,23 @@ def mapped(frame: DataFrame, work: FromBatches, schema: pa.Schema) -> DataFrame:
 
 
 def ended_by(frame: DataFrame, then: Through, schema: pa.Schema) -> DataFrame | None:
-    """A frame of what `then` makes, in each task, of the tables that another is made of.
+    """A frame with the results of `then`, in each task, for the tables that another is made of.
 
-    None for a frame that is not made by tasks of ours.
+    None for a frame that is not made by our own tasks.
     """
     made: Callable[[Through, pa.Schema], DataFrame] | None = frame.__dict__.get(_MADE)
     return None if made is None else made(then, schema)
 
 
 def _batches(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Tables as Spark takes them, texts written out."""
+    """Tables in the form that Spark accepts, with plain strings."""
     for table in tables:
         if table.num_rows:
             yield from table.cast(schema).to_batches(max_chunksize=_BATCH_ROWS)
 
 
 def checked(name: str, frame: DataFrame) -> DataFrame:
-    """The frame, or the LocalError that says how it differs from its table."""
+    """The frame; raises a LocalError that says how it differs from its table."""
     try:
         found = to_arrow_schema(frame.schema, timezone="UTC")
         if name in BUILT:
@@ -203,7 +203,7 @@ def pieces(name: str, table: pa.Table) -> pa.RecordBatch:
 
 
 def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, dict[str, pa.Table]]]:
-    """The tables of one node after the other; pieces come sorted by node."""
+    """The tables of each node in turn; pieces are sorted by node."""
     current: str | None = None
     pieces: dict[str, list[pa.Table]] = {}
     for batch in batches:
@@ -226,7 +226,7 @@ def _put_together(pieces: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
     return tables
 
 
-# What a task gets
+# Distribution over tasks
 
 
 def plan_shares(
@@ -237,10 +237,10 @@ def plan_shares(
     tasks: int = 1,
     frugal: bool = False,
 ) -> list[Share]:
-    """All work there is for a step on these tables, node by node.
+    """All work for a step on these tables, node by node.
 
-    A node is done in several shares if it is too much for one, or most of what there is for so
-    many tasks.
+    A node is split into several shares if it is too much for one, or most of the work for this
+    number of tasks.
     """
     shares = []
     nodes = listing.of(tables)
@@ -256,7 +256,7 @@ def plan_shares(
 
 
 def _shares(root: str, whole: Share, table: str, wanted: int, *, frugal: bool) -> list[Share]:
-    """A large node in so many shares, or in more if these would be too large."""
+    """A large node in this many shares, or in more if these would be too large."""
     footers = list(_footers(*locate(root), whole.files[table]))
     rows = sum(footer.num_rows for footer in footers)
     if table == MESSAGES:
@@ -278,11 +278,11 @@ def _footers(system: Any, directory: str, files: list[File]) -> Iterator[Any]:
             with system.open_input_file(f"{directory}/{file.path}") as stream:
                 yield pq.read_metadata(stream)
         except UNREADABLE:
-            continue  # told as a reject by who reads it
+            continue  # its reader reports it as a reject
 
 
 def _spans(footers: list[Any], wanted: int) -> list[tuple[int, int] | None]:
-    """Spans of received_at with about so many rows each."""
+    """Ranges of received_at with about this many rows each."""
     groups = []
     for footer in footers:
         for number in range(footer.num_row_groups):
@@ -302,7 +302,7 @@ def _spans(footers: list[Any], wanted: int) -> list[tuple[int, int] | None]:
 
 
 def _tasks(wanted: int, shares: list[Share], tables: tuple[str, ...]) -> int:
-    """As many as are wanted, or more: cores that get less at a time end at about the same time."""
+    """The wanted number of tasks, or more: with smaller tasks, cores finish at the same time."""
     size = sum(_cost(share, tables) for share in shares)
     finer = min(_FINER * wanted, size // BYTES_WORTH_A_TASK)
     count = max(wanted, finer, size // BYTES_PER_TASK)
@@ -316,7 +316,7 @@ def _cost(share: Share, tables: tuple[str, ...]) -> int:
 
 
 def _bundled(shares: list[Share], tables: tuple[str, ...], count: int) -> list[list[Share]]:
-    """The shares in so many bundles of neighbours, of about equal cost; the costliest first."""
+    """The shares in bundles of neighbours with about equal cost; the most expensive first."""
     if not shares:
         return []
     costs = np.array([_cost(share, tables) for share in shares])

@@ -1,9 +1,9 @@
-"""Tables from frames to the disk, written by the tasks that made them.
+"""Write the tables of frames to disk, in the tasks that made them.
 
-What a step makes is in Arrow already, texts as numbers of distinct ones. Written from there it
-never becomes rows of Spark, which would cost more than to make it. Each task writes one hidden
-file of a table, and tells its name when it is whole; only files that were told of are shown. So a
-task that is tried twice, or runs on after all is done, adds nothing. Frames that are not made by
+The results of a step are already in Arrow, with dictionary-encoded strings. Written from there,
+they never become Spark rows, which would cost more than computing them. Each task writes one hidden
+file per table and returns its name when it is complete; only returned files become visible. So a
+task that runs twice, or continues after the end, adds nothing. Frames that are not made by
 our own tasks are written by Spark.
 """
 
@@ -25,7 +25,7 @@ from waystation.pipeline.schema import BUILT, CODED, INSTANT, TEXT
 from waystation.pipeline.work import ended_by
 
 ROW_GROUP: Final = 262_144
-"""About so many rows are written together."""
+"""About this many rows are written together."""
 
 _WRITTEN: Final = pa.schema({"table": TEXT, "file": TEXT, "rows": pa.int64()})
 _HIDDEN: Final = "."
@@ -33,14 +33,14 @@ _TABLE: Final = b"waystation.table"
 
 
 def write_table(frame: DataFrame, place: Place, table: str) -> int:
-    """Write a frame that has the columns of a built table; tells how many rows it has.
+    """Write a frame with the columns of a built table; returns its number of rows.
 
-    It takes its place when it is whole.
+    The table is replaced when it is complete.
     """
     parts = ended_by(frame, partial(written, {table: place.prepare()}), _WRITTEN)
     if parts is not None:
         return _shown(parts, {table: place})[table]
-    # By its full name: a cluster may have another default than the disk.
+    # An absolute URI: a cluster's default file system may be another one.
     frame.write.option("compression", "zstd").parquet(f"file://{place.hidden}")
     rows = sum(int(pq.read_metadata(file).num_rows) for file in place.hidden.glob("*.parquet"))
     place.replace()
@@ -48,20 +48,20 @@ def write_table(frame: DataFrame, place: Place, table: str) -> int:
 
 
 def write_tables(frame: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
-    """The same for several tables that tasks of ours make together; each says whose it is."""
+    """Write several tables that our tasks make together; each row names its table."""
     directories = {table: place.prepare() for table, place in places.items()}
     parts = ended_by(frame, partial(written, directories), _WRITTEN)
-    assert parts is not None  # nobody else says whose
+    assert parts is not None  # only our tasks name it
     return _shown(parts, places)
 
 
 def part_of(table: str, rows: pa.Table) -> pa.Table:
-    """Rows that say of which table they are."""
+    """Rows with the name of their table."""
     return rows.replace_schema_metadata({_TABLE: table})
 
 
 def _shown(parts: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
-    """Run the tasks, show the files that they tell of, and put the tables in their places."""
+    """Run the tasks, make the files that they return visible, and replace the tables."""
     for place in places.values():
         place.hidden.mkdir(parents=True, exist_ok=True)
     told: dict[str, dict[str, int]] = {table: {} for table in places}
@@ -81,7 +81,7 @@ def _shown(parts: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
 
 
 def written(directories: Mapping[str, str], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Write all tables of a task to a file each; their names, and how many rows they have."""
+    """Write each table of a task to a file; returns their names and numbers of rows."""
     with ExitStack() as open_files:
         files: dict[str, _File] = {}
         for found in tables:
@@ -100,7 +100,7 @@ def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
 
 
 class _File:
-    """One hidden file of a table; what comes is held until it is worth a row group."""
+    """One hidden file of a table; rows are held until there are enough for a row group."""
 
     def __init__(self, directory: str, table: str) -> None:
         self.table = table
@@ -115,7 +115,7 @@ class _File:
         return self
 
     def add(self, rows: pa.Table) -> None:
-        """Have some more rows in it."""
+        """Add rows."""
         if sum(part.num_rows for part in self._held) >= ROW_GROUP:
             self._write()
         self._held.append(rows.cast(self._schema))
@@ -135,9 +135,9 @@ class _File:
 
 
 def _trimmed(rows: pa.Table) -> pa.Table:
-    """The rows without texts that none of them has, as far as these stand at the ends of a list.
+    """Remove strings at both ends of a dictionary that none of the rows uses.
 
-    Each text that there is a number for would be written, and costs more than many rows.
+    Each string in a dictionary is written, and costs more than many rows.
     """
     for place, field in enumerate(rows.schema):
         if field.type == CODED:
@@ -155,7 +155,7 @@ def _without_ends(texts: pa.DictionaryArray) -> pa.DictionaryArray:
 
 
 def written_schema(table: str) -> pa.Schema:
-    """The columns of a table, with texts as numbers, but for ids, which hardly repeat."""
+    """The schema of a table with dictionary-encoded strings, except ids, which hardly repeat."""
     return pa.schema(
         [
             field.with_type(CODED) if field.type == TEXT and field.name != "message_id" else field
@@ -165,7 +165,7 @@ def written_schema(table: str) -> pa.Schema:
 
 
 def _texts_of(field: pa.Field) -> list[str]:
-    """The paths of all texts in a column, as Parquet names them."""
+    """The paths of all string columns, as Parquet names them."""
     if field.type in (TEXT, CODED):
         return [field.name]
     if not pa.types.is_list(field.type):
@@ -177,12 +177,12 @@ def _texts_of(field: pa.Field) -> list[str]:
 
 
 def _is_asked_for(field: pa.Field) -> bool:
-    """Whether bounds of a column are worth their cost, which is high for texts."""
+    """Whether statistics of a column are worth their cost, which is high for strings."""
     return bool(pa.types.is_integer(field.type) or pa.types.is_timestamp(field.type))
 
 
 def parquet_options(schema: pa.Schema) -> dict[str, Any]:
-    """How the columns of a built table are encoded: ids hardly repeat, other texts do."""
+    """How the columns of a built table are encoded: ids hardly repeat, other strings do."""
     encodings = {f.name: "DELTA_BINARY_PACKED" for f in schema if f.type == INSTANT}
     if "message_id" in schema.names:
         encodings["message_id"] = "DELTA_LENGTH_BYTE_ARRAY"  # all are of the same length
@@ -193,5 +193,5 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
         "use_dictionary": texts,
         "column_encoding": encodings,
         "write_statistics": ["node", *(field.name for field in schema if _is_asked_for(field))],
-        "store_schema": False,  # the types of Parquet say it all
+        "store_schema": False,  # the Parquet types are enough
     }

@@ -61,6 +61,8 @@ class HostilePeer:
 
     def __init__(self, leave_when: str = "") -> None:
         self.address = Address(0, b"hostile")
+        self.admitted = True
+        self.account = None
         self.is_held = False
         self.is_over = False
         self.link: Link | None = None

@@ -286,6 +286,8 @@ def _verdict(
 
 
 def _verdicts(row: Row, at: int, subscribed: list[Row], look_up: Any) -> list[Row]:
+    if row.get("reason") == "DUPLICATE":  # the node's word is taken for it
+        return [_verdict("DROPPED", "DUPLICATE")]
     if row["expiry"] is not None and at >= row["expiry"]:
         return [_verdict("DROPPED", "EXPIRED")]
     if len(row["return"]) >= HOP_LIMIT:
@@ -318,19 +320,21 @@ def traces(journal: Tables) -> list[Row]:
     found = []
     for id, rows in ways.items():
         rows.sort(key=lambda row: (row["at"], row["node"], row["incarnation"], row["seq"]))
-        started, last = rows[0]["at"], rows[-1]
+        started, ended = rows[0]["at"], rows[-1]["at"]
+        told = [row for row in rows if row["reason"] != "DUPLICATE"]  # which ends nothing
+        last = (told or rows)[-1]
         steps = ("node", "at", "outcome", "reason", "next_hop")
         entries = _entries_in_order(rows)
         found.append(
             {
                 "message_id": id,
                 "started": started,
-                "ended": last["at"],
+                "ended": ended,
                 "hops": len(rows),
                 "path": [{step: row[step] for step in steps} for row in rows],
                 "outcome": last["outcome"],
                 "reason": last["reason"],
-                "latency_ms": (last["at"] - started) / 1_000,
+                "latency_ms": (ended - started) / 1_000,
                 "complete": last["outcome"] in ("DELIVERED", "DROPPED"),
                 "symmetric": _symmetric(entries),
                 "looped": _looped(entries),
@@ -344,11 +348,14 @@ def _entry_name(row: Row) -> tuple[str, int, int]:
 
 
 def _entries_in_order(rows: list[Row]) -> list[Row]:
-    """The first row of each entry: the others are further receivers, or the end of waiting."""
+    """The first row of each entry: the others are further receivers, or the end of waiting.
+
+    Second copies are left out: they came by another way, and went no further.
+    """
     firsts: dict[tuple[str, int, int], Row] = {}
     for row in rows:
         firsts.setdefault(_entry_name(row), row)
-    return list(firsts.values())
+    return [row for row in firsts.values() if row["reason"] != "DUPLICATE"]
 
 
 def _symmetric(entries: list[Row]) -> bool:

@@ -111,7 +111,8 @@ class TcpPath:
                 if counts and self._left == 0:
                     await asyncio.sleep(0.05)  # let the peer have what was let through
                     self.cut()
-            sink.close()
+            if not sink.transport.is_closing():
+                sink.write_eof()  # the other direction goes on, as on a real path
         except OSError:
             sink.transport.abort()
 

@@ -13,6 +13,7 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
+from waystation.core.budget import Account
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.membership import Member
 from waystation.core.outcome import Reason
@@ -20,6 +21,8 @@ from waystation.errors import LocalError, WaystationError, quote
 from waystation.groups.group import Group
 from waystation.groups.pipe import Key, Kind, Pipe, head, read_head
 from waystation.groups.settings import GroupLimits, parse_via
+from waystation.net.server import InputBudget
+from waystation.net.tasks import Tasks
 from waystation.net.tls import Tls
 from waystation.transports.tcp import TcpLimits, TcpLink
 from waystation.transports.transport import Link, LinkOwner
@@ -52,7 +55,7 @@ class GossipLink(TcpLink):
     """A link to a member of a group."""
 
     def __init__(self, owner: LinkOwner, limits: TcpLimits, place: str) -> None:
-        super().__init__(owner, limits.frame, limits.of_connections())
+        super().__init__(owner, limits, limits.of_connections())
         self.place = place  # the peer as it stands in a route; a pipe has no other
 
 
@@ -67,10 +70,13 @@ class Endpoint:
         self.uses = 1
         self.accept: Accept | None = None
         self.closing: asyncio.Task[None] | None = None
+        self.unread = Account(group.limits.budget)  # in pipes whose links are not read
         self._limits = limits
         self._when_unused = when_unused
         self._loop = asyncio.get_running_loop()
         self._pipes: dict[Key, Pipe] = {}
+        self._open_links: dict[Key, GossipLink] = {}
+        self._input_budget = InputBudget(limits.input, self._open_links.values)
         self._offered: dict[Key, tuple[LinkOwner, asyncio.TimerHandle]] = {}  # nothing came yet
         self._dialling: dict[Key, tuple[LinkOwner, asyncio.Future[Link | None]]] = {}
         self._numbers = itertools.count(secrets.randbits(48))
@@ -102,9 +108,11 @@ class Endpoint:
         return link
 
     def _begin(self, member: Member, key: Key, owner: LinkOwner) -> Link:
-        pipe = self._pipes[key] = Pipe(self.group, member, key, self._ended)
+        pipe = self._pipes[key] = Pipe(self.group, member, key, self._ended, self.unread)
         self.uses += 1
         link = GossipLink(owner, self._limits, f"{self.group.group}/{member.name}")
+        link.input_budget = self._input_budget
+        self._open_links[key] = link
         pipe.attach(link)
         return link
 
@@ -191,9 +199,13 @@ class Endpoint:
         self._pipes.pop(pipe.key, None)
         self.release()
         if self.closing is None:
-            pipe.tell_lost(error)
+            self._tell_lost(pipe, error)
         else:  # the end of the link is told when nothing of it is left
-            self.closing.add_done_callback(lambda _: pipe.tell_lost(error))
+            self.closing.add_done_callback(lambda _: self._tell_lost(pipe, error))
+
+    def _tell_lost(self, pipe: Pipe, error: Exception | None) -> None:
+        pipe.tell_lost(error)
+        self._open_links.pop(pipe.key, None)
 
 
 class GossipListener:
@@ -249,6 +261,7 @@ class Gossip:
         }
         self._endpoints: dict[str, list[Endpoint]] = {}
         self._joining = asyncio.Lock()
+        self._leaving = Tasks()
 
     async def listen(self, place: str, accept: Accept) -> GossipListener:
         """Join a group under a name, and let others open links; `*` takes a new name."""
@@ -301,6 +314,6 @@ class Gossip:
             return endpoint
 
     def _leave(self, endpoint: Endpoint) -> None:
-        name = f"waystation leave {endpoint.group.group}/{endpoint.name}"
+        name = f"leave {endpoint.group.group}/{endpoint.name}"
         self._endpoints[endpoint.group.group].remove(endpoint)
-        endpoint.closing = asyncio.get_running_loop().create_task(endpoint.group.close(), name=name)
+        endpoint.closing = self._leaving.start(endpoint.group.close(), name)

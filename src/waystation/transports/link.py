@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from typing import Final
 
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
@@ -22,6 +23,10 @@ from waystation.net.connection import (
 )
 from waystation.net.server import Server
 from waystation.transports.transport import Link, LinkOwner
+
+CONTROL: Final = 1 << 20
+"""Bytes of control payloads that may wait for a peer that takes nothing; then its link ends (FL-5).
+"""
 
 _log = logging.getLogger("waystation.transports")
 
@@ -40,6 +45,7 @@ class StreamLink(Connection):
 
     def __init__(self, owner: LinkOwner, frame_limit: int, limits: ConnectionLimits) -> None:
         super().__init__(limits)
+        self.account = owner.account
         self._owner = owner
         self._frame_limit = frame_limit
 

@@ -14,10 +14,11 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from waystation.core.budget import MIB
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
-from waystation.net.connection import ConnectionLimits, Failure
+from waystation.net.connection import UNADMITTED, ConnectionLimits, Failure
 from waystation.net.dialer import dial
 from waystation.net.server import Server, ServerLimits
 from waystation.net.tls import Tls
@@ -38,15 +39,21 @@ class TcpLimits(Struct, frozen=True, kw_only=True):
     """Sizes and deadlines of links; times are in seconds.
 
     `frame` is the largest message in bytes, in either direction; Ockam's nodes take no more than
-    the default. `unsent` bytes may wait in a link before its senders have to. A peer has `greeting`
-    seconds to send its first byte and to complete the TLS handshake. `linger` is the time to write
-    what is left when a link closes. `dead` is the time after which the system notices that a quiet
-    peer's machine is gone.
+    the default; a peer that has not proven the token, where there is one, sends `unadmitted` bytes
+    at most. `unsent` bytes may wait in a link before its senders have to. A peer has `greeting`
+    seconds to send its first byte and to complete the TLS handshake, and `finish` seconds for a
+    message that it has begun, or longer as long as 4 KiB of it arrive for each second. A listener
+    holds `input` bytes of unfinished messages; over it the links with the largest are ended.
+    `linger` is the time to write what is left when a link closes. `dead` is the time after which
+    the system notices that a quiet peer's machine is gone.
     """
 
     frame: int = FRAME_LIMIT
+    unadmitted: int = UNADMITTED
     unsent: int = 256 * 1024
+    input: int = 256 * MIB
     greeting: float = 10.0
+    finish: float = 30.0
     dial: float = 5.0
     linger: float = 5.0
     dead: float = 30.0
@@ -55,22 +62,33 @@ class TcpLimits(Struct, frozen=True, kw_only=True):
     def of_connections(self) -> ConnectionLimits:
         """The part that a connection needs."""
         return ConnectionLimits(
-            high_water=self.unsent, first_byte=self.greeting, linger=self.linger, dead=self.dead
+            high_water=self.unsent,
+            first_byte=self.greeting,
+            frame=self.finish,
+            linger=self.linger,
+            dead=self.dead,
         )
 
     def of_servers(self) -> ServerLimits:
         """The part that a listener needs."""
-        return ServerLimits(handshake=self.greeting, backlog=self.backlog)
+        return ServerLimits(handshake=self.greeting, input=self.input, backlog=self.backlog)
+
+    def of_strangers(self) -> int:
+        """The largest message of a peer that is not admitted."""
+        return min(self.frame, self.unadmitted)
 
 
 class TcpLink(StreamLink):
     """One connection."""
 
-    __slots__ = ("_decoder",)
+    __slots__ = ("_admitted", "_decoder")
 
-    def __init__(self, owner: LinkOwner, frame_limit: int, limits: ConnectionLimits) -> None:
-        super().__init__(owner, frame_limit, limits)
-        self._decoder = FrameDecoder(limit=frame_limit, via=owner.address)
+    def __init__(
+        self, owner: LinkOwner, limits: TcpLimits, connection_limits: ConnectionLimits
+    ) -> None:
+        super().__init__(owner, limits.frame, connection_limits)
+        self._admitted = False  # the owner admitted the peer, so that large frames may come
+        self._decoder = FrameDecoder(limit=limits.of_strangers(), via=owner.address)
 
     # What the owner asks for
 
@@ -103,9 +121,17 @@ class TcpLink(StreamLink):
             self.peer_spoke()
             self._owner.answered()
         self._owner.received(messages)
+        if not self._admitted and self._owner.admitted:
+            self._admitted = True
+            if more := decoder.raise_limit(self._frame_limit):  # that came with the proof
+                self._owner.received(more)
         error = decoder.error
         if error is not None:
             self.fail(Reason.TOO_LARGE if error.too_large else Reason.MALFORMED, str(error))
+
+    def count_unfinished(self) -> int:
+        """What is there of a frame."""
+        return self._decoder.held
 
     def explain_end(self, error: Exception | None) -> Failure | None:
         """Say why it ended; half a frame is no orderly end."""
@@ -147,4 +173,4 @@ class Tcp:
         )
 
     def _link(self, owner: LinkOwner) -> TcpLink:
-        return TcpLink(owner, self.limits.frame, self._connection_limits)
+        return TcpLink(owner, self.limits, self._connection_limits)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 from waystation.core.address import Address
+from waystation.core.budget import Account
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 
@@ -26,6 +27,17 @@ class LinkOwner(Protocol):
     @property
     def address(self) -> Address:
         """The local address that stands for the link in routes."""
+
+    @property
+    def admitted(self) -> bool:
+        """Whether the peer has proven all that it has to; until then a link holds little of it.
+
+        It is asked after messages were handed in, and holds for one link, from `opened` on.
+        """
+
+    @property
+    def account(self) -> Account | None:
+        """Counts the bytes that a link holds of messages in part; None if nobody counts them."""
 
     def opened(self, link: Link) -> None:
         """The link can be used. Comes once, before everything else."""
@@ -122,8 +134,14 @@ class Broadcaster(Protocol):
     async def close(self) -> None:
         """Write what was taken and leave the broker."""
 
-    def publish(self, multicast_id: str, message: Message) -> Reason | None:
-        """Send a broadcast to all subscribers; the reason why not, if it cannot be. Never waits."""
+    def publish(
+        self, multicast_id: str, message: Message, on_end: Callable[[Reason | None], None]
+    ) -> Reason | None:
+        """Send a broadcast to all subscribers; the reason why not, if it cannot be. Never waits.
+
+        If it can, `on_end` is called once, later: with None when the broadcast has left this
+        process for good or the broker has acknowledged it, else with the reason why not (OB-7).
+        """
 
     def subscribe(self, pattern: str) -> None:
         """Receive what matches a pattern."""

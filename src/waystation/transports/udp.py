@@ -2,8 +2,9 @@
 
 What stands in a datagram is the business of wire/ockam_udp.py, sockets that of net/datagrams.py. A
 listener has one socket for all of its peers and tells them apart by where their datagrams come
-from; a dialler has a socket for each link. Nothing is sent again but the opening, so messages can
-be lost; docs/explanation/udp.md says what is promised and what is not.
+from; a dialler has a socket for each link. Messages can be lost and are not sent again;
+docs/explanation/udp.md says what is promised and what is not. What the sessions at both ends say to
+each other is repeated until it is acknowledged, by peers that do so (wire/acknowledged.py).
 
 A link that was dialled repeats its opening until it receives something. A listener makes a link of
 whoever sends a whole message that is no heartbeat. GOODBYE, a refusal by the peer's system, or
@@ -13,6 +14,7 @@ UdpLimits.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,7 +26,8 @@ from msgspec import Struct
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
-from waystation.net.connection import ConnectionState, OneTimer
+from waystation.net.backoff import Backoff
+from waystation.net.connection import UNADMITTED, ConnectionState, OneTimer
 from waystation.net.datagrams import (
     Datagram,
     DatagramSocket,
@@ -38,6 +41,8 @@ from waystation.net.place import parse_place, place_of
 from waystation.net.sockets import reason_of
 from waystation.transports.link import QueuedLink
 from waystation.transports.transport import Link, LinkOwner, Listener
+from waystation.wire.acknowledged import ControlStream, is_hello
+from waystation.wire.ockam import Reassembly
 from waystation.wire.ockam_udp import (
     GOODBYE,
     PeerReassembly,
@@ -48,8 +53,11 @@ from waystation.wire.ockam_udp import (
 LONGEST: Final = 2048
 """Bytes of a datagram that are read; Ockam's nodes and ours write 508 at most."""
 
+LONGEST_HELLO: Final = 4096
+"""Bytes of a hello that comes late."""
+
 REPEATS: Final = 8
-"""How often a listener repeats its opening to a peer that repeats its own."""
+"""How often a link repeats its opening to a peer that repeats its own, or has yet to say it."""
 
 RECENT: Final = 1024
 """How many links that have ended are remembered, so that late datagrams make no new ones."""
@@ -59,18 +67,23 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     """Sizes, numbers and deadlines of links; times are in seconds.
 
     `frame` is the largest message in bytes, in either direction: one lost datagram of 493 bytes
-    loses it all. `unsent` and `unread` bytes may wait in a link, to be sent and to be taken. Every
-    `pause` seconds a link sends `burst` datagrams. The peer of a dialled link has `answer` seconds
-    to say something; the link repeats its opening after `repeat` seconds, then after twice the
-    time. A link that receives nothing for `idle` seconds ends. An unfinished message is dropped
-    after `age` seconds; all of those of a listener hold `held` bytes together. `linger` is the time
-    to send what is left when a link closes. A listener has `peers` links, and remembers `strangers`
-    that have begun a first message. `buffer` is the size of each socket's buffers in bytes.
+    loses it all. A peer that has not proven the token, where there is one, or is not known at
+    all, sends `unadmitted` bytes at most. `unsent` and `unread` bytes may wait in a link, to be
+    sent and to be taken. Every `pause` seconds a link sends `burst` datagrams. The peer of a
+    dialled link has `answer` seconds to say something; the link repeats its opening after `repeat`
+    seconds, then after twice the time; it does the same with what its session says and the peer
+    does not acknowledge, of which at most `control` bytes wait. A link that receives nothing for
+    `idle` seconds ends. An unfinished message is dropped after `age` seconds; all of those of a
+    listener hold `held` bytes together. `linger` is the time to send what is left when a link
+    closes. A listener has `peers` links, and remembers `strangers` that have begun a first message.
+    `buffer` is the size of each socket's buffers in bytes.
     """
 
     frame: int = 256 * 1024
+    unadmitted: int = UNADMITTED
     unsent: int = 256 * 1024
     unread: int = 256 * 1024
+    control: int = 8 * 1024 * 1024
     burst: int = 32
     pause: float = 0.001
     answer: float = 5.0
@@ -83,12 +96,17 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     strangers: int = 256
     buffer: int = 4 * 1024 * 1024
 
+    def of_strangers(self) -> int:
+        """The largest message of a peer that is not admitted."""
+        return min(self.frame, self.unadmitted)
+
 
 class UdpCounts(Struct, kw_only=True):
     """What a transport dropped, beside what the network lost without telling.
 
     `malformed` datagrams and messages, `late` datagrams, `unfinished` messages, `unread` datagrams
-    for an owner that did not keep up, `refused` messages of new peers.
+    for an owner that did not keep up, `refused` messages of new peers. And what was `repeated`:
+    payloads for a peer's session that it did not acknowledge.
     """
 
     malformed: int = 0
@@ -96,15 +114,17 @@ class UdpCounts(Struct, kw_only=True):
     unfinished: int = 0
     unread: int = 0
     refused: int = 0
+    repeated: int = 0
 
 
 class UdpLink(QueuedLink):
     """One peer."""
 
     __slots__ = (
-        "_allowed", "_flush_due", "_given", "_limits", "_next_burst", "_number", "_opening",
-        "_port", "_reading", "_repeats", "_size", "_unread", "_unread_size", "_unsent", "began",
-        "heard", "peer", "reassembly",
+        "_allowed", "_control", "_counted", "_flush_due", "_given", "_late", "_limits",
+        "_next_burst", "_number", "_opening", "_pauses", "_port", "_reading", "_repeater",
+        "_repeats", "_size", "_unread", "_unread_size", "_unsent", "began", "heard", "peer",
+        "reassembly",
     )  # fmt: skip
 
     def __init__(self, port: _Port, peer: SocketAddress, owner: LinkOwner) -> None:
@@ -112,9 +132,10 @@ class UdpLink(QueuedLink):
         super().__init__(owner, place_of(peer), high_water=limits.unsent, linger=limits.linger)
         self.state = ConnectionState.GREETING
         self.peer = peer
-        self.reassembly = PeerReassembly(limit=limits.frame)
+        self.reassembly = PeerReassembly(limit=limits.of_strangers())
         self.heard = self._loop.time()
         self.began = 0.0  # when the message that is unfinished began
+        self._counted = 0  # bytes in the owner's account
         self._port = port
         self._limits = limits
         self._number = random.randrange(0x10000)  # noqa: S311 - a start, not a secret
@@ -127,6 +148,10 @@ class UdpLink(QueuedLink):
         self._unread_size = 0
         self._opening: list[bytes] | None = []  # to be repeated; None when the peer has it
         self._repeats = 0
+        self._late = Reassembly(limit=LONGEST_HELLO)
+        self._control = ControlStream()
+        self._pauses = Backoff(first=limits.repeat, most=max(limits.repeat, limits.answer))
+        self._repeater: asyncio.TimerHandle | None = None  # of what is not acknowledged
         self._allowed = 0  # datagrams that may go before the next burst
         self._next_burst = 0.0
 
@@ -139,11 +164,13 @@ class UdpLink(QueuedLink):
         return self._size
 
     def send_control(self, payload: bytes) -> None:
-        """Put a payload for the peer's session with the messages."""
-        datagrams = control_datagrams(payload, self._number)
-        if self._opening is not None and len(self._opening) < self._limits.burst:
-            self._opening += datagrams
-        self._put(datagrams, is_message=False)
+        """Put a payload for the peer's session with the messages, and repeat it if need be."""
+        now = self._control.say(payload)
+        if now is not None:
+            self._say(now)
+        if self._control.unacknowledged_size > self._limits.control:
+            self._stop_repeating()
+        self._repeat_later()
 
     def pause_reading(self) -> None:
         """Keep what comes, as far as there is room; the peer does not feel it."""
@@ -157,13 +184,14 @@ class UdpLink(QueuedLink):
 
     def say_goodbye(self) -> None:
         """Send a goodbye behind the rest."""
-        self.send_control(GOODBYE)
+        self._say(GOODBYE)
 
     # Opening
 
     def open(self, *, waits: bool) -> None:
         """Hand the link to its owner; one that `waits` repeats its opening until it is answered."""
         self.hand_over()
+        self._look_for_admission()
         if not waits:
             self._answered()
         elif self.state is ConnectionState.GREETING:
@@ -189,18 +217,69 @@ class UdpLink(QueuedLink):
         if not self._unsent:
             self._queue([(datagram, False) for datagram in self._opening or ()])
 
+    # What the sessions say to each other
+
+    def _say(self, payload: bytes) -> None:
+        datagrams = control_datagrams(payload, self._number)
+        if self._opening is not None and len(self._opening) < self._limits.burst:
+            self._opening += datagrams
+        self._put(datagrams, is_message=False)
+
+    def hear(self, message: Message) -> Message | None:
+        """The message for the owner in one that the peer sent, if there is one."""
+        if message.onward_route.addresses:
+            return message.arrived(self.owner.address)
+        if not message.payload:
+            return message
+        before = self._control.unacknowledged_size
+        heard, answers = self._control.hear(message.payload)
+        for answer in answers:
+            self._say(answer)
+        if self._control.unacknowledged_size < before:
+            self._pauses.reset()
+        self._repeat_later()
+        if heard is None or heard == message.payload:
+            return None if heard is None else message
+        return Message(message.onward_route, message.return_route, heard)
+
+    def _repeat_later(self) -> None:
+        if self._repeater is None and self._control.waits and self.state <= ConnectionState.OPEN:
+            self._repeater = self._loop.call_later(self._pauses.next(), self._repeat_control)
+
+    def _repeat_control(self) -> None:
+        self._repeater = None
+        for payload in self._control.due():
+            self._port.counts.repeated += 1
+            self._say(payload)
+        self._repeat_later()
+
+    def _stop_repeating(self) -> None:
+        """Keep no more for a peer that acknowledges nothing, or has yet to say whether (FL-5)."""
+        if self._control.waits:
+            limit = self._limits.control
+            self.end(
+                Reason.QUEUE_FULL, f"{self.place}: more than {limit} bytes are not acknowledged"
+            )
+        self._control.forget()
+
     # What the socket brings
 
-    def take(self, datagram: bytes, messages: list[Message]) -> None:
-        """Read a datagram, or keep it for later; adds the message that it completes."""
-        self.heard = self._loop.time()
+    def take(self, datagram: bytes, messages: list[Message]) -> bool:
+        """Read a datagram, or keep it for later; adds the message that it completes.
+
+        Says whether it is a sign of life. What is late is none: it may be from before the peer was
+        started anew, or all that it says since.
+        """
         if self._reading and not self._unread:
-            self._read(datagram, messages)
+            if not self._read(datagram, messages):
+                return False
         elif self._unread_size + len(datagram) <= self._limits.unread:
             self._unread.append(datagram)
             self._unread_size += len(datagram)
         else:
             self._port.counts.unread += 1
+        self.heard = self._loop.time()
+        return True
 
     def hand_in(self, messages: list[Message]) -> None:
         """Give messages to the owner, up to a goodbye."""
@@ -210,8 +289,23 @@ class UdpLink(QueuedLink):
                 self.end(None, "closed")
                 return
         self.owner.received(messages)
+        self._look_for_admission()
+        self._count(self.reassembly.held + self._unread_size)
 
-    def _read(self, datagram: bytes, messages: list[Message]) -> None:
+    def _look_for_admission(self) -> None:
+        if self.owner.admitted:
+            self.reassembly.limit = self._limits.frame
+
+    def _count(self, size: int) -> None:
+        """Keep the owner's account: what is held of messages in part, or was not taken yet."""
+        if self.state is ConnectionState.CLOSED:
+            size = 0
+        if size != self._counted and self.owner.account is not None:
+            self.owner.account.take(size - self._counted)
+            self._counted = size
+
+    def _read(self, datagram: bytes, messages: list[Message]) -> bool:
+        """Read a datagram; says whether it brought anything, or will with others."""
         reassembly, port = self.reassembly, self._port
         before = reassembly.held
         try:
@@ -222,16 +316,39 @@ class UdpLink(QueuedLink):
         port.note_held(self, before)
         if reassembly.passed_over:
             port.counts.late += 1
-            lost = self._opening is not None and self.state is not ConnectionState.GREETING
-            if lost and self._repeats < REPEATS:  # or the peer would not repeat its own
-                self._repeats += 1
-                self._send_opening()
-        elif message is not None:
-            self._opening = None  # a peer that says more has it
-            self._answered()
-            if message.onward_route.addresses:
-                message = message.arrived(self.owner.address)
-            messages.append(message)
+            self._repeat_opening()  # the peer would not repeat its own if it had ours
+            message = self._late_hello(datagram)
+            if message is None:
+                return False
+        if message is None:
+            return True
+        heard = self.hear(message)  # first, since its hello says how to speak to it
+        self._answered()
+        if self._opening is not None:
+            if self._control.knows_peer:
+                self._opening = None  # a peer that says more has it
+            else:
+                self._repeat_opening()
+        if heard is not None:
+            messages.append(heard)
+        return True
+
+    def _repeat_opening(self) -> None:
+        lost = self._opening is not None and self.state is not ConnectionState.GREETING
+        if lost and self._repeats < REPEATS:
+            self._repeats += 1
+            self._send_opening()
+
+    def _late_hello(self, datagram: bytes) -> Message | None:
+        """The hello in a late datagram, if it is one.
+
+        Either the first was lost, or the peer was started anew and begins at another number.
+        """
+        try:
+            message = self._late.feed(datagram)
+        except DecodeError:
+            return None
+        return message if message is not None and is_hello(message.payload) else None
 
     def _catch_up(self) -> None:
         """Read what was kept, message by message, as long as the owner takes them."""
@@ -292,6 +409,10 @@ class UdpLink(QueuedLink):
         """Let go of everything."""
         self._unsent.clear()
         self._unread.clear()
+        self._control.forget()
+        if self._repeater is not None:
+            self._repeater.cancel()
+        self._count(0)
         self._port.forget(self)
 
 
@@ -344,7 +465,7 @@ class _Port(OneTimer):
     async def close(self) -> None:
         """Make no more links; the open ones stay, and the socket as long as they do."""
         self._accept = None
-        self._strangers.clear()
+        self._forget_strangers()
         self._close_if_unused()
 
     def _close_if_unused(self) -> None:
@@ -375,7 +496,7 @@ class _Port(OneTimer):
                 self._drop_unfinished(link)
             if now - link.heard > idle:
                 link.end(Reason.TRANSPORT_DOWN, f"nothing was heard for {idle:g} s")
-        self._strangers.clear()
+        self._forget_strangers()
         self._recent = {peer: until for peer, until in self._recent.items() if until > now}
 
     # Reading
@@ -385,7 +506,9 @@ class _Port(OneTimer):
         for datagram, peer in datagrams:
             link = self._links.get(peer)
             if link is not None:
-                link.take(datagram, batches.setdefault(link, []))
+                batch = batches.get(link, [])
+                if link.take(datagram, batch):
+                    batches[link] = batch
             elif self._accept is not None and peer not in self._recent:
                 self._take_from_stranger(datagram, peer, batches)
             else:
@@ -397,14 +520,17 @@ class _Port(OneTimer):
     def _take_from_stranger(self, datagram: bytes, peer: SocketAddress, batches: _Batches) -> None:
         """Make a link of a stranger who sent a whole message."""
         known = self._strangers.pop(peer, None)
-        reassembly = known or PeerReassembly(limit=min(self.limits.frame, 64 * 1024))
+        self._held -= 0 if known is None else known.held
+        reassembly = known or PeerReassembly(limit=self.limits.of_strangers())
         try:
             message = reassembly.feed(datagram)
         except DecodeError:
             self.counts.malformed += 1
             return
         if message is None:
-            if reassembly.held:
+            if self._held + reassembly.held > self.limits.held:
+                self.counts.unfinished += 1
+            elif reassembly.held:
                 self._remember(peer, reassembly)
         elif message.payload in (b"", GOODBYE) and not message.onward_route.addresses:
             self.counts.late += 1  # of a link that is not known here any more, or never was
@@ -413,9 +539,14 @@ class _Port(OneTimer):
 
     def _remember(self, stranger: SocketAddress, reassembly: PeerReassembly) -> None:
         while len(self._strangers) >= self.limits.strangers:
-            del self._strangers[next(iter(self._strangers))]
+            self._held -= self._strangers.pop(next(iter(self._strangers))).held
             self.counts.unfinished += 1
+        self._held += reassembly.held
         self._strangers[stranger] = reassembly
+
+    def _forget_strangers(self) -> None:
+        self._held -= sum([reassembly.held for reassembly in self._strangers.values()])
+        self._strangers.clear()
 
     def _accept_link(
         self, peer: SocketAddress, reassembly: PeerReassembly, message: Message, batches: _Batches
@@ -428,11 +559,9 @@ class _Port(OneTimer):
             return
         link = self.add(peer, owner)
         link.reassembly = reassembly
-        reassembly.limit = self.limits.frame
         link.open(waits=False)
-        if message.onward_route.addresses:
-            message = message.arrived(owner.address)
-        batches[link] = [message]
+        heard = link.hear(message)
+        batches[link] = [] if heard is None else [heard]
 
     def _refused(self, error: OSError) -> None:
         """A peer's system says that nobody is there; only a dialler's socket hears of that."""

@@ -19,7 +19,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
-from typing import ClassVar, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from waystation.core.address import Address
 from waystation.core.message import Message
@@ -46,8 +46,9 @@ from websockets.client import ClientProtocol
 from websockets.exceptions import PayloadTooBig
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
-from websockets.protocol import Event, State
+from websockets.protocol import Event, Protocol, State
 from websockets.server import ServerProtocol
+from websockets.streams import StreamReader
 from websockets.typing import Origin
 from websockets.uri import parse_uri
 
@@ -55,6 +56,9 @@ _log: Final = logging.getLogger(__name__)
 _is_path: Final = re.compile(r"/[!-\"$-~]*").fullmatch
 _OPEN: Final = State.OPEN
 _BINARY: Final = Opcode.BINARY
+_BETWEEN_FRAMES: Final = StreamReader.at_eof.__code__
+"""What the parser of `websockets` waits in when no frame has begun: the only place that tells."""
+
 _EXPECTED_ENDS: Final = (CloseCode.NORMAL_CLOSURE, CloseCode.GOING_AWAY, CloseCode.NO_STATUS_RCVD)
 
 
@@ -70,20 +74,43 @@ class WebSocketLimits(TcpLimits, frozen=True, kw_only=True):
     handshakes: int = 16_384
 
 
+class _FrameByFrame(Protocol):
+    """Tells of each frame before the next is read, and so before that is found too large."""
+
+    on_frame: Callable[[], None] | None = None
+
+    def recv_frame(self, frame: Frame) -> None:
+        super().recv_frame(frame)
+        if self.on_frame is not None:
+            self.on_frame()
+
+
+class _ServerProtocol(_FrameByFrame, ServerProtocol):
+    """For connections that peers open."""
+
+
+class _ClientProtocol(_FrameByFrame, ClientProtocol):
+    """For connections that this node opens."""
+
+
 class WebSocketLink(StreamLink, ABC):
     """One connection; the subclasses below open it, from either end."""
 
-    __slots__ = ("_bodies", "_partial", "_protocol")
+    __slots__ = ("_begun", "_bodies", "_partial", "_progressed", "_protocol", "_unadmitted")
 
     def __init__(
         self,
         owner: LinkOwner,
-        frame_limit: int,
-        limits: ConnectionLimits,
-        protocol: ServerProtocol | ClientProtocol,
+        limits: WebSocketLimits,
+        connection_limits: ConnectionLimits,
+        protocol: _ServerProtocol | _ClientProtocol,
     ) -> None:
-        super().__init__(owner, frame_limit, limits)
+        super().__init__(owner, limits.frame, connection_limits)
+        self._unadmitted = limits.of_strangers()
+        self._progressed = False  # what came last completed a message
         self._protocol = protocol
+        protocol.on_frame = self._take_early
+        self._begun = 0  # bytes that came since a message began, which is not complete
         self._bodies: BodyDecoder | None = None  # none yet, as long as it is no WebSocket
         self._partial: bytearray | None = None  # of a message that comes in fragments
 
@@ -113,12 +140,15 @@ class WebSocketLink(StreamLink, ABC):
 
     def data_received(self, data: bytes) -> None:
         """Read also while closing: the peer's goodbye is still to come."""
-        if self.state <= ConnectionState.CLOSING and self.failure is None:
+        if self.state is ConnectionState.CLOSING and self.failure is None:
             self.on_data(data)
+        elif self.failure is None:
+            super().data_received(data)
 
     def on_data(self, data: bytes) -> None:
         """Hand in the messages that these bytes complete."""
         protocol = self._protocol
+        self._progressed = False
         protocol.receive_data(data)
         events = protocol.events_received()
         if self._bodies is None:
@@ -131,6 +161,32 @@ class WebSocketLink(StreamLink, ABC):
                 too_large = isinstance(error, PayloadTooBig)
                 self._refuse(Reason.TOO_LARGE if too_large else Reason.MALFORMED, str(error))
         self._write_out()
+        self._note_begun(len(data))
+
+    def count_unfinished(self) -> int:
+        """What came since a message began, with whatever stood between its fragments.
+
+        So neither fragments without end nor pings give a peer more time for a message.
+        """
+        return self._begun
+
+    def _note_begun(self, size: int) -> None:
+        if self._bodies is None:
+            self._begun += size
+            if self._begun > self._unadmitted:
+                self.fail(Reason.REFUSED, f"{self.place}: the handshake is too long")
+        elif not self._is_within_message():
+            self._begun = 0
+        elif self._progressed:
+            self._begun = 1 + len(self._protocol.reader.buffer) + len(self._partial or b"")
+        else:
+            self._begun += size
+
+    def _is_within_message(self) -> bool:
+        waits_in: Any = self._protocol.parser
+        while waits_in.gi_yieldfrom is not None:
+            waits_in = waits_in.gi_yieldfrom
+        return self._partial is not None or waits_in.gi_code is not _BETWEEN_FRAMES
 
     def explain_end(self, error: Exception | None) -> Failure | None:
         """Say why it ended: by what the peer said, else by what the system said."""
@@ -145,6 +201,14 @@ class WebSocketLink(StreamLink, ABC):
             return Failure(Reason.TRANSPORT_DOWN, "the connection ended without a goodbye")
         return None
 
+    def on_closed(self, failure: Failure | None) -> None:
+        """Tell the owner how it ended."""
+        # The protocol and its parser hold each other, and what they have, until that is noticed.
+        self._protocol.on_frame = None
+        self._protocol.reader.buffer.clear()
+        self._partial = None
+        super().on_closed(failure)
+
     # Opening
 
     @abstractmethod
@@ -153,11 +217,25 @@ class WebSocketLink(StreamLink, ABC):
 
     def _open(self, owner: LinkOwner) -> None:
         self._owner = owner
+        self.account = owner.account
+        self._begun = 0
         self._bodies = BodyDecoder(owner.address, limit=self._frame_limit)
         self.peer_spoke()
         owner.opened(self)
         if self.is_open:  # the owner may have refused it
             owner.answered()
+            self._look_for_admission()
+
+    def _take_early(self) -> None:
+        """Hand in frame by frame until the peer is admitted: only then a large one may follow."""
+        if self._bodies is not None and self.state <= ConnectionState.CLOSING:
+            self._hand_in(self._protocol.events_received(), self._bodies)
+            self._look_for_admission()
+
+    def _look_for_admission(self) -> None:
+        if self._owner.admitted:
+            self._protocol.on_frame = None
+            self._protocol.max_message_size = self._frame_limit
 
     def on_silence(self) -> None:
         """End a connection whose handshake takes too long."""
@@ -171,6 +249,8 @@ class WebSocketLink(StreamLink, ABC):
         for event in events:
             if isinstance(event, Frame) and self.failure is None:
                 self._take(event, bodies, messages)
+        if messages:
+            self._progressed = True
         if self.state is not ConnectionState.CLOSING:
             self._owner.received(messages)
 
@@ -267,6 +347,8 @@ class _Nobody:
     """The owner of a link that was refused: everything is told already."""
 
     address: Final = Address(0, b"")
+    admitted: Final = False
+    account: Final = None
 
     def opened(self, link: Link) -> None: ...
     def answered(self) -> None: ...
@@ -323,9 +405,10 @@ class _AcceptedLink(WebSocketLink):
 
     def __init__(self, upgrades: _Upgrades) -> None:
         transport = upgrades.transport
-        frame = transport.limits.frame
-        protocol = ServerProtocol(origins=transport.origins, max_size=frame, logger=_log)
-        super().__init__(upgrades, frame, transport.connection_limits, protocol)
+        limits = transport.limits
+        most = limits.of_strangers()
+        protocol = _ServerProtocol(origins=transport.origins, max_size=most, logger=_log)
+        super().__init__(upgrades, limits, transport.connection_limits, protocol)
         self._upgrades = upgrades
 
     def _shake_hands(self, events: list[Event]) -> None:
@@ -366,9 +449,9 @@ class _DialledLink(WebSocketLink):
     __slots__ = ("_path", "opening")
 
     def __init__(self, transport: WebSocket, owner: LinkOwner, url: str, path: str) -> None:
-        frame = transport.limits.frame
-        protocol = ClientProtocol(parse_uri(url), max_size=frame, logger=_log)
-        super().__init__(owner, frame, transport.connection_limits, protocol)
+        limits = transport.limits
+        protocol = _ClientProtocol(parse_uri(url), max_size=limits.of_strangers(), logger=_log)
+        super().__init__(owner, limits, transport.connection_limits, protocol)
         self._path = path
         self.opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

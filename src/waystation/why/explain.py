@@ -14,10 +14,11 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import Subscriptions
-from waystation.core.outcome import Outcome, Verdict
+from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
+from waystation.why.clocks import Visit, corrections
 from waystation.why.explanation import Decision, Explanation, Hop, Step
 from waystation.why.lookup import MessageLookup, Row
 
@@ -35,25 +36,31 @@ def explain(journal: Path, message_id: str) -> Explanation:
             rule="OB-4",
             hint="check the id, the directory, and whether the journal keeps only a sample",
         )
-    hops = tuple(_Hop(lookup, entry).described() for entry in _entries(rows))
+    entries = _entries(rows)
+    ahead = corrections(lookup, list(entries))
+    hops = tuple(
+        _Hop(lookup, entries[visit], ahead.get(visit[0], 0)).described()
+        for visit in sorted(entries, key=lambda visit: visit[2] - ahead.get(visit[0], 0))
+    )
     return Explanation(message_id, hops, summary(hops), tuple(_remarks(lookup, hops)))
 
 
-def _entries(rows: list[Row]) -> list[list[Row]]:
+def _entries(rows: list[Row]) -> dict[Visit, list[Row]]:
     """The rows grouped by each arrival of the message at a node."""
-    entries: dict[tuple[str, int, int], list[Row]] = {}
+    entries: dict[Visit, list[Row]] = {}
     for row in rows:
-        key = (row["node"], row["incarnation"], row["received_at"])
-        entries.setdefault(key, []).append(row)
-    return sorted(entries.values(), key=lambda entry: entry[0]["received_at"])
+        visit = (row["node"], row["incarnation"], row["received_at"])
+        entries.setdefault(visit, []).append(row)
+    return entries
 
 
 class _Hop:
     """One arrival of the message at one node."""
 
-    def __init__(self, lookup: MessageLookup, rows: list[Row]) -> None:
+    def __init__(self, lookup: MessageLookup, rows: list[Row], ahead: int) -> None:
         self._evidence = lookup
         self._rows = rows
+        self._ahead = ahead
         first = rows[0]
         self._node: str = first["node"]
         self._incarnation: int = first["incarnation"]
@@ -83,6 +90,7 @@ class _Hop:
             decisions,
             _agree(steps, decisions),
             self._explanation(steps),
+            self._ahead,
         )
 
     # What the rules say
@@ -93,6 +101,8 @@ class _Hop:
         for number in {hop.type for hop in message.onward_route.addresses[:1]} - {LOCAL}:
             router.types.register(f"type{number}", number)
         now = self._received // 1000
+        if self._rows[0]["reason"] == Reason.DUPLICATE:  # which the tables do not tell
+            return (Decision(Outcome.DROPPED.value, Reason.DUPLICATE.value),)
         if self._multicast_id is None:
             first = message.onward_route.first
             names = {first.name} if first is not None and first.type == LOCAL else set()
@@ -241,23 +251,25 @@ REASONS = {
     "TOO_LARGE": "it is larger than the transport allows",
     "MALFORMED": "it was not valid in its format",
     "UNKNOWN_TYPE": "the node has no transport for an address of that type",
+    "DUPLICATE": "it was here before: a copy of a broadcast, or a further answer to a request",
 }
 
 
 def summary(hops: tuple[Hop, ...]) -> str:
     """A one-line summary of the outcome."""
-    last = hops[-1]
+    # What became of a second copy says nothing about the message.
+    last = ([hop for hop in hops if hop.steps[-1].reason != Reason.DUPLICATE] or hops)[-1]
     step = last.steps[-1]
     delivered = [
         (hop, step) for hop in hops for step in hop.steps if step.outcome == Outcome.DELIVERED
     ]
-    first = hops[0].received_at
+    first = hops[0].received_at - hops[0].clock_ahead_us
     if step.outcome == Outcome.DROPPED and not delivered:
         why = f": {last.explanation}" if last.explanation else ""
         return f"dropped at {last.node}, {step.reason}{why}"
     if delivered:
         where = ", ".join(dict.fromkeys(hop.node for hop, _ in delivered))
-        took = span(max(step.at for _, step in delivered) - first)
+        took = span(max(step.at - hop.clock_ahead_us for hop, step in delivered) - first)
         return f"delivered at {where} after {took} and {len(hops)} hop{'s' * (len(hops) > 1)}"
     if step.outcome == Outcome.QUEUED:
         return f"still waiting at {last.node} when the journal ends"
@@ -268,6 +280,10 @@ def summary(hops: tuple[Hop, ...]) -> str:
 
 
 def _remarks(lookup: MessageLookup, hops: tuple[Hop, ...]) -> Iterable[str]:
+    ahead = {hop.node: hop.clock_ahead_us for hop in hops}
+    if any(ahead.values()):
+        told = ", ".join(f"{node} by {_signed(us)}" for node, us in sorted(ahead.items()) if us)
+        yield f"the clocks of the nodes differ ({told}); hops are in order of corrected times"
     for node in dict.fromkeys(hop.node for hop in hops):
         life = lookup.life(node)
         lost = sum(row["lost"] or 0 for row in life if row["kind"] == "lost")
@@ -315,6 +331,10 @@ def _alike(pattern: str, id: str) -> int:
         mine == theirs or mine in "+*"
         for mine, theirs in zip(pattern.split("/"), id.split("/"), strict=False)
     )
+
+
+def _signed(microseconds: int) -> str:
+    return f"{'-' if microseconds < 0 else '+'}{span(abs(microseconds))}"
 
 
 def span(microseconds: int) -> str:

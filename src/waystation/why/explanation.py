@@ -43,6 +43,7 @@ class Hop(Struct, frozen=True):
     expected: tuple[Decision, ...]
     as_expected: bool
     explanation: str | None
+    clock_ahead_us: int = 0  # how far the node's clock was ahead of the others'
 
 
 class Explanation(Struct, frozen=True):

@@ -25,7 +25,7 @@ from waystation.journal.read import (
     instants_as_integers,
     read_tail,
 )
-from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 
 Row = dict[str, Any]
 
@@ -59,6 +59,10 @@ class MessageLookup:
     def subscription_events(self, node: str, incarnation: int) -> list[Row]:
         """The subscription changes, in order."""
         return self._rows(SUBSCRIPTIONS, node, incarnation, None)
+
+    def clocks(self, node: str, incarnation: int) -> list[Row]:
+        """What a node measured of the clocks of its peers, in order."""
+        return self._rows(SESSIONS, node, incarnation, pc.field("kind") == "clock")
 
     def life(self, node: str) -> list[Row]:
         """The starts and stops of a node, and the losses of its journal."""

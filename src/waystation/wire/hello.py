@@ -41,6 +41,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
     version: str = ""
     can: tuple[str, ...] = ()
     time: int = 0  # microseconds since the epoch, on the clock of its node; 0: not told
+    clock_off: int = 0  # microseconds that its wall clock is off, if too far to follow (TM-1)
 
 
 class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="waystation"):

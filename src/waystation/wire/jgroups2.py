@@ -1,27 +1,27 @@
 """The gossip-router format of JGroups 2.10 to 2.12: bytes to values and back (GR-11).
 
-Only bytes and values live here, not what a router does with a CONNECT.
+Only bytes and values are here, not what a router does with a CONNECT.
 
-Nothing has a length in front: a client sends one structure of seven fields after the other, and
-only reading them tells where each ends. What a router sends is worse: the answer to CONNECT is one
-bare byte, the answer to GOSSIP_GET a bare list, and behind a SUSPECT stands an address that is no
+Nothing is length-prefixed: a client sends one structure of seven fields after the other, and
+only reading them shows where each ends. What a router sends is worse: the reply to CONNECT is one
+bare byte, the reply to GOSSIP_GET a bare list, and a SUSPECT is followed by an address that is not
 part of it. So there are two decoders. RequestDecoder reads what clients send; AnswerDecoder reads
 what a router sends, and must be told of every CONNECT and GOSSIP_GET before it is sent.
 
-Where the real router and its clients leave a choice, this is what we do:
+Where the real router and its clients leave a choice, we do this:
 
 - A request of an unknown type is read to its end and reported as Unknown (as the real router does).
-- Every presence byte but 1 means null, every negative count no list (as the real router does).
+- Every presence byte except 1 means null, every negative count no list (as the real router does).
 - Addresses written by the number of a class that has a short form (1 and 68) are read as that
-  short form. An address of an unknown class, an IP address that has not 4 or 16 bytes and a
+  short form. An address of an unknown class, an IP address of other than 4 or 16 bytes and a
   negative length are malformed.
-- Fields that a type does not use are read, and then forgotten.
-- A real router may let a MESSAGE or a SUSPECT overtake the answer that a client waits for, and real
-  clients lose their way there. AnswerDecoder does not; see there.
+- Fields that a type does not use are read and ignored.
+- A real router may let a MESSAGE or a SUSPECT overtake the reply that a client waits for, and real
+  clients fail then. AnswerDecoder does not; see there.
 
 A router that forwards a MESSAGE leaves out the group, so it has to write a new head before each
-payload. `scan` finds whole MESSAGE structures in a buffer and groups neighbours that begin alike,
-so that this is worked out once for all of them (`forward_head`, `forwarded`).
+payload. `scan` finds complete MESSAGE structures in a buffer and groups adjacent ones with the same
+head, so that the new head is computed once for all of them (`forward_head`, `forwarded`).
 """
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ class ViewId(Struct, frozen=True, gc=False):
 
 
 class PingData(Struct, frozen=True, gc=False):
-    """What a router tells of one member (GR-4).
+    """What a router reports about one member (GR-4).
 
-    `view_id` and `view` are only used between members, in discovery. A view is kept as it stands
-    on the wire, behind its presence byte; empty bytes are no view.
+    `view_id` and `view` are only used between members, in discovery. A view is kept as it is
+    on the wire, after its presence byte; empty bytes mean no view.
     """
 
     address: Address | None
@@ -104,7 +104,7 @@ class PingData(Struct, frozen=True, gc=False):
 
 
 class Connect(Struct, frozen=True, gc=False):
-    """Client to router: this address is a member of this group. ConnectAnswer answers (GR-2)."""
+    """Client to router: this address is in this group. The reply is ConnectAnswer (GR-2)."""
 
     group: str | None
     address: Address | None
@@ -113,14 +113,14 @@ class Connect(Struct, frozen=True, gc=False):
 
 
 class Disconnect(Struct, frozen=True, gc=False):
-    """Client to router: this address leaves this group. DisconnectAnswer answers (GR-7)."""
+    """Client to router: this address leaves this group. The reply is DisconnectAnswer (GR-7)."""
 
     group: str | None
     address: Address | None
 
 
 class GossipGet(Struct, frozen=True, gc=False):
-    """Client to router: who is in this group? Members answers (GR-4)."""
+    """Client to router: who is in this group? The reply is Members (GR-4)."""
 
     group: str | None
 
@@ -128,7 +128,7 @@ class GossipGet(Struct, frozen=True, gc=False):
 class Message(Struct, frozen=True, gc=False):
     """Both ways: a payload for one member, or, without a destination, for the group (GR-5).
 
-    A router forwards it without the group. There is no sender: that stands in the payload.
+    A router forwards it without the group. There is no sender field: that is in the payload.
 
     >>> message = Message("demo", None, b"hello")
     >>> RequestDecoder().feed(encode(message)) == [message]
@@ -141,11 +141,11 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class Ping(Struct, frozen=True, gc=False):
-    """Client to router: still here. There is no answer."""
+    """Client to router: still here. There is no reply."""
 
 
 class Close(Struct, frozen=True, gc=False):
-    """Client to router: the connection ends here, on purpose."""
+    """Client to router: the connection ends now, on purpose."""
 
 
 class Suspect(Struct, frozen=True, gc=False):
@@ -167,13 +167,13 @@ class DisconnectAnswer(Struct, frozen=True, gc=False):
 
 
 class Members(Struct, frozen=True, gc=False):
-    """Router to client: the members of the group that a GossipGet asked for (GR-4)."""
+    """Router to client: the members of the group that a GossipGet requested (GR-4)."""
 
     members: tuple[PingData, ...] = ()
 
 
 class Unknown(Struct, frozen=True, gc=False):
-    """A structure of a type that has no business here, to be ignored; `raw` is all of it."""
+    """A structure of an unexpected type, to be ignored; `raw` is all of it."""
 
     type: int
     raw: bytes
@@ -184,20 +184,20 @@ Answer: TypeAlias = ConnectAnswer | DisconnectAnswer | Members | Message | Suspe
 
 
 class MessageHead(Struct, frozen=True, gc=False):
-    """What stands before the payload of a MESSAGE: where it goes."""
+    """What precedes the payload of a MESSAGE: its destination."""
 
     group: str | None
     destination: Address | None
 
 
 Run: TypeAlias = tuple[bytes, int, int, int]
-"""Neighbouring messages: their common head, where the first begins, where the last ends, how many.
+"""Adjacent messages: their common head, the start of the first, the end of the last, their number.
 
 The head is everything before the length of the payload; give it to `read_head` or `forward_head`.
 """
 
 
-# Addresses: the bits of the first byte are looked at in this order; without any of them the number
+# Addresses: the bits of the first byte are checked in this order; if none is set, the number
 # of a class follows.
 
 _NUMBERED: Final[Mapping[int, Kind]] = {
@@ -223,7 +223,7 @@ def _skip_additional_data(cursor: Cursor) -> None:
 
 def _skip_payload_uuid(cursor: Cursor) -> None:
     _skip_additional_data(cursor)
-    cursor.string()  # checked, because the receiver of this address has to read it too
+    cursor.string()  # checked, because the receiver of this address must be able to read it too
 
 
 def _skip_additional_data_uuid(cursor: Cursor) -> None:
@@ -342,9 +342,9 @@ def _addresses_bytes(addresses: Addresses | None) -> bytes:
     return encode_count(len(addresses)) + b"".join(map(_address_bytes, addresses))
 
 
-# Structures. They come without a length and may be long, so each is read by a generator that stands
-# still where its bytes end, and says how many the buffer must hold before it is worth going on.
-# What has been read is not read again, apart from the one small field that was cut.
+# Structures have no length and may be long, so each is read by a generator that stops
+# where its bytes end, and says how many the buffer must hold before it is worth continuing.
+# What has been read is not read again, except for the one small field that was cut.
 
 
 class _GossipData(NamedTuple):
@@ -362,7 +362,7 @@ _Steps: TypeAlias = Generator[int, None, T]
 
 
 def _whole(cursor: Cursor, read: Callable[[Cursor], T]) -> _Steps[T]:
-    """Read one small field, as soon as all of it is there."""
+    """Read one small field, as soon as it is complete."""
     while True:
         mark = cursor.position
         try:
@@ -420,8 +420,8 @@ def _skip_view_payload(cursor: Cursor) -> None:
 
 
 def _skip_view(cursor: Cursor) -> _Steps[None]:
-    # A merged view ends with the views that were merged, each of which may be merged itself. Laid
-    # out flat they are just further views.
+    # A merged view ends with the views that were merged, each of which may be merged itself. In
+    # sequence they are just further views.
     to_come = 1
     while to_come:
         is_merge = yield from _whole(cursor, _read_view_head)
@@ -447,27 +447,31 @@ def _read_ping_data(cursor: Cursor) -> _Steps[PingData]:
 
 
 class _StreamDecoder(ABC, Generic[V]):
-    """A stream of structures, in pieces of any size, to values."""
+    """Decodes a stream of structures, in chunks of any size."""
 
     def __init__(self, limits: FormatLimits = DEFAULT_LIMITS) -> None:
         self.error: DecodeError | None = None
         self._buffer = bytearray()
         self._cursor = Cursor(self._buffer, format=FORMAT, limits=limits, whole=False)
         self._known = KnownHeads()
-        self._expected: deque[str] = deque()  # answers that do not say what they are
+        self._expected: deque[str] = deque()  # replies that do not say what they are
         self._values: list[V | Message] = []
         self._steps = self._read_all()
         self._need = 1
 
     @property
     def pending(self) -> int:
-        """How many bytes are held back because their structure is not complete."""
+        """The number of bytes that are held because their structure is incomplete."""
         return len(self._buffer)
 
     @property
     def needed(self) -> int:
         """Minimum number of bytes to feed for progress; feeding exactly these reads none ahead."""
         return self._need - len(self._buffer)
+
+    def change_limits(self, limits: FormatLimits) -> None:
+        """Use other limits for what is fed from now on."""
+        self._cursor.limits = limits
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[V | Message]:
         """Take the next bytes of the stream, and return the values that they complete."""
@@ -514,7 +518,7 @@ class _StreamDecoder(ABC, Generic[V]):
         self._values.append(value)
 
     def _add_messages(self) -> None:
-        """Take the whole messages that begin here all at once; most of what comes is messages."""
+        """Take all complete messages that begin here at once; most structures are messages."""
         cursor, buffer = self._cursor, self._buffer
         at = cursor.position
         if self._expected or at == len(buffer) or buffer[at] != _MESSAGE:
@@ -537,10 +541,10 @@ class _StreamDecoder(ABC, Generic[V]):
 
 
 class RequestDecoder(_StreamDecoder[Request]):
-    r"""What a client sends, in pieces of any size, to values.
+    r"""Decodes what a client sends, in chunks of any size.
 
-    `feed` returns the values that are complete. Malformed bytes break the decoder for good: `feed`
-    still returns the values before them, `error` tells at once that there are such bytes, and from
+    `feed` returns the complete values. Malformed bytes break the decoder permanently: `feed`
+    still returns the values before them, `error` is set at once, and from
     then on every call raises it. Its offset counts from the beginning of the stream.
 
     >>> decoder = RequestDecoder()
@@ -573,10 +577,10 @@ _CLOSE_VALUE: Final = Close()
 
 
 class AnswerDecoder(_StreamDecoder[Answer]):
-    r"""What a router sends, in pieces of any size, to values.
+    r"""Decodes what a router sends, in chunks of any size.
 
-    Two of the answers do not say what they are. So call `expect_connect_answer` before a Connect
-    is sent and `expect_members` before a GossipGet is sent, each time; the answers come in the
+    Two of the replies do not say what they are. So call `expect_connect_answer` before a Connect
+    is sent and `expect_members` before a GossipGet is sent, each time; the replies come in the
     order of the requests. Everything else may come in between and is told from them. While the
     bare byte is due, 14 and 15 are that byte: no structure begins with 14, and one begins with 15
     only where a client disconnects the null address. While a list is due, its length differs from
@@ -782,7 +786,7 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
 
 
 def encode(value: Request | Answer) -> bytes:
-    """Encode a request or an answer.
+    """Encode a request or a reply.
 
     >>> encode(Ping()).hex(" "), encode(ConnectAnswer(ok=True)).hex(" ")
     ('0c 00 01 00 ff ff ff ff 00', '0e')
@@ -806,7 +810,7 @@ def read_head(head: bytes) -> MessageHead:
 
 
 def forward_head(head: bytes) -> bytes:
-    r"""The head with which a router sends on what came with this head: the group is gone.
+    r"""The head with which a router forwards messages with this head: without the group.
 
     >>> forward_head(b"\x0a\x01\x00\x04demo\x01\x00\xff\xff\xff\xff\x01").hex(" ")
     '0a 00 01 00 ff ff ff ff 01'
@@ -816,7 +820,7 @@ def forward_head(head: bytes) -> bytes:
 
 
 def _read_head(head: bytes) -> tuple[MessageHead, int]:
-    """Where the message goes, and where in its head the group ends."""
+    """The destination of the message, and where the group ends in its head."""
     cursor = Cursor(head, format=FORMAT, limits=_NO_LIMITS)
     if cursor.byte() != _MESSAGE:
         raise cursor.error("not the head of a MESSAGE", 0)
@@ -844,7 +848,7 @@ def _payloads(buffer: bytes | bytearray, head_size: int, first: int, last: int) 
 
 
 def forwarded(buffer: bytes | bytearray, run: Run) -> bytes:
-    r"""The messages of a run as a router sends them on.
+    r"""The messages of a run as a router forwards them.
 
     >>> buffer = 2 * encode(Message("demo", None, b"hi"))
     >>> runs, _, _ = scan(buffer, 0, len(buffer))
@@ -867,7 +871,7 @@ def forwarded(buffer: bytes | bytearray, run: Run) -> bytes:
 
 
 def size_at(buffer: bytes | bytearray, position: int) -> int:
-    r"""How long the whole message is that begins here, in what `scan` or `forwarded` gave.
+    r"""The length of the complete message that begins here, in the output of `scan` or `forwarded`.
 
     >>> size_at(2 * encode(Message(None, None, b"hi")), 15)
     15
@@ -883,11 +887,11 @@ def scan(
     known: KnownHeads | None = None,
     limits: FormatLimits = DEFAULT_LIMITS,
 ) -> tuple[list[Run], int, int]:
-    r"""Find the whole MESSAGE structures at the beginning of a part of a buffer, and copy none.
+    r"""Find the complete MESSAGE structures at the start of a part of a buffer, without copying.
 
-    Returns the runs in order, the position where the rest begins, and how many bytes from there on
-    the next call needs to get any further. A need of 0 says that something else follows than a
-    MESSAGE of the usual form with a payload, or that what follows is malformed: give the rest to a
+    Returns the runs in order, the position where the rest begins, and how many bytes from there
+    the next call needs to make progress. 0 means that something other than
+    a MESSAGE of the usual form with a payload follows, or that it is malformed: give the rest to a
     RequestDecoder, and all that comes after it, until nothing is `pending` there any more. (Only
     that decoder can read structures of any length in pieces without starting over.) Give the same
     `known` with all calls for one connection: it makes them faster, and changes nothing else.
@@ -925,7 +929,7 @@ def scan(
 def _read_new_head(
     buffer: bytes | bytearray, position: int, end: int, limits: FormatLimits
 ) -> tuple[bytes, int]:
-    """The head of the message that is here as a whole, and its end; no head if it is unusual."""
+    """The head of the complete message here, and its end; no head if its form is unusual."""
     end = min(end, position + limits.frame)
     cursor = Cursor(buffer, format=FORMAT, limits=limits, position=position, end=end, whole=False)
     if cursor.byte() != _MESSAGE:
@@ -953,10 +957,10 @@ def _walk_known(
     limits: FormatLimits,
     runs: list[Run],
 ) -> int:
-    """Step over whole messages with known heads of one size, and note their runs.
+    """Step over complete messages with known heads of one size, and record their runs.
 
-    A head says itself where it ends, so bytes that equal a good head are one: there is nothing to
-    read in them. Whatever is not a perfect match ends the walk, and is looked at by the caller.
+    A head determines its own end, so bytes that equal a known head are one: nothing in them must
+    be read. Anything else ends the walk, and is left to the caller.
     """
     size = known.size_at(buffer, position)
     if not size:

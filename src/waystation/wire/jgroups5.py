@@ -1,21 +1,21 @@
 """The gossip-router format of JGroups 5.x: frames to values and back, both directions (GR-11).
 
 Both directions carry the same frames: a length in four bytes, then one structure of that size; the
-length -5 alone says goodbye. Only bytes and values live here, not what a router does with a
+length -5 alone says goodbye. Only bytes and values are here, not what a router does with a
 REGISTER. Releases from 4.0 on write the same REGISTER, UNREGISTER, GET_MBRS and
 MESSAGE; before 5.2.6 the number of SUSPECT was that of HEARTBEAT.
 
-Where the two modes of the real router disagree, and in what it leaves open, this is what we do:
+Where the two modes of the real router disagree, or leave a choice, we do this:
 
 - The length is trusted, as in its NIO mode. A structure that ends before or after its frame is
   malformed, without exception; so is a length below 1 other than -5.
 - A frame of an unknown type is skipped by its length and reported as Unknown.
 - A frame with an address of an unknown class is malformed, since its length is unknown.
-- Every presence byte but 1 means null, every negative count means an empty list.
-- Fields that a type does not use are read, and then forgotten.
+- Every presence byte except 1 means null, every negative count means an empty list.
+- Fields that a type does not use are read and ignored.
 
-A router forwards a MESSAGE as it came, byte for byte, so it needs no values at all for most of what
-it receives: `scan` finds whole frames in a buffer and groups neighbours that begin alike.
+A router forwards a MESSAGE unchanged, byte for byte, so it needs no values for most of what
+it receives: `scan` finds complete frames in a buffer and groups adjacent ones with the same head.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from waystation.wire.jgroups import (
 FORMAT: Final = "jgroups5"
 
 ALL_GROUPS: Final = "<<all-groups>>:"
-"""Stands before the name of each group in the answers to GetMembers(None)."""
+"""Precedes the name of each group in the replies to GetMembers(None)."""
 
 SERVER: Final = 1
 COORDINATOR: Final = 2
@@ -70,11 +70,11 @@ _WITH_MEMBERS: Final = frozenset({_GET_MBRS_RSP, _GET_MBRS_RSP_LAST})
 _LENGTH: Final = struct.Struct(">i")
 _GOODBYE_LENGTH: Final = -5
 _MAX_LENGTH: Final = 0x7FFF_FFFF
-_STEADY: Final = 3  # after this many neighbours of one size, the next ones are guessed to have it
+_STEADY: Final = 3  # after this many adjacent frames of one size, more of that size are assumed
 
 
 class PingData(Struct, frozen=True, gc=False):
-    """What a router tells of one member (GR-4).
+    """What a router reports about one member (GR-4).
 
     `flags` holds SERVER and COORDINATOR; `wanted` is only used between members, in discovery.
     """
@@ -87,10 +87,10 @@ class PingData(Struct, frozen=True, gc=False):
 
 
 class Register(Struct, frozen=True, gc=False):
-    """Client to router: this address is a member of this group. There is no answer (GR-2).
+    """Client to router: this address is a member of this group. There is no reply (GR-2).
 
-    `token` is what a router may ask for before it lets a member in. It stands in the field for a
-    payload, which JGroups leaves empty here and which its own router does not look at.
+    `token` is what a router may require before it admits a member. It is in the field for a
+    payload, which JGroups leaves empty here and which its own router ignores.
     """
 
     group: str | None
@@ -101,7 +101,7 @@ class Register(Struct, frozen=True, gc=False):
 
 
 class Unregister(Struct, frozen=True, gc=False):
-    """Client to router: this address leaves this group. There is no answer (GR-7)."""
+    """Client to router: this address leaves this group. There is no reply (GR-7)."""
 
     group: str | None
     address: Address | None
@@ -136,7 +136,7 @@ class Message(Struct, frozen=True, gc=False):
 
 
 class Heartbeat(Struct, frozen=True, gc=False):
-    """Both ways: still here. A router answers each with another."""
+    """Both ways: still here. A router replies to each with another."""
 
 
 class Suspect(Struct, frozen=True, gc=False):
@@ -163,7 +163,7 @@ Value: TypeAlias = (
 
 
 class MessageHead(Struct, frozen=True, gc=False):
-    """What stands before the payload of a MESSAGE: where it goes, and who sent it."""
+    """What precedes the payload of a MESSAGE: its destination and its sender."""
 
     group: str | None
     destination: Address | None
@@ -171,14 +171,14 @@ class MessageHead(Struct, frozen=True, gc=False):
 
 
 Run: TypeAlias = tuple[bytes, int, int, int]
-"""Neighbouring frames: their common head, where the first begins, where the last ends, how many.
+"""Adjacent frames: their common head, the start of the first, the end of the last, their number.
 
 The head of MESSAGE frames is what stands between their length and the length of their payload; give
 it to `read_head`. An empty head marks a single frame of another sort; give it to `decode`.
 """
 
 
-# Addresses: the bits of the first byte are looked at in this order; without any of them the number
+# Addresses: the bits of the first byte are checked in this order; if none is set, the number
 # of a class follows.
 
 _FLAGGED: Final[tuple[tuple[int, Kind], ...]] = ((2, "uuid"), (4, "site-uuid"), (8, "site-master"))
@@ -370,7 +370,7 @@ _read_short_head: Final = lru_cache(maxsize=1024)(_read_head)  # few are in use 
 
 
 def _frame_end(buffer: bytes | bytearray, position: int, limits: FormatLimits) -> int:
-    """Where the frame ends that begins here; its length is there, and is not yet trusted."""
+    """Where the frame that begins here ends; its length is present, but not yet trusted."""
     length: int = _LENGTH.unpack_from(buffer, position)[0]
     if 0 < length <= limits.frame:
         return position + 4 + length
@@ -383,7 +383,7 @@ def _frame_end(buffer: bytes | bytearray, position: int, limits: FormatLimits) -
 
 
 def _check_control(buffer: bytes | bytearray, start: int, end: int, limits: FormatLimits) -> None:
-    """Only a MESSAGE may be as long as a frame may be; the type is there."""
+    """Check the limit of the frame's type: only a MESSAGE may have the maximum size."""
     length = end - start - 4
     if length > limits.control and buffer[start + 4] != _MESSAGE:
         problem = f"a frame of {length} bytes is over the limit of {limits.control} for its type"
@@ -396,7 +396,7 @@ def decode(
     end: int | None = None,
     limits: FormatLimits = DEFAULT_LIMITS,
 ) -> Value:
-    r"""Decode the one frame that a buffer holds, or a part of it, with its length in front.
+    r"""Decode the single frame in a buffer or a part of it, with its length in front.
 
     >>> decode(b"\0\0\0\x0c\x05\0\1\1\0\0\0\1\0\0\0\0"), decode(b"\xff\xff\xff\xfb")
     (Heartbeat(), Goodbye())
@@ -455,7 +455,7 @@ def _read_members(cursor: Cursor, *, keep: bool) -> tuple[PingData, ...]:
     members = (_read_ping_data(cursor) for _ in range(count))
     if keep:
         return tuple(members)
-    deque(members, maxlen=0)  # read for their end only, each forgotten at once
+    deque(members, maxlen=0)  # read only to find their end
     return ()
 
 
@@ -470,7 +470,7 @@ _HEARTBEAT_VALUE: Final = Heartbeat()
 def encode_head(
     group: str | None, destination: Address | None, sender: Address | None = None
 ) -> bytes:
-    """The head of a MESSAGE: what stands between the length and the length of the payload.
+    """The head of a MESSAGE: what is between the length and the length of the payload.
 
     >>> encode_head("demo", None).hex(" ")
     '04 01 00 04 64 65 6d 6f 01 01'
@@ -579,10 +579,10 @@ def scan(
     known: KnownHeads | None = None,
     limits: FormatLimits = DEFAULT_LIMITS,
 ) -> tuple[list[Run], int, int]:
-    r"""Find the whole frames in a part of a buffer, and copy none of them.
+    r"""Find the complete frames in a part of a buffer, without copying them.
 
     Returns the runs in order, the position where the incomplete rest begins, and how many bytes
-    from there on the next call needs to get any further. Frames that are malformed end the scan:
+    from there the next call needs to make progress. Malformed frames end the scan:
     what came before them is returned, with a need of 0, and the next call, from that position on,
     raises the DecodeError. Its offset is a position in the buffer. Give the same `known` with all
     calls for one connection: it makes them faster, and changes nothing else.
@@ -637,7 +637,7 @@ def _split(
 def _read_new_head(
     buffer: bytes | bytearray, position: int, frame_end: int, limits: FormatLimits
 ) -> bytes:
-    """The head of this MESSAGE frame, when all in it is good; nothing if it is no MESSAGE."""
+    """The head of this MESSAGE frame, if it is valid; nothing if it is another type."""
     if frame_end - position == 4 or buffer[position + 4] != _MESSAGE:
         return b""
     cursor = Cursor(buffer, format=FORMAT, limits=limits, position=position + 5, end=frame_end)
@@ -661,10 +661,10 @@ def _walk_known(
     limits: FormatLimits,
     runs: list[Run],
 ) -> int:
-    """Step over whole MESSAGE frames with known heads of one size, and note their runs.
+    """Step over complete MESSAGE frames with known heads of one size, and record their runs.
 
-    A head says itself where it ends, so bytes that equal a good head are one: there is nothing to
-    read in them. Whatever is not a perfect match ends the walk, and is looked at by the caller.
+    A head determines its own end, so bytes that equal a known head are one: nothing in them must
+    be read. Anything else ends the walk, and is left to the caller.
     """
     size = known.size_at(buffer, position + 4)
     if not size:
@@ -711,10 +711,10 @@ def _leap(buffer: bytes | bytearray, position: int, end: int, span: int, size: i
 
 
 class Decoder:
-    r"""A stream of frames, in pieces of any size, to values.
+    r"""Decodes a stream of frames, in chunks of any size.
 
-    `feed` returns the values that are complete. Malformed bytes break the decoder for good: `feed`
-    still returns the values before them, `error` tells at once that there are such bytes, and from
+    `feed` returns the complete values. Malformed bytes break the decoder permanently: `feed`
+    still returns the values before them, `error` is set at once, and from
     then on every call raises it. Its offset counts from the beginning of the stream.
 
     >>> decoder = Decoder()
@@ -728,13 +728,13 @@ class Decoder:
         self.error: DecodeError | None = None
         self._limits = limits
         self._known = KnownHeads()
-        self._held = bytearray()  # the rest that is not yet a frame
+        self._held = bytearray()  # the incomplete frame at the end
         self._need = 4
         self._base = 0  # how many bytes of the stream came before it
 
     @property
     def pending(self) -> int:
-        """How many bytes are held back because their frame is not complete."""
+        """The number of bytes that are held because their frame is incomplete."""
         return len(self._held)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Value]:

@@ -1,12 +1,12 @@
 """The contents of joynr's SMRF frames: headers and JSON payloads; and its MQTT topics.
 
-Only names and forms live here: no routing, no matching of multicast ids (`core/multicast.py`), and
+Only names and forms are here: no routing, no matching of multicast ids (`core/multicast.py`), and
 no envelope (`smrf.py`). A payload is a Struct whose `_typeName` is joynr's name for it. On writing,
 `_typeName` comes first and the other properties in alphabetical order, without those that are null,
 as Java writes them; on reading any order is accepted, and unknown properties are ignored.
 
-A `_typeName` from a peer is only ever compared with the names below. What stands deeper, in
-parameters and results, stays plain JSON: no class is ever looked up by a name that came in.
+A `_typeName` from a peer is only ever compared with the names below. Nested values, in
+parameters and results, stay plain JSON: no class is ever looked up by a name from a peer.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Sparse(_Payload, frozen=True, kw_only=True, omit_defaults=True):
 class RemoteException(Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
     """What went wrong at the other side; which properties it has depends on `type_name`.
 
-    It is one class for all exceptions, since applications and newer versions bring more of them.
+    It is one class for all exceptions, since applications and newer versions add their own.
 
     >>> encode_payload(Reply(request_reply_id="1", error=RemoteException.of("boom")))[:61]
     b'{"_typeName":"joynr.Reply","error":{"_typeName":"joynr.except'
@@ -64,12 +64,12 @@ class RemoteException(Struct, frozen=True, kw_only=True, omit_defaults=True, ren
 
     @classmethod
     def of(cls, message: str) -> RemoteException:
-        """What a provider that failed answers."""
+        """The reply of a provider that failed."""
         return cls(type_name="joynr.exceptions.ProviderRuntimeException", detail_message=message)
 
 
 class OneWayRequest(_Payload, frozen=True, kw_only=True, tag="joynr.OneWayRequest"):
-    """A call that expects no answer."""
+    """A call without a reply."""
 
     method_name: str
     param_datatypes: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Request(_Payload, frozen=True, kw_only=True, tag="joynr.Request"):
 
 
 class Reply(_Sparse, frozen=True, kw_only=True, tag="joynr.Reply"):
-    """The answer to a call: what it returns, an empty tuple for nothing, or what went wrong."""
+    """The reply to a call: the results, an empty tuple for none, or the error."""
 
     error: RemoteException | None = None
     request_reply_id: str
@@ -100,7 +100,7 @@ class Reply(_Sparse, frozen=True, kw_only=True, tag="joynr.Reply"):
 class OnChangeSubscriptionQos(
     _Payload, frozen=True, kw_only=True, tag="joynr.OnChangeSubscriptionQos"
 ):
-    """Publish when the value changes. An expiry date of 0 is never."""
+    """Publish when the value changes. An expiry date of 0 means never."""
 
     expiry_date_ms: Milliseconds = 0
     min_interval_ms: Milliseconds = 1_000
@@ -163,7 +163,7 @@ class BroadcastSubscriptionRequest(
 
 
 class SubscriptionReply(_Sparse, frozen=True, kw_only=True, tag="joynr.SubscriptionReply"):
-    """Says that a subscription stands, or why not."""
+    """Confirms a subscription, or says why it failed."""
 
     error: RemoteException | None = None
     subscription_id: str
@@ -178,7 +178,7 @@ class SubscriptionStop(_Payload, frozen=True, kw_only=True, tag="joynr.Subscript
 class SubscriptionPublication(
     _Sparse, frozen=True, kw_only=True, tag="joynr.SubscriptionPublication"
 ):
-    """A value for one subscriber, or why there is none."""
+    """A value for one subscriber, or the error."""
 
     error: RemoteException | None = None
     response: tuple[Any, ...] | None = None
@@ -267,9 +267,9 @@ def decode_payload(
 
 
 def encode_payload(payload: Payload) -> bytes:
-    """Write a payload. Beside Structs of this module it may hold whatever JSON can say.
+    """Encode a payload. Besides the Structs of this module it may contain any JSON value.
 
-    JSON has no word for infinity and for what is no number: they are written as null.
+    JSON has neither infinity nor NaN: they are written as null.
 
     >>> encode_payload(MulticastPublication(multicast_id="p/b", response=(48.1, 11.5)))[41:]
     b',"multicastId":"p/b","response":[48.1,11.5]}'
@@ -289,11 +289,11 @@ def _check_qos(payload: SubscriptionRequest | BroadcastSubscriptionRequest) -> N
 
 
 def _has_too_many_values(body: bytes) -> bool:
-    """Whether a JSON text has more than MAX_ITEMS values, by what must stand between them."""
+    """Whether a JSON text has more than MAX_ITEMS values, by the number of separators."""
     count = _separators(body, 0, len(body))
     if count <= MAX_ITEMS:
         return False
-    # What stands in a string makes no values. With more strings than so many values and their keys
+    # Text in a string contains no values. With more strings than that many values and their keys
     # there are too many anyway.
     for string in islice(_STRING.finditer(body), 2 * MAX_ITEMS):
         count -= _separators(body, *string.span())
@@ -402,7 +402,7 @@ class MqttAddress(
     tag_field="_typeName",
     tag="joynr.system.RoutingTypes.MqttAddress",
 ):
-    """Where a node can be reached over MQTT; `broker_uri` is the name of a backend, no address."""
+    """The MQTT address of a node; `broker_uri` is the name of a backend, not an address."""
 
     broker_uri: str
     topic: str
@@ -412,10 +412,10 @@ _ADDRESS_DECODER: Final = msgspec.json.Decoder(MqttAddress)
 
 
 class JoynrHeaders(Struct, frozen=True, gc=False):
-    """The headers of a frame, read.
+    """The headers of a frame, decoded.
 
-    The keys of `custom` stand here without their prefix. `reply_to` is for the types that ask for
-    an answer, and only where they leave the runtime; other types have none.
+    The keys of `custom` are without their prefix. `reply_to` is for the types that expect
+    a reply, and only when they leave the runtime; other types have none.
 
     >>> headers = JoynrHeaders(MessageType.REPLY, "22", custom={CORRELATION: "7"})
     >>> headers.written()
@@ -432,7 +432,7 @@ class JoynrHeaders(Struct, frozen=True, gc=False):
 
     @classmethod
     def read(cls, headers: Mapping[str, str]) -> JoynrHeaders:
-        """Read the headers of a frame; what is not known is passed over."""
+        """Decode the headers of a frame; unknown ones are ignored."""
         if not (_TYPE in headers and _ID in headers):  # C++ refuses such a frame as well
             raise _malformed("the headers have no type or no id")
         kind = _TYPES.get(headers[_TYPE])
@@ -469,7 +469,7 @@ class JoynrHeaders(Struct, frozen=True, gc=False):
         return headers
 
     def answered(self, id: str, type: MessageType = MessageType.REPLY) -> JoynrHeaders:
-        """The headers of an answer: effort and custom headers are those of the question.
+        """The headers of a reply: effort and custom headers are those of the request.
 
         >>> JoynrHeaders(MessageType.REQUEST, "1", custom={CORRELATION: "7"}).answered("2").custom
         {'z4': '7'}
@@ -505,7 +505,7 @@ def encode_address(address: MqttAddress) -> str:
 # -- topics ----------------------------------------------------------------------------------------
 
 MAX_TOPIC: Final = 65_535
-"""The most bytes that a topic or a filter has in MQTT."""
+"""Maximum size of an MQTT topic or filter in bytes."""
 
 _PRIORITY: Final = "/low"  # the only one that anybody uses
 
@@ -522,7 +522,7 @@ def unicast_topic(topic: str) -> str:
 
 
 def unicast_filter(own_topic: str) -> str:
-    """What a node subscribes to for the messages to itself, whatever their priority.
+    """The topic filter for messages to a node itself, whatever their priority.
 
     >>> unicast_filter("channel-1")
     'channel-1/#'
@@ -554,7 +554,7 @@ def multicast_filter(pattern: str, prefix: str = "") -> str:
     'provider-1/location/+/#'
     """
     check_pattern(pattern)
-    # With a letter in the place of each wildcard it must be a topic, of the very same length.
+    # With a letter in place of each wildcard it must be a topic of the same length.
     if not _publishable(prefix + pattern.replace(ONE, "x")):
         raise _bad_topic(prefix + pattern)
     return prefix + mqtt_filter(pattern)

@@ -6,19 +6,19 @@ numbers: those are arguments. The older BARE body is in bare.py.
 A TCP peer writes the PREFACE once and then frames: a length (u32, big-endian) and that many bytes
 of CBOR, the array [onward route, return route, payload, tracing]. An address is the array [type,
 data]. A frame with an empty onward route goes no further than the session: it is a heartbeat, or
-holds what two of our nodes tell each other (hello.py). Ockam's nodes pass over both. Written is one
-form only: four elements, definite lengths, shortest heads. Read is all that Ockam's own decoder
-reads: three elements or more than four, arrays of indefinite length, longer heads, bytes left over
-in the frame. Three things are stricter: a route has at most MAX_ROUTE_LENGTH addresses, at most
-SKIPPED_ITEMS unknown items are skipped in one frame, and a break among them must end something.
+holds what two of our nodes tell each other (hello.py). Ockam's nodes ignore both. We write one
+form only: four elements, definite lengths, shortest heads. We read everything that Ockam's own
+decoder reads: three elements or more than four, arrays of indefinite length, longer heads, extra
+bytes in the frame. Three things are stricter: a route has at most MAX_ROUTE_LENGTH addresses, at
+most SKIPPED_ITEMS unknown items are skipped in one frame, and a break must end an open item.
 
 The id and the expiry of a message travel in the tracing text (AD-8), a JSON object of strings:
 
     {"traceparent":"00-<id>-<parent>-01","tracestate":"waystation=x<expiry>"}
 
-`parent` is the second half of the id. Whatever else a peer wrote there is kept as it came, in
-`Message.trace_context`, and goes out again with the id and the expiry put in. A text which is no
-such object, or longer than TRACING_LIMIT characters, holds nothing for us and ends here.
+`parent` is the second half of the id. Anything else that a peer wrote there is kept unchanged, in
+`Message.trace_context`, and is sent again with the id and the expiry inserted. A text that is not
+such an object, or longer than TRACING_LIMIT characters, is ignored and not passed on.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ CHUNK_SIZE: Final = 493
 """Maximum number of message bytes in one datagram, which then has at most 508 bytes."""
 
 TRACING_LIMIT: Final = 8192
-"""A longer tracing text is ignored; W3C does not require to pass on more than a tenth of that."""
+"""A longer tracing text is ignored; W3C requires passing on no more than a tenth of that."""
 
 SKIPPED_ITEMS: Final = 4096
 """Maximum number of unknown CBOR items in one frame."""
 
 HEARTBEAT: Final = Message(Route(), Route(), b"")
-"""What a frame with neither an onward route nor a payload is decoded to: this very object."""
+"""The object that a frame with neither an onward route nor a payload is decoded to."""
 
 HEARTBEAT_FRAME: Final = bytes.fromhex("00000005 84 80 80 40 f6")
-"""What HEARTBEAT is encoded to."""
+"""The encoding of HEARTBEAT."""
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -134,7 +134,7 @@ class _Memory(dict[_Key, _Value]):
 
 
 class _RouteItems(_Memory[Route, bytes]):
-    """Routes with their bytes: most messages go where others went before."""
+    """Routes with their bytes: most messages take a route that others took before."""
 
     ADDRESSES: Final = 8
     BYTES: Final = 256
@@ -150,7 +150,7 @@ class _RouteItems(_Memory[Route, bytes]):
 
 
 class _Departures(_RouteItems):
-    """Routes with the bytes of what is left of them when their first address is done (WK-10)."""
+    """Routes with the bytes of the rest after their first address (WK-10)."""
 
     def write(self, route: Route) -> bytes:
         return _route_item(route.rest())
@@ -174,12 +174,12 @@ class _WaysBack(_Memory[Route, Route]):
 
 
 class _Headers:
-    """The bytes before the payload, as they were met before, with the two routes they say.
+    """Cached headers: the bytes before the payload, with the two routes they contain.
 
-    A header is looked up by its exact bytes, and no header is the start of another, so whoever
-    wrote it first decides nothing about later messages. How long it is nobody knows before parsing:
-    `lengths` has a guess by its first bytes, and a wrong guess costs time only. Kept are small
-    headers in the written form.
+    A header is looked up by its exact bytes, and no header is a prefix of another, so whoever
+    wrote it first cannot affect later messages. Its length is unknown before parsing:
+    `lengths` has a guess by its first bytes, and a wrong guess only costs time. Only small
+    headers in the written form are kept.
     """
 
     ADDRESSES: Final = 16
@@ -190,7 +190,7 @@ class _Headers:
         self.lengths: _Memory[bytes, int] = _Memory()
 
     def learn(self, data: bytes, start: int, end: int) -> tuple[int, tuple[Route, Route]] | None:
-        """How long the header is and what it says, if it has the usual form; else None."""
+        """The length of the header and its routes, if it has the usual form; otherwise None."""
         found = _usual_routes(data, start, end)
         if found is None:
             return None
@@ -203,9 +203,9 @@ class _Headers:
 
 
 def _usual_routes(data: bytes, start: int, end: int) -> tuple[Route, Route, int] | None:
-    """The routes of a header and where it ends, if it has the usual form; else None.
+    """The routes of a header and its end, if it has the usual form; otherwise None.
 
-    That is the written form with somewhere to go, and with small numbers: routes of less than 24
+    That is the written form with an onward route, and with small numbers: routes of less than 24
     addresses, types below 24, address data of less than 256 bytes.
     """
     at = start + 1
@@ -254,7 +254,7 @@ _is_id: Final = re.compile("[0-9a-f]{32}").fullmatch
 _MEMBERS: Final = 32  # of a tracestate, by W3C
 
 Tracing: TypeAlias = tuple[str, Expiry, str]
-"""The id, the expiry and the trace context of a message, as the tracing text tells them."""
+"""The id, the expiry and the trace context of a message, from its tracing text."""
 
 _NO_TRACING: Final[Tracing] = (_NO_ID, NEVER, "")
 _MOST_TRACING_BYTES: Final = 4 * TRACING_LIMIT  # with more it has too many characters
@@ -263,7 +263,7 @@ _parse_fields: Final = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def tracing_text(message: Message) -> str:
-    """The tracing text of a message, or "" when there is nothing to tell (AD-8).
+    """The tracing text of a message, or "" if there is nothing to say (AD-8).
 
     >>> message = Message(Route.parse("b"), Route.parse("a"), b"", "4bf92f3577b34da6" * 2, 90_000)
     >>> tracing_text(message).partition(",")[2]
@@ -293,7 +293,7 @@ def _traceparent(id: str) -> str:
 
 
 def _merged_text(id: str, expiry: Expiry, context: str) -> str:
-    """What a peer's tracing wrote, with this id and this expiry in it."""
+    """A peer's tracing text with this id and this expiry inserted."""
     if len(context) > TRACING_LIMIT:  # no reader would look into it
         return _own_text(id, expiry)
     try:
@@ -321,7 +321,7 @@ def _merged_text(id: str, expiry: Expiry, context: str) -> str:
 
 
 def read_tracing(text: str) -> Tracing:
-    """What a tracing text says: the id, the expiry, and the text if there is more in it.
+    """The contents of a tracing text: the id, the expiry, and the text itself if it has more.
 
     >>> read_tracing('{"tracestate":"waystation=x90000"}')
     ('00000000000000000000000000000000', 90000, '')
@@ -341,7 +341,7 @@ def read_tracing(text: str) -> Tracing:
 def short_text(data: bytes, start: int, end: int) -> str:
     """The text in a part of some bytes; "" if it is longer than TRACING_LIMIT.
 
-    Raises a UnicodeDecodeError if it is no UTF-8, however long it is. Of a long text only a slice
+    Raises a UnicodeDecodeError if it is not UTF-8, however long it is. Only a slice of a long text
     at a time is in memory as text, where one character may take four times what it took before.
     """
     if end - start <= _MOST_TRACING_BYTES:
@@ -385,7 +385,7 @@ def _expiry_of(tracestate: str) -> Expiry:
 
 
 class _OwnTails(_Memory[bytes, "Expiry | None"]):
-    """How texts of ours end, with the expiry they say: a busy sender writes the same many times."""
+    """The ends of our own texts, with their expiry: a busy sender repeats them."""
 
     PATIENCE = 0  # an old expiry does not come again
     FORM: Final = re.compile(rb'-01"(?:,"tracestate":"waystation=x([1-9][0-9]{12})")?}')
@@ -408,7 +408,7 @@ _unpack_own: Final = Layout("21s16s16s1s16s").unpack_from
 
 
 def _read_own_text(data: bytes, start: int, end: int) -> Tracing | None:
-    """What data[start:end] says if it is a text item just as we write it, else None."""
+    """The contents of data[start:end] if it is a text item exactly as we write it, or None."""
     own_head = _OWN_HEADS.get(end - start)
     if own_head is None:
         return None
@@ -447,8 +447,7 @@ def encode_frame(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     >>> encode_frame(HEARTBEAT) == HEARTBEAT_FRAME
     True
 
-    A message without an onward route is refused, since its receiver would take it for a heartbeat
-    and say nothing.
+    A message without an onward route is refused, since its receiver would treat it as a heartbeat.
     """
     if message == HEARTBEAT:
         return HEARTBEAT_FRAME
@@ -460,7 +459,7 @@ def encode_frame(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
 
 
 def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
-    """The frame of a message that leaves: without the address of the connection it takes (WK-10).
+    """The frame of a message that leaves: without the address of its connection (WK-10).
 
     >>> message = Message(Route.parse("connection => echoer"), Route.parse("app"), b"hi")
     >>> encode_departure(message) == encode_frame(message.departed())
@@ -474,7 +473,7 @@ def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
 
 
 def encode_control(payload: bytes) -> bytes:
-    """A frame for the session itself, which a peer of another make takes for a heartbeat."""
+    """A frame for the session itself, which other implementations treat as a heartbeat."""
     head = b"\x84\x80\x80" + _head(_BYTES, len(payload))
     return b"".join((_pack_length(len(head) + len(payload) + 1), head, payload, _NULL))
 
@@ -520,7 +519,7 @@ def encode_body(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
 
 
 def decode_body(body: bytes | bytearray | memoryview) -> Message:
-    """The message of a whole body; if its onward route is empty, nothing but the payload counts.
+    """The message of a complete body; if its onward route is empty, only the payload counts.
 
     >>> print(decode_body(bytes.fromhex("84 81820041 65 818200 4161 4170 f6")))
     0#e | 0#a | 1 B
@@ -715,7 +714,7 @@ class _Reader:
             self._refuse("a text is not UTF-8", start)
 
     def _skip(self) -> None:
-        """Pass over one item, however deep; what is wrong in it is refused."""
+        """Skip one item of any depth; an invalid one raises an error."""
         missing = [
             1
         ]  # number of missing items of each open array, map or tag, outermost first, or -1
@@ -809,7 +808,7 @@ def _moved(error: DecodeError, by: int = 0) -> DecodeError:
 
 
 class FrameDecoder:
-    """Takes the bytes of one direction of a TCP connection as they come, and gives the messages.
+    """Decodes the bytes of one direction of a TCP connection, in chunks of any size.
 
     >>> decoder = FrameDecoder()
     >>> decoder.feed(PREFACE + HEARTBEAT_FRAME[:6])
@@ -817,15 +816,19 @@ class FrameDecoder:
     >>> decoder.feed(HEARTBEAT_FRAME[6:]) == [HEARTBEAT]
     True
 
-    What is wrong never costs what came before it: `feed` returns the messages that stand before the
-    bad bytes, `error` tells at once that there are such, and every further call, also `feed(b"")`,
-    raises it. Its offset counts from the first byte of the connection. Held is at most one
-    unfinished frame, which is looked at again only when it is whole.
+    Invalid bytes do not affect what came before them: `feed` returns the messages before
+    them, `error` is set at once, and every further call, even `feed(b"")`,
+    raises it. Its offset counts from the first byte of the connection. At most one
+    incomplete frame is held, and it is parsed only when it is complete.
+
+    A frame is refused by the length that it announces, before its bytes are there. With a `limit`
+    that is low until the peer is admitted, `raise_limit` reads on where it was refused.
 
     `via` is the connection's own address, which is put in front of every return route (WK-10).
     """
 
-    __slots__ = ("_greeted", "_held", "_needed", "_passed", "_ways_back", "error", "limit")
+    __slots__ = ("_greeted", "_held", "_needed", "_passed", "_refused", "_ways_back", "error",
+                 "limit")  # fmt: skip
 
     def __init__(self, *, limit: int = FRAME_LIMIT, via: Address | None = None) -> None:
         self.limit = limit
@@ -834,6 +837,7 @@ class FrameDecoder:
         self._held = bytearray()
         self._needed = 0  # nothing can be done with fewer bytes held
         self._passed = 0  # bytes before those that are held
+        self._refused = b""  # what was read from a frame on that was too large
         self._greeted = False
 
     @property
@@ -843,11 +847,32 @@ class FrameDecoder:
 
     @property
     def unfinished(self) -> bool:
-        """Whether a frame has begun and not ended."""
+        """Whether a frame is incomplete."""
         return bool(self._held)
 
+    @property
+    def held(self) -> int:
+        """How many bytes there are of a frame that has begun and not ended."""
+        return len(self._held)
+
+    def raise_limit(self, limit: int) -> list[Message]:
+        """Take frames of up to this many bytes; returns the messages in what was refused before.
+
+        >>> decoder = FrameDecoder(limit=4)
+        >>> decoder.feed(PREFACE + HEARTBEAT_FRAME), decoder.error.too_large
+        ([], True)
+        >>> decoder.raise_limit(5), decoder.error
+        ([Message(...)], None)
+        """
+        self.limit = limit
+        refused, self._refused = self._refused, b""
+        if self.error is None or not refused:
+            return []
+        self._passed, self.error = self.error.offset, None
+        return self.feed(refused)
+
     def feed(self, data: bytes | bytearray | memoryview) -> list[Message]:
-        """The messages that these bytes complete; those for the session have no routes at all."""
+        """The messages that these bytes complete; those for the session have no routes."""
         if self.error is not None:
             raise _moved(self.error)
         if self._held:
@@ -873,6 +898,7 @@ class FrameDecoder:
         while at + 4 <= whole:
             (size,) = _unpack_length(data, at)
             if size > self.limit:
+                self._refused = data[at:]
                 raise DecodeError(
                     f"a frame of {size} bytes is longer than {self.limit}",
                     format=_FORMAT,
@@ -902,7 +928,7 @@ class FrameDecoder:
 
 
 def fragments(body: bytes, number: int) -> list[bytes]:
-    """The datagrams that carry one message: each says its place, and the last says so.
+    """The datagrams of one message: each has its position, and the last is marked.
 
     `number` is the routing number. A sender gives each message the next one, and 0 after 65535.
 
@@ -935,11 +961,11 @@ def fragments(body: bytes, number: int) -> list[bytes]:
 
 
 class Reassembly:
-    """Puts the messages of one peer together from its datagrams.
+    """Reassembles the messages of one peer from its datagrams.
 
-    One message at a time, in order, as Ockam does it: a datagram of an earlier message is late and
-    passed over, one of a later message ends the unfinished one, and one that is out of place ends
-    its own. Nothing is asked for again.
+    One message at a time, in order, as Ockam does: a datagram of an earlier message is late and
+    ignored, one of a later message ends the incomplete one, and one that is out of order ends
+    its own. Nothing is requested again.
 
     >>> reassembly = Reassembly()
     >>> message = Message(Route.parse("echoer"), Route.parse("app"), bytes(500))
@@ -947,8 +973,8 @@ class Reassembly:
     >>> reassembly.feed(first), reassembly.feed(second) == message
     (None, True)
 
-    A DecodeError speaks of one datagram, or of the message that it completes or makes too large;
-    the next ones are read as ever.
+    A DecodeError is about one datagram, or about the message that it completes or makes too large;
+    the next ones are decoded as usual.
     """
 
     def __init__(self, *, limit: int = FRAME_LIMIT) -> None:
@@ -980,7 +1006,7 @@ class Reassembly:
         return decode_body(body)
 
     def _starts(self, number: int) -> bool:
-        """Whether a message with this number comes after those already seen; the count wraps."""
+        """Whether a message with this number comes after those already seen; numbers wrap."""
         later = self._expected is None or (number - self._expected) & 0xFFFF < 0x8000
         if later:
             self._expect(number)

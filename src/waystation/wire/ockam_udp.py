@@ -2,8 +2,8 @@
 
 Bytes to values and back; no sockets, no clock. One message is one body of ockam.py, in one or more
 datagrams which all have its routing number. A message without an onward route is for the session
-itself, as over TCP; one of these is ours alone: GOODBYE, since no datagram says that no more will
-come. Ockam's nodes pass over all of them.
+itself, as over TCP; one of these is ours alone: GOODBYE, since no datagram can say that no more
+will come. Ockam's nodes ignore all of them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def control_datagrams(payload: bytes, number: int) -> list[bytes]:
 
 
 class PeerReassembly(Reassembly):
-    """Puts the messages of one peer together, and tells how much of the next one is held.
+    """Reassembles the messages of one peer, and tells how much of the next one is held.
 
     >>> reassembly = PeerReassembly()
     >>> datagrams = control_datagrams(bytes(600), 7)
@@ -61,7 +61,7 @@ class PeerReassembly(Reassembly):
     def __init__(self, *, limit: int = FRAME_LIMIT) -> None:
         super().__init__(limit=limit)
         self.passed_over = False
-        """Whether the last datagram was late: of a message that is over, or that never began."""
+        """Whether the last datagram was late: its message is complete, or its start is missing."""
 
     @property
     def held(self) -> int:

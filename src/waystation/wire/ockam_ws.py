@@ -84,7 +84,7 @@ def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
 
 
 def encode_control(payload: bytes) -> bytes:
-    """A body for the session itself, which a peer of another make takes for a heartbeat.
+    """A body for the session itself, which other implementations treat as a heartbeat.
 
     >>> encode_control(b"") == bare.encode(HEARTBEAT)
     True
@@ -130,7 +130,7 @@ def _kept(memory: dict[Route, bytes], route: Route, item: bytes) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    """A number as BARE writes it: seven bits in each byte, the lowest first."""
+    """A number in BARE's encoding: seven bits in each byte, the lowest first."""
     if value < 0x80:
         return bytes((value,))
     digits = bytearray()
@@ -145,7 +145,7 @@ def _number(value: int) -> bytes:
 
 
 class BodyDecoder:
-    """Reads the bodies that one link brings.
+    """Decodes the bodies of one link.
 
     `via` is the link's own address, which is put in front of every return route (WK-10).
 
@@ -164,7 +164,7 @@ class BodyDecoder:
         self._via = via
 
     def decode(self, body: bytes) -> Message:
-        """The message of a whole body; without an onward route, nothing but the payload counts."""
+        """The message of a complete body; without an onward route, only the payload counts."""
         if body.startswith(_CONTROL):
             return _control(body, self.limit)
         found = _decode_usual(body, self._via) if len(body) <= self.limit else None
@@ -176,7 +176,7 @@ class BodyDecoder:
 
 
 def _control(body: bytes, limit: int) -> Message:
-    """What is for the session: as bare.py reads it, and with its payload."""
+    """The message for the session: as bare.py decodes it, with its payload."""
     bare.decode(body, limit=limit)  # raises the DecodeError that says what is wrong
     size, at = _short_number(body, 3)
     payload = body[at : at + size]
@@ -184,13 +184,13 @@ def _control(body: bytes, limit: int) -> Message:
 
 
 def _decode_usual(body: bytes, via: Address) -> Message | None:
-    """The message of a body of the usual form with somewhere to go, else None.
+    """The message of a body of the usual form with an onward route, otherwise None.
 
     That is the form which is written here, with at most 127 addresses in a route and 127 bytes in
     an address, and a tracing text that is not long.
     """
     try:
-        # The length of the routes is unknown before reading them; a wrong guess costs time only.
+        # The length of the routes is unknown before reading them; a wrong guess only costs time.
         known = _headers.get(body[: _lengths.get(body[:LOOK], 0)])
         onward, back, end = known or _learn_routes(body)
         size, at = _short_number(body, end)
@@ -259,7 +259,7 @@ def _usual_text(body: bytes, at: int) -> str:
 
 
 def _read_text(text: str) -> Tracing:
-    """What a tracing text says; fast if it is ours, with an end that was read before."""
+    """The contents of a tracing text; fast if it is ours, with a known end."""
     tail = text[68:]
     expiry = _expiries.get(tail)
     parent = text[52:68]
@@ -267,7 +267,7 @@ def _read_text(text: str) -> Tracing:
         return read_tracing(text)
     if expiry is None:
         tracing = read_tracing(text)
-        if not tracing[2]:  # nothing but our own stands in it
+        if not tracing[2]:  # it contains nothing but our own
             if len(_expiries) >= MEMORY:
                 _expiries.clear()
             _expiries[tail] = tracing[1]

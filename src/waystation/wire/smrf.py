@@ -1,24 +1,24 @@
 """The SMRF frame, joynr's envelope: bytes to `SmrfMessage` and back.
 
-Only the envelope lives here. What the headers mean and what the body says is in `joynr.py`.
+Only the envelope is here. The headers and the body are in `joynr.py`.
 
 A frame is a prefix of eight bytes (version, length of the signature, length of the FlatBuffer), a
 FlatBuffer with one table for the message and one for each header, and the signature. A FlatBuffer
-is a heap of offsets, and the bytes come from strangers, so the reader trusts none of them:
+is a heap of offsets, and the bytes come from untrusted peers, so the reader trusts none of them:
 
-- the FlatBuffer is cut out first and then read through `struct`, which refuses to read past the end
-  of what it is given; the one offset that leads backwards is checked by hand;
-- lengths are compared with what is there before anything is copied;
-- participants, body and headers may not hold more bytes in sum than the frame has, so that a
-  thousand headers which point at one long string stay a small error; and a body is inflated up to
+- the FlatBuffer is cut out first and then read through `struct`, which does not read past the end
+  of its buffer; the one offset that points backwards is checked explicitly;
+- lengths are compared with the available bytes before anything is copied;
+- participants, body and headers may not hold more bytes in total than the frame has, so that a
+  thousand headers which point at one long string are rejected cheaply; and a body is inflated up to
   the limit, no further.
 
-Where the joynr implementations disagree, the frame is refused, because what two readers understand
-differently is a way to slip something past one of them: a frame that is longer than its lengths say
+Where the joynr implementations disagree, the frame is refused, because a difference between
+two readers can be exploited to get past one of them: a frame that is longer than its lengths say
 (Java and C++ ignore the rest, JavaScript takes the signature from it), a frame that is shorter
 (JavaScript reads on), a header that comes twice (C++ keeps the first, the others the last).
-Alignment and the zero byte after a string matter to the C++ reader only. They are written, and not
-asked for: nothing here depends on them.
+Alignment and the zero byte after a string matter only to the C++ reader. They are written, but not
+required: nothing here depends on them.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ _I32: Final = struct.Struct("<i").unpack_from
 
 
 class SmrfMessage(Struct, frozen=True, gc=False):
-    """What one frame says.
+    """The contents of one frame.
 
-    `ttl` is the instant at which the message expires, or, when `ttl_absolute` is false, a number of
+    `ttl` is the time at which the message expires, or, when `ttl_absolute` is false, a number of
     milliseconds (joynr's routers refuse such a message). `body` is the plain body, whether or not
-    it travels compressed; only an encrypted one is left as it is, since it cannot be read.
+    it is transferred compressed; only an encrypted one is left as it is, since it cannot be read.
 
     >>> message = SmrfMessage("provider-1", "proxy-1", headers={"t": "o", "id": "1"}, body=b"{}")
     >>> decode(encode(message)) == message
@@ -124,7 +124,7 @@ def signed_part(data: bytes | bytearray | memoryview, *, max_size: int = MAX_SIZ
 
 
 def _end_of_flatbuffer(data: bytes | bytearray | memoryview, max_size: int) -> int:
-    """Check the prefix against the bytes that are there."""
+    """Check the prefix against the available bytes."""
     if len(data) < _START:
         raise _malformed("the frame is shorter than its prefix", 0)
     version, signature_size, size = _PREFIX.unpack_from(data)
@@ -142,22 +142,22 @@ def _end_of_flatbuffer(data: bytes | bytearray | memoryview, max_size: int) -> i
 
 
 class _Table(NamedTuple):
-    """The fields of a table as the schema has them: their types for `struct`, their defaults."""
+    """The fields of a table in the schema: their types for `struct`, their defaults."""
 
     types: str
     defaults: tuple[int, ...]
 
 
 class _Layout(NamedTuple):
-    """How to read the tables that have a certain vtable: all their fields in one go."""
+    """How to read tables with a certain vtable: all fields at once."""
 
-    unpack_from: Callable[[bytes, int], tuple[Any, ...]]  # the fields that are there
+    unpack_from: Callable[[bytes, int], tuple[Any, ...]]  # the fields that are present
     in_order: Callable[[tuple[Any, ...]], tuple[Any, ...]]  # from those and the defaults: all
-    slots: tuple[int, ...]  # where each field stands in the table
+    slots: tuple[int, ...]  # the position of each field in the table
 
 
 _ABSENT: Final = 0
-"""What a missing offset reads as. No real offset is 0: it would point at itself."""
+"""The value of a missing offset. No real offset is 0: it would point at itself."""
 
 _MESSAGE: Final = _Table(
     # recipient, sender, ttlMs, ttlAbsolute, isSigned, isEncrypted, isCompressed, headers, body,
@@ -172,7 +172,7 @@ _HEADER: Final = _Table("II", (_ABSENT, _ABSENT))
 def _compiled(table: _Table, vtable: bytes) -> _Layout:
     _, table_size, *slots = struct.unpack(f"<{len(vtable) // 2}H", vtable)
     present = sorted((slot, index) for index, slot in enumerate(slots) if slot)
-    order = [len(present) + index for index in range(len(table.types))]  # where the defaults stand
+    order = [len(present) + index for index in range(len(table.types))]  # where the defaults are
     form, position = "<4x", 4  # the offset of the vtable itself comes first
     for place, (slot, index) in enumerate(present):
         if slot < position:
@@ -186,7 +186,7 @@ def _compiled(table: _Table, vtable: bytes) -> _Layout:
     return _Layout(struct.Struct(form).unpack_from, itemgetter(*order), tuple(slots))
 
 
-# Peers have two or three vtables each, so the layout is nearly always there already.
+# Peers use two or three vtables each, so the layout is nearly always cached.
 _message_layout: Final = lru_cache(maxsize=64)(partial(_compiled, _MESSAGE))
 _header_layout: Final = lru_cache(maxsize=64)(partial(_compiled, _HEADER))
 
@@ -278,7 +278,7 @@ def _read_headers(data: bytes, position: int, allowance: int) -> dict[str, str]:
 
 
 def _inflated(body: bytes, max_size: int) -> bytes:
-    """The plain body; never more than `max_size` bytes of it are made, whatever it says."""
+    """The plain body; never more than `max_size` bytes of it are created."""
     inflater = zlib.decompressobj()
     try:
         plain = inflater.decompress(body, max_size)
@@ -342,8 +342,8 @@ def encode(
 ) -> bytes:
     """Write one frame; `sign` gets the bytes to be signed and returns the signature.
 
-    Headers are written in the order of their keys, as Java and C++ do and look-ups expect. A `ttl`
-    past the year 2262, and NEVER, is written as the last instant that C++ can count.
+    Headers are written in the order of their keys, as Java and C++ do and lookups expect. A `ttl`
+    past the year 2262, and NEVER, is written as the last time that C++ can represent.
 
     >>> encode(SmrfMessage("r", "s", 0)).hex()[:24]
     '010000006000000024000000'

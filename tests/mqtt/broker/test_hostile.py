@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -88,6 +88,48 @@ async def test_what_is_sent_behind_connect_waits_for_the_password() -> None:
             assert (await peer.hear()).reason_code is ConnAckReasonCode.SUCCESS
             assert type(await peer.hear()) is SubAckPacket
             assert type(await peer.hear()) is PingRespPacket
+
+
+@pytest.mark.rule("FL-2")
+@pytest.mark.parametrize("has_password", [False, True])
+@runs
+async def test_a_large_packet_behind_connect_is_taken_once_its_client_is_admitted(
+    has_password: bool,
+) -> None:
+    with slow_check() as (check, go_on):
+        asyncio.get_running_loop().call_later(0.02, go_on.set)
+        large = PublishPacket("a", payload=bytes(200_000)).write()
+        async with (
+            serving(authenticate=check if has_password else None, unadmitted=100_000) as broker,
+            reach(broker) as peer,
+        ):
+            peer.say(CONNECT + SUBSCRIBE + large + PING)
+            assert (await peer.hear()).reason_code is ConnAckReasonCode.SUCCESS
+            assert type(await peer.hear()) is SubAckPacket
+            assert len((await peer.hear()).payload) == 200_000
+            assert type(await peer.hear()) is PingRespPacket
+
+
+@pytest.mark.rule("FL-2")
+@runs
+async def test_a_client_that_is_not_admitted_begins_no_large_packet() -> None:
+    async with serving() as broker, reach(broker) as peer:
+        peer.say(b"\x10\xc0\xc3\x93\x07")  # a CONNECT of 15 MB
+        await until(lambda: broker.counts.disconnected["packet_too_large"])
+
+
+@pytest.mark.rule("FL-1")
+@runs
+async def test_half_packets_of_all_clients_share_one_limit() -> None:
+    half = PublishPacket("a", payload=bytes(1_000_000)).write()[:900_000]
+    async with serving(input=2_000_000) as broker, client(broker, "honest") as honest:
+        lazy = [client(broker, f"lazy-{number}") for number in range(5)]
+        async with AsyncExitStack() as stack:
+            for each in lazy:
+                (await stack.enter_async_context(each)).say(half)
+            await until(lambda: broker.connected() <= 3)
+            assert type(await honest.ask(PingReqPacket())) is PingRespPacket
+            assert broker._server.input_budget.account.used <= 2_000_000
 
 
 @runs_on_every_loop

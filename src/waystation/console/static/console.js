@@ -14,10 +14,10 @@ let refreshed = 0;
 // Views
 
 async function fetchPart(url, part, options = {}) {
-  const answer = await fetch(url, { ...options, headers: { "X-Fragment": part } });
-  if (answer.status === 401) location.assign("/login");
-  if (!answer.ok && answer.status !== 422) throw new Error(`${answer.status}`);
-  return { html: await answer.text(), url: answer.url };
+  const response = await fetch(url, { ...options, headers: { "X-Fragment": part } });
+  if (response.status === 401) location.assign("/login");
+  if (!response.ok && response.status !== 422) throw new Error(`${response.status}`);
+  return { html: await response.text(), url: response.url };
 }
 
 async function show(url, { keep = false, ...options } = {}) {

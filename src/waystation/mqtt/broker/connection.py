@@ -7,7 +7,7 @@ written, and how a connection ends, is the business of net/connection.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,6 +33,7 @@ from waystation.mqtt.broker.session import Session, Subscription
 from waystation.mqtt.broker.topics import is_filter, is_topic
 from waystation.mqtt.packets import PONG, PacketReader, acknowledgement, words_of
 from waystation.net.connection import BATCH, Connection, Failure
+from waystation.net.held import FREE
 
 if TYPE_CHECKING:
     from waystation.mqtt.broker.server import Broker
@@ -68,7 +69,7 @@ class ClientConnection(Connection):
 
     __slots__ = (
         "_aliases", "_broker", "_check", "_dispatcher", "_early", "_heard", "_keep_alive",
-        "_largest", "_reader", "admission", "receive_maximum", "session",
+        "_large", "_largest", "_reader", "admission", "receive_maximum", "session",
     )  # fmt: skip
 
     session: Session  # once it is admitted
@@ -83,9 +84,10 @@ class ClientConnection(Connection):
         self._aliases: dict[int, str] = {}
         self._broker = broker
         self._dispatcher = broker.dispatcher
-        self._reader = PacketReader(broker.settings.packet, check_text=True)
+        self._reader = PacketReader(broker.settings.of_strangers(), check_text=True)
         self._check: asyncio.Future[bool] | None = None  # of its password
         self._early: Iterable[Packet] = ()  # sent behind CONNECT, without waiting for the answer
+        self._large: Sequence[Packet] = ()  # behind those, too large for who is not admitted
 
     # What the connection tells
 
@@ -112,6 +114,10 @@ class ClientConnection(Connection):
         finally:
             broker.is_reading = False
             broker.flush()
+
+    def count_unfinished(self) -> int:
+        """What is there of a packet."""
+        return self._reader.held
 
     def on_clear(self) -> None:
         """Send what has waited, and read again."""
@@ -155,6 +161,7 @@ class ClientConnection(Connection):
         self.admission = _ADMITTED
         self.receive_maximum = packet.receive_max
         self._largest = packet.max_packet_size
+        self._large = self._reader.raise_limit(self._broker.settings.packet)
         self._keep_alive = packet.keep_alive * 1.5
         self.peer_spoke()
         if self._keep_alive:
@@ -168,6 +175,11 @@ class ClientConnection(Connection):
             self.dismiss(DisconnectPacket(reason_code=code, reason_str=detail).write())
         else:
             self.abort()
+
+    def give_up(self, cause: str, detail: str) -> None:
+        """End a connection at once, with all that was not written."""
+        self._leave(cause, detail)
+        self.abort()
 
     def dismiss(self, last: bytes = b"") -> None:
         """Write what is left, with a last packet, and end; the session is left as it is."""
@@ -213,6 +225,13 @@ class ClientConnection(Connection):
         before = self.written
         super().flush()
         self._broker.counts.bytes_sent += self.written - before
+        transport = self.transport
+        if (
+            self.admission is _ADMITTED
+            and transport is not None
+            and self.session.held_bytes + transport.get_write_buffer_size() > FREE
+        ):
+            self._dispatcher.held.count_soon(self.session)
 
     # Packets
 
@@ -230,6 +249,10 @@ class ClientConnection(Connection):
             if self.admission is not _ADMITTED:
                 self._early = list(rest)
                 break
+        if self._large:
+            large, self._large = self._large, ()
+            self._serve(large)
+            return
         error = self._reader.error
         if error is not None and self.is_open and self.admission is not Admission.AUTHENTICATING:
             code = _Code.PACKET_TOO_LARGE if error.too_large else _Code.MALFORMED_PACKET

@@ -2,8 +2,8 @@
 
 A message is matched once per topic (the result holds until a subscription changes), written once
 for all that get the same bytes, and put into each receiver's own queue. Nobody waits for a receiver
-that does not read: what finds no room is dropped for it alone, and counted by reason. No packets
-and no bytes here.
+that does not read: what finds no room is dropped for it alone, and counted by reason. What waits is
+counted in bytes, for each receiver and for all of them (FL-1). No packets and no bytes here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from waystation.mqtt.broker.publication import Delivery, Publication
 from waystation.mqtt.broker.session import Session, Subscription
 from waystation.mqtt.broker.settings import Settings
 from waystation.mqtt.broker.topics import TopicTrie
+from waystation.net.held import HeldBytes
 
 _log: Final = logging.getLogger("waystation.broker")
 
@@ -51,9 +52,16 @@ class Dispatcher:
     """The subscriptions and the retained messages of a broker."""
 
     def __init__(
-        self, settings: Settings, counts: Counts, complain: Callable[[str, str, str], None]
+        self,
+        settings: Settings,
+        counts: Counts,
+        complain: Callable[[str, str, str], None],
+        give_up: Callable[[Session], None],
     ) -> None:
         self.counts = counts
+        self.held: HeldBytes[Session] = HeldBytes(
+            settings.budget, lambda session: session.size, give_up
+        )
         self.now = 0.0  # of the event loop's clock, when something last happened
         self.retained = 0  # messages
         self.known_topics: dict[str, tuple[_Target, ...]] = {}  # until a subscription changes
@@ -61,7 +69,7 @@ class Dispatcher:
         self._complain = complain
         self._filters: TopicTrie[Subscription] = TopicTrie()
         self._retained: TopicTrie[Publication] = TopicTrie()
-        self._retained_bytes = 0
+        self.retained_bytes = 0
 
     def subscribe(self, subscription: Subscription) -> None:
         """Add a subscription, or change it."""
@@ -79,12 +87,13 @@ class Dispatcher:
         self.known_topics.clear()
         return True
 
-    def forget(self, session: Session) -> None:
+    def forget(self, session: Session, reason: Reason = Reason.TRANSPORT_DOWN) -> None:
         """Remove the subscriptions of a session that ended, and count what it has not received."""
+        self.held.forget(session)
         for filter in list(session.subscriptions):
             self.unsubscribe(session, filter)
         if lost := len(session.queue) + len(session.inflight):
-            self.counts.dropped[Reason.TRANSPORT_DOWN.value] += lost
+            self.counts.dropped[reason.value] += lost
 
     def publish(self, publication: Publication, origin: Session | None) -> PubAckReasonCode:
         """Give a message to all that subscribed to its topic; says how it went."""
@@ -100,6 +109,8 @@ class Dispatcher:
             qos = min(publication.qos, target.qos)
             retain = publication.retain and target.retain_as_published
             self._deliver(target.session, Delivery(publication, qos, retain, target.ids))
+        if publication.qos or publication.retain:  # so that it may be kept
+            publication.forget_written()
         if targets:
             return PubAckReasonCode.SUCCESS
         self.counts.unmatched += 1
@@ -112,6 +123,7 @@ class Dispatcher:
             if not publication.expired(self.now):
                 qos = min(publication.qos, subscription.qos)
                 self._deliver(subscription.session, Delivery(publication, qos, True, ids))
+                publication.forget_written()
 
     def send_waiting(self, session: Session) -> None:
         """Send what waits for a client, as far as it takes it."""
@@ -127,6 +139,7 @@ class Dispatcher:
                 self.counts.dropped[Reason.EXPIRED.value] += 1
             else:
                 self._send(session, connection, delivery)
+                delivery.publication.forget_written()
 
     def _find(self, topic: str) -> tuple[_Target, ...]:
         by_session: dict[str, list[Subscription]] = {}
@@ -140,14 +153,18 @@ class Dispatcher:
 
     def _deliver(self, session: Session, delivery: Delivery) -> None:
         connection = session.connection
-        if not delivery.qos:
+        if self.held.is_tight and not self._is_allowed(session, delivery):
+            self._drop(session, Reason.QUEUE_FULL)
+        elif not delivery.qos:
             if connection is None:
                 self.counts.dropped[Reason.TRANSPORT_DOWN.value] += 1
             elif connection.peer_is_slow:
                 self._drop(session, Reason.QUEUE_FULL)
             elif not connection.deliver(delivery, 0):
                 self._drop(session, Reason.TOO_LARGE)
-        elif session.held_bytes >= self._settings.queue_bytes:
+        elif session.held_bytes and (  # for who has nothing, one message may always wait
+            session.held_bytes + delivery.publication.size > self._settings.queue_bytes
+        ):
             self._drop(session, Reason.QUEUE_FULL)
         elif (
             connection is not None
@@ -158,8 +175,13 @@ class Dispatcher:
             self._send(session, connection, delivery)
         elif len(session.queue) < self._settings.queue:
             session.enqueue(delivery)
+            self.held.count_soon(session)
         else:
             self._drop(session, Reason.QUEUE_FULL)
+
+    def _is_allowed(self, session: Session, delivery: Delivery) -> bool:
+        """Whether the budget is not spent, or a client holds less of it than its part."""
+        return self.held.allows(session, delivery.publication.size)
 
     def _send(self, session: Session, connection: ClientConnection, delivery: Delivery) -> None:
         packet_id = session.hold(delivery)
@@ -177,7 +199,7 @@ class Dispatcher:
         old = self._retained.get(publication.topic, _RETAINED)
         size = publication.size if publication.payload else 0
         count = self.retained + bool(size) - (old is not None)
-        total = self._retained_bytes + size - (0 if old is None else old.size)
+        total = self.retained_bytes + size - (0 if old is None else old.size)
         settings = self._settings
         if size and (count > settings.retained or total > settings.retained_bytes):
             self.counts.dropped[RETAINED_FULL] += 1
@@ -186,5 +208,5 @@ class Dispatcher:
             self._retained.put(publication.topic, _RETAINED, publication)
         elif old is not None:
             self._retained.remove(publication.topic, _RETAINED)
-        self.retained, self._retained_bytes = count, total
+        self.retained, self.retained_bytes = count, total
         return True

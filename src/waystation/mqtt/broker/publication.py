@@ -6,8 +6,11 @@ from typing import Final, NamedTuple
 
 from mqtt5 import PublishPacket, QoS, Will
 
+from waystation.core.budget import OVERHEAD
+
 _QOS: Final = (QoS.AT_MOST_ONCE, QoS.AT_LEAST_ONCE)
 _FORMS: Final = 4  # ways of writing one message that are kept
+_SMALL: Final = 1_024  # bytes of a payload of which several forms may be kept
 
 
 class Publication:
@@ -25,7 +28,9 @@ class Publication:
         self.qos: int = int(packet.qos)
         self.retain: bool = packet.retain
         self.expires = None if seconds is None else now + seconds
-        self.size = len(self.payload) + len(topic) + 64  # of memory, about
+        # What is neither acknowledged nor retained is never held, and need not be measured.
+        is_held = self.qos or self.retain
+        self.size = size_of(packet, self.payload, topic) if is_held else len(self.payload)
         self._packet = packet
         self._written: dict[tuple[int, bool, int | None, tuple[int, ...]], _Written] = {}
 
@@ -43,6 +48,11 @@ class Publication:
                 self._written.clear()
             found = self._written[key] = self._write(*key)
         return found
+
+    def forget_written(self) -> None:
+        """Keep only the message, if its forms would take much memory while it waits."""
+        if len(self.payload) > _SMALL:
+            self._written.clear()
 
     def _write(self, qos: int, retain: bool, left: int | None, ids: tuple[int, ...]) -> _Written:
         packet = self._packet
@@ -67,6 +77,20 @@ class Publication:
             start += 1
         at = start + 2 + int.from_bytes(data[start : start + 2], "big")
         return _Written(data[:at], data[at + 2 :], len(data))
+
+
+def size_of(packet: PublishPacket | Will, payload: bytes, topic: str) -> int:
+    """Bytes of memory that a message counts, with all that a client may put into it."""
+    size = len(payload) + len(topic) + OVERHEAD
+    if (correlation := packet.correlation_data) is not None:
+        size += len(correlation)
+    if (response_topic := packet.response_topic) is not None:
+        size += len(response_topic)
+    if (content_type := packet.content_type) is not None:
+        size += len(content_type)
+    for name, value in packet.user_properties:
+        size += len(name) + len(value) + OVERHEAD // 4
+    return size
 
 
 class _Written(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 from mqtt5 import (
@@ -20,14 +20,17 @@ from mqtt5 import (
     QoS,
 )
 
+from waystation.core.outcome import Reason
 from waystation.mqtt.broker.access import Authenticate
+from waystation.mqtt.broker.checking import PasswordChecks
 from waystation.mqtt.broker.connection import Admission, ClientConnection
 from waystation.mqtt.broker.counts import Counts
 from waystation.mqtt.broker.dispatch import Dispatcher
-from waystation.mqtt.broker.publication import Publication
+from waystation.mqtt.broker.publication import Publication, size_of
 from waystation.mqtt.broker.session import NEVER, Session, SessionKey
 from waystation.mqtt.broker.settings import Settings
 from waystation.mqtt.broker.topics import is_topic
+from waystation.net.held import FREE
 from waystation.net.server import Server
 from waystation.net.tls import Tls
 
@@ -35,7 +38,6 @@ _log: Final = logging.getLogger("waystation.broker")
 _ORDERLY: Final = frozenset({"goodbye", "lost", "session_taken_over"})
 """Causes of a connection's end that need no line in the log."""
 
-_THREADS: Final = 4  # that check passwords
 _Code = ConnAckReasonCode
 
 
@@ -68,10 +70,12 @@ class Broker:
             lambda: ClientConnection(self), limits=self.settings.of_server(), tls=tls, log=_log
         )
         self.counts = Counts(refused=self._server.refused)  # who counts there as well
-        self.dispatcher = Dispatcher(self.settings, self.counts, self._server.complain)
+        self.dispatcher = Dispatcher(
+            self.settings, self.counts, self._server.complain, self._give_up
+        )
         self._sessions: dict[SessionKey, Session] = {}
         self._authenticate = authenticate
-        self._threads = ThreadPoolExecutor(_THREADS, "waystation broker passwords")
+        self._checks = PasswordChecks(self.settings.checks, self.settings.penalty)
         self._unflushed: list[ClientConnection] = []  # connections with something to write
         self.is_reading = False  # and what that brings is written at its end
 
@@ -101,7 +105,7 @@ class Broker:
             assert isinstance(connection, ClientConnection)
             connection.dismiss(goodbye if connection.admission is Admission.ADMITTED else b"")
         await self._server.drain(self.settings.linger + 1)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._checks.close()
 
     def flush_later(self, connection: ClientConnection) -> None:
         """Write what a connection has at the end of this turn, or of what is being read."""
@@ -119,20 +123,20 @@ class Broker:
 
     def connect(self, connection: ClientConnection, packet: Any) -> None:
         """Let a client in, or say why not."""
-        refusal = _refusal(packet)
+        refusal = _refusal(packet, self.settings.queue_bytes)
         if refusal is not None:
             self._refuse(connection, *refusal)
         elif self._authenticate is None:
             self._admit(connection, packet, None)
         else:
-            check = asyncio.get_running_loop().run_in_executor(
-                self._threads,
-                self._authenticate,
-                packet.client_id,
-                packet.username,
-                packet.password,
-            )
-            connection.authenticate(packet, check)
+            credentials = packet.client_id, packet.username, packet.password
+            address = connection.place.rpartition(":")[0]
+            check = partial(self._authenticate, *credentials)
+            answer = self._checks.ask(address, packet.username, check)
+            if answer is None:
+                self._refuse(connection, _Code.SERVER_BUSY, "too many passwords to check")
+            else:
+                connection.authenticate(packet, answer)
 
     def authenticated(
         self, connection: ClientConnection, packet: ConnectPacket, check: asyncio.Future[bool]
@@ -164,6 +168,8 @@ class Broker:
         session.expiry = self.bounded_expiry(asked)
         session.will = packet.will
         connection.admit(session, packet)
+        if session.will_size > FREE:
+            self.dispatcher.held.count_soon(session)
         connection.say(
             ConnAckPacket(
                 session_present=present,
@@ -240,11 +246,21 @@ class Broker:
             self.dispatcher.now = now = asyncio.get_running_loop().time()
             self.dispatcher.publish(Publication(will, will.topic, now), None)
 
-    def _end(self, session: Session) -> None:
+    def _end(self, session: Session, reason: Reason = Reason.TRANSPORT_DOWN) -> None:
         session.stop_timers()
         self._publish_will(session)
         del self._sessions[session.key]
-        self.dispatcher.forget(session)
+        self.dispatcher.forget(session, reason)
+
+    def _give_up(self, session: Session) -> None:
+        """End the session that holds most, when all together hold too much (FL-1)."""
+        detail = "it holds most of what waits for slow clients, and that is too much"
+        self._server.complain("over the budget", session.key.client_id, detail)
+        self.counts.disconnected["over_budget"] += session.connection is None  # else told below
+        if session.connection is not None:
+            session.connection.give_up("over_budget", detail)
+        if self._sessions.get(session.key) is session:
+            self._end(session, Reason.QUEUE_FULL)
 
     # What is told to people
 
@@ -265,8 +281,8 @@ class Broker:
         return self.dispatcher.retained
 
 
-def _refusal(packet: ConnectPacket) -> tuple[ConnAckReasonCode, str] | None:
-    """What is wrong with a CONNECT, whoever sent it."""
+def _refusal(packet: ConnectPacket, room: int) -> tuple[ConnAckReasonCode, str] | None:
+    """What is wrong with a CONNECT, whoever sent it; a will has `room` bytes."""
     if packet.authentication_method is not None:
         return _Code.BAD_AUTHENTICATION_METHOD, "extended authentication is not supported"
     if not packet.client_id and not packet.clean_start:
@@ -276,4 +292,6 @@ def _refusal(packet: ConnectPacket) -> tuple[ConnAckReasonCode, str] | None:
         return _Code.QUALITY_NOT_SUPPORTED, "QoS 2 is not supported"
     if will is not None and not all(map(is_topic, (will.topic, will.response_topic or "-"))):
         return _Code.TOPIC_NAME_INVALID, "invalid topic in the will"
+    if will is not None and size_of(will, will.payload or b"", will.topic) > room:
+        return _Code.QUOTA_EXCEEDED, "the will is too large"
     return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mqtt5 import Will
 from msgspec import Struct
 
-from waystation.mqtt.broker.publication import Delivery
+from waystation.mqtt.broker.publication import Delivery, size_of
 from waystation.mqtt.packets import Inflight
 
 if TYPE_CHECKING:
@@ -64,6 +64,18 @@ class Session:
         self.will: Will | None = None
         self.will_timer: asyncio.TimerHandle | None = None
         self.expiry_timer: asyncio.TimerHandle | None = None
+
+    @property
+    def size(self) -> int:
+        """How many bytes are held for the client, those that it is slow to read included."""
+        unsent = 0 if self.connection is None else self.connection.unsent
+        return self.held_bytes + unsent + self.will_size
+
+    @property
+    def will_size(self) -> int:
+        """How many bytes of that are its will."""
+        will = self.will
+        return 0 if will is None else size_of(will, will.payload or b"", will.topic)
 
     def enqueue(self, delivery: Delivery) -> None:
         """Keep a message until the client can have it."""

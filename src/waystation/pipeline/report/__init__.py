@@ -1,6 +1,6 @@
-"""The report: what the built tables say, as one page of HTML with pictures.
+"""The report: the contents of the built tables as one HTML page with charts.
 
-The tables are read with Arrow, in batches; neither Spark nor a network takes part.
+The tables are read with Arrow, in batches; neither Spark nor a network is used.
 """
 
 from waystation.pipeline.report.writing import Progress, Written, write_report

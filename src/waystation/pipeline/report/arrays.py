@@ -1,4 +1,4 @@
-"""Arithmetic on columns: names as numbers, ranks, look-ups, counts. Arrow and numpy, no tables."""
+"""Arithmetic on columns: codes for names, ranks, lookups, counts. Arrow and numpy, no tables."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from waystation.pipeline.schema import INSTANT
 Array: TypeAlias = npt.NDArray[Any]
 
 ELSEWHERE: Final = -1
-"""The number of no node: where a copy went when no journal tells where it came out."""
+"""Stands for no node: no journal shows where a copy arrived."""
 
 BROADCAST: Final = -2
-"""The number of no node either: a copy was published for whoever wants it, by a broker."""
+"""Stands for no node: a copy was published on a broker."""
 
 
 class Found(Struct):
-    """How many messages something happened to, and two of them."""
+    """The number of messages that something happened to, and two examples."""
 
     messages: int = 0
     first: str | None = None
     last: str | None = None
 
     def add(self, messages: int, first: str | None, last: str | None) -> None:
-        """Count more of them."""
+        """Count more messages."""
         self.messages += messages
         known = [id for id in (self.first, self.last, first, last) if id is not None]
         if known:
@@ -37,12 +37,12 @@ class Found(Struct):
 
     @property
     def examples(self) -> list[str]:
-        """One or two ids, or none."""
+        """Up to two ids."""
         return sorted({id for id in (self.first, self.last) if id is not None})
 
 
 def numbered(names: Any, known: dict[str, int]) -> Array:
-    """Names as numbers, the same ones in every batch."""
+    """Codes for names, the same in every batch."""
     encoded = pc.fill_null(names, "").dictionary_encode()
     numbers = [known.setdefault(name, len(known)) for name in encoded.dictionary.to_pylist()]
     found: Array = np.array(numbers or [0], dtype=np.int64)[encoded.indices.to_numpy()]
@@ -50,20 +50,20 @@ def numbered(names: Any, known: dict[str, int]) -> Array:
 
 
 def longs(instants: Any) -> Array:
-    """Instants as microseconds since the epoch."""
+    """Timestamps as microseconds since the epoch."""
     at = instants.cast(INSTANT, safe=False).cast(pa.int64())
     numbers: Array = pc.fill_null(at, 0).to_numpy(zero_copy_only=False)
     return numbers
 
 
 def holds(flags: Any) -> Array:
-    """Flags as a mask; null is no."""
+    """Booleans as a mask; null is false."""
     mask: Array = pc.fill_null(flags, False).to_numpy(zero_copy_only=False)
     return mask
 
 
 def ranks(chosen: Array, begin: Array) -> Array:
-    """How many rows were chosen up to here, counted from the row where `begin` says."""
+    """The number of selected rows so far, counted from the row that `begin` gives."""
     total = np.append(0, np.cumsum(chosen))
     ranks: Array = total[1:] - total[begin]
     return ranks
@@ -72,7 +72,7 @@ def ranks(chosen: Array, begin: Array) -> Array:
 def elected(
     place: Array, node: Array, votes: Array, least: Array | None = None
 ) -> tuple[Array, Array]:
-    """For each place the node with the most votes, and at `least` so many; sorted by place."""
+    """The node with the most votes for each place, at `least` this many; sorted by place."""
     if not len(place):
         return place, node
     key = place * (int(node.max()) + 1) + node
@@ -87,7 +87,7 @@ def elected(
 
 
 def distinct(*columns: Array) -> tuple[Array, Array]:
-    """Where each combination of values stands first, and how often it is there.
+    """The first row of each combination of values, and how often it occurs.
 
     One number stands for a combination: sorting numbers is much faster than sorting rows.
     """

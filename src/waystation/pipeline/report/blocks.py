@@ -1,6 +1,6 @@
-"""What a page is made of: sections with figures, tables, sentences and trees, as plain values.
+"""The parts of a page: sections with figures, tables, sentences and trees, as plain values.
 
-The template turns these into HTML, and escapes every text in them.
+The template turns these into HTML, and escapes all strings in them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Key(Struct, frozen=True):
 
 
 class Figure(Struct, frozen=True):
-    """A picture, drawn for a wide and for a narrow page, with its legend."""
+    """A chart, drawn for a wide and for a narrow page, with its legend."""
 
     wide: Markup
     narrow: Markup
@@ -35,19 +35,19 @@ class Figure(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """One cell of a table: what it says, in full, and what it is sorted by."""
+    """One cell of a table: its text, its full text, and its sort key."""
 
     text: str | Markup
     whole: str = ""
     order: float | str | None = None
-    bar: float | None = None  # a part of one, drawn behind the text
+    bar: float | None = None  # a fraction, drawn as a bar behind the text
     note: str = ""
 
 
 class Grid(Struct, frozen=True):
     """A table that can be sorted, and filtered when it is long.
 
-    A column has a name and a kind: `name` for foreign names, `number`, or `text`.
+    A column has a name and a kind: `name` for names from outside, `number`, or `text`.
     """
 
     title: str
@@ -58,7 +58,7 @@ class Grid(Struct, frozen=True):
 
 
 class Words(Struct, frozen=True):
-    """A sentence or two."""
+    """One or two sentences."""
 
     text: str
     tone: Literal["plain", "good", "bad"] = "plain"
@@ -66,7 +66,7 @@ class Words(Struct, frozen=True):
 
 
 class Branch(Struct, frozen=True):
-    """A line that can be opened: what is below it is a part of it."""
+    """A line that can be expanded to show its parts."""
 
     label: str
     number: int
@@ -87,7 +87,7 @@ class Tree(Struct, frozen=True):
 
 
 class Section(Struct, frozen=True):
-    """A part of the page: what it shows, and what to look for."""
+    """A section of the page: what it shows, and what to look for."""
 
     id: str
     title: str
@@ -105,7 +105,7 @@ class Tile(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """What stands out, and the section that tells more."""
+    """A notable finding, and the section with the details."""
 
     text: str
     section: str
@@ -118,7 +118,7 @@ def figure(draw: Callable[[int], Markup], legend: Sequence[Key] = (), caption: s
 
 
 def top(shown: int, all: int, what: str) -> str:
-    """How much of it is shown; nothing when that is all.
+    """How much is shown, as text; empty if everything is.
 
     >>> top(20, 3412, "links"), top(20, 20, "links")
     ('top 20 of 3,412 links', '')

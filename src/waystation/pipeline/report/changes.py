@@ -1,9 +1,9 @@
-"""What `route_history` tells of change: entries that came, moved and went, and those that stayed.
+"""Changes in `route_history`: entries that appeared, moved and ended, and those that remained.
 
 The table is read once, in batches. An entry that replaces another at the same address was renewed,
-at another address it moved; the two stand one after the other in the table as it is built. Where
-they do not, it is only known that one replaced the other. A local entry that is removed has ended:
-workers and requests do that all the time, where a remote one tells that somebody left.
+one at another address has moved; the two are adjacent in the table as it is built. Where
+they are not, it is only known that one replaced the other. A removed local entry has ended:
+that is normal for workers and requests, while a removed remote entry means that somebody left.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from waystation.pipeline.report.times import DAY, HOUR, MINUTE, Bins, positions
 from waystation.pipeline.schema import INSTANT
 
 QUIET: Final = ("renewed", "ended")
-"""Ends that belong to a healthy day: leases go on, and workers and requests of a node end."""
+"""Ends that are normal: leases are renewed, and workers and requests of a node end."""
 
 KINDS: Final = (*QUIET, "moved", "replaced", "removed", "expired", "stopped", "restart")
 """How an entry can end, in the order in which it is drawn."""
 
 LATER: Final = -1
-"""The part of time of what ends after the span: a lease that outlives the journal."""
+"""The bin of entries that end after the time range: a lease that outlives the journal."""
 
 AGES: Final = (
     ("under a minute", MINUTE),
@@ -59,7 +59,7 @@ _NEVER: Final = 1 << 62
 
 
 class Entry(Struct, frozen=True):
-    """An entry that stood at the end."""
+    """An entry that existed at the end."""
 
     since: int
     node: str
@@ -69,15 +69,15 @@ class Entry(Struct, frozen=True):
 
 
 class Changes(Struct):
-    """All that was counted."""
+    """All counts."""
 
     entries: int = 0
-    opened: Counter[int] = field(default_factory=Counter)  # part
-    ended: Counter[tuple[int, str]] = field(default_factory=Counter)  # part, kind
+    opened: Counter[int] = field(default_factory=Counter)  # bin
+    ended: Counter[tuple[int, str]] = field(default_factory=Counter)  # bin, kind
     by_node: Counter[tuple[str, str]] = field(default_factory=Counter)  # node, kind
     restless: Tally = field(default_factory=Tally)
     standing: Counter[tuple[str, bool]] = field(default_factory=Counter)  # age, leased
-    overdue: int = 0  # sticky entries that stand though their expiry is past
+    overdue: int = 0  # sticky entries that exist although their expiry has passed
     oldest_overdue: list[Entry] = field(default_factory=list)
     oldest: list[Entry] = field(default_factory=list)
     kin: set[tuple[str, str]] = field(default_factory=set)  # nodes with an entry for another node
@@ -127,7 +127,7 @@ def _count(rows: Any, following: Any, changes: Changes, bins: Bins) -> None:
 
 
 def _add_kin(rows: Any, names: Any, changes: Changes) -> None:
-    """Note which nodes have an entry for another node."""
+    """Record which nodes have an entry for another node."""
     of_nodes = rows.filter(~pc.field("local") & pc.field("participant").isin(names))
     changes.kin.update(
         (node, other) for node, other, _ in _counted(of_nodes, "node", "participant")
@@ -135,7 +135,7 @@ def _add_kin(rows: Any, names: Any, changes: Changes) -> None:
 
 
 def _kinds(rows: Any, following: Any) -> Any:
-    """How each entry ended; null for one that stands."""
+    """How each entry ended; null if it exists."""
     closed = rows.column("closed_by").combine_chunks()
     own = pc.and_(rows.column("local"), pc.equal(closed, "removed"))
     closed = pc.if_else(pc.fill_null(own, False), "ended", closed)
@@ -152,7 +152,7 @@ def _kinds(rows: Any, following: Any) -> Any:
 
 
 def _count_standing(rows: Any, changes: Changes, end: int) -> None:
-    """What stood at the end, but for entries of the node's own workers."""
+    """The entries that existed at the end, except those of the node's own workers."""
     since, until = _numbers(rows, "valid_from", 0), _numbers(rows, "valid_to", _NEVER)
     remote = ~pc.fill_null(rows.column("local"), False).to_numpy()
     stands = remote & (since < end) & (until >= end)

@@ -1,7 +1,7 @@
-"""Charts: pure functions from numbers and a width to a picture.
+"""Charts: pure functions from numbers and a width to an SVG picture.
 
-Colours are classes, so that the page decides them, for light and for dark. Legends and captions are
-the page's as well.
+Colours are CSS classes, so that the page defines them, for light and dark mode. Legends and
+captions are part of the page as well.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from waystation.pipeline.report.times import Bins, Tick, time_ticks
 
 WIDE: Final = 1040
 NARROW: Final = 350
-"""A picture is drawn twice: for a laptop and for a phone. Letters are as large in both."""
+"""A chart is drawn twice: for a laptop and for a phone. The font size is the same in both."""
 
 _SMALL: Final = 600
 _LETTER: Final = 12
@@ -36,7 +36,7 @@ _WIDEST_BAR: Final = 44
 
 
 class Series(Struct, frozen=True):
-    """One thing that is counted over time."""
+    """A quantity that is counted over time."""
 
     name: str
     colour: str
@@ -44,7 +44,7 @@ class Series(Struct, frozen=True):
 
 
 class Range(Struct, frozen=True):
-    """How durations are spread: a name, a colour, percentiles in microseconds, how many."""
+    """A distribution of durations: name, colour, percentiles in microseconds, number."""
 
     name: str
     colour: str
@@ -55,7 +55,7 @@ class Range(Struct, frozen=True):
 
 
 def stacked_bars(bins: Bins, series: Sequence[Series], width: int, label: str) -> Markup:
-    """Bars over time, one part on the other."""
+    """Stacked bars over time."""
     height = 260 if width > _SMALL else 220
     sums = [sum(part.values[number] for part in series) for number in range(bins.count)]
     ticks = round_ticks(max(sums, default=0), 4)
@@ -116,7 +116,7 @@ def _time_axis(bins: Bins, left: float, right: float, y: float) -> Iterator[Mark
 
 
 def _placed_ticks(bins: Bins, left: float, right: float) -> list[tuple[Tick, float, str]]:
-    """As many marks as have room for what they say, each with its place."""
+    """As many tick labels as there is room for, each with its position."""
     for most in range(max(int((right - left) // 60), 1), 0, -1):
         ends, placed = -float(_GAP), []
         for tick in time_ticks(bins.start, bins.end, most):
@@ -139,7 +139,7 @@ def _placed_ticks(bins: Bins, left: float, right: float) -> list[tuple[Tick, flo
 def heat_map(
     bins: Bins, rows: Sequence[tuple[str, Sequence[tuple[int, int]]]], width: int, label: str
 ) -> Markup:
-    """One row for each node: how much of what it touched in each part of time was dropped."""
+    """One row for each node: the share of its messages that was dropped in each bin."""
     most = 24 if width > _SMALL else 12
     tall = 22.0
     names = [named(name, most) for name, _ in rows]
@@ -187,11 +187,11 @@ HEATS: Final = (
     (0.5, "20 to 50%"),
     (1.0, "over 50%"),
 )
-"""The steps of the heat map: up to which part, and how that is told."""
+"""The steps of the heat map: the upper bound of each share, and its label."""
 
 
 def heat(dropped: int, messages: int) -> str:
-    """The colour for so many losses.
+    """The colour for a share of losses.
 
     >>> heat(0, 10), heat(1, 1000), heat(10, 10)
     ('heat-0', 'heat-1', 'heat-5')
@@ -201,7 +201,7 @@ def heat(dropped: int, messages: int) -> str:
 
 
 def ranges(rows: Sequence[Range], width: int, label: str) -> Markup:
-    """Durations on a scale of powers of ten: from the median to the slowest hundredth."""
+    """Durations on a logarithmic scale: from the median to the slowest hundredth."""
     most = 26 if width > _SMALL else 15
     names = [named(row.name, most) for row in rows]
     told = [f"{duration(row.low)} · {duration(row.high)} · {duration(row.highest)}" for row in rows]
@@ -274,7 +274,7 @@ def _decades(lowest: float, highest: float) -> list[float]:
 
 
 def _marks(decades: Sequence[float]) -> list[float]:
-    """Powers of ten; where there are few of them, twice and five times these as well."""
+    """Powers of ten; if there are few of them, also twice and five times these."""
     if len(decades) > 3:
         return list(decades)
     between = [digit * decade for decade in decades[:-1] for digit in (1, 2, 5)]
@@ -282,7 +282,7 @@ def _marks(decades: Sequence[float]) -> list[float]:
 
 
 def _every(decades: Sequence[float], room: float) -> int:
-    """Only each so-manieth mark has room for its number."""
+    """Every how many marks there is room for a label."""
     marks = _marks(decades)
     widest = max(text_width(round_duration(mark)) for mark in marks) + _GAP
     nearest = room / (len(decades) - 1) * (1.0 if len(marks) == len(decades) else log10(2))
@@ -291,12 +291,12 @@ def _every(decades: Sequence[float], room: float) -> int:
 
 
 def _part(value: float, decades: Sequence[float]) -> float:
-    """Where between the first power of ten and the last a value lies."""
+    """The position of a value between the first power of ten and the last."""
     return (log10(max(value, decades[0])) - log10(decades[0])) / (len(decades) - 1)
 
 
 def columns(bars: Sequence[tuple[str, int, str]], width: int, label: str) -> Markup:
-    """Upright bars with a name below and a number above: (name, number, colour)."""
+    """Vertical bars with a name below and a number above: (name, number, colour)."""
     height, top, bottom = 200.0, 22.0, 174.0
     highest = max((number for _, number, _ in bars), default=0) or 1
     across = min(width / max(len(bars), 1), 110.0)

@@ -1,6 +1,6 @@
-"""Everything that the page tells, as numbers: what is asked of the tables, and what they answer.
+"""All numbers of the page, as queries of the tables and their results.
 
-How it looks is not decided here.
+How they are shown is not decided here.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from waystation.pipeline.report.times import MILLISECOND, MINUTE, SECOND, Bins
 Stage = Callable[[str], None]
 
 FEW_WINDOWS: Final = 8
-"""With fewer windows than these, `health` is too coarse for a picture, and paths are counted."""
+"""With fewer windows than this, `health` is too coarse for a chart, and paths are counted."""
 
 FLOW_NODES: Final = 24
-"""So many nodes are shown over time."""
+"""Maximum number of nodes that are shown over time."""
 
 _DROPPED: Final = "DROPPED"
-_FINEST: Final = 100 * MILLISECOND  # the parts of the shortest spans, and
-_FEWEST: Final = 10  # how many of them are drawn at least
+_FINEST: Final = 100 * MILLISECOND  # the bins of the shortest time ranges, and
+_FEWEST: Final = 10  # the minimum number of them
 
 
 class Load(Struct):
-    """What one node, or all of them, did with messages."""
+    """The outcomes of messages at one node, or at all."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -43,17 +43,17 @@ class Load(Struct):
 
     @property
     def messages(self) -> int:
-        """How many outcomes there were."""
+        """The number of outcomes."""
         return self.outcomes.total()
 
     @property
     def dropped(self) -> int:
-        """How many of them were losses."""
+        """The number of losses among them."""
         return self.outcomes[_DROPPED]
 
 
 class Speed(Struct):
-    """How long messages stayed in nodes: the medians of windows, and the slowest hundredths."""
+    """How long messages stayed in nodes: the medians and the 99th percentiles of windows."""
 
     typical: Counter[int] = field(default_factory=Counter)  # bucket of p50
     slow: Counter[int] = field(default_factory=Counter)  # bucket of p99
@@ -61,7 +61,7 @@ class Speed(Struct):
 
 
 class Judgement(Struct, frozen=True):
-    """Rows of `audit` that are alike, and how many there are."""
+    """Equal rows of `audit`, and their number."""
 
     verdict: str
     node: str
@@ -72,7 +72,7 @@ class Judgement(Struct, frozen=True):
 
 
 class Ending(Struct, frozen=True):
-    """Traces that are alike."""
+    """Equal traces, and their number."""
 
     complete: bool
     looped: bool
@@ -82,15 +82,15 @@ class Ending(Struct, frozen=True):
 
 
 class Facts(Struct):
-    """All of it."""
+    """All facts."""
 
     missing: tuple[str, ...]
     bins: Bins
-    span: tuple[int, int] | None  # first and last instant of any message
-    outside: int  # messages before or after what is drawn
-    fine: bool  # outcomes over time come from paths
+    span: tuple[int, int] | None  # first and last timestamp of any message
+    outside: int  # messages before or after the drawn time range
+    fine: bool  # whether outcomes over time come from paths
     loads: dict[str, Load]
-    flow: dict[tuple[int, str | None, str, str | None], int]  # part, node, outcome, reason
+    flow: dict[tuple[int, str | None, str, str | None], int]  # bin, node, outcome, reason
     speeds: dict[str, Speed]  # by address type
     node_speeds: dict[str, Speed]
     hops: Hops
@@ -106,7 +106,7 @@ class Facts(Struct):
 
     @property
     def total(self) -> Load:
-        """What all nodes did."""
+        """The outcomes at all nodes."""
         total = Load()
         for load in self.loads.values():
             total.outcomes.update(load.outcomes)
@@ -116,12 +116,12 @@ class Facts(Struct):
 
     @property
     def messages(self) -> int:
-        """How many messages have a trace."""
+        """The number of messages with a trace."""
         return sum(ending.found.messages for ending in self.endings)
 
 
 def gather(tables: Tables, stage: Stage) -> Facts:
-    """Ask the tables everything."""
+    """Query the tables for all facts."""
     stage("health")
     loads = _loads(tables)
     span, bins, outside, fine = _span(tables)
@@ -171,7 +171,7 @@ def gather(tables: Tables, stage: Stage) -> Facts:
 PATTERNS: Final = 15
 
 
-# Who did how much, and when
+# Outcomes by node and time
 
 
 def _loads(tables: Tables) -> dict[str, Load]:
@@ -188,7 +188,7 @@ def _loads(tables: Tables) -> dict[str, Load]:
 
 
 def _span(tables: Tables) -> tuple[tuple[int, int] | None, Bins, int, bool]:
-    """From when to when the messages were, and in which parts that is drawn."""
+    """The time range of the messages, and the bins in which it is drawn."""
     windows = {
         row["window"]: row["messages"]
         for row in tables.grouped(
@@ -217,7 +217,7 @@ def _span(tables: Tables) -> tuple[tuple[int, int] | None, Bins, int, bool]:
 
 
 def _without_outliers(windows: dict[int, int]) -> tuple[int, int]:
-    """First and last window; but a clock that is years off must not stretch the picture."""
+    """First and last window; a clock that is years off must not stretch the chart."""
     ordered = sorted(windows)
     spare = sum(windows.values()) // 1_000
     first = _after(ordered, windows, spare)
@@ -236,7 +236,7 @@ def _after(ordered: list[int], windows: dict[int, int], spare: int) -> int:
 
 
 def _shortest(windows: dict[int, int]) -> int:
-    """How long the windows of `health` are, as far as it can be seen."""
+    """The length of the windows of `health`, as far as it can be seen."""
     ordered = sorted(windows)
     return min((later - at for at, later in pairwise(ordered)), default=MINUTE)
 
@@ -278,7 +278,7 @@ def _coarse_flow(
     return flow
 
 
-# How fast
+# Latency
 
 
 def _speeds(tables: Tables, by: str, only: list[str] | None) -> dict[str, Speed]:
@@ -301,7 +301,7 @@ def _speeds(tables: Tables, by: str, only: list[str] | None) -> dict[str, Speed]
 
 
 def _bucket(milliseconds: Any) -> Any:
-    """As `buckets_of`, for an expression over milliseconds."""
+    """Like `buckets_of`, for an expression in milliseconds."""
     micro = pc.max_element_wise(
         pc.multiply(milliseconds, pc.scalar(1_000.0)), pc.scalar(1.0), skip_nulls=False
     )
@@ -312,11 +312,11 @@ def _named(speeds: dict[str, Speed]) -> dict[str, Speed]:
     return {type_named(type): speed for type, speed in speeds.items()}
 
 
-# What was expected, and how it ended
+# Expected and actual outcomes
 
 
 def _judgements(tables: Tables) -> list[Judgement]:
-    """All rows that call for an explanation: verdicts other than ok, and losses by the rules."""
+    """All rows that need an explanation: verdicts other than ok, and losses by the rules."""
     names = ("verdict", "node", "reason", "expected", "actual")
     rows = tables.grouped(
         "audit",
@@ -347,7 +347,7 @@ def _found(row: Row) -> Found:
 
 
 def _patterns(tables: Tables, end: int) -> tuple[list[tuple[str, int]], tuple[int, int]]:
-    """Patterns with the number of receivers they have at the end, the most wanted first."""
+    """Patterns with their number of receivers at the end, the largest first."""
     until = micros("valid_to")
     stands = (pc.is_null(until)) | (until >= pc.scalar(end))
     rows = tables.grouped("subscription_history", {"pattern": pc.field("pattern")}, None, stands)

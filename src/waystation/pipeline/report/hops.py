@@ -1,7 +1,7 @@
-"""What the paths of all messages tell together: who sent to whom, how long it took, what was lost.
+"""Statistics over the paths of all messages: who sent to whom, how long it took, what was lost.
 
-The table `traces` is read once, in batches. Where a copy went is found out in paths.py; here it is
-counted.
+The table `traces` is read once, in batches. paths.py finds where each copy went; this module
+counts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NAMES: Final = {str(number): name for name, number in USUAL_TYPES.items()} | {
 
 
 class Flow(NamedTuple):
-    """What is counted for the pictures over time."""
+    """The counts for the charts over time."""
 
     part: int
     node: str
@@ -51,7 +51,7 @@ class Flow(NamedTuple):
 
 
 class Hops(Struct, dict=True):
-    """All that the paths tell; nodes, types and outcomes by their numbers."""
+    """All counts from the paths; nodes, types and outcomes by code."""
 
     nodes: dict[str, int] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
@@ -69,14 +69,14 @@ class Hops(Struct, dict=True):
 
     @cached_property
     def names(self) -> list[str]:
-        """The names of the nodes, by number."""
+        """The names of the nodes, by code."""
         return list(self.nodes)
 
 
 def follow(tables: Tables, nodes: Iterable[str], bins: Bins | None) -> Hops:
-    """Read all traces; `bins` says whether and how outcomes are to be counted over time.
+    """Read all traces; `bins` says whether and how outcomes are counted over time.
 
-    `nodes` are those that are known, so that addresses which name them are understood.
+    `nodes` are the known ones, so that addresses which name them are recognised.
     """
     hops = Hops({name: number for number, name in enumerate(sorted(nodes))})
     for batch in tables.batches("traces", _COLUMNS):
@@ -85,7 +85,7 @@ def follow(tables: Tables, nodes: Iterable[str], bins: Bins | None) -> Hops:
 
 
 class _Counts(Paths):
-    """The paths of a batch, to be added to what was counted before."""
+    """The paths of a batch, to be added to the earlier counts."""
 
     def __init__(self, batch: Any, hops: Hops) -> None:
         super().__init__(batch, hops.nodes)
@@ -93,7 +93,7 @@ class _Counts(Paths):
         hops.without_path += self._empty
 
     def count(self, bins: Bins | None) -> None:
-        """Add everything to what was counted before."""
+        """Add all counts of the batch."""
         self._count_latency()
         self._count_deliveries()
         if len(self._trace):
@@ -112,10 +112,10 @@ class _Counts(Paths):
         return np.array(numbers or [0], dtype=np.int64)[codes]
 
     def _count_links(self) -> None:
-        """Count what was sent, and what came out nowhere.
+        """Count the copies that were sent, and those that arrived nowhere.
 
-        That a message began at a node does not tell that a copy came there; that it ended does. It
-        began elsewhere if there is a node that no copy went to: that one noted its part late.
+        That a message began at a node does not show that a copy arrived there; that it ended does.
+        It began elsewhere if no copy went to some node: that one recorded its part late.
         """
         sent = np.flatnonzero(self._forwarded)
         self._add(self._hops.sent, sent, self._node, self._to, self._types)
@@ -134,7 +134,7 @@ class _Counts(Paths):
         self._add(self._hops.travel, np.arange(len(rows)), *columns)
 
     def _count_suspects(self) -> None:
-        """Copies that came to a node which knew nobody of that name."""
+        """Copies that arrived at a node which did not know the name."""
         dropped = holds(pc.equal(self._steps.field("reason"), "NO_ROUTE")) & ~self._forwarded
         rows = np.flatnonzero(self._came_next & np.append(dropped[1:], False))
         ids = self._ids.take(pa.array(self._trace[rows]))
@@ -152,7 +152,7 @@ class _Counts(Paths):
         )[:WIDEST]
 
     def _count_latency(self) -> None:
-        """From the first row of a message to the last, by how it ended."""
+        """From the first row of a message to the last, by its outcome."""
         complete = np.flatnonzero(holds(self._batch.column("complete")))
         latency = pc.fill_null(self._batch.column("latency_ms"), 0.0)
         taken = latency.to_numpy(zero_copy_only=False) * 1_000
@@ -161,7 +161,7 @@ class _Counts(Paths):
 
     @staticmethod
     def _add(counter: Counter[Any], rows: Array, *columns: Array) -> None:
-        """Count these rows by what the columns hold."""
+        """Count these rows by the values of the columns."""
         if not len(rows):
             return
         chosen = [column[rows] for column in columns]
@@ -189,7 +189,7 @@ class _Counts(Paths):
 
 
 def type_of(address: str) -> str:
-    """The type of an address, by name where it usually has one.
+    """The type of an address, by its usual name if it has one.
 
     >>> type_of("1#10.0.0.1:4000"), type_of("7#broker"), type_of("echo"), type_of("99#x")
     ('tcp', 'mqtt', 'local', '99')
@@ -199,5 +199,5 @@ def type_of(address: str) -> str:
 
 
 def type_named(type: str) -> str:
-    """A type by name, where it usually has one; others stay as they are."""
+    """A type by its usual name; others are unchanged."""
     return _NAMES.get(type, type)

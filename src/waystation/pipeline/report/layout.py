@@ -1,4 +1,4 @@
-"""Where the nodes of a graph are drawn: a plain force layout, the same picture every time.
+"""Positions of the nodes of a graph: a plain force layout, deterministic.
 
 Numbers in, numbers out; names and colours are for topology.py.
 """
@@ -20,9 +20,9 @@ _GOLDEN: Final = np.pi * (3 - np.sqrt(5))
 def positions(
     number: int, links: Sequence[tuple[int, int]], box: tuple[float, float], radii: Array
 ) -> Array:
-    """A place in the box for each node: those that are linked are near, all keep apart.
+    """A position in the box for each node: linked nodes are close, and all keep a distance.
 
-    Give the nodes in the order of their importance: the first begin in the middle.
+    Give the nodes in the order of their importance: the first start in the middle.
     """
     if number == 0:
         return np.zeros((0, 2))
@@ -33,7 +33,7 @@ def positions(
 
 
 def _ties(number: int, links: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Links, not to be drawn, from the first node to the first of each part that hangs alone."""
+    """Invisible links from the first node to the first of each separate part."""
     part = list(range(number))
 
     def root(node: int) -> int:
@@ -56,12 +56,12 @@ def _spiral(number: int) -> Array:
 
 
 def _untangled(number: int, links: Sequence[tuple[int, int]]) -> Array:
-    """A first guess by the slowest waves of the graph: a ring is a ring from the beginning."""
+    """A first guess by spectral layout: a ring is a ring from the beginning."""
     if number < 4 or not links:
         return _spiral(number)
     waves = np.zeros((number, number))
     for place, (one, other) in enumerate(links):
-        weight = 1 + 0.1 * place / len(links)  # so that no two waves are equally slow
+        weight = 1 + 0.1 * place / len(links)  # so that no two eigenvalues are equal
         waves[[one, other], [other, one]] -= weight
         waves[[one, other], [one, other]] += weight
     _, forms = np.linalg.eigh(waves)
@@ -84,7 +84,7 @@ def _relaxed(placed: Array, links: Sequence[tuple[int, int]]) -> Array:
         pull *= np.hypot(pull[:, 0], pull[:, 1])[:, None]
         np.add.at(force, ends[:, 0], -pull)
         np.add.at(force, ends[:, 1], pull)
-        force -= placed * 0.06  # whoever has no link must not drift away
+        force -= placed * 0.06  # a node without links must not drift away
         length = np.maximum(np.hypot(force[:, 0], force[:, 1]), 1e-9)[:, None]
         most = reach * 0.2 * (1 - round / _ROUNDS) + 0.005
         placed = placed + force / length * np.minimum(length, most)
@@ -92,29 +92,29 @@ def _relaxed(placed: Array, links: Sequence[tuple[int, int]]) -> Array:
 
 
 def _upright(placed: Array, box: tuple[float, float]) -> Array:
-    """Turned so that the long side of the graph lies along the long side of the box."""
+    """Rotated so that the long side of the graph is along the long side of the box."""
     centred: Array = placed - placed.mean(axis=0)
     if len(placed) < 2:
         return centred
     _, _, axes = np.linalg.svd(centred, full_matrices=False)
     axes = axes if len(axes) == 2 else np.eye(2)
-    axes = axes * np.where(axes[:, :1] < 0, -1, 1)  # which way round is not left to chance
+    axes = axes * np.where(axes[:, :1] < 0, -1, 1)  # the direction must be deterministic
     turned: Array = centred @ axes.T
     return turned if box[0] >= box[1] else turned[:, ::-1]
 
 
 def _fitted(placed: Array, box: tuple[float, float]) -> Array:
-    """As large as the box allows, and not distorted by more than a half."""
+    """As large as the box allows, with limited distortion."""
     low, high = placed.min(axis=0), placed.max(axis=0)
     room = np.array(box) / np.maximum(high - low, 1e-6)
     scale = np.minimum(room, room.min() * 1.5)
-    scale = np.minimum(scale, 240.0)  # two nodes need not stand at opposite walls
+    scale = np.minimum(scale, 240.0)  # two nodes need not be at opposite edges
     fitted: Array = (placed - (low + high) / 2) * scale + np.array(box) / 2
     return fitted
 
 
 def _apart(placed: Array, radii: Array, box: tuple[float, float]) -> Array:
-    """Without circles that lie on one another."""
+    """Without overlapping circles."""
     least = radii[:, None] + radii[None, :] + 6.0
     np.fill_diagonal(least, 0.0)
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Numbers as people read them, and percentiles from counts of rounded values."""
+"""Numbers in readable form, and percentiles from counts of rounded values."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 
 BUCKETS: Final = 50
-"""So many for each power of ten: a percentile is right to within three percent."""
+"""Buckets per power of ten: a percentile is accurate to within three percent."""
 
 
 def count(number: int) -> str:
-    """A number with its thousands apart.
+    """A number with thousands separators.
 
     >>> count(3412)
     '3,412'
@@ -39,7 +39,7 @@ def short(number: float) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """A part of a whole, in percent; what is there is never told as nothing.
+    """A share in percent; a share above zero is never shown as zero.
 
     >>> share(1, 3), share(0, 3), share(1, 1_000_000), share(999_999, 1_000_000)
     ('33%', '0%', '<0.01%', '>99.9%')
@@ -75,7 +75,7 @@ def duration(microseconds: float) -> str:
 
 
 def round_duration(microseconds: float) -> str:
-    """A round number for an axis; from a second on in seconds.
+    """A round duration for an axis; in seconds from one second on.
 
     >>> round_duration(1_000), round_duration(100_000_000)
     ('1 ms', '100 s')
@@ -107,17 +107,17 @@ def plural(number: int, one: str, many: str | None = None) -> str:
 
 
 def buckets_of(microseconds: Any) -> Any:
-    """The bucket of each of an array of durations; all below a microsecond share the first."""
+    """The bucket of each duration in an array; all below a microsecond are in the first."""
     return np.floor(np.log10(np.maximum(microseconds, 1)) * BUCKETS).astype(np.int64)
 
 
 def bucket_middle(bucket: int) -> float:
-    """The duration that stands for a bucket, in microseconds."""
+    """The duration that represents a bucket, in microseconds."""
     return float(10 ** ((bucket + 0.5) / BUCKETS)) if bucket else 1.0
 
 
 def percentile(counts: Mapping[int, int], wanted: float) -> float | None:
-    """The duration that so large a part of all stays below, from counts by bucket.
+    """A percentile, from counts by bucket.
 
     >>> round(percentile({100: 98, 200: 2}, 0.5)), round(percentile({100: 98, 200: 2}, 0.99))
     (102, 10233)
@@ -131,7 +131,7 @@ def percentile(counts: Mapping[int, int], wanted: float) -> float | None:
 
 
 def round_ticks(highest: float, most: int) -> list[float]:
-    """Round numbers from nought to the highest or just beyond it.
+    """Round numbers from zero to the maximum or just above it.
 
     >>> round_ticks(870, 4)
     [0.0, 250.0, 500.0, 750.0, 1000.0]

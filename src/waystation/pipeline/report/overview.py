@@ -1,4 +1,4 @@
-"""The top of the page: the numbers that matter most, and what stands out, in sentences."""
+"""The top of the page: the most important numbers, and the notable findings as sentences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from waystation.pipeline.report.words import REASONS
 
 
 def tiles(facts: Facts) -> list[Tile]:
-    """What everybody asks first."""
+    """The most important numbers."""
     total = facts.total
     wrong = sum(n for (verdict, _, _), n in facts.verdicts.items() if verdict != "ok")
     vanished = facts.hops.vanished.total()
@@ -48,7 +48,7 @@ def tiles(facts: Facts) -> list[Tile]:
 
 
 def findings(facts: Facts) -> list[Finding]:
-    """What stands out, the worst first; or that nothing does."""
+    """The notable findings, the worst first; or that there are none."""
     found = [
         *_missing_tables(facts),
         *_verdicts(facts),
@@ -122,7 +122,7 @@ def _losses(facts: Facts) -> Iterator[Finding]:
 
 
 def _peak(facts: Facts) -> tuple[int, int, int] | None:
-    """The part of time with the most drops, if that is far more than usual."""
+    """The bin with the most drops, if that is far more than usual."""
     parts = [0] * facts.bins.count
     for (part, node, outcome, _), number in facts.flow.items():
         if node is None and outcome == "DROPPED" and part >= 0:

@@ -1,4 +1,4 @@
-"""The page itself: sections in their order, put into the template."""
+"""The page: its sections in order, put into the template."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sections(facts: Facts, tables: Path) -> list[Section]:
 
 
 def rendered(facts: Facts, tables: Path, title: str) -> str:
-    """The whole page, with nothing left to be fetched."""
+    """The whole page, self-contained."""
     environment = Environment(
         loader=PackageLoader(_PACKAGE, _TEMPLATES),
         autoescape=True,

@@ -1,12 +1,12 @@
 """The paths of messages as arrays, and the node to which each copy went.
 
-A row FORWARDED says to which address a copy went, not to which node. The node is told by, in this
+A FORWARDED row has the address that a copy went to, not the node. The node is found by, in this
 order: its name in the address; messages that only two nodes saw, with one copy; the node that most
-messages to that address came to; and else, in a message with very many copies, the order of what
-was sent and what came.
+messages to that address arrived at; and otherwise, for messages with very many copies, the order
+in which copies were sent and arrived.
 
-Rows of a path stand in the order of time, and a node notes what it sent when that has left. So the
-next node may be first, and only what agrees with the above is taken for a hop.
+Rows of a path are in the order of time, and a node records what it sent after that has left. So the
+next node may be first, and only what agrees with the above counts as a hop.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from waystation.pipeline.report.arrays import (
     ranks,
 )
 
-_FEW: Final = 64  # with more copies times nodes, a message tells little of where one went
+_FEW: Final = 64  # with more copies times nodes, a message says little about where one went
 
 
 class Paths:
-    """The paths of a batch of traces, laid end to end: an array for each thing a row tells."""
+    """The paths of a batch of traces, concatenated: an array for each column."""
 
     def __init__(self, batch: Any, nodes: dict[str, int]) -> None:
         self._nodes = nodes
@@ -57,7 +57,7 @@ class Paths:
         self._goes_on = np.zeros(len(self._trace), bool)
         self._goes_on[:-1] = self._trace[1:] == self._trace[:-1]
 
-    # Where copies came out
+    # Where copies arrived
 
     @cached_property
     def _next_node(self) -> Array:
@@ -65,7 +65,7 @@ class Paths:
 
     @cached_property
     def _plain(self) -> Array:
-        """Rows that sent a copy, and whose next row is another node's: one copy at a time."""
+        """Rows that sent a copy, and whose next row is at another node: one copy at a time."""
         stays = self._forwarded & self._goes_on & (self._next_node == self._node)
         single = np.ones(len(self._ids), bool)
         single[self._trace[stays]] = False
@@ -86,7 +86,7 @@ class Paths:
 
     @cached_property
     def _lowest(self) -> Array:
-        """The lowest number of a node in the same trace."""
+        """The lowest code of a node in the same trace."""
         return self._of_trace(np.minimum)
 
     @cached_property
@@ -115,16 +115,16 @@ class Paths:
         return np.where((to == ELSEWHERE) & ~self._few, self._in_order, to)
 
     def _surely(self, place: Array) -> Array:
-        """Where copies to an address went by what two nodes saw."""
+        """Where copies to an address went, according to messages that two nodes saw."""
         other = self._lowest + self._highest - self._node
         votes = np.ones(int(np.count_nonzero(self._sure)))
         return looked_up(place, *elected(place[self._sure], other[self._sure], votes))
 
     def _likely(self, place: Array, to: Array) -> Array:
-        """Where copies to an address went by which node most of their messages came to.
+        """Where copies to an address went, according to where most of their messages arrived.
 
-        Nodes to which other copies of the message went do not count. What comes in the right order
-        decides between nodes that are there equally often.
+        Nodes to which other copies of the message went do not count. The order of arrival
+        decides between nodes that occur equally often.
         """
         sent, came = self._meetings(self._forwarded & (to == ELSEWHERE))
         explained = self._keyed(to)[self._forwarded & (to >= 0)]  # by another copy
@@ -137,7 +137,7 @@ class Paths:
         return looked_up(place, known, nodes)
 
     def _meetings(self, chosen: Array) -> tuple[Array, Array]:
-        """Each of these rows with each row by which its message came into a node."""
+        """Each of these rows with each row by which its message entered a node."""
         came = np.flatnonzero(self._arrived)
         sent = np.flatnonzero(chosen & self._few)
         number = self._per_trace(self._arrived)[self._trace[sent]]
@@ -147,7 +147,7 @@ class Paths:
 
     @cached_property
     def _few(self) -> Array:
-        """Rows of messages with so few copies and nodes that each may be asked for each."""
+        """Rows of messages with so few copies and nodes that all pairs can be considered."""
         size = self._per_trace(self._arrived) * self._per_trace(self._forwarded)
         few: Array = (size <= _FEW)[self._trace]
         return few
@@ -164,20 +164,20 @@ class Paths:
 
     @cached_property
     def _arrived(self) -> Array:
-        """Rows with which a message comes into a node from another one."""
+        """Rows with which a message enters a node from another one."""
         changed = np.append(False, self._node[1:] != self._node[:-1])
         arrived: Array = changed & np.append(False, self._goes_on[:-1])
         return arrived
 
     @cached_property
     def _opening(self) -> Array:
-        """Rows of the node with which a path begins, up to where it leaves that."""
+        """Rows of the node where a path begins, up to where it leaves that node."""
         opening: Array = ranks(self._arrived, self._begin) == 0
         return opening
 
     @cached_property
     def _early(self) -> Array:
-        """Traces that begin where the message ended: nobody can have sent it on from there."""
+        """Traces that begin where the message ended: it cannot have been sent on from there."""
         begins_on = np.zeros(len(self._ids), bool)
         begins_on[self._trace[self._opening & ~self._ended]] = True
         goes_on = np.zeros(len(self._ids), bool)
@@ -187,13 +187,13 @@ class Paths:
 
     @cached_property
     def _came_next(self) -> Array:
-        """Rows whose copy came out in the next row."""
+        """Rows whose copy arrived in the next row."""
         came: Array = self._plain & (self._to == self._next_node)
         return came
 
     @cached_property
     def _in_order(self) -> Array:
-        """The n-th copy of a message came out at the n-th node that it came into."""
+        """The n-th copy of a message arrived at the n-th node that it entered."""
         sent_key = self._keyed(ranks(self._forwarded, self._begin))
         come_key = self._keyed(ranks(self._arrived, self._begin))[self._arrived]
         found = looked_up(sent_key, come_key, self._node[self._arrived])
@@ -201,6 +201,6 @@ class Paths:
         return found
 
     def _keyed(self, numbers: Array) -> Array:
-        """One number for each number of each trace."""
+        """A distinct number for each pair of trace and number."""
         keys: Array = self._trace * np.int64(1 << 32) + numbers
         return keys

@@ -1,7 +1,7 @@
-"""The built tables, read with Arrow and counted where they lie.
+"""Read the built tables with Arrow and aggregate them batch by batch.
 
-Memory follows the number of groups that are asked for, never that of the rows. What the numbers
-mean, and which are wanted, is for the modules that ask.
+Memory grows with the number of groups, not with that of the rows. What the numbers
+mean, and which are needed, is up to the callers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ Expression: TypeAlias = Any
 NO_ID: Final = "0" * 32
 """The id of messages whose sender gave them none."""
 
-_BATCH: Final = 65_536
+BATCH_ROWS: Final = 65_536
+"""Number of rows that are read at a time."""
+
 _AHEAD: Final = {"batch_readahead": 4, "fragment_readahead": 2}
-_FORMAT: Final = {"coerce_int96_timestamp_unit": "us"}  # what older Sparks write has nanoseconds
+_FORMAT: Final = {"coerce_int96_timestamp_unit": "us"}  # older versions of Spark write nanoseconds
 
 
 class Tables:
-    """The tables in a directory; those that are not there have no rows."""
+    """The tables in a directory; missing ones have no rows."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, batch_rows: int = BATCH_ROWS) -> None:
         self.directory = directory
+        self._batch_rows = batch_rows
         self._datasets: dict[str, Any] = {}
         for table in BUILT:
             if (directory / table).is_dir():
@@ -50,11 +53,11 @@ class Tables:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """The tables that are not there at all."""
+        """The tables that are missing."""
         return tuple(table for table in BUILT if table not in self._datasets)
 
     def rows(self, table: str) -> int:
-        """How many rows a table has, as the footers of its files tell."""
+        """The number of rows of a table, according to the footers of its files."""
         dataset = self._datasets.get(table)
         with self._complaining(table):
             return 0 if dataset is None else int(dataset.count_rows())
@@ -66,9 +69,9 @@ class Tables:
         values: Mapping[str, tuple[Expression, str]] | None = None,
         where: Expression | None = None,
     ) -> list[Row]:
-        """Groups of rows with the same keys, in the order of these, and how many `rows` each has.
+        """Groups of rows with the same keys, sorted by these, and the number of `rows` of each.
 
-        `values` are expressions with the function that joins them: `sum`, `min`, `max`. Without
+        `values` are expressions with their aggregation: `sum`, `min`, `max`. Without
         keys there is one group, of all rows, or none.
         """
         if not self._files(table):
@@ -104,15 +107,15 @@ class Tables:
         """Some columns of a table, batch after batch, in the order of its files.
 
         A scanner reads many batches ahead; nested ones are large, so files are read one by one.
-        What small files hold comes together: more in a batch tells more.
+        The rows of small files are combined: a larger batch is more informative.
         """
         waiting: list[Any] = []
         for batch in self._small_batches(table, columns, where):
-            if waiting and waiting[0].schema != batch.schema:  # a file of other age
+            if waiting and waiting[0].schema != batch.schema:  # a file of another version
                 yield _joined(waiting)
                 waiting = []
             waiting.append(batch)
-            if sum(part.num_rows for part in waiting) >= _BATCH:
+            if sum(part.num_rows for part in waiting) >= self._batch_rows:
                 yield _joined(waiting)
                 waiting = []
         if waiting:
@@ -126,13 +129,13 @@ class Tables:
         with self._complaining(table):
             for path in self._datasets[table].files:
                 with pq.ParquetFile(path, **_FORMAT) as file:
-                    for batch in file.iter_batches(_BATCH, columns=columns):
+                    for batch in file.iter_batches(self._batch_rows, columns=columns):
                         chosen = batch if where is None else batch.filter(where)
                         if chosen.num_rows:
                             yield chosen
 
     def _scan(self, table: str, columns: Mapping[str, Expression], where: Expression | None) -> Any:
-        """How a table is read: only the columns that are needed, and not far ahead."""
+        """How a table is read: only the needed columns, and not far ahead."""
         return acero.ScanNodeOptions(
             self._datasets[table], columns=dict(columns), filter=where, **_AHEAD
         )
@@ -170,7 +173,7 @@ def _joined(batches: list[Any]) -> Any:
 
 
 def micros(column: str | Expression) -> Expression:
-    """An instant as microseconds since the epoch, whatever unit the file has."""
+    """A timestamp as microseconds since the epoch, whatever unit the file has."""
     instant = pc.field(column) if isinstance(column, str) else column
     return instant.cast(INSTANT, safe=False).cast(pa.int64())
 

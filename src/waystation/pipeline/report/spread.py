@@ -1,4 +1,4 @@
-"""The section on fan-out: how many got each message, and what is subscribed to."""
+"""The section on fan-out: how many receivers each message had, and what is subscribed to."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from waystation.pipeline.report.words import why_command
 
 
 def fan_out(facts: Facts, tables: Path) -> Section:
-    """How many got each message."""
+    """The number of deliveries of each message."""
     says = (
         "Number of deliveries per message: one for a delivered unicast, "
         "several for a broadcast. "
@@ -65,7 +65,7 @@ def _group(number: int) -> int:
 
 
 def _group_name(group: int) -> str:
-    """What falls into a group.
+    """The name of a group.
 
     >>> [_group_name(group) for group in range(6)]
     ['0', '1', '2', '3-4', '5-8', '9-16']

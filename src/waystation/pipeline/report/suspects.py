@@ -1,8 +1,8 @@
-"""Which messages went along a stale route: a routing entry sent them on, and nobody was there.
+"""Which messages used a stale route: a routing entry sent them on, but the next node had none.
 
-That the next node knew nobody, the path of a message tells. Whether a routing entry for that name
-led there, or the sender had asked for that very node, only `expected` tells; it is read once more,
-for these messages. One with several recipients counts by one of them.
+The path of a message shows that the next node did not know the name. Only `expected` shows whether
+a routing entry for that name led there, or the sender had named that node itself; it is read again,
+for these messages. A message with several recipients counts by one of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ODD: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 class Suspects:
-    """Messages that came to a node which knew nobody of that name: 32 bytes for each."""
+    """Messages that arrived at a node which did not know the name: 32 bytes each."""
 
     def __init__(self) -> None:
         self._ids: list[Array] = [np.zeros((0, 2), np.uint64)]
@@ -31,7 +31,7 @@ class Suspects:
         self._receivers: list[Array] = [np.zeros(0, np.int64)]
 
     def add(self, ids: Any, senders: Array, receivers: Array) -> None:
-        """Remember more of them, by the numbers of the nodes."""
+        """Add messages, by the codes of the nodes."""
         sound = _sound(ids)
         self._ids.append(_decoded(ids.filter(pa.array(sound))))
         self._senders.append(senders[sound])
@@ -40,7 +40,7 @@ class Suspects:
     def confirmed(self, tables: Tables, nodes: dict[str, int]) -> dict[tuple[int, int], Found]:
         """Those that the sender had an entry for, by sender and receiver.
 
-        An entry of the sender led there if it looked up the very name that the receiver missed.
+        An entry of the sender led there if it looked up the name that the receiver did not know.
         """
         ids, senders, receivers = map(np.concatenate, (self._ids, self._senders, self._receivers))
         if not len(ids):
@@ -54,7 +54,7 @@ class Suspects:
 
 
 class _Names:
-    """Whom messages were for at a node, as hashes: nought where that is not known."""
+    """The recipients of messages at a node, as hashes: zero if unknown."""
 
     def __init__(self, keys: Array) -> None:
         self._known, self._places = np.unique(keys, return_inverse=True)
@@ -109,7 +109,7 @@ def _decoded(ids: Any) -> Array:
 
 
 def _keys(ids: Array, nodes: Array) -> Array:
-    """One number for a message at a node: two of them are as good as never the same."""
+    """A hash of a message and a node, practically unique."""
     mixed = ids[:, 0] ^ (ids[:, 1] * _ODD[0]) ^ (nodes.astype(np.uint64) * _ODD[1])
     keys: Array = mixed ^ (mixed >> np.uint64(29))
     return keys

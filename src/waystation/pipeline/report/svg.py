@@ -1,4 +1,4 @@
-"""Elements of SVG as text: everything foreign is escaped, every number is short."""
+"""SVG elements as text: everything from outside is escaped, numbers are rounded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from markupsafe import Markup, escape
 
 WHOLE: Final = 400
-"""So many characters of a name are told where there is room for all of it."""
+"""Maximum length of a name in tooltips."""
 
 _WIDE: Final = 2
 _NAMED: Final = {"class_": "class", "for_": "for"}
@@ -31,7 +31,7 @@ def tag(name: str, *children: str, **attributes: object) -> Markup:
 
 
 def picture(width: float, height: float, label: str, content: Iterable[str]) -> Markup:
-    """A whole picture, with what it shows in words for whoever cannot see it."""
+    """A whole picture, with a description for those who cannot see it."""
     return tag(
         "svg",
         *content,
@@ -44,20 +44,20 @@ def picture(width: float, height: float, label: str, content: Iterable[str]) -> 
 
 
 def hint(text: str) -> Markup:
-    """What is told when the pointer rests on an element."""
+    """The tooltip of an element."""
     return tag("title", text)
 
 
 def text_width(text: str, size: float = 12) -> float:
-    """About how wide a text will be; on the safe side."""
+    """The approximate width of a text, on the safe side."""
     units = sum(_WIDE if unicodedata.east_asian_width(c) in "WF" else 1.05 for c in text)
     return units * size * 0.56
 
 
 def named(text: str, most: int = 40) -> str:
-    r"""A foreign name that is safe to look at: nothing hidden, and shortened in the middle.
+    r"""A name from outside that is safe to display: nothing hidden, and shortened in the middle.
 
-    Marks that turn the direction of what follows, and control characters, are spelt out.
+    Marks that change the text direction, and control characters, are spelled out.
 
     >>> named("hub\u202e1"), named("a" * 30, 9)
     ('hub\\u202e1', 'aaaa…aaaa')

@@ -1,4 +1,4 @@
-"""Counts by name, for names of which there may be more than memory should hold."""
+"""Counts by name, with limited memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MOST: Final = 500_000
 
 
 class Tally:
-    """Counts; when there are too many names, the rarer half of them is forgotten.
+    """Counts; when there are too many names, the rarer half of them is dropped.
 
-    `overlooked` bounds what may be wrong: no count is too low by more than that. It is nought
-    unless something was forgotten.
+    `overlooked` limits the error: no count is too low by more than that. It is zero
+    unless something was dropped.
 
     >>> tally = Tally(most=2)
     >>> tally.add([("a", 5), ("b", 1), ("c", 2)])
@@ -27,7 +27,7 @@ class Tally:
         self.overlooked = 0
 
     def add(self, counted: Iterable[tuple[str, int]]) -> None:
-        """Count more of them."""
+        """Add counts."""
         for name, number in counted:
             self._counts[name] += number
         if len(self._counts) > self._most:
@@ -36,7 +36,7 @@ class Tally:
             self._counts = Counter(dict(kept))
 
     def most_common(self, number: int) -> list[tuple[str, int]]:
-        """The largest, the first by name of those that are equal."""
+        """The largest counts; equal ones by name."""
         return sorted(self._counts.items(), key=lambda item: (-item[1], item[0]))[:number]
 
     def __len__(self) -> int:

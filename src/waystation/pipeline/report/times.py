@@ -1,6 +1,6 @@
-"""Instants for pictures: how a span is cut into equal parts, and what stands at its axis.
+"""Time axes: how a time range is divided into equal bins, and the labels of the axis.
 
-Microseconds since the epoch in, UTC out; the clock of this machine is never asked.
+Microseconds since the epoch in, UTC out; the clock of this machine is never used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STEPS: Final = (
 
 
 class Bins(Struct, frozen=True):
-    """Equal parts of a span of time: `[start, start + width)` and so on, `count` of them.
+    """Equal bins of a time range: `[start, start + width)` and so on, `count` of them.
 
     >>> bins = Bins.over(0, 3_599 * SECOND)
     >>> bins.count, bins.width == MINUTE
@@ -45,7 +45,7 @@ class Bins(Struct, frozen=True):
 
     @classmethod
     def over(cls, first: int, last: int, *, at_least: int = 0, fewest: int = 1) -> Bins:
-        """Not more parts than a picture can show, of a width that people count in."""
+        """At most as many bins as a chart can show, of a common width."""
         for width in _STEPS:
             start = first - first % width
             count = (last - start) // width + 1
@@ -55,25 +55,25 @@ class Bins(Struct, frozen=True):
 
     @property
     def end(self) -> int:
-        """The first instant after the last part."""
+        """The end of the last bin."""
         return self.start + self.width * self.count
 
     def number(self, column: str) -> Expression:
-        """In which part the instants of a column lie; only for those `within`."""
+        """The bin of each time in a column; only for those `within`."""
         return pc.divide(pc.subtract(micros(column), pc.scalar(self.start)), pc.scalar(self.width))
 
     def within(self, column: str) -> Expression:
-        """Whether the instants of a column lie in the span."""
+        """Whether the times of a column are in the range."""
         instant = micros(column)
         return (instant >= pc.scalar(self.start)) & (instant < pc.scalar(self.end))
 
     def said(self, number: int) -> str:
-        """When a part begins, as exactly as its width asks for."""
+        """When a bin begins, as precisely as its width requires."""
         return clock(self.start + number * self.width, self.width)
 
 
 class Tick(Struct, frozen=True):
-    """A mark on an axis of time: where, what it says, and the day, where one begins."""
+    """A tick of a time axis: its position, its label, and the day, if one begins."""
 
     at: int
     label: str
@@ -81,7 +81,7 @@ class Tick(Struct, frozen=True):
 
 
 def time_ticks(start: int, end: int, most: int) -> list[Tick]:
-    """Marks at round times, not more than there is room for."""
+    """Ticks at round times, no more than there is room for."""
     span = max(end - start, 1)
     step = next((step for step in _STEPS if span / step <= most), span)
     first = start + -start % step
@@ -95,7 +95,7 @@ def time_ticks(start: int, end: int, most: int) -> list[Tick]:
 
 
 def clock(at: int, step: int) -> str:
-    """The time of day, or the day, as exactly as the step asks for."""
+    """The time of day, or the day, as precisely as the step requires."""
     told = _EPOCH + timedelta(microseconds=at)
     if step >= DAY:
         return f"{told:%Y-%m-%d}"
@@ -107,7 +107,7 @@ def clock(at: int, step: int) -> str:
 
 
 def moment(at: int) -> str:
-    """An instant to the second.
+    """A time to the second.
 
     >>> moment(1_767_225_600_000_000)
     '2026-01-01 00:00:00'
@@ -116,7 +116,7 @@ def moment(at: int) -> str:
 
 
 def span_said(first: int, last: int) -> str:
-    """From when to when, with the day once if it is one day."""
+    """A time range, with the day once if it is one day."""
     begin, end = moment(first), moment(last)
     return f"{begin} to {end[11:] if begin[:10] == end[:10] else end} UTC"
 
@@ -142,6 +142,6 @@ def width_said(microseconds: int) -> str:
 
 
 def positions(bins: Bins, instants: Any) -> Any:
-    """In which part each instant of an array lies; -1 outside."""
+    """The bin of each time in an array; -1 outside."""
     inside = (instants >= bins.start) & (instants < bins.end)
     return ((instants - bins.start) // bins.width) * inside - ~inside

@@ -19,7 +19,7 @@ from waystation.pipeline.report.numbers import (
     round_duration,
 )
 
-_MOST_STEPS: Final = 7  # so many columns a phone has room for
+_MOST_STEPS: Final = 7  # number of columns that fit on a phone
 
 _COLOURS: Final = {
     "tcp": "t-1",
@@ -34,7 +34,7 @@ _COLOURS: Final = {
 
 
 def latency(facts: Facts) -> Section:
-    """How long it took."""
+    """The latency of messages."""
     says = (
         "How long messages took: from node to node by hop and transport, inside nodes, "
         "and from end to end. Look for a long tail (p99 far from the median) "
@@ -113,7 +113,7 @@ def _colour(type: str) -> str:
 
 
 def _end_to_end(facts: Facts) -> list[Figure]:
-    """How long delivered messages took from the first row to the last."""
+    """The latency of delivered messages, from the first row to the last."""
     number = facts.hops.outcomes.get("DELIVERED")
     counts = Counter(
         {bucket: n for (outcome, bucket), n in facts.hops.latency.items() if outcome == number}
@@ -131,7 +131,7 @@ def _end_to_end(facts: Facts) -> list[Figure]:
 
 
 def _steps(counts: Counter[int]) -> list[tuple[float, int]]:
-    """Counts up to 1, 2, 5, 10 and so on; where that is too many steps, up to powers of ten."""
+    """Counts up to 1, 2, 5, 10 and so on; if those are too many steps, up to powers of ten."""
     for digits in ((1, 2, 5), (1,)):
         limits = [digit * 10.0**power for power in range(12) for digit in digits]
         found: Counter[int] = Counter()
@@ -144,7 +144,7 @@ def _steps(counts: Counter[int]) -> list[tuple[float, int]]:
 
 
 def _disorder(facts: Facts) -> list[Words]:
-    """Messages that ended before they were sent, by what their nodes noted."""
+    """Messages that ended before they were sent, according to the records of the nodes."""
     if not facts.hops.early:
         return []
     return [

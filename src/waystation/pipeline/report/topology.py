@@ -1,7 +1,7 @@
 """The topology: who sent to whom, how much, and where it was lost; as a graph and as a picture.
 
-A graph with too many nodes for the picture is made smaller: the leaves of a node become one bundle,
-and of what is left the busiest are kept. How many that are is always told.
+A graph with too many nodes for the picture is reduced: the leaves of a node become one bundle,
+and of the rest the busiest are kept. The page always says how many are shown.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ _FOREIGN: Final = {
     ELSEWHERE: ("elsewhere", "nodes without a journal"),
     BROADCAST: ("broadcasts", "published on a broker, for whoever wants it"),
 }
-_FEWEST_LEAVES: Final = 3  # a bundle of two would save no room
+_FEWEST_LEAVES: Final = 3  # a bundle of two would save no space
 _LETTER: Final = 12.0
 _RING: Final = 3.5
-_MUCH: Final = 0.01  # a link that loses this part or more of what it carries is red all over
+_MUCH: Final = 0.01  # a link that loses this share or more of what it carries is completely red
 
 
 class Vertex(Struct, frozen=True):
-    """What is drawn as a circle: a node, or a bundle of them, or what has no journal."""
+    """A circle: a node, a bundle of nodes, or nodes without a journal."""
 
     name: str
     messages: int
     dropped: int
     nodes: int = 1
-    foreign: str = ""  # what it stands for, if it is no node
+    foreign: str = ""  # its description, if it is not a node
 
     @property
     def label(self) -> str:
-        """What stands beside it: a bundle stands beside its node already."""
+        """Its label: a bundle is beside its node already."""
         return self.name if self.nodes == 1 else f"{count(self.nodes)} leaves"
 
 
 class Edge(Struct, frozen=True):
-    """What went between two vertices, there and back, and what was lost between them."""
+    """What was sent between two vertices, in both directions, and what was lost."""
 
     one: int
     other: int
@@ -61,7 +61,7 @@ class Edge(Struct, frozen=True):
 
 
 class Graph(Struct, frozen=True):
-    """Vertices, the busiest first, and the edges between them; and how many nodes it leaves out."""
+    """Vertices, the busiest first, and the edges between them; and the number of omitted nodes."""
 
     vertices: tuple[Vertex, ...]
     edges: tuple[Edge, ...]
@@ -69,7 +69,7 @@ class Graph(Struct, frozen=True):
 
     @property
     def bundles(self) -> int:
-        """How many vertices stand for several nodes."""
+        """The number of vertices that stand for several nodes."""
         return sum(vertex.nodes > 1 for vertex in self.vertices)
 
 
@@ -90,7 +90,7 @@ def graph_of(facts: Facts) -> Graph:
     lonely = {vertex.name for vertex in vertices} - {name for pair in sent for name in pair}
     for pair in facts.changes.kin:
         if lonely.intersection(pair):
-            sent[pair] += 0  # a line where only the routing table tells of one
+            sent[pair] += 0  # a line that only the routing table shows
     return _joined(vertices, sent, vanished)
 
 
@@ -105,7 +105,7 @@ def _joined(
     vanished: Counter[tuple[str, str]],
     left_out: int = 0,
 ) -> Graph:
-    """A graph of these vertices; what is between others is left away."""
+    """A graph of these vertices, with the edges between them only."""
     ordered = sorted(vertices, key=lambda vertex: (-vertex.messages, vertex.name))
     number = {vertex.name: place for place, vertex in enumerate(ordered)}
     pairs = sorted(
@@ -124,7 +124,7 @@ def _joined(
 
 
 def reduced(graph: Graph, most: int) -> Graph:
-    """The same graph with not more than so many vertices."""
+    """The graph reduced to a maximum number of vertices."""
     if len(graph.vertices) > most:
         graph = _bundled(graph)
     if len(graph.vertices) <= most:
@@ -135,7 +135,7 @@ def reduced(graph: Graph, most: int) -> Graph:
 
 
 def _busiest(graph: Graph, most: int) -> list[Vertex]:
-    """So many vertices, none without the one that it hangs on."""
+    """This many vertices, each with the one that it depends on."""
     neighbours = _neighbours(graph)
     kept: set[int] = set()
     for place, vertex in enumerate(graph.vertices):
@@ -166,7 +166,7 @@ def _flows(graph: Graph) -> tuple[Counter[tuple[str, str]], Counter[tuple[str, s
 
 
 def _bundled(graph: Graph) -> Graph:
-    """With the leaves of a node, which have no other neighbour, as one vertex."""
+    """The leaves of a node, which have no other neighbour, as one vertex."""
     leaves: dict[int, list[int]] = {}
     for place, known in _neighbours(graph).items():
         if len(known) == 1 and not graph.vertices[place].foreign:
@@ -216,7 +216,7 @@ class _Box(NamedTuple):
         return self.left > 0 and self.top > 0 and self.right < size[0] and self.bottom < size[1]
 
     def crossed(self, x1: float, y1: float, x2: float, y2: float) -> bool:
-        """Whether a line goes through it: what the sides leave of the line is not empty."""
+        """Whether a line crosses the box: the clipped line is not empty."""
         begin, end = 0.0, 1.0
         for start, step, low, high in (
             (x1, x2 - x1, self.left, self.right),
@@ -249,14 +249,14 @@ def draw(graph: Graph, width: int, label: str) -> Markup:
 
 
 def _radii(graph: Graph, *, small: bool) -> Any:
-    """The area of a circle follows what the node did."""
+    """The area of a circle is proportional to the node's outcomes."""
     messages = np.array([vertex.messages for vertex in graph.vertices], dtype=float)
     most = messages.max(initial=1.0) or 1.0
     return 5.0 + (9.0 if small else 13.0) * np.sqrt(messages / most)
 
 
 def _edges(graph: Graph, placed: Any) -> Iterator[Markup]:
-    """Lines as wide as what was sent, with a red one inside as wide as what was lost calls for."""
+    """Lines as wide as what was sent, with a red one inside for what was lost."""
     most = max((edge.sent for edge in graph.edges), default=1) or 1
     for edge in graph.edges:
         (x1, y1), (x2, y2) = placed[edge.one].tolist(), placed[edge.other].tolist()
@@ -287,7 +287,7 @@ def _circle(vertex: Vertex, x: float, y: float, radius: float) -> Markup:
 
 
 def _ring(vertex: Vertex, x: float, y: float, radius: float) -> Markup:
-    """An arc as long as the part that was dropped; a small one is still to be seen."""
+    """An arc as long as the share that was dropped; a small one remains visible."""
     around = 2 * np.pi * radius
     part = max(vertex.dropped / max(vertex.messages, 1), 0.04) * around
     return tag(
@@ -314,7 +314,7 @@ def _vertex_told(vertex: Vertex) -> str:
 def _labels(
     graph: Graph, placed: Any, radii: Any, size: tuple[float, float], most: int
 ) -> Iterator[Markup]:
-    """Names beside circles, the busiest first; one that finds no free place is left away."""
+    """Names beside circles, the busiest first; one without a free position is left out."""
     centres = placed.tolist()
     taken = [
         _Box(x - r - 2, y - r - 2, x + r + 2, y + r + 2)
@@ -351,7 +351,7 @@ class _Place(NamedTuple):
 
 
 def _places(text: str, x: float, y: float, away: float) -> Iterator[_Place]:
-    """Where a name may stand: right, left, below, above, and between."""
+    """The possible positions of a name: right, left, below, above, and between."""
     wide, up, down = text_width(text, _LETTER), 10.0, 4.0
     for anchor, at_x, at_y, left in (
         ("start", x + away, y + 4, x + away),

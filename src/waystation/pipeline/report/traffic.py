@@ -1,4 +1,4 @@
-"""Sections on what went where: the topology, the drops over time, the health of each node."""
+"""Sections on traffic: the topology, the drops over time, the health of each node."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _graph_figure(graph: Graph) -> Figure:
 
 
 def _left_out(graph: Graph, wide: Graph, narrow: Graph) -> str:
-    """What the picture does not show; the phone's may show less, and the fewer is told."""
+    """What the picture does not show; the phone's may show less, and is then described as well."""
     if narrow is graph or (not narrow.left_out and not narrow.bundles):
         return ""
     nodes = sum(not vertex.foreign for vertex in graph.vertices)
@@ -259,18 +259,18 @@ def _main_reason(load: Load) -> Cell:
 
 
 def name_cell(name: str) -> Cell:
-    """A foreign name: shortened and made visible, with the whole of it at hand."""
+    """A name from outside: shortened and made visible, with the full name as a tooltip."""
     seen = named(name, 36)
     return Cell(seen, whole=named(name, WHOLE) if seen != name else "", order=seen)
 
 
 def number_cell(number: int, bar: float | None = None) -> Cell:
-    """A number, with a bar behind it where it is compared."""
+    """A number, with a bar behind it where numbers are compared."""
     return Cell(count(number), order=number, bar=bar)
 
 
 def duration_cell(microseconds: float | None) -> Cell:
-    """How long it took, if that is known."""
+    """A duration, if it is known."""
     if microseconds is None:
         return Cell("", order=-1)
     return Cell(duration(microseconds), order=microseconds)

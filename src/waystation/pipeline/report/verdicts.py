@@ -1,4 +1,4 @@
-"""Sections on what should have happened against what did, and on what could not be followed."""
+"""Sections on expected and actual outcomes, and on incomplete messages and rejected rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TITLES: Final = {"ok": "dropped as the rules require"}
 
 
 def expected_against_actual(facts: Facts, tables: Path) -> Section:
-    """What the rules say must happen, and what happened."""
+    """Expected and actual outcomes."""
     says = (
         "For every message that entered a node, the outcome that the rules require against the "
         "one in the journal. Open a line to go from a verdict to the nodes, the reasons, and "
@@ -94,7 +94,7 @@ def _reason(told: str, rows: list[Judgement], whole: int, tables: Path) -> Branc
 
 
 def how_it_went(row: Judgement) -> str:
-    """How it went, in a line: the reason, and what should have been if that was something else."""
+    """The outcome in one line: the reason, and the expected outcome if that differs."""
     actual = row.actual or "nothing"
     what = f"{actual} {row.reason}" if row.reason and row.verdict != "missing" else actual
     if row.expected == row.actual:
@@ -108,7 +108,7 @@ def how_it_went(row: Judgement) -> str:
 def _grouped(
     rows: Sequence[Judgement], key: Callable[[Judgement], str]
 ) -> list[tuple[str, list[Judgement]]]:
-    """Rows by what the key says, the largest group first."""
+    """Rows grouped by key, the largest group first."""
     groups: dict[str, list[Judgement]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
@@ -120,7 +120,7 @@ def _total(rows: Sequence[Judgement]) -> int:
 
 
 def _matrix(facts: Facts) -> Grid:
-    """Expected outcomes down, actual outcomes across."""
+    """Expected outcomes as rows, actual outcomes as columns."""
     pairs: Counter[tuple[str, str]] = Counter()
     for (_, expected, actual), number in facts.verdicts.items():
         pairs[expected or "nothing", actual or "nothing"] += number
@@ -149,7 +149,7 @@ def _matrix(facts: Facts) -> Grid:
 
 
 def followed(facts: Facts, tables: Path) -> Section:
-    """Traces that do not end, go round, or cannot be answered; and what was rejected."""
+    """Traces that are incomplete, looped or not symmetric, and rejected rows."""
     says = (
         "Messages with an incomplete path, and journal rows that could not be used. "
         "Look for loops, and for messages without a final outcome."

@@ -18,6 +18,7 @@ REASONS: Final = {
     "UNKNOWN_TYPE": "an address type without a transport",
     "TOO_LARGE": "larger than the limit",
     "MALFORMED": "not valid in its format",
+    "DUPLICATE": "a further copy, or a further answer",
 }
 """What each reason means."""
 
@@ -44,7 +45,7 @@ ENDS: Final = {
 
 
 def reason_colour(reason: str | None) -> str:
-    """The colour of a reason; those that are not known share one."""
+    """The colour of a reason; unknown ones share one."""
     return f"r-{reason.lower().replace('_', '-')}" if reason in REASONS else "r-other"
 
 

@@ -1,4 +1,4 @@
-"""From tables to a file: read, count, draw, and put the page in its place by one rename."""
+"""Write the report: read, count, draw, and replace the page atomically."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STAGES: Final = 9
 
 
 class Progress(Struct, frozen=True):
-    """How far it is: what is at hand, and its number of how many."""
+    """The progress: the current stage, its number and the total."""
 
     stage: str
     number: int
@@ -43,9 +43,9 @@ def write_report(
     title: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Written:
-    """Write one page of HTML about the tables in a directory; it needs nothing else to be read.
+    """Write one self-contained HTML page about the tables in a directory.
 
-    A file that is there is replaced at the end, at once. The same tables give the same page.
+    An existing file is replaced atomically at the end. The same tables give the same page.
 
     ```text
     pipeline.build("journal/", "tables/")
@@ -71,7 +71,7 @@ def write_report(
 
 
 class _Teller:
-    """Counts the stages for whoever wants to hear of them."""
+    """Counts the stages for the progress callback."""
 
     def __init__(self, progress: Callable[[Progress], None] | None) -> None:
         self._progress = progress
@@ -84,7 +84,7 @@ class _Teller:
 
 
 def _put(page: bytes, target: Path) -> None:
-    """Write beside the target, and then take its place: a reader sees the former page or this."""
+    """Write beside the target, then rename: a reader sees the old page or the new one."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)

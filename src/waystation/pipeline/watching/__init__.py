@@ -3,7 +3,7 @@
     Spark's file source ─► stream.py ─► engine.py ─► buckets.py ─► node_step.py   node by node
                                              └─────► traces.py                    message by message
 
-What lies where is in store.py; files that never change, in segments.py.
+store.py says where files are; segments.py has the files that never change.
 """
 
 from waystation.pipeline.watching.alerts import Alert, Alerts

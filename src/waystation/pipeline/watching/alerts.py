@@ -1,6 +1,6 @@
-"""When a batch says that somebody should look: drops, routes that flap, messages that are missing.
+"""Alerts for a batch: drops, flapping routes, missing messages.
 
-Batches in, alerts out. Who hears of them is somebody else's business; no Spark here.
+Batches in, alerts out; a callback gets the alerts. No Spark here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MINUTE: Final = 60_000_000
 class Alert(Struct, frozen=True):
     """A condition that needs attention.
 
-    `value` is what was found and `limit` what it was measured against: a share of messages, changes
+    `value` is what was found and `limit` what it was compared with: a share of messages, changes
     in a minute, or a number of messages.
     """
 
@@ -40,8 +40,8 @@ class Alerts(Struct, frozen=True):
 
     `drops`: a node dropped more than this share of the messages of a batch, of `at_least` or more.
     `flaps`: a participant changed its address, or came and went, more often within a minute.
-    `missing`: so many messages of a node, or more, should have an outcome and have none. The same
-    thing is told again after `again` seconds.
+    `missing`: this many messages of a node, or more, should have an outcome and have none. The same
+    alert is repeated after `again` seconds.
 
     ```text
     pipeline.watch("journal/", "tables/", "checkpoint/", alerts=Alerts(print, drops=0.05))
@@ -56,7 +56,7 @@ class Alerts(Struct, frozen=True):
     again: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse limits that mean nothing."""
+        """Refuse invalid limits."""
         for name in ("drops", "flaps", "missing"):
             value = getattr(self, name)
             if value is not None and value < 0:
@@ -66,7 +66,7 @@ class Alerts(Struct, frozen=True):
 
 
 class Watchman:
-    """Looks at batches, and remembers what it told already."""
+    """Checks batches, and remembers which alerts it has raised."""
 
     def __init__(self, alerts: Alerts, clock: Callable[[], float] = time.monotonic) -> None:
         self._alerts = alerts
@@ -75,7 +75,7 @@ class Watchman:
         self._changes: dict[tuple[str, str], list[int]] = {}
 
     def look_at(self, batch: Batch) -> None:
-        """Tell whatever there is to tell of a batch."""
+        """Raise the alerts for a batch."""
         now = self._clock()
         for node, report in batch.reports.items():
             for alert in self._found(node, report):

@@ -1,6 +1,6 @@
-"""A task for the nodes of one bucket: it takes in their new files and writes what changes of them.
+"""A task for the nodes of one bucket: it reads their new files and writes what changes.
 
-Orders come and answers go as bytes, so that it makes no difference who runs a task. No Spark.
+Orders and results are bytes, so that it makes no difference what runs a task. No Spark.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from waystation.pipeline.watching.store import Store, write_part
 from waystation.pipeline.writing import written_schema
 
 PORTION_BYTES: Final = 48 * 2**20
-"""So much of a node's files is taken in at a time: about a million messages."""
+"""Bytes of a node's files that are read at a time: about a million messages."""
 
 RECOMPUTED: Final = 20_000
-"""So many rows of a node are recomputed together at the most, if one of them changes."""
+"""Maximum number of rows of a node that are recomputed together if one of them changes."""
 
 
 class _Kind(Struct, frozen=True):
-    """What a shelf holds: of which table, and how its pieces are put together."""
+    """What a shelf holds: its table, and how its pieces are merged."""
 
     table: str | None
     schema: pa.Schema
@@ -61,11 +61,11 @@ SHELVES: Final = {
     "hot_tallies": _Kind(None, TALLY),
     "hot_messages": _Kind(None, journal_schema(MESSAGES).remove(0)),
 }
-"""Each shelf by its name; those of no table hold what is kept at hand for the next batch."""
+"""Each shelf by name; those without a table hold the data that the next batch needs."""
 
 
 class BucketOrder(Struct, frozen=True):
-    """Take these files in: by node and table; `replaced` nodes have no others any more."""
+    """Read these files, by node and table; `replaced` nodes have no others any more."""
 
     bucket: int
     buckets: int
@@ -79,7 +79,7 @@ class BucketOrder(Struct, frozen=True):
 
 
 class BucketDone(Struct):
-    """What came of it: names in the store by table, and what is to be told."""
+    """The result of an order: names in the store by table, and what to report."""
 
     bucket: int
     state: str
@@ -137,7 +137,7 @@ def _take_in_node(
     shelves: dict[str, Shelf],
     done: BucketDone,
 ) -> list[pa.Table]:
-    """Take in the files of one node, so many at a time as fit into memory; returns its steps."""
+    """Process the files of one node, as many at a time as fit into memory; returns its steps."""
     steps: list[pa.Table] = []
     report, replaced, retracted = Report(), node in order.replaced, False
     for portion in portions(files, PORTION_BYTES):
@@ -156,7 +156,7 @@ def _take_in_node(
 
 
 def portions(files: Files, limit: int) -> list[Files]:
-    """The files of a node in the order of their events, not many more bytes at a time."""
+    """The files of a node in the order of their events, in portions of limited size."""
     every = sorted(
         (file.incarnation, file.first, file.path, table, file)
         for table, found in files.items()
@@ -174,7 +174,7 @@ def portions(files: Files, limit: int) -> list[Files]:
 
 
 def _leave_steps(exchange: Path, bucket: int, buckets: int, steps: pa.Table) -> None:
-    """Leave the steps of messages to the tasks that know their traces, by the messages' ids."""
+    """Write the steps of messages for the tasks that build their traces, by message id."""
     target: Longs = (hashes(column(steps, "message_id")) % np.uint64(buckets)).astype(np.int64)
     order = np.argsort(target, kind="stable")
     ordered = steps.take(pa.array(order))
@@ -186,5 +186,5 @@ def _leave_steps(exchange: Path, bucket: int, buckets: int, steps: pa.Table) -> 
 
 
 def part_name(target: int, source: int) -> str:
-    """What one task left for another."""
+    """What one task wrote for another."""
     return f"{target:04}-{source:04}.arrow"

@@ -1,9 +1,9 @@
-"""Batch after batch: which files are new, who takes them in, and when a batch is done.
+"""Batch after batch: which files are new, which tasks process them, and when a batch is done.
 
-A batch counts from the moment at which the ledger names it. Whoever is killed before leaves nothing
-that counts; whoever is killed after that is made good by publishing it again. So a batch may be
-repeated at any time, and tasks may be run by anybody who can call a function with bytes: Spark, or
-a test. No Spark here.
+A batch counts from the moment at which it is in the ledger. A process that is killed before that
+leaves nothing that counts; one that is killed later is repaired by publishing the batch again. So
+a batch may be repeated at any time, and tasks may be run by anything that can call a function with
+bytes: Spark, or a test. No Spark here.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from waystation.pipeline.watching.traces import TraceDone, TraceOrder, take_step
 
 Task: TypeAlias = Callable[[bytes], bytes]
 Run: TypeAlias = Callable[[Task, list[bytes]], list[bytes]]
-"""Runs a task once for each order, anywhere, and returns the answers in the same order."""
+"""Runs a task once for each order, anywhere, and returns the results in the same order."""
 
 NO_BATCH: Final = -1
 _STRAY: Final = "it is not in a directory node=<name>"
-_STRAYS: Final = -1  # the bucket of what belongs to no node
+_STRAYS: Final = -1  # the bucket of files that belong to no node
 
 
 class Batch(Struct, frozen=True):
@@ -50,7 +50,7 @@ class Batch(Struct, frozen=True):
     missing: int
     rejected: int
     seconds: float
-    lag: float  # seconds from the latest event that is in the tables now to this moment
+    lag: float  # seconds since the latest event in the tables
     reports: dict[str, Report] = field(default_factory=dict)  # by node
 
     @property
@@ -94,11 +94,11 @@ class Engine:
         return self._last.batch
 
     def close(self) -> None:
-        """Let others take over."""
+        """Release the lock."""
         self._lock.release()
 
     def take_in(self, paths: Iterable[str]) -> Batch | None:
-        """Take in some files of the journal, by their paths in it; None if all are known."""
+        """Process some files of the journal, by their paths in it; None if all are known."""
         wanted = set(paths)
         strays = {stray.partition("\n")[2] for stray in self._last.strays}
         if wanted <= self._known.keys() | strays:
@@ -133,10 +133,10 @@ class Engine:
         )
 
     def _what_is_new(self, listing: Listing, wanted: set[str]) -> tuple[dict[str, Files], set[str]]:
-        """The files to take in by node, and the nodes of which all files are given.
+        """The files to process by node, and the nodes whose complete list of files is given.
 
-        A file that is gone or has another size was compacted or removed: then its node is done
-        again, with all the files that are there now.
+        A file that is gone or has another size was compacted or removed: then its node is processed
+        again, with all its current files.
         """
         sizes: dict[str, int] = {}
         files: dict[str, Files] = {}
@@ -166,7 +166,7 @@ class Engine:
     def _carry_out(
         self, manifest: Manifest, files: Mapping[str, Files], replaced: set[str]
     ) -> dict[str, Report]:
-        """Have all tasks done, and note what they left."""
+        """Run all tasks, and record what they wrote."""
         if not files:
             return {}
         exchange = self._store.exchange()
@@ -187,8 +187,8 @@ class Engine:
             )
             for bucket, nodes in sorted(by_bucket.items())
         ]
-        answers = self._run(take_in, [msgspec.msgpack.encode(order) for order in orders])
-        done = [msgspec.msgpack.decode(answer, type=BucketDone) for answer in answers]
+        results = self._run(take_in, [msgspec.msgpack.encode(order) for order in orders])
+        done = [msgspec.msgpack.decode(result, type=BucketDone) for result in results]
         for found in done:
             manifest.states[found.bucket] = found.state
             manifest.beside[found.bucket] = found.beside
@@ -215,15 +215,15 @@ class Engine:
             )
             for bucket in sorted(concerned)
         ]
-        answers = self._run(take_steps, [msgspec.msgpack.encode(order) for order in orders])
-        for answer in answers:
-            found = msgspec.msgpack.decode(answer, type=TraceDone)
+        results = self._run(take_steps, [msgspec.msgpack.encode(order) for order in orders])
+        for result in results:
+            found = msgspec.msgpack.decode(result, type=TraceDone)
             manifest.traces[found.bucket] = found.state
             manifest.files.setdefault("traces", {})[found.bucket] = found.traces
             manifest.beside[manifest.buckets + found.bucket] = found.beside
 
     def _note_strays(self, manifest: Manifest, listing: Listing) -> None:
-        """Have files that belong to no node among the rejects."""
+        """Record files that belong to no node as rejects."""
         strays = [f"{stray.table}\n{stray.path}" for stray in listing.strays]
         if strays == manifest.strays:
             return
@@ -238,7 +238,7 @@ class Engine:
         written = write_rows(self._store.shelf("rejects"), "strays", rows)
         manifest.files.setdefault("rejects", {})[_STRAYS] = [f"rejects/{written}"]
 
-    # What was before
+    # Earlier runs
 
     def _check_journal(self) -> None:
         if self._last.journal != self._journal:
@@ -256,7 +256,7 @@ class Engine:
                     self._paths.setdefault(node, set()).add(file.path)
 
     def _start_over(self, listing: Listing) -> None:
-        """Build all anew, since somebody took the tables away."""
+        """Rebuild everything, because the tables were removed."""
         wanted = {file.path for tables in listing.nodes.values() for file in _each(tables)}
         batch = self._last.batch
         self._last = Manifest(batch, self._last.buckets, self._journal)

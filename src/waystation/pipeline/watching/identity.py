@@ -1,4 +1,4 @@
-"""Ids of messages as numbers: quick to compare, to sort and to spread over tasks. Only that."""
+"""Ids of messages as numbers: fast to compare, to sort and to distribute over tasks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FACTORS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 
 
 def hashes(ids: pa.Array) -> Hashes:
-    """64 bits of each id, of 32 lower-case hex digits, as good as random.
+    """A 64-bit hash of each id, of 32 lower-case hexadecimal digits.
 
     >>> len(set(hashes(pa.array([f"{n:032x}" for n in range(100)])).tolist()))
     100
@@ -30,7 +30,7 @@ def hashes(ids: pa.Array) -> Hashes:
 
 
 def held_in(needles: Hashes, sorted_hashes: Hashes) -> npt.NDArray[np.bool_]:
-    """Which of the needles are among hashes that are sorted."""
+    """Which of the needles are among sorted hashes."""
     if not len(sorted_hashes) or not len(needles):
         return np.zeros(len(needles), np.bool_)
     place = np.minimum(np.searchsorted(sorted_hashes, needles), len(sorted_hashes) - 1)

@@ -1,6 +1,6 @@
-"""Intervals that are still open, as the events that lead to them: a fold goes on from there.
+"""Open intervals as the events that lead to them, so that a fold can continue from there.
 
-And which of the routes changed lately. What a fold is, folding.py says.
+And which of the routes changed recently. folding.py explains folds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def by_incarnation(rows: pa.Table) -> Iterable[tuple[int, pa.Table]]:
 
 
 def changes_of(history: pa.Table) -> dict[str, list[int]]:
-    """When participants got another address, or came back, within the last minute that is told."""
+    """When participants changed their address, or came back, within the last recorded minute."""
     if history.num_rows < 2:
         return {}
     begins, ends = longs(history, "valid_from"), longs(history, "valid_to", NEVER)
@@ -46,7 +46,7 @@ def changes_of(history: pa.Table) -> dict[str, list[int]]:
 
 
 def _as_puts(open_ones: pa.Table) -> pa.Table:
-    """Open intervals as the puts that lead to them: a fold goes on from there (RE-7, RE-8)."""
+    """Open intervals as the puts that lead to them: a fold continues from there (RE-7, RE-8)."""
     count = open_ones.num_rows
     given = {name: open_ones.column(name) for name in _KEPT_OF_ROUTE}
     return _as_events(ROUTES, open_ones, {"kind": repeated("put", count), **given})
@@ -72,7 +72,7 @@ def _as_events(table: str, open_ones: pa.Table, columns: dict[str, Any]) -> pa.T
     count = open_ones.num_rows
     columns = {
         "incarnation": open_ones.column("incarnation"),
-        "seq": pa.array(np.full(count, -1)),  # before all that are told
+        "seq": pa.array(np.full(count, -1)),  # before all recorded ones
         "at": open_ones.column("valid_from"),
         "accepted": pa.nulls(count, pa.bool_()),
         **columns,

@@ -1,11 +1,11 @@
-"""One node takes in some more files: what of its tables must be made anew, and that only.
+"""Process more files of one node: recompute only what changes in its tables.
 
-The rules are local to a node, and most of what a new file brings comes after all that was there. So
-the intervals that are still open go on where they stood, messages are decided that were received
-since, and the windows that they fall into are counted again. What reaches further back, such as
-the end of a message that waited, has the pieces made anew that it falls into. And what changes the
-past itself, as events that come before known ones, or rows that stand in two files, has the whole
-node done again from all of its files: that is always right, and rarely needed.
+The rules are local to a node, and most of what a new file brings comes after everything known. So
+open intervals continue, messages received since then are decided,
+and the windows that they fall into are counted again. What reaches further back, such as
+the outcome of a message that waited, causes the affected pieces to be recomputed. What changes the
+past itself, such as events before known ones, or rows that are in two files, causes the whole
+node to be processed again from all of its files: that is always right, and rarely needed.
 
 This runs in the executors; no Spark.
 """
@@ -65,10 +65,10 @@ from waystation.pipeline.watching.state import (
 )
 
 HOT: Final = 1_000_000
-"""Microseconds: so far back from the latest message others are expected to be told of late."""
+"""Microseconds before the latest message in which late records of others are expected."""
 
 KEPT_INTERVALS: Final = 50_000
-"""So many closed intervals of a node are kept at hand at the most."""
+"""Maximum number of closed intervals of a node that are kept in memory."""
 
 _MESSAGES: Final = journal_schema(MESSAGES).remove(0)
 _OPEN: Final = {ROUTES: "route_open", SUBSCRIPTIONS: "subscription_open"}
@@ -79,18 +79,18 @@ _BUILT: Final = {ROUTES: "route_history", SUBSCRIPTIONS: "subscription_history"}
 
 
 class Report(Struct):
-    """What some files of a node told: for the live display and for alerts."""
+    """What some files of a node contain, for the live display and for alerts."""
 
     rows: int = 0
     messages: int = 0
     dropped: dict[str, int] = field(default_factory=dict)  # by reason
-    missing: int = 0  # of messages that nothing more is expected to be told of
+    missing: int = 0  # of messages for which no further records are expected
     rejected: int = 0
     changes: dict[str, list[int]] = field(default_factory=dict)  # of routes, by participant
     newest: int = 0  # the latest `at`
 
     def add(self, other: Report) -> None:
-        """Tell of other files as well."""
+        """Add the report of other files."""
         self.rows += other.rows
         self.messages += other.messages
         self.missing += other.missing
@@ -103,9 +103,9 @@ class Report(Struct):
 
 
 class Advanced(Struct):
-    """A node after a step: what is to be remembered, and what is new for the traces.
+    """A node after a step: its state, and the new steps for the traces.
 
-    With `retracted`, `steps` are all that the node has, and former ones count no more.
+    With `retracted`, `steps` are all steps of the node, and earlier ones no longer count.
     """
 
     state: NodeState
@@ -115,7 +115,7 @@ class Advanced(Struct):
 
 
 class _PastChangedError(Exception):
-    """What is new does not come after what was there."""
+    """The new records do not come after the known ones."""
 
 
 def advance(
@@ -127,7 +127,7 @@ def advance(
     *,
     replaced: bool = False,
 ) -> Advanced:
-    """Take in more files of a node; when `replaced`, they are all that it has now."""
+    """Process more files of a node; if `replaced`, they are all that it has now."""
     system, directory = locate(root)
     found = known_files(system, directory, new)
     if replaced:
@@ -150,7 +150,7 @@ def advance(
 def _told_by(
     root: str, node: str, files: dict[str, list[Known]], shelves: Mapping[str, Shelf]
 ) -> _Step:
-    """What these files tell by themselves."""
+    """What these files contain by themselves."""
     step = _Step(root, node, NodeState(), files, shelves)
     step.read_messages()
     return step
@@ -167,7 +167,7 @@ def _started_over(
 
 
 class _Step:
-    """One node, its former state, and what its new files bring."""
+    """One node, its previous state, and its new files."""
 
     def __init__(
         self,
@@ -221,7 +221,7 @@ class _Step:
         self._messages = _messages_in(self._data)
 
     def steps(self) -> pa.Table:
-        """What is new for the traces."""
+        """The new steps for the traces."""
         return coded_steps(self._named(self._messages))
 
     def _named(self, rows: pa.Table) -> pa.Table:
@@ -229,7 +229,7 @@ class _Step:
         return rows.append_column("node", coded_name(self._node, rows.num_rows))
 
     def report(self, new: Mapping[str, list[Known]]) -> Report:
-        """What is to be told of these files."""
+        """The report of these files."""
         files = [known for found in new.values() for known in found]
         dropped = are(column(self._messages, "outcome"), "DROPPED")
         reasons = (
@@ -248,7 +248,7 @@ class _Step:
     # When incarnations ended
 
     def _find_ends(self) -> dict[int, tuple[int, bool]]:
-        """When each incarnation ended; looked up again only where the new files may tell of it."""
+        """When each incarnation ended; read again only if the new files may change it."""
         former = self._former
         seen = {known.file.incarnation for files in former.files.values() for known in files}
         doubtful = {-1, *former.unstarted}
@@ -261,7 +261,7 @@ class _Step:
         return lives.ends()
 
     def _check_order(self, table: str, events: pa.Table) -> None:
-        """Raise unless these events come after all that were folded before."""
+        """Raise an error unless these events come after all that were folded before."""
         latest = self._former.latest.get(table, {})
         if not events.num_rows or not self._former.files:
             return
@@ -276,7 +276,7 @@ class _Step:
                 raise _PastChangedError
 
     def _check_ends(self, ends: Mapping[int, tuple[int, bool]]) -> list[int]:
-        """The instants at which incarnations were found to have ended that had not before."""
+        """The times of incarnation ends that were not known before."""
         former = self._former
         found = []
         for incarnation in {number for latest in former.latest.values() for number in latest}:
@@ -291,7 +291,7 @@ class _Step:
     # Histories
 
     def _fold(self, table: str, events: pa.Table, *, again: bool) -> None:
-        """Go on with the intervals that were open, and set those apart that are closed now."""
+        """Continue the open intervals, and separate those that are closed now."""
         shelf = self._shelves[_OPEN[table]]
         latest = self.state.latest.setdefault(table, {})
         for incarnation, part in by_incarnation(events):
@@ -321,11 +321,11 @@ class _Step:
         self._keep_intervals(table, closed)
 
     def _closed(self, table: str, history: pa.Table) -> Flags:
-        """Which intervals no event that may still come can change."""
+        """Which intervals can no longer change, whatever events follow."""
         ended = np.isin(longs(history, "incarnation"), list(self.state.ends))
         why = column(history, "closed_by")
         lasting = np.asarray(pc.is_null(why))
-        if table == ROUTES:  # what has not expired yet may be prolonged
+        if table == ROUTES:  # an entry that has not expired may be extended
             latest = self.state.latest[table]
             numbers, which = numbered(longs(history, "incarnation"))
             known = [latest.get(number, FIRST) for number in numbers.tolist()]
@@ -340,13 +340,13 @@ class _Step:
             self._shelves["audit_routes"].add(self._node, FIRST, LAST, found)
 
     def _keep_intervals(self, table: str, closed: pa.Table) -> None:
-        """Keep the closed intervals at hand that messages to come may need."""
+        """Keep the closed intervals in memory that later messages may need."""
         if self.state.past < LAST and closed.num_rows:
             shelf = self._shelves[_RECENT[table]]
             self._keep({_RECENT[table]: pa.concat_tables([shelf.read(self._node), closed])})
 
     def _trim_intervals(self) -> None:
-        """Let go of intervals that ended before anything that is still hot."""
+        """Drop intervals that ended before the hot range."""
         hot = self.state.hot
         kept = {}
         for table, name in _RECENT.items():
@@ -357,7 +357,7 @@ class _Step:
         self._keep(kept)
 
     def _keep(self, intervals: dict[str, pa.Table]) -> None:
-        """Have these intervals at hand, or none at all if they are too many."""
+        """Keep these intervals in memory, or none if they are too many."""
         too_many = sum(rows.num_rows for rows in intervals.values()) > KEPT_INTERVALS
         if too_many:
             self.state.past = LAST
@@ -367,14 +367,14 @@ class _Step:
                 self._shelves[name].add(self._node, FIRST, LAST, intervals[name])
 
     def _history(self, table: str, low: int, high: int) -> pa.Table:
-        """The intervals that may hold an instant of a span."""
+        """The intervals that may contain a time of a range."""
         source = _RECENT[table] if low >= self.state.past else _CLOSED[table]
         closed = self._shelves[source].read(self._node, low, high)
         rows = pa.concat_tables([closed, self._shelves[_OPEN[table]].read(self._node)])
         there = (longs(rows, "valid_from") < high) & (longs(rows, "valid_to", NEVER) > low)
         return rows if there.all() else rows.filter(pa.array(there))
 
-    # Messages: what must have become of them against what did
+    # Messages: expected and actual outcomes
 
     def _decide(self, since: int) -> None:
         state, former, messages = self.state, self._former, self._messages
@@ -396,7 +396,7 @@ class _Step:
             self._trim_intervals()
 
     def _spans(self, *names: str) -> list[tuple[int, int]]:
-        """The spans that are recomputed together: pieces, put together where tables differ."""
+        """The time ranges that are recomputed together: pieces, merged where the tables differ."""
         shelves = [self._shelves[shelf] for name in names for shelf in (name, _HOT[name])]
         pieces = [piece for shelf in shelves for piece in shelf.pieces(self._node)]
         found: list[tuple[int, int]] = []
@@ -412,12 +412,12 @@ class _Step:
             self._shelves[shelf].take_out(self._node, low, high)
 
     def _put(self, name: str, low: int, high: int, rows: pa.Table) -> None:
-        """The last span has a shelf of its own: it changes with each batch, the others stay."""
+        """Keep the last range on a shelf of its own: only that changes with each batch."""
         shelf = self._shelves[_HOT[name] if high == LAST else name]
         shelf.add(self._node, low, high, rows)
 
     def _superseded(self) -> Longs:
-        """When messages were received that waited, and have entered anew since."""
+        """When messages that waited, and have entered again since, were received."""
         waiting = self._former.waiting
         if not waiting or not self._messages.num_rows:
             return np.zeros(0, np.int64)
@@ -450,13 +450,13 @@ class _Step:
                 self._missing += _count_missing(audit)
 
     def _cuts(self, low: int, high: int) -> list[int]:
-        """Where the last span is cut, so that only its end is recomputed next time."""
+        """Where to split the last range, so that only its end is recomputed next time."""
         if high < LAST:
             return []
         return [cut for cut in (self._former.hot, self.state.hot) if low < cut < high]
 
     def _rows_of(self, low: int, high: int) -> pa.Table:
-        """All messages received in a span: at hand, or from the files."""
+        """All messages received in a range: from memory, or from the files."""
         if low >= self._former.hot:
             return within(self._near, "received_at", low, high, _MESSAGES)
         files = [
@@ -468,7 +468,7 @@ class _Step:
         return _messages_in(FileData(self._root, share, Wanted()))
 
     def _entered_later(self, rows: pa.Table, following: list[pa.Table], high: int) -> set[str]:
-        """Which of the messages that wait entered the node again after these rows."""
+        """Which of the waiting messages entered the node again after these rows."""
         ids = waiting_ids(rows)
         found: set[str] = set()
         if not ids:
@@ -519,7 +519,7 @@ class _Step:
         return _messages_in(FileData(self._root, share, Wanted(None, since, until)))
 
     def _keep_rows(self) -> None:
-        """Keep the messages at hand that the next batch will need again."""
+        """Keep the messages in memory that the next batch will need again."""
         if not self._messages.num_rows:
             return
         hot = longs(self._near, "received_at") >= self.state.hot
@@ -540,13 +540,13 @@ class _Step:
 
 
 def _messages_in(data: FileData) -> pa.Table:
-    """Its messages; without the texts of rows that were rejected, which nobody expects."""
+    """Its messages, without the strings of rejected rows."""
     rows = data.coded_events(MESSAGES)
     return rows.cast(_MESSAGES) if data.rejects else rows
 
 
 def _waiting(rows: pa.Table, later: set[str]) -> dict[str, int]:
-    """The messages of which nothing is told but that they were queued, and when they came in."""
+    """The messages that were only queued, as far as recorded, and when they arrived."""
     ids = waiting_ids(rows)
     if not ids:
         return {}
@@ -562,7 +562,7 @@ def _waiting(rows: pa.Table, later: set[str]) -> dict[str, int]:
 
 
 def _count_missing(audit: pa.Table) -> int:
-    """How many outcomes nothing is told of; those that wait are not lost."""
+    """The number of outcomes that were not recorded; waiting messages are not lost."""
     missing = pc.equal(audit.column("verdict"), "missing")
     untold = pc.and_(missing, pc.is_null(audit.column("actual")))
     return int(pc.sum(untold).as_py() or 0)

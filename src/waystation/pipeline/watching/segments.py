@@ -1,9 +1,9 @@
-"""A table of many Parquet files, none of which ever changes: what is added, taken out and read.
+"""A table of many immutable Parquet files: adding, removing and reading pieces.
 
 A file is a segment, and a segment holds pieces one after the other: the rows of one node for one
-span of time. Whoever recomputes a piece takes the former one out; what else was in its segment
-moves to the new one. Small segments are put together as they become many, so that their number
-grows with the logarithm of the rows. This runs in the executors; no rule of the domain, no Spark.
+range of time. Recomputing a piece removes the old one; the rest of its segment
+moves to the new one. Small segments are merged when there are many, so that their number
+grows with the logarithm of the rows. This runs in the executors; no rules of the domain, no Spark.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ FIRST: Final = -(2**63)
 LAST: Final = 2**63 - 1
 
 FAN_OUT: Final = 6
-"""So many segments of about equal size are left alone; one more, and they become one."""
+"""This many segments of about equal size are kept; one more, and they are merged."""
 
 SMALLEST: Final = 4_096
 LARGEST: Final = 2_000_000
-"""Rows of a segment that is not put together with others any more."""
+"""Rows of a segment that is no longer merged with others."""
 
 
 class Piece(Struct, frozen=True):
-    """So many rows of one node, about a span of time, [low, high), in microseconds."""
+    """The number of rows of one node for a range of time, [low, high), in microseconds."""
 
     node: str
     low: int
@@ -40,24 +40,24 @@ class Piece(Struct, frozen=True):
     rows: int
 
     def overlaps(self, low: int, high: int) -> bool:
-        """Whether there may be anything of that span in it."""
+        """Whether it may contain anything of that range."""
         return self.low < high and low < self.high
 
 
 class Segment(Struct, frozen=True):
-    """One file, and the pieces that it holds, in this order."""
+    """One file, and the pieces that it holds, in order."""
 
     name: str
     pieces: list[Piece]
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """The number of rows."""
         return sum(piece.rows for piece in self.pieces)
 
 
 class _Placed(Struct, frozen=True):
-    """A piece, and where its rows stand: in which segment, from which row on."""
+    """A piece, and where its rows are: the segment and the first row."""
 
     piece: Piece
     segment: str
@@ -65,10 +65,10 @@ class _Placed(Struct, frozen=True):
 
 
 class Shelf:
-    """The segments of one table, while pieces are taken out and added.
+    """The segments of one table, while pieces are removed and added.
 
-    Neighbouring pieces of a node become one when they are written together, up to `joined` rows:
-    what must be recomputed together grows with that. With `loose` their spans need not touch.
+    Adjacent pieces of a node are merged when they are written together, up to `joined` rows:
+    what must be recomputed together grows with that. With `loose` their ranges need not touch.
     """
 
     def __init__(
@@ -96,13 +96,13 @@ class Shelf:
                 first += piece.rows
 
     def pieces(self, node: str) -> list[Piece]:
-        """What there is of a node, in the order of time."""
+        """The pieces of a node, in the order of time."""
         kept = [placed.piece for placed in self._kept.get(node, ())]
         added = [piece for piece, _ in self._new.get(node, ())]
         return sorted([*kept, *added], key=lambda piece: (piece.low, piece.high))
 
     def read(self, node: str, low: int = FIRST, high: int = LAST) -> pa.Table:
-        """The rows of the pieces of a node that may hold something of a span."""
+        """The rows of the pieces of a node that may contain something of a range."""
         kept = [
             self._rows_of(placed)
             for placed in self._kept.get(node, ())
@@ -112,7 +112,7 @@ class Shelf:
         return pa.concat_tables([self._schema.empty_table(), *kept, *added])
 
     def take_out(self, node: str, low: int = FIRST, high: int = LAST) -> None:
-        """Leave out the pieces of a node that overlap a span."""
+        """Remove the pieces of a node that overlap a range."""
         kept = self._kept.get(node, [])
         out = [placed for placed in kept if placed.piece.overlaps(low, high)]
         self._touched |= {placed.segment for placed in out}
@@ -121,12 +121,12 @@ class Shelf:
         self._new[node] = [pair for pair in added if not pair[0].overlaps(low, high)]
 
     def add(self, node: str, low: int, high: int, rows: pa.Table) -> None:
-        """Add a piece; one without rows is kept as well, for its span."""
+        """Add a piece; one without rows is kept as well, for its range."""
         piece = Piece(node, low, high, rows.num_rows)
         self._new.setdefault(node, []).append((piece, rows.cast(self._schema)))
 
     def close(self, name: str) -> list[Segment]:
-        """Write what changed to one new segment; returns all that the table now consists of."""
+        """Write what changed to one new segment; returns all segments of the table."""
         held = [pair for pairs in self._new.values() for pair in pairs]
         if not self._touched and not held:
             return self._segments
@@ -156,7 +156,7 @@ class Shelf:
 
 
 def crowded(segments: list[Segment], size: int) -> list[Segment]:
-    """The segments to put together with a new one of this size: those of a full tier, and so on."""
+    """The segments to merge with a new one of this size: those of a full tier, and so on."""
     chosen: list[Segment] = []
     while size < LARGEST:
         peers = [
@@ -196,7 +196,7 @@ def _neighbours_joined(pieces: list[Piece], limit: int, *, loose: bool) -> list[
 
 
 def write_rows(directory: Path, name: str, rows: pa.Table) -> str:
-    """Write a Parquet file that nobody else writes; returns what it is called."""
+    """Write a Parquet file with a unique name; returns the name."""
     unique = f"{name}-{uuid.uuid4().hex[:12]}.parquet"
     directory.mkdir(parents=True, exist_ok=True)
     hidden = directory / f".{unique}"
@@ -206,8 +206,8 @@ def write_rows(directory: Path, name: str, rows: pa.Table) -> str:
 
 
 def read_rows(path: Path, schema: pa.Schema) -> pa.Table:
-    """All rows of such a file; texts as numbers of distinct ones where the schema says so."""
+    """All rows of such a file; strings are dictionary-encoded where the schema says so."""
     coded = [field.name for field in schema if field.type == CODED]
     with pq.ParquetFile(path, read_dictionary=coded) as source:
-        rows: Any = source.read(use_threads=False)  # Spark has some
+        rows: Any = source.read(use_threads=False)  # Spark runs several tasks
     return rows.cast(schema)

@@ -1,6 +1,6 @@
-"""Spans of time, [low, high) in microseconds: which of them instants fall into, and which rows.
+"""Ranges of time, [low, high) in microseconds: which of them contain which times and rows.
 
-Only that; no rule of the domain lives here.
+No rules of the domain are here.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ _FEW: Final = 4
 
 
 def meets(bounds: tuple[int, int], low: int, high: int) -> bool:
-    """Whether a span may hold a value from the least to the greatest."""
+    """Whether a range may contain a value between the minimum and the maximum."""
     return bounds[0] < high and low <= bounds[1]
 
 
 def from_to(rows: pa.Table, name: str, low: int, high: int) -> pa.Table:
-    """The rows with an instant of a span, one by one."""
+    """The rows with a time in a range, one by one."""
     instants = longs(rows, name)
     return rows.filter(pa.array((instants >= low) & (instants < high)))
 
 
 def within(rows: pa.Table, name: str, low: int, high: int, plain: pa.Schema) -> pa.Table:
-    """The rows with an instant of a span, in one piece, or as `plain` has them if they are few.
+    """The rows with a time in a range, as one slice, or as in `plain` if they are few.
 
-    Rows come nearly in the order of time, so most of them are one stretch, which is not looked at
-    row by row: that takes much longer where there are lists and texts.
+    Rows are nearly in the order of time, so most of them are one slice, which needs no check row
+    by row: that takes much longer with lists and strings.
     """
     instants = longs(rows, name)
     inside = (instants >= low) & (instants < high)
@@ -38,7 +38,7 @@ def within(rows: pa.Table, name: str, low: int, high: int, plain: pa.Schema) -> 
     if len(found) == rows.num_rows:
         return rows
     if len(found) * _FEW < rows.num_rows:
-        # Texts are written out: the distinct ones of all rows are too many for so few.
+        # Plain strings: the dictionary of all rows is too large for so few.
         return rows.take(pa.array(found)).cast(plain)
     outside = np.flatnonzero(~inside)
     edges = np.concatenate([[-1], outside, [len(inside)]])
@@ -53,7 +53,7 @@ def within(rows: pa.Table, name: str, low: int, high: int, plain: pa.Schema) -> 
 
 
 def reached_by(spans: list[tuple[int, int]], instants: Longs) -> Flags:
-    """Which of these spans, one after the other, hold one of the instants."""
+    """Which of these consecutive ranges contain one of the times."""
     found = np.zeros(len(spans), np.bool_)
     lows = np.array([low for low, _ in spans], np.int64)
     found[np.unique(np.searchsorted(lows, instants, "right") - 1)] = True
@@ -61,7 +61,7 @@ def reached_by(spans: list[tuple[int, int]], instants: Longs) -> Flags:
 
 
 def runs_of(spans: list[tuple[int, int]], reached: Flags) -> list[tuple[int, int]]:
-    """Neighbouring spans that were reached, put together."""
+    """Adjacent ranges that were reached, merged."""
     found: list[tuple[int, int]] = []
     for (low, high), is_reached in zip(spans, reached.tolist(), strict=True):
         if is_reached and found and found[-1][1] == low:

@@ -1,6 +1,6 @@
-"""What is remembered of each node between two batches: files, ends, and where the present begins.
+"""The state of each node between two batches: its files, the ends of incarnations, the hot range.
 
-Values only, and how they are read from a footer; what is done with them is in node_step.py.
+Values only, and how they are read from a footer; node_step.py uses them.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Files = dict[str, list[File]]
 
 
 class Known(Struct, frozen=True):
-    """A file of the journal that was read, and what its footer told of it.
+    """A file of the journal that was read, with the values from its footer.
 
-    Bounds are the least and the greatest value; None is unknown, so it may be any.
+    Bounds are the minimum and the maximum; None means unknown, so it may be any.
     """
 
     file: File
     rows: int = 0
-    incarnation: int | None = None  # if all rows are of the same one
+    incarnation: int | None = None  # if all rows have the same one
     seq: tuple[int, int] | None = None
     at: tuple[int, int] | None = None
     received: tuple[int, int] | None = None
@@ -41,7 +41,7 @@ class Known(Struct, frozen=True):
         return not self.rows or (self.incarnation is not None and self.seq is not None)
 
     def shares_with(self, other: Known) -> bool:
-        """Whether a row may stand in both."""
+        """Whether a row may be in both files."""
         if not self.rows or not other.rows:
             return False
         if self.seq is None or other.seq is None or None in (self.incarnation, other.incarnation):
@@ -54,10 +54,10 @@ class Known(Struct, frozen=True):
 
 
 class NodeState(Struct):
-    """What is known of a node.
+    """What is known about a node.
 
-    Messages received from `hot` on are kept at hand, since the next batch will very likely have
-    more to tell about them. So are the tallies of the windows from `window` on, and the closed
+    Messages received from `hot` on are kept in memory, since the next batch will very likely have
+    more records of them. So are the tallies of the windows from `window` on, and the closed
     intervals that reach beyond `past`.
     """
 
@@ -70,7 +70,7 @@ class NodeState(Struct):
     hot: int = FIRST
     window: int = FIRST
     past: int = LAST
-    waiting: dict[str, int] = field(default_factory=dict)  # queued, and nothing told since
+    waiting: dict[str, int] = field(default_factory=dict)  # queued, without an outcome so far
 
     def all_files(self) -> Files:
         """Its files as the journal lists them."""
@@ -78,14 +78,14 @@ class NodeState(Struct):
 
 
 class BucketState(Struct):
-    """What is known of some nodes, and of the segments that their tables consist of."""
+    """The state of some nodes, and the segments of their tables."""
 
     nodes: dict[str, NodeState] = field(default_factory=dict)
     segments: dict[str, list[Segment]] = field(default_factory=dict)
 
 
 class Ends(Lifetimes):
-    """The ends of incarnations that were found out before."""
+    """The ends of incarnations that are already known."""
 
     def __init__(self, ends: Mapping[int, tuple[int, bool]]) -> None:
         super().__init__()
@@ -97,17 +97,17 @@ class Ends(Lifetimes):
 
 
 def encoded(state: BucketState) -> bytes:
-    """A state as bytes."""
+    """Serialize a state."""
     return msgspec.msgpack.encode(state)
 
 
 def decoded(state: bytes) -> BucketState:
-    """And back."""
+    """Deserialize a state."""
     return msgspec.msgpack.decode(state, type=BucketState)
 
 
 def known_files(system: Any, directory: str, files: Files) -> dict[str, list[Known]]:
-    """The same files with what their footers tell; nothing of those that cannot be read."""
+    """The files with the values from their footers; none of those that cannot be read."""
     return {
         table: [_known(system, directory, file) for file in found] for table, found in files.items()
     }
@@ -118,7 +118,7 @@ def _known(system: Any, directory: str, file: File) -> Known:
         with system.open_input_file(f"{directory}/{file.path}") as stream:
             footer = pq.read_metadata(stream)
     except UNREADABLE:
-        return Known(file)  # told as a reject by who reads it
+        return Known(file)  # its reader reports it as a reject
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     if not groups:
         return Known(file)
@@ -143,14 +143,14 @@ def _bounds(found: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:
 
 
 def listed(files: Mapping[str, list[Known]]) -> Files:
-    """The same files as the journal lists them."""
+    """The files as the journal lists them."""
     return {table: [known.file for known in found] for table, found in files.items()}
 
 
 def both(
     former: Mapping[str, list[Known]], new: Mapping[str, list[Known]]
 ) -> dict[str, list[Known]]:
-    """Former files and new ones, in the order of their rows."""
+    """Old and new files, in the order of their rows."""
     tables = {**former, **new}
     both = {table: [*former.get(table, ()), *new.get(table, ())] for table in tables}
     for files in both.values():
@@ -159,7 +159,7 @@ def both(
 
 
 def share_rows(former: Mapping[str, list[Known]], new: Mapping[str, list[Known]]) -> bool:
-    """Whether a row may stand in a former file and in a new one."""
+    """Whether a row may be in an old file and in a new one."""
     for table, files in new.items():
         known = former.get(table, [])
         if not known:

@@ -1,6 +1,6 @@
-"""Steps of messages as tasks hand them on: in one piece, texts as numbers of distinct ones.
+"""Steps of messages as tasks pass them on: one chunk, with dictionary-encoded strings.
 
-Only that; what a step is, tracing.py says.
+tracing.py explains steps.
 """
 
 from __future__ import annotations
@@ -22,6 +22,6 @@ _CODED: Final = pa.schema(
 
 
 def gathered(parts: Iterable[pa.Table]) -> pa.Table:
-    """Steps from several places in one table."""
+    """Steps from several sources in one table."""
     cast = [part.cast(_CODED) for part in parts]
     return pa.concat_tables([_CODED.empty_table(), *cast]).combine_chunks()

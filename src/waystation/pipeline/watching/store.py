@@ -1,4 +1,4 @@
-"""Where things lie: what tasks write, what the driver links together, and what a batch ended with.
+"""Where files are: what tasks write, what the driver links, and the ledger of batches.
 
     OUT/<table>/                 what people read: links to files of the store, and `_version`
     OUT/.watch/<shelf>/          the store: Parquet files that never change
@@ -36,9 +36,9 @@ _STATES: Final = "states"
 
 
 class Manifest(Struct):
-    """What there is after a batch: the state of each bucket, and the files of each table.
+    """The result of a batch: the state of each bucket, and the files of each table.
 
-    `files` leads from table and bucket to names, each with its shelf in front.
+    `files` maps table and bucket to names, each with its shelf in front.
     """
 
     batch: int
@@ -74,27 +74,27 @@ class Store:
         return self.root / name
 
     def write_state(self, name: str, state: bytes) -> str:
-        """Keep the state of a bucket; returns its name."""
+        """Write the state of a bucket; returns its name."""
         unique = f"{name}-{uuid.uuid4().hex[:12]}"
         write_whole(self.root / _STATES / unique, state)
         return unique
 
     def read_state(self, name: str) -> bytes:
-        """A state that was kept."""
+        """Read a state."""
         return (self.root / _STATES / name).read_bytes()
 
     def exchange(self) -> Path:
-        """A new directory for what one kind of task leaves for the other."""
+        """A new directory for what one kind of task writes for the other."""
         directory = self.root / _EXCHANGE / uuid.uuid4().hex[:12]
         directory.mkdir(parents=True)
         return directory
 
     def has_all(self, manifest: Manifest) -> bool:
-        """Whether nothing is missing of what a batch left."""
+        """Whether all files of a batch exist."""
         return all((self.root / name).exists() for name in manifest.all_files())
 
     def clear_away(self, manifest: Manifest) -> None:
-        """Remove what no table needs any more, and what killed runs left."""
+        """Remove files that no table needs any more, and those of killed runs."""
         shutil.rmtree(self.root / _EXCHANGE, ignore_errors=True)
         needed = manifest.all_files()
         for shelf in self.root.iterdir():
@@ -104,7 +104,7 @@ class Store:
                         path.unlink(missing_ok=True)
 
     def publish(self, manifest: Manifest) -> None:
-        """Let each table be what the batch says; those that are, stay as they are."""
+        """Publish the tables of a batch; those that are unchanged stay."""
         for table in TABLES:
             names = manifest.of_table(table)
             links = {name.replace("/", "-"): self.root / name for name in names}
@@ -133,11 +133,11 @@ def _link(source: Path, target: Path) -> None:
     except OSError:
         if not source.exists():
             raise
-        shutil.copy2(source, target)  # a file system without links
+        shutil.copy2(source, target)  # a file system without hard links
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that is there whole or not at all, also after the power has failed."""
+    """Write a file atomically and durably, even if the power fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}.new")
     with hidden.open("wb") as file:
@@ -148,13 +148,13 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 class Ledger:
-    """The last batch that is done, in the directory of the checkpoint."""
+    """The last completed batch, in the directory of the checkpoint."""
 
     def __init__(self, checkpoint: Path) -> None:
         self._path = checkpoint / "batches" / "last"
 
     def read(self) -> Manifest | None:
-        """What it left; None if there was none yet."""
+        """The result of the last batch; None if there is none yet."""
         try:
             content = self._path.read_bytes()
         except FileNotFoundError:
@@ -169,14 +169,14 @@ class Ledger:
             ) from None
 
     def write(self, manifest: Manifest) -> None:
-        """From now on this batch is the last one."""
+        """Make this batch the last one."""
         write_whole(self._path, msgspec.msgpack.encode(manifest))
 
 
 def write_part(
     directory: Path, name: str, rows: pa.Table, *, compression: str | None = None
 ) -> None:
-    """Write rows that only these tasks read again: quicker than Parquet, and larger."""
+    """Write rows that only these tasks read again: faster than Parquet, and larger."""
     directory.mkdir(parents=True, exist_ok=True)
     hidden = directory / f".{name}"
     options = pa.ipc.IpcWriteOptions(compression=compression)

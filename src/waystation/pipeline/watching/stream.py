@@ -1,8 +1,8 @@
-"""`watch`: Structured Streaming tells of the files of a journal as they appear, batch by batch.
+"""`watch`: Structured Streaming reports the files of a journal as they appear, batch by batch.
 
-The stream is one of files, not of rows: Spark lists the journal, remembers in its checkpoint what
-it has told of, and admits so many files at a time. What a batch does with them is in engine.py, and
-is the same whoever tells of them.
+The stream consists of files, not of rows: Spark lists the journal, remembers in its checkpoint what
+it has reported, and limits the number of files at a time. engine.py processes them,
+whoever reports them.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def watch(
 ) -> Watched:
     """Keep the tables in `out` up to date with a journal that grows, until `stop` is set.
 
-    After each batch they hold what `build` would make of the same files (SP-3). A batch takes what
-    was sealed since the last one, every so many seconds, `files_at_once` at the most. With `once`
-    it ends when it has seen what there is. `checkpoint` remembers what was done: after a crash it
-    goes on from there, without holes and without repeating anything.
+    After each batch they hold what `build` would make of the same files (SP-3). A batch takes
+    the files sealed since the last one, every `every` seconds, at most `files_at_once`. With `once`
+    it ends when the existing files are processed. `checkpoint` keeps the progress: after a crash it
+    continues from there, without gaps or duplicates.
 
     ```text
     pipeline.watch("journal/", "tables/", "checkpoint/", progress=print)
@@ -96,7 +96,7 @@ def watch(
 
 
 class _Taking:
-    """Takes batches in, one at a time, and tells of each."""
+    """Processes batches, one at a time, and reports each."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class _Taking:
         return [*listing.files(), *(stray.path for stray in listing.strays)]
 
     def take_frame(self, frame: DataFrame, number: int) -> None:
-        """Take in the files that Spark names; its number is its own affair."""
+        """Process the files that Spark reports; Spark's batch number is not used."""
         del number
         try:
             mark = f"{self._directory}/"
@@ -132,7 +132,7 @@ class _Taking:
             raise
 
     def take(self, paths: list[str]) -> None:
-        """Take in these files, unless it is over."""
+        """Process these files, unless the watch has ended."""
         with self._busy:
             if self._over:
                 raise _OverError
@@ -153,12 +153,12 @@ class _Taking:
                 self._watchman.look_at(batch)
 
     def end(self) -> None:
-        """Wait for the batch at hand, and take no more."""
+        """Wait for the current batch, and process no more."""
         with self._busy:
             self._over = True
 
     def summary(self, out: str, seconds: float) -> Watched:
-        """What was done in all."""
+        """The result of all batches."""
         totals = self._totals
         return Watched(
             totals["batches"],
@@ -173,11 +173,11 @@ class _Taking:
 
 
 class _OverError(Exception):
-    """A batch began when it was already over; Spark will tell of it again."""
+    """A batch began after the end of the watch; Spark will report it again."""
 
 
 def runs_on(spark: SparkSession) -> Run:
-    """Have tasks run by Spark, each on its own."""
+    """Let Spark run the tasks, each on its own."""
 
     def run(task: Task, orders: list[bytes]) -> list[bytes]:
         if not orders:
@@ -186,15 +186,15 @@ def runs_on(spark: SparkSession) -> Run:
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    answer = pa.array([task(orders[number])], pa.binary())
+                    result = pa.array([task(orders[number])], pa.binary())
                     yield pa.RecordBatch.from_arrays(
-                        [pa.array([number]), answer], ["number", "done"]
+                        [pa.array([number]), result], ["number", "done"]
                     )
 
         numbers = spark.range(0, len(orders), 1, len(orders))
         rows = numbers.mapInArrow(work, "number long, done binary").collect()
-        answers = {row[0]: bytes(row[1]) for row in rows}
-        return [answers[number] for number in range(len(orders))]
+        results = {row[0]: bytes(row[1]) for row in rows}
+        return [results[number] for number in range(len(orders))]
 
     return run
 
@@ -208,13 +208,13 @@ def _listen(
     every: float,
     files_at_once: int,
 ) -> None:
-    """Let Spark tell of new files until there is an end."""
+    """Let Spark report new files until the end."""
     files = (
         spark.readStream.format("binaryFile")
         .schema(_FILE)
         .option("recursiveFileLookup", "true")
         .option("maxFilesPerTrigger", files_at_once)
-        .option("maxFileAge", "36500d")  # a file that comes late counts like any other
+        .option("maxFileAge", "36500d")  # a late file counts like any other
         .load(taking.root)
         .select("path")  # so that no content is read
     )
@@ -238,7 +238,7 @@ def _listen(
 
 @contextmanager
 def _listing_here(spark: SparkSession) -> Iterator[None]:
-    """Let the driver list the journal by itself: a job for each listing takes longer than it."""
+    """Let the driver list the journal itself: a job for each listing takes longer."""
     name, many = "spark.sql.sources.parallelPartitionDiscovery.threshold", "100000"
     before = spark.conf.get(name)
     spark.conf.set(name, many)
@@ -250,7 +250,7 @@ def _listing_here(spark: SparkSession) -> Iterator[None]:
 
 
 def _look(taking: _Taking, stop: threading.Event, *, once: bool, every: float) -> None:
-    """Look for new files ourselves: over Spark Connect no batch can call back to this program."""
+    """List new files here: over Spark Connect, no batch can call back into this program."""
     while not stop.is_set():
         taking.take(taking.listed())
         if once or stop.wait(every):
@@ -276,7 +276,7 @@ def _check(*, every: float, files_at_once: int) -> None:
 
 
 def _check_checkpoint(engine: Engine, spark: Path) -> None:
-    """Refuse a checkpoint in which Spark knows of files that nobody took in."""
+    """Refuse a checkpoint in which Spark knows of files that were not processed."""
     if engine.batch < 0 and any((spark / "commits").glob("[0-9]*")):
         raise LocalError(
             f"the checkpoint {quote(str(spark.parent))} is incomplete: its progress is missing",

@@ -1,9 +1,9 @@
-"""A task for the traces of one bucket of messages: new steps join those that are known already.
+"""A task for the traces of one bucket of messages: new steps are added to the known ones.
 
-All steps of a message lie in one segment, with its trace, and the sorted hashes of a segment's ids
-tell whether a message is in it. Most messages go on within seconds, so the latest ones are in a
-young segment, which is done again in each batch; the others stay until more is told of one of
-theirs. This runs in the executors; no Spark.
+All steps of a message are in one segment, with its trace, and the sorted hashes of a segment's ids
+show whether a message is in it. Most messages get their next step within seconds, so the latest
+ones are in a young segment, which is rewritten in each batch; the others stay until one of their
+messages gets another step. This runs in the executors; no Spark.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from waystation.pipeline.watching.steps import gathered
 from waystation.pipeline.watching.store import Store, read_part, write_part
 
 YOUNG: Final = 5_000_000
-"""Microseconds: so long after its last step a message may well be told of by another node."""
+"""Microseconds after its last step in which a message is likely to get one from another node."""
 
 FEW: Final = 4_096
-"""So many steps are young if they are recent enough, however few are new."""
+"""This many steps are young if they are recent enough, however few are new."""
 
 _TRACES, _STEPS, _HASHES = "traces", "steps", "hashes"
 
 
 class TraceSegment(Struct, frozen=True):
-    """Traces, their steps, and the hashes of their ids: a file each."""
+    """Traces, their steps, and the hashes of their ids: one file each."""
 
     traces: str
     steps: str
@@ -45,7 +45,7 @@ class TraceSegment(Struct, frozen=True):
     rows: int  # of steps
 
     def names(self) -> list[str]:
-        """Where these lie in the store."""
+        """The paths of these files in the store."""
         return [f"{_TRACES}/{self.traces}", f"{_STEPS}/{self.steps}", f"{_HASHES}/{self.hashes}"]
 
 
@@ -57,7 +57,7 @@ class TraceState(Struct):
 
 
 class TraceOrder(Struct, frozen=True):
-    """Take in the steps that the tasks of these buckets left; forget former ones of some nodes."""
+    """Process the steps that the tasks of these buckets wrote; drop earlier ones of some nodes."""
 
     bucket: int
     batch: int
@@ -69,7 +69,7 @@ class TraceOrder(Struct, frozen=True):
 
 
 class TraceDone(Struct):
-    """What came of it: names in the store."""
+    """The result of an order: names in the store."""
 
     bucket: int
     state: str
@@ -105,16 +105,16 @@ def _carry_out(order: TraceOrder) -> TraceDone:
 
 
 class _Bucket:
-    """The traces of one bucket while new steps come in."""
+    """The traces of one bucket while new steps are added."""
 
     def __init__(self, store: Store, name: str, state: TraceState, retracted: list[str]) -> None:
         self._store, self._name, self._state = store, name, state
         self._retracted = pa.array(retracted, TEXT)
 
     def take(self, new: pa.Table) -> TraceState:
-        """Add these steps to what is known; returns the segments there are then."""
+        """Add these steps to the known ones; returns the resulting segments."""
         needles = np.unique(hashes(column(new, "message_id")))
-        moving = [new]  # steps of traces that are made anew
+        moving = [new]  # steps of traces that are rebuilt
         staying: list[tuple[pa.Table, pa.Table]] = []  # steps and traces of others
         segments = []
         if self._state.young is not None:
@@ -130,7 +130,7 @@ class _Bucket:
         made = trace(steps, paths=True)
         of_trace = hashes(column(made, "message_id"))
         latest = np.unique(of_trace[_fresh(made, max(new.num_rows, FEW))])
-        fresh = held_in(of_trace, latest)  # two ids with one hash stay together
+        fresh = held_in(of_trace, latest)  # two ids with the same hash stay together
         of_step = held_in(hashes(column(steps, "message_id")), latest)
         young = self._written(_chosen(steps, of_step), _chosen(made, fresh))
         staying.append((_chosen(steps, ~of_step), _chosen(made, ~fresh)))
@@ -139,7 +139,7 @@ class _Bucket:
     def _stored(
         self, segments: list[TraceSegment], staying: list[tuple[pa.Table, pa.Table]]
     ) -> list[TraceSegment]:
-        """The segments with what is to stay, written to one more; small ones are put together."""
+        """The segments with what stays, written to one more; small ones are merged."""
         size = sum(steps.num_rows for steps, _ in staying)
         if not size:
             return segments
@@ -168,7 +168,7 @@ class _Bucket:
     def _split(
         self, segment: TraceSegment, needles: Hashes
     ) -> tuple[pa.Table, tuple[pa.Table, pa.Table]]:
-        """The steps of traces that are made anew; steps and traces of the others."""
+        """The steps of traces that are rebuilt; steps and traces of the others."""
         steps = self._steps_of(segment)
         of_step = hashes(column(steps, "message_id"))
         if len(self._retracted):
@@ -180,7 +180,7 @@ class _Bucket:
         return self._valid(_chosen(steps, moved)), (_chosen(steps, ~moved), _chosen(traces, stays))
 
     def _valid(self, steps: pa.Table) -> pa.Table:
-        """Steps without those that count no more."""
+        """Steps without those that no longer count."""
         if not len(self._retracted):
             return steps
         return steps.filter(pc.invert(pc.is_in(column(steps, "node"), self._retracted)))
@@ -217,7 +217,7 @@ class _Bucket:
 
 
 def _fresh(made: pa.Table, limit: int) -> Flags:
-    """Which traces are the latest ones, with about so many steps together at the most."""
+    """Which traces are the latest ones, with at most about this many steps together."""
     ended = longs(made, "ended")
     recent = np.flatnonzero(ended >= ended.max(initial=0) - YOUNG)
     order = recent[np.argsort(-ended[recent], kind="stable")]

@@ -10,11 +10,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from waystation.testing.lab.history import History, Sent
+from waystation.testing.lab.history import Fault, Got, History, Sent
 
 HOP_LIMIT: Final = 32
 SETTLE: Final = 1.0
 """Seconds for what was sent in the last moment before an end to be told."""
+
+PROMPT: Final = 2.0
+"""Seconds within which a message is received if nothing is broken."""
+
+SLOW_RECEIVER: Final = "slow receiver"
+HARMLESS_TO_WAYS: Final = frozenset({SLOW_RECEIVER, "drift", "set clock"})
+CATCH_UP: Final = 60.0
+"""Seconds for a receiver that was slow to handle what has waited."""
 
 Check = Callable[[History], Iterator[str]]
 
@@ -130,12 +138,16 @@ def nobody_gets_it_twice(history: History) -> Iterator[str]:
 
 
 def nothing_goes_in_circles(history: History) -> Iterator[str]:
-    """P5: a broadcast enters a node once, and no message goes beyond the hop limit."""
+    """P5: a broadcast enters a node once, and no message goes beyond the hop limit.
+
+    Of a second copy it is told that it is one, also if it goes up from there (FL-6).
+    """
+    copies = {(row.uid, row.node, row.entered) for row in history.rows if row.reason == "DUPLICATE"}
     entries: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for row in history.rows:
         if row.hops > HOP_LIMIT or row.reason == "HOP_LIMIT":
             yield f"{row.uid}: {row.hops} hops at {row.node}"
-        if row.is_broadcast and row.reason != "DUPLICATE":
+        if row.is_broadcast and (row.uid, row.node, row.entered) not in copies:
             entries[row.uid, row.node, row.life].add(row.entered)
     for (uid, node, _), times in entries.items():
         if len(times) > 1:
@@ -156,6 +168,43 @@ def _disturbed(history: History, sent: Sent) -> bool:
     """Whether something was broken around the time of a request."""
     ended = history.ended if sent.ended is None else sent.ended
     return any(fault.at <= ended and sent.at <= fault.until + 60 for fault in history.faults)
+
+
+def a_slow_receiver_delays_nobody_else(history: History) -> Iterator[str]:
+    """P11: while one receiver is slow or stuck, what is for others comes as soon as ever.
+
+    Only what was sent while nothing was wrong but a receiver or a clock, nor had been before.
+    """
+    slow = [fault for fault in history.faults if fault.kind == SLOW_RECEIVER]
+    received: dict[str, list[Got]] = defaultdict(list)
+    for got in history.got:
+        received[got.uid].append(got)
+    for sent in history.sent:
+        during = any(fault.at <= sent.at <= fault.until for fault in slow)
+        if not during or _is_for_slow(slow, sent) or _was_cut(history, sent):
+            continue
+        for got in received[sent.uid]:
+            if got.at - sent.at > PROMPT:
+                yield f"{got.uid}: {got.receiver} got it {got.at - sent.at:.1f} s after it was sent"
+        if sent.outcome == "ANSWERED" and sent.ended and sent.ended - sent.at > PROMPT:
+            yield f"{sent.uid}: answered {sent.ended - sent.at:.1f} s after it was asked"
+
+
+def _is_for_slow(slow: list[Fault], sent: Sent) -> bool:
+    """Whether a message is for a receiver that is slow, or has yet to catch up."""
+    return any(
+        sent.to == f"work-{name}" and fault.at <= sent.at <= fault.until + CATCH_UP
+        for fault in slow
+        for name in fault.nodes
+    )
+
+
+def _was_cut(history: History, sent: Sent) -> bool:
+    """Whether the ways through the fleet were broken when a message was sent, or shortly before."""
+    return any(
+        fault.kind not in HARMLESS_TO_WAYS and fault.at - PROMPT <= sent.at <= fault.until + 60
+        for fault in history.faults
+    )
 
 
 def tables_are_right(history: History) -> Iterator[str]:
@@ -213,6 +262,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "P4": nobody_gets_it_twice,
     "P5": nothing_goes_in_circles,
     "P6": replies_find_back,
+    "P11": a_slow_receiver_delays_nobody_else,
     "P16": tables_are_right,
     "MC-15": no_subscriber_is_the_end,
 }

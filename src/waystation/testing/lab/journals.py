@@ -30,6 +30,7 @@ class SimulatedDisk:
     def __init__(self) -> None:
         self._records: dict[tuple[str, int], list[Record | NodeRecord]] = {}
         self._incarnations: dict[str, int] = {}
+        self._last: dict[str, int] = {}  # instants of the nodes' last records
 
     def next_incarnation(self, node: str, at_least: int) -> int:
         """The number of a new incarnation: the time, or more if an earlier one had that."""
@@ -37,9 +38,14 @@ class SimulatedDisk:
         self._incarnations[node] = max(at_least, latest + 1)
         return self._incarnations[node]
 
+    def last_instant(self, node: str) -> int:
+        """When the last record of a node was made, in microseconds; 0 if there is none."""
+        return self._last.get(node, 0)
+
     def append(self, node: str, incarnation: int, records: list[Record | NodeRecord]) -> None:
         """Keep records for good."""
         self._records.setdefault((node, incarnation), []).extend(records)
+        self._last[node] = records[-1].at
 
     def seal(self, directory: Path) -> None:
         """Write everything as sealed files of a journal."""
@@ -58,6 +64,7 @@ class SimulatedJournal:
 
     def __init__(self, disk: SimulatedDisk, node: str) -> None:
         clock = current_clock()
+        clock.not_before((disk.last_instant(node) + 1) * 1000)
         self._disk = disk
         self._node = node
         self._incarnation = disk.next_incarnation(node, clock() // 1_000_000)

@@ -21,6 +21,9 @@ TOPICS: Final = ("news", "alarms")
 MOST_CHANGES: Final = 20_000
 """Changes of routing tables after which a fleet will never settle; it needs a tenth of that."""
 
+INBOX: Final = 8
+"""Messages that wait for a worker, so few that one which is stuck is full within seconds."""
+
 LIMITS: Final = Limits(heartbeat=2.0, stall=5.0, greeting=3.0)
 """Shorter than the defaults, so that much happens in a minute."""
 
@@ -37,7 +40,7 @@ class NodeLife(Life):
             node.use(Udp())
         node.observe(self._note)
         node.observe(SimulatedJournal(self.fleet.disk, self.name).note)
-        node.start_worker((f"work-{self.name}",), self._work)
+        node.start_worker((f"work-{self.name}",), self._work, inbox=INBOX)
         if is_hub:
             await node.listen(f"tcp://{self.name}:{PORT}")
             if topology.over_udp:
@@ -66,11 +69,14 @@ class NodeLife(Life):
     # What it sends
 
     def draw(self) -> tuple[str, str]:
-        """A message or a request to somebody, or a broadcast."""
+        """A message or a request to somebody, or a broadcast; half of them to whoever is slow."""
         kind = self.chance.choices(("send", "request", "publish"), (70, 20, 10))[0]
         if kind == "publish":
             return kind, self.chance.choice(TOPICS)
         others = [name for name in self.fleet.history.topology.parents if name != self.name]
+        slow = [name for name in others if name in self.fleet.slow]
+        if slow and self.chance.random() < 0.5:
+            others = slow
         return kind, f"work-{self.chance.choice(others)}"
 
     async def send(self, kind: str, to: str, payload: bytes) -> str:

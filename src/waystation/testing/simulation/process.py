@@ -8,7 +8,7 @@ from contextvars import Context, copy_context
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from waystation.core.clock import use_clock
+from waystation.core.clock import SteadyClock, use_clock
 from waystation.testing.simulation.loop import CURRENT, SimulationError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Process:
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.context: Context = copy_context()
         self.context.run(CURRENT.set, self)
-        self.context.run(use_clock, machine.read_clock)
+        self.context.run(use_clock, SteadyClock(machine.read_clock, machine.read_boottime))
         self._held: list[asyncio.Handle] = []
 
     def __repr__(self) -> str:
@@ -88,6 +88,10 @@ class Machine:
         """The wall clock, in nanoseconds since the epoch."""
         passed = self._network.loop.time() - self._set_at
         return self._set_to + round(passed * (1 + self._drift) * 1e9)
+
+    def read_boottime(self) -> int:
+        """The time since the machine was started, in nanoseconds: nobody can set that."""
+        return round(self._network.loop.time() * 1e9)
 
     def set_clock(self, *, ahead: float) -> None:
         """Let the clock jump; it may also go back."""

@@ -16,12 +16,14 @@ from typing import Final
 
 from msgspec import Struct
 
+from waystation.core.budget import OVERHEAD
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
 from waystation.net.connection import ConnectionState
+from waystation.net.held import FREE, HeldBytes
 from waystation.transports.http.transport import HttpLimits
-from waystation.transports.link import QueuedLink
+from waystation.transports.link import CONTROL, QueuedLink
 from waystation.transports.transport import LinkOwner
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_departure
 
@@ -66,6 +68,11 @@ class Outgoing:
     def size(self) -> int:
         """How many bytes wait."""
         return self._totals[-1][0] - self._totals[self.given - self._dropped][0]
+
+    @property
+    def kept(self) -> int:
+        """How many bytes are here: those that wait, and those that can be asked for again."""
+        return self._totals[-1][0] - self._totals[0][0]
 
     @property
     def messages(self) -> int:
@@ -130,6 +137,7 @@ class ChannelEnd(QueuedLink):
         self._limits = limits
         self._frame_limit = limits.frame
         self._out = Outgoing(keep)
+        self._control = 0  # bytes for the other session, since something waits
         self._news = asyncio.Event()  # for whoever takes frames
         self.room = asyncio.Event()  # the owner takes messages, or never will again
         self.room.set()
@@ -141,7 +149,13 @@ class ChannelEnd(QueuedLink):
 
     def send_control(self, payload: bytes) -> None:
         """Let a payload for the other session wait."""
-        self._put(Frame(encode_control(payload), False))
+        frame = Frame(encode_control(payload), False)
+        waits = self._out.size
+        self._control = self._control + len(frame.data) if waits else 0
+        if self._control > CONTROL:
+            self.end(Reason.QUEUE_FULL, "the peer takes no control messages")
+            return
+        self._put(frame)
 
     def pause_reading(self) -> None:
         """Take in nothing more; the other end has to wait."""
@@ -172,18 +186,30 @@ class Channel(ChannelEnd):
         limits: HttpLimits,
         place: str,
         forget: Callable[[Channel, Reason | None, str], None],
+        held: HeldBytes[Channel],
     ) -> None:
         super().__init__(owner, place, limits, keep=limits.unsent)
+        self._held = held  # for all channels of the listener
         self.id = secrets.token_urlsafe(24)
         self.expired = False
         self.posting = asyncio.Lock()  # one request at a time hands in messages
         self.over = asyncio.Event()  # it has ended
         self._forget = forget
         self._requests = 0  # under way
+        self._posted = 0  # bytes of the body that is being read
         self._decoder: FrameDecoder | None = None  # a new one at first, and after an error
         self.start_timer(limits.idle, self._expire)
 
     # What the owner asks for
+
+    def send(self, message: Message) -> Reason | None:
+        """Let a message wait for the client, unless too much waits for it and for others."""
+        if self._held.is_tight and not self._held.allows(self, len(message.payload) + OVERHEAD):
+            return Reason.QUEUE_FULL
+        reason = super().send(message)
+        if self._out.kept > FREE:
+            self._held.count_soon(self)
+        return reason
 
     def say_goodbye(self) -> None:
         """Let the client fetch what is left, and acknowledge it."""
@@ -198,6 +224,11 @@ class Channel(ChannelEnd):
     def given(self) -> int:
         """The number of the last frame that was given out."""
         return self._out.given
+
+    @property
+    def kept(self) -> int:
+        """How many bytes are held for the client."""
+        return self._out.kept
 
     @property
     def is_open(self) -> bool:
@@ -220,6 +251,28 @@ class Channel(ChannelEnd):
         self._requests -= 1
         if self.is_open and not self._requests:
             self.start_timer(self._limits.idle, self._expire)
+
+    def note_posted(self, size: int) -> None:
+        """Count what came so far of the body of a request that is being read."""
+        if self.owner.account is not None:
+            self.owner.account.take(size - self._posted)
+        self._posted = size
+
+    def end_post(self) -> None:
+        """Let the next request hand in messages; what is left of this one is dropped."""
+        self.note_posted(0)
+        if self._decoder is not None and self._decoder.unfinished:
+            self._decoder = None
+        self.posting.release()
+
+    def decode_front(self, body: bytes) -> list[Message]:
+        """The messages with which a body begins; what `decode` gets then goes on behind it."""
+        decoder, self._decoder = self._decoder or self._fresh_decoder(), None
+        messages = decoder.feed(body)
+        if decoder.error is not None:
+            raise decoder.error
+        self._decoder = decoder
+        return messages
 
     async def decode(self, body: bytes) -> list[Message]:
         """The messages in the body of a request, all of them or a DecodeError.
@@ -247,14 +300,28 @@ class Channel(ChannelEnd):
             if self.is_open:
                 self.owner.received(messages[start : start + PART_MESSAGES])
 
-    async def wait_for_frames(self, seconds: float, *, only_messages: bool = False) -> bool:
+    def look_again(self) -> None:
+        """Wake the request that waits: its client may be gone."""
+        self._news.set()
+
+    async def wait_for_frames(
+        self,
+        seconds: float,
+        client_is_there: Callable[[], bool] = lambda: True,
+        *,
+        only_messages: bool = False,
+    ) -> bool:
         """Wait until there is something to give out; False when another request asks for it now."""
         out = self._out
         self._news.set()  # whoever waited has to leave
         self._news = mine = asyncio.Event()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while not (out.messages if only_messages else out.size) and not self.ended:
+                while (
+                    not (out.messages if only_messages else out.size)
+                    and not self.ended
+                    and client_is_there()
+                ):
                     mine.clear()
                     await mine.wait()
                     if self._news is not mine:
@@ -291,6 +358,7 @@ class Channel(ChannelEnd):
 
     def on_end(self) -> None:
         """Tell the requests that wait."""
+        self._held.forget(self)
         self.room.set()
         self.over.set()
         self._news.set()

@@ -20,6 +20,7 @@ from waystation.net.connection import Connection, ConnectionLimits, ConnectionSt
 from waystation.net.dialer import dial as dial_place
 from waystation.net.dialer import within
 from waystation.net.place import parse_place
+from waystation.net.tasks import Tasks
 from waystation.transports.http.channel import ChannelEnd
 from waystation.transports.http.transport import Http, OpenedChannel
 from waystation.transports.transport import LinkOwner
@@ -114,6 +115,12 @@ class _RequestConnection(Connection):
         except h11.ProtocolError as error:
             self.fail(Reason.MALFORMED, f"this is no HTTP: {error}")
 
+    def count_unfinished(self) -> int:
+        """What is there of an answer that has begun; a poll that waits has none yet."""
+        if self._answer is None or self._answer.done():
+            return 0
+        return len(self._body) + len(self._http.trailing_data[0]) + (self._head is not None)
+
     def on_eof(self) -> None:
         """Complete an answer whose end is that of the connection."""
         if self.is_open and self._http.their_state is not h11.SEND_RESPONSE:
@@ -145,6 +152,7 @@ class _RequestConnection(Connection):
         answer = Answer(head.status_code, dict(head.headers), bytes(self._body))
         self._answer.set_result(answer)
         self._body.clear()
+        self._head = None
         if http.our_state is http.their_state is h11.DONE and not http.trailing_data[0]:
             http.start_next_cycle()
         else:
@@ -181,7 +189,11 @@ class Requests:
 
     async def _connect(self) -> _RequestConnection:
         limits = self.transport.limits
-        silent = msgspec.structs.replace(limits.of_connections(), first_byte=None)  # until it asks
+        silent = msgspec.structs.replace(
+            limits.of_connections(),
+            first_byte=None,  # until it asks
+            frame=limits.finish,
+        )
         return await dial_place(
             lambda _: _RequestConnection(silent, limits.post),
             [self.place],
@@ -212,13 +224,13 @@ class HttpLink(ChannelEnd):
         self._polls = Requests(requests.transport, requests.place)
         self._decoder = self._fresh_decoder()
         self._last = 0  # the number of the last frame that came
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = Tasks()
         self.hand_over()
         owner.answered()
         if self.state is not ConnectionState.CLOSED:
             for work in (self._post_all, self._poll_all):
-                name = f"waystation http {self.place}"
-                self._tasks.append(self._loop.create_task(self._run(work), name=name))
+                name = f"http {self.place}"
+                self._tasks.start(self._run(work), name, if_failed=self.abort)
 
     def say_goodbye(self) -> None:
         """Post what is left, and then end the channel."""
@@ -298,8 +310,7 @@ class HttpLink(ChannelEnd):
 
     def on_end(self) -> None:
         """Ask for nothing more."""
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         self._posts.drop()
         self._polls.drop()
 

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -29,6 +30,8 @@ from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
 from waystation.net.asgi import HttpConnection, HttpServer, Receive, Scope, Send
+from waystation.net.connection import MINIMUM_RATE
+from waystation.net.held import FREE, HeldBytes
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place, place_of
 from waystation.transports.http.channel import Channel, Frame
@@ -90,6 +93,7 @@ class HttpListener:
             self,
             limits=limits.of_servers(),
             connection_limits=limits.of_connections(),
+            body=limits.body + limits.greeting,  # so that the client can be told why
             keep=limits.keep,
             tls=transport.tls,
             log=_log,
@@ -98,6 +102,9 @@ class HttpListener:
         self._accept = accept
         self._names = names
         self._open: dict[str, Channel] = {}
+        self.held: HeldBytes[Channel] = HeldBytes(
+            limits.budget, lambda channel: channel.kept, _give_up
+        )
         self._gone: dict[str, tuple[Reason | None, str]] = {}
         self._closing = False
         self._app = Starlette(
@@ -149,7 +156,7 @@ class HttpListener:
             self.counts.refused += 1
             raise _Problem(503, "this node opens no more channels", retry_after="1")
         place = place_of(tuple(request.client) if request.client else ("?", 0))
-        channel = Channel(owner, self._limits, place, self._ended)
+        channel = Channel(owner, self._limits, place, self._ended, self.held)
         self._open[channel.id] = channel
         self.counts.opened += 1
         channel.hand_over()
@@ -180,17 +187,18 @@ class HttpListener:
     async def _post(self, channel: Channel, request: Request) -> Response:
         """Take in messages: all of them, or none."""
         is_json = _is_json(request)
-        self._check_length(request.headers.get("content-length", "0"))
+        most = self._most(channel) if is_json else self._limits.post  # frames may prove the token
+        self._check_length(request.headers.get("content-length", "0"), most)
         await self._wait_for_room(channel)
         try:
-            body = await self._body(request)
+            body = await self._body(channel, request, is_json=is_json)
             if not channel.is_open:  # the client may still fetch, but nothing is taken any more
                 await channel.over.wait()
                 raise _Ended
             messages = await self._decoded(channel, body, is_json=is_json)
             await channel.hand_in(messages)
         finally:
-            channel.posting.release()
+            channel.end_post()
         if not is_json:
             return Response(status_code=202)
         ids = [message.id for message in messages if message.onward_route.addresses]
@@ -213,15 +221,19 @@ class HttpListener:
             return StreamingResponse(events, media_type=EVENTS, headers=headers)
         wait = min(_seconds(query.get("wait", "0")), self._limits.wait)
         limit = _number(query.get("limit", str(self._limits.batch)), "limit")
-        if limit and not await channel.wait_for_frames(wait, only_messages=as_json):
+        request.state.connection.when_closed = channel.look_again
+        if limit and not await channel.wait_for_frames(
+            wait, lambda: request.state.connection.is_open, only_messages=as_json
+        ):
             raise _Problem(409, "another request asks for the messages of this channel now")
         if await request.is_disconnected():
             raise _Ended
         frames = channel.take(min(limit, self._limits.batch))
         if channel.ended and not frames:
             raise _Ended
-        acknowledges = after is not None
-        return _Batch(channel, frames, as_json=as_json, acknowledges=acknowledges)
+        answer = _Batch(channel, frames, as_json=as_json, acknowledges=after is not None)
+        answer.written = partial(self._see_it_read, request.state.connection)
+        return answer
 
     async def _delete(self, channel: Channel, request: Request) -> Response:
         """End a channel."""
@@ -273,31 +285,60 @@ class HttpListener:
                 alarm.cancel()
             channel.done()
 
-    async def _body(self, request: Request) -> bytes:
+    def _see_it_read(self, connection: HttpConnection, before: int = -1) -> None:
+        """End a connection whose client takes nothing of its answer for too long."""
+        if connection.unsent <= FREE or not connection.is_open:
+            return
+        taken = connection.written - connection.unsent
+        if taken == before:
+            connection.abort()
+        else:
+            loop = asyncio.get_running_loop()
+            loop.call_later(self._limits.body, self._see_it_read, connection, taken)
+
+    async def _body(self, channel: Channel, request: Request, *, is_json: bool) -> bytes:
+        """The body, or what is left of it when its beginning was needed to admit the client."""
         parts: list[bytes] = []
-        size = 0
+        size, seconds = 0, self._limits.body
+        enough = step = int(seconds * MINIMUM_RATE)
+        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._limits.body):
+            async with asyncio.timeout(seconds) as deadline:
                 async for part in request.stream():
                     size += len(part)
-                    self._check_length(size)
                     parts.append(part)
+                    channel.note_posted(size)
+                    if size > self._most(channel) and not is_json:
+                        # A node posts its proof and what waits behind it together.
+                        front = await self._decoded(channel, b"".join(parts), is_front=True)
+                        await channel.hand_in(front)
+                        parts = []
+                    self._check_length(size, self._most(channel))
+                    if size >= enough:  # it is slow, but it comes
+                        enough = size + step
+                        deadline.reschedule(loop.time() + seconds)
         except TimeoutError:
             raise _Problem(408, "the body did not come in time") from None
         except ClientDisconnect:
             raise _Ended from None
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _check_length(self, length: str | int) -> None:
-        if int(length) > self._limits.post:
-            self.counts.too_large += 1
-            raise _Problem(413, f"a request has at most {self._limits.post} bytes")
+    def _most(self, channel: Channel) -> int:
+        """The most bytes in the body of a request: few, until its client is admitted."""
+        return self._limits.post if channel.owner.admitted else self._limits.of_strangers()
 
-    async def _decoded(self, channel: Channel, body: bytes, *, is_json: bool) -> list[Message]:
+    def _check_length(self, length: str | int, most: int) -> None:
+        if int(length) > most:
+            self.counts.too_large += 1
+            raise _Problem(413, f"a request has at most {most} bytes")
+
+    async def _decoded(
+        self, channel: Channel, body: bytes, *, is_json: bool = False, is_front: bool = False
+    ) -> list[Message]:
         try:
             if is_json:
                 return read_messages(body, channel.owner.address)
-            return await channel.decode(body)
+            return channel.decode_front(body) if is_front else await channel.decode(body)
         except (DecodeError, ValueError, msgspec.DecodeError) as error:
             if isinstance(error, DecodeError) and error.too_large:
                 self.counts.too_large += 1
@@ -340,11 +381,18 @@ class _Batch(Response):
         self._channel = channel
         self._last = last
         self._acknowledges = acknowledges  # then the next request says what has arrived
+        self.written: Callable[[], None] = lambda: None  # called when it is handed to the socket
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await super().__call__(scope, receive, send)
+        self.written()
         if not self._acknowledges:
             self._channel.settle(self._last)
+
+
+def _give_up(channel: Channel) -> None:
+    """End the channel for which most is held, when it is too much for all of them (FL-1)."""
+    channel.end(Reason.QUEUE_FULL, "more is held for it than there is room for")
 
 
 def _event(frames: list[Frame], last: int, *, as_json: bool, ended: bool) -> bytes:

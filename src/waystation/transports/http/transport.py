@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
+from waystation.core.budget import MIB
 from waystation.errors import LocalError
+from waystation.net.connection import ConnectionLimits
 from waystation.net.server import ServerLimits
 from waystation.net.tls import Tls
 from waystation.transports.tcp import TcpLimits
@@ -31,12 +33,16 @@ class HttpLimits(TcpLimits, frozen=True, kw_only=True):
 
     `frame` is the largest message in bytes; one POST may have as many and `batch` more. A listener
     has at most `channels` and `connections`. A client has `greeting` seconds for the TLS handshake
-    and for the head of a request, and `body` seconds for the rest. A channel without a request for
-    `idle` seconds ends. A GET waits no longer than `wait`; a POST waits for room for `hold` seconds
-    before the client is told to retry. An unused connection stays open for `keep` seconds.
+    and for the head of a request, and `body` seconds for the rest, or longer as long as 4 KiB of it
+    come for each second. A channel without a request for `idle` seconds ends. For the clients of a
+    listener `budget` bytes may be held together: then each has an equal part, and a quarter above
+    it the channel ends that holds most. A GET waits no longer than `wait`; a POST waits for room
+    for `hold` seconds before the client is told to retry. An unused connection stays open for
+    `keep` seconds.
     """
 
     batch: int = 256 * 1024
+    budget: int = 256 * MIB
     channels: int = 10_000
     connections: int = 30_000
     body: float = 30.0
@@ -44,6 +50,10 @@ class HttpLimits(TcpLimits, frozen=True, kw_only=True):
     wait: float = 25.0
     hold: float = 10.0
     keep: float = 75.0
+
+    def of_connections(self) -> ConnectionLimits:
+        """The part that a connection of a listener needs."""
+        return structs.replace(super().of_connections(), frame=self.greeting)
 
     @property
     def post(self) -> int:
@@ -55,7 +65,7 @@ class HttpLimits(TcpLimits, frozen=True, kw_only=True):
         return ServerLimits(
             connections=self.connections,
             handshake=self.greeting,
-            frame=self.greeting,
+            input=self.input,
             backlog=self.backlog,
         )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mqtt5 import PubAckReasonCode
 
+from waystation.core.budget import OVERHEAD, Account
 from waystation.core.clock import now_ns
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Message
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from waystation.transports.mqtt.transport import Mqtt
 
 _LONGEST_EXPIRY: Final = 0xFFFFFFFF
-_OVERHEAD: Final = 256  # bytes of memory that any message takes, however short
 
 
 def expiry_seconds(expiry: Expiry) -> int | None:
@@ -59,7 +59,9 @@ class MqttLink(BaseLink):
         self._unacknowledged = 0  # publications
         self._sent = 0  # messages that are out of our hands, and the owner does not know yet
         self._arrived: list[Message] = []  # and not handed in
-        self._arrived_bytes = 0
+        # Bytes of that which wait because the owner does not read; here, and of all links.
+        limits = hub.limits
+        self._held = Account(max(limits.receiver, 2 * limits.unsent + limits.frame), hub.unread)
         self._ending: tuple[Reason | None, str] | None = None  # why, once the peer has ended it
         self._reading = True
         self._used = False  # since the last look for idle links
@@ -185,10 +187,10 @@ class MqttLink(BaseLink):
     def _take(self, messages: Iterable[Message], size: int) -> None:
         """Keep what came until the end of the turn, or until the owner reads again."""
         self._arrived += messages
-        self._arrived_bytes += size + _OVERHEAD
-        limits = self._hub.limits
-        if not self._reading and self._arrived_bytes > 4 * (limits.unsent + limits.frame):
-            self.end(Reason.QUEUE_FULL, "the peer sent more than there is room for")
+        if not self._reading:
+            self._held.take(size + OVERHEAD)
+            if self._held.is_over or self._hub.unread.is_over:
+                self.end(Reason.QUEUE_FULL, "the peer sent more than there is room for")
         self._hub.mark_unsettled(self)
 
     def _end_when_handed_in(self, reason: Reason | None, detail: str) -> None:
@@ -198,7 +200,8 @@ class MqttLink(BaseLink):
 
     def _hand_in(self) -> None:
         messages, self._arrived = self._arrived, []
-        self._arrived_bytes = 0
+        if self._held.used:
+            self._held.give_back(self._held.used)
         if messages:
             self.owner.received(messages)
 
@@ -210,4 +213,6 @@ class MqttLink(BaseLink):
 
     def on_end(self) -> None:
         """Let the transport forget the link."""
+        self._held.give_back(self._held.used)
+        self._arrived = []
         self._hub.forget(self)

@@ -25,6 +25,7 @@ from waystation.errors import DecodeError, LocalError
 from waystation.mqtt.client import OnAck
 from waystation.mqtt.packets import REFUSED, words_of
 from waystation.net.connection import ConnectionState
+from waystation.transports.link import CONTROL
 from waystation.transports.mqtt.link import MqttLink, expiry_seconds
 from waystation.transports.transport import LinkOwner
 from waystation.wire.joynr import unicast_topic
@@ -129,6 +130,7 @@ class OckamLink(PlainLink):
         self._answer: asyncio.Future[None] = self._loop.create_future()  # of the peer, to our OPEN
         self._number = 0  # of our last publication
         self._waiting: deque[_Numbered] = deque()  # until there is room in the window
+        self._control = 0  # bytes among those that no sender waits with
         self._ahead: deque[int] = deque()  # sizes of what the peer has not taken yet
         self._ahead_bytes = 0
         self._since_asked = self._bytes_since_asked = 0
@@ -163,6 +165,11 @@ class OckamLink(PlainLink):
     def send_control(self, payload: bytes) -> None:
         """Publish a payload for the peer's session, in order with the messages."""
         frame = encode_control(payload) if payload else HEARTBEAT_FRAME
+        if self._waiting:  # which no message does for long: its sender waits instead
+            self._control += len(frame)
+            if self._control > CONTROL:
+                self.end(Reason.QUEUE_FULL, "the peer takes no control messages")
+                return
         self._give(Kind.MESSAGE, frame, None, self._acknowledged)
 
     def say_goodbye(self) -> None:
@@ -175,6 +182,11 @@ class OckamLink(PlainLink):
         if self.state is not ConnectionState.CLOSED:
             self.say(Kind.UNKNOWN)
         super().abort()
+
+    def _end_lingering(self) -> None:
+        """Tell a peer that took nothing more, and so has not seen the goodbye behind it."""
+        self.say(Kind.UNKNOWN)
+        super()._end_lingering()
 
     def publish(self, message: Message) -> Reason | None:
         """Publish a message in a frame, within the window."""
@@ -288,6 +300,8 @@ class OckamLink(PlainLink):
             self._ahead_bytes -= ahead.popleft()
         while self._waiting and self._has_room():
             self._number_and_publish(*self._waiting.popleft())
+        if not self._waiting:
+            self._control = 0
         self.relax()
 
 

@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import ClassVar, Final, Literal
 
-from mqtt5 import PublishPacket, Will
+from mqtt5 import PubAckReasonCode, PublishPacket, Will
 
-from waystation.core.message import NO_ID, Message
+from waystation.core.budget import Account
+from waystation.core.message import Message
 from waystation.core.multicast import MulticastId, is_multicast_id
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError, quote
@@ -44,10 +45,11 @@ ANY: Final = "+"
 
 Format = Literal["ockam", "joynr"]
 Received = Callable[[str, Message], None]
+OnEnd = Callable[[Reason | None], None]
 
 _QOS: Final = "?qos="
-_RECENT: Final = 4_096
-"""Broadcasts that are remembered: a broker may deliver one for each filter that matches."""
+_TOPICS: Final = 4_096
+"""Number of topics whose multicast ids are remembered."""
 
 
 class MqttListener:
@@ -77,7 +79,7 @@ class Mqtt:
     while this node is not connected. `backoff` says how long to wait before connecting again.
 
     `counts` has what is told nowhere else: `lost` and `duplicates` (of links), `malformed`,
-    `unknown` (for no link here), `repeated` (broadcasts that came again).
+    `unknown` (for no link here).
     """
 
     type_name: ClassVar[str] = "mqtt"
@@ -130,8 +132,10 @@ class Mqtt:
         self.inboxes: set[str] = set()  # topics of ours
         self._unsettled: dict[MqttLink, None] = {}  # in this turn
         self._received: Received | None = None
-        self._recent: OrderedDict[tuple[str, str], None] = OrderedDict()  # broadcasts
-        self._id_of = lru_cache(_RECENT)(partial(_multicast_id, prefix))
+        self.unread = Account(self.limits.budget)  # for links whose owners do not read
+        self._broadcasts: dict[int, OnEnd] = {}  # that are on their way
+        self._last_broadcast = 0
+        self._id_of = lru_cache(_TOPICS)(partial(_multicast_id, prefix))
 
     @property
     def in_use(self) -> bool:
@@ -208,8 +212,14 @@ class Mqtt:
             await self.client.drained(self.limits.linger)
             self._leave(self)
 
-    def publish(self, multicast_id: str, message: Message) -> Reason | None:
-        """Take a broadcast to everybody; says why not, if that cannot be now."""
+    def publish(
+        self, multicast_id: str, message: Message, on_end: OnEnd | None = None
+    ) -> Reason | None:
+        """Take a broadcast to everybody; says why not, if that cannot be now.
+
+        What becomes of it `on_end` is told: the broker acknowledges it (QoS 1) or it leaves this
+        process (QoS 0), or else the connection is lost first (OB-7).
+        """
         MulticastId.parse(multicast_id)
         connection = self.client.connection
         if connection is None:
@@ -220,8 +230,24 @@ class Mqtt:
             payload = self._format.encode_broadcast(multicast_id, message)
         except LocalError as error:
             return why_unsendable(error)
-        expiry = expiry_seconds(message.expiry)
-        return connection.publish(self._prefix + multicast_id, payload, self.qos, expiry=expiry)
+        self._last_broadcast = number = self._last_broadcast + 1
+        if on_end is not None:
+            self._broadcasts[number] = on_end
+        reason = connection.publish(
+            self._prefix + multicast_id,
+            payload,
+            self.qos,
+            expiry=expiry_seconds(message.expiry),
+            on_ack=partial(self._broadcast_acknowledged, number),
+        )
+        if reason is not None:
+            self._broadcasts.pop(number, None)
+        return reason
+
+    def _broadcast_acknowledged(self, number: int, code: PubAckReasonCode) -> None:
+        on_end = self._broadcasts.pop(number, None)
+        if on_end is not None:
+            on_end(Reason.REFUSED if int(code) >= REFUSED else None)
 
     def subscribe(self, pattern: str) -> None:
         """Let what matches arrive, except for what this node publishes itself."""
@@ -238,9 +264,12 @@ class Mqtt:
         return self._format.make_will()
 
     def disconnected(self, detail: str) -> None:
-        """End all links, which need the broker."""
+        """End all links, which need the broker, and all broadcasts that are still here."""
         for link in list(self.links.values()):
             link.end(Reason.TRANSPORT_DOWN, detail)
+        broadcasts, self._broadcasts = self._broadcasts, {}
+        for on_end in broadcasts.values():
+            on_end(Reason.TRANSPORT_DOWN)
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
         """Take publications: for links, or broadcasts."""
@@ -310,18 +339,8 @@ class Mqtt:
         message = self._format.decode_broadcast(id, payload)
         if message is None:
             self.counts["malformed"] += 1
-        elif message.id != NO_ID and not self._is_new((id, message.id)):
-            self.counts["repeated"] += 1
         else:
             self._received(id, message)
-
-    def _is_new(self, broadcast: tuple[str, str]) -> bool:
-        if broadcast in self._recent:
-            return False
-        self._recent[broadcast] = None
-        if len(self._recent) > _RECENT:
-            self._recent.popitem(last=False)
-        return True
 
 
 def _multicast_id(prefix: str, topic: str) -> str:
