@@ -75,7 +75,7 @@ def built() -> Path:
 
 
 class Peer:
-    """A node that serves; its workers are named in main.rs."""
+    """A node that stays, and a port of it; its workers are named in main.rs."""
 
     def __init__(self, process: subprocess.Popen[str], port: int) -> None:
         self.process = process
@@ -90,8 +90,21 @@ class Peer:
 @contextlib.contextmanager
 def serving(*options: str | int) -> Iterator[Peer]:
     """A node that listens on 127.0.0.1, until the end of the block; the options are main.rs's."""
+    with staying("serve", *options) as peer:
+        yield peer
+
+
+@contextlib.contextmanager
+def inlet(port: int, route: str) -> Iterator[Peer]:
+    """The near end of a portal: it joins the node at a port, and its own port is the portal's."""
+    with staying("inlet", f"127.0.0.1:{port}", route) as peer:
+        yield peer
+
+
+@contextlib.contextmanager
+def staying(*arguments: str | int) -> Iterator[Peer]:
     process = subprocess.Popen(
-        [build(), "serve", *map(str, options)],
+        [build(), *map(str, arguments)],
         stdin=subprocess.PIPE,  # when we end, however that comes, it reads the end of it and ends
         stdout=subprocess.PIPE,
         text=True,

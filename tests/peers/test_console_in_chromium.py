@@ -184,7 +184,7 @@ async def test_a_message_is_sent_and_watched_as_it_hops(tmp_path: Path) -> None:
         await page.fill("#payload", "hello <there>")
         await page.keyboard.press("Tab")
         await page.click("button.main")
-        await sees(page, ".account .summary", "answered after")
+        await sees(page, ".account .summary", "reply after")
         await sees(page, ".journey li.back", "gateway")
         await sees(page, ".account pre", "^hello <there>$")
         await page.locator(".box.lit[data-node=gateway]").wait_for()
@@ -195,11 +195,11 @@ async def test_a_message_is_sent_and_watched_as_it_hops(tmp_path: Path) -> None:
         await page.click("text=why?")
         await sees(page, ".account .summary", "delivered at hub, gateway")
         await page.go_back()
-        await sees(page, ".account .summary", "answered after")
+        await sees(page, ".account .summary", "reply after")
 
         assert await page.input_value("#payload") == "hello <there>"
         await page.fill("#route", "gateway-ecko")
-        await page.uncheck("#answer")
+        await page.uncheck("#reply")
         await page.click("button.main")
         await sees(page, ".account .summary", "dropped at hub: NO_ROUTE")
         await page.fill("#route", "white space")

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ParamSpec
 
@@ -23,7 +23,7 @@ from waystation import NEVER, Message, Node, Outcome, Reason, Route
 from waystation.core.record import SessionKind
 from waystation.errors import NoAnswerError
 from waystation.node import FAIL, Context, Limits, Session
-from waystation.testing import Recorder
+from waystation.testing import Gate, Recorder, collect
 from waystation.wire.bare import _number as bare_number
 from waystation.wire.ockam import FRAME_LIMIT, encode_departure
 
@@ -380,6 +380,108 @@ async def test_id_and_expiry_end_at_a_rust_node_that_traces_nothing(program: Pat
         arrived = min(heard.messages, key=lambda record: record.arrival.received_at).arrival.message
         assert question.expiry != NEVER
         assert (arrived.expiry, arrived.id == question.id) == (NEVER, False)
+
+
+# --- Portals --------------------------------------------------------------------------------------
+
+DOWNLOAD = contents(50_000_000)
+
+
+@contextlib.asynccontextmanager
+async def file_server() -> AsyncIterator[int]:
+    """A server that sends the same bytes to everybody who connects; its port."""
+
+    async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            writer.write(DOWNLOAD)
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield server.sockets[0].getsockname()[1]
+
+
+@contextlib.asynccontextmanager
+async def portal(nodes: Sequence[Node]) -> AsyncIterator[int]:
+    """Where one can download through these nodes: from a Rust inlet to a Rust outlet."""
+    first, *others = nodes
+    place = (await first.listen("tcp://127.0.0.1:0")).place
+    before = first
+    for number, node in enumerate(others):
+        listener = await node.listen("tcp://127.0.0.1:0")
+        await before.connect(listener.url, name=f"next-{number}")
+        before = node
+    onward = [f"next-{number}" for number in range(len(others))]
+    async with file_server() as server, contextlib.AsyncExitStack() as stack:
+        behind = ockam_peer.serving("--outlet", f"127.0.0.1:{server}")
+        outlet = await stack.enter_async_context(in_thread(behind))
+        await before.connect(f"tcp://127.0.0.1:{outlet.port}", name="rust")
+        route = " => ".join([*onward, "rust", "outlet"])
+        port = int(place.rpartition(":")[2])
+        yield (await stack.enter_async_context(in_thread(ockam_peer.inlet(port, route)))).port
+
+
+async def download(port: int, begin_when: Callable[[], bool] = lambda: True) -> bytes:
+    """All that comes through the portal; nothing of it is read before a condition holds."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await until(begin_when)
+    try:
+        return await reader.readexactly(len(DOWNLOAD))
+    finally:
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def hanging_receivers(node: Node) -> AsyncIterator[None]:
+    """A worker that never finishes and a leaf that reads nothing, and a sender that floods both."""
+    listener = await node.listen("tcp://127.0.0.1:0")
+    Gate(node, "hangs")
+    async with Node("sender") as sender, Node("leaf") as leaf:
+        collect(leaf, "stopped")
+        for other in (sender, leaf):
+            await other.connect(listener.url, name="node", parent=other is leaf)
+        await until(lambda: "stopped" in node.router.table.snapshot(node.now()))
+        leaf.sessions[0].pause_reading()
+        flood = [
+            asyncio.ensure_future(sender.send(f"node => {name}", bytes(10_000)))
+            for _ in range(2_000)
+            for name in ("hangs", "stopped")
+        ]
+        try:
+            await until(lambda: len(sender.sessions[0].held_names) == 2)
+            yield
+            assert not all(task.done() for task in flood)
+        finally:
+            for task in flood:
+                task.cancel()
+
+
+@pytest.mark.rule("FL-3")
+@runs
+async def test_a_download_through_a_portal_is_whole_while_other_receivers_hang(
+    program: Path,
+) -> None:
+    del program
+    async with Node("ours", hub=True) as node, portal([node]) as port:
+        heard = Recorder(node)
+        async with hanging_receivers(node):
+            assert await download(port) == DOWNLOAD
+            assert {record.kind for record in heard.sessions} == {SessionKind.OPENED}
+
+
+@pytest.mark.rule("FL-3", "WK-5")
+@pytest.mark.parametrize("count", [1, 2])
+@runs
+async def test_a_download_that_is_not_read_until_its_server_is_held_back_is_whole(
+    program: Path, count: int
+) -> None:
+    del program
+    async with contextlib.AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(f"ours-{n}")) for n in range(count)]
+        heard = [Recorder(node) for node in nodes]
+        port = await stack.enter_async_context(portal(nodes))
+        assert await download(port, begin_when=lambda: nodes[-1].flow.pressed > 0) == DOWNLOAD
+        assert [recorder.counts()["QUEUE_FULL"] for recorder in heard] == [0] * count
 
 
 # --- Greetings ------------------------------------------------------------------------------------

@@ -233,12 +233,12 @@ class Writing:
     def live(self, scenario: Scenario) -> None:
         for started, happened, stopped, gap in scenario.incarnations:
             if started:
-                self.add("nodes", kind="start", detail="", lost=0)
+                self.add("nodes", kind="start", detail="", lost=0, offset_us=None)
             for later, kind, particulars in happened:
                 self.at += later
                 self.happen(kind, particulars)
             if stopped:
-                self.add("nodes", kind="stop", detail="", lost=0)
+                self.add("nodes", kind="stop", detail="", lost=0, offset_us=None)
             self.at += 1_000 * gap
             self.incarnation += 5
             self.seq = 0

@@ -19,6 +19,7 @@ from waystation.net.connection import Connection, ConnectionLimits, Failure
 from waystation.net.dialer import dial
 from waystation.net.server import Server
 from waystation.node import Context
+from waystation.node.ids import new_ids
 from waystation.testing.simulation import Simulation, SimulationError
 
 LIMITS = ConnectionLimits(high_water=64 * 1024, first_byte=None)
@@ -268,6 +269,17 @@ def test_the_simulation_itself_has_no_sockets() -> None:
             await dial(lambda _: Peer(), ["far:4000"], timeout=5)
 
     Simulation(1).run(main)
+
+
+def test_message_ids_come_from_the_seed_and_only_in_a_simulation() -> None:
+    async def draw(_: Simulation) -> list[str]:
+        new_id = new_ids()
+        return [new_id() for _ in range(300)]  # of several batches
+
+    ids = Simulation(7).run(draw)
+    assert Simulation(7).run(draw) == ids
+    assert set(Simulation(8).run(draw)).isdisjoint(ids)
+    assert new_ids()() not in ids
 
 
 def test_the_same_seed_gives_the_same_history_whatever_the_hashes() -> None:

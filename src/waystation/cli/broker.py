@@ -82,7 +82,7 @@ Examples:
 @click.option(
     "--queue-bytes",
     type=_number,
-    default=8 << 20,
+    default=64 << 20,
     help="Maximum number of bytes queued per client.",
 )
 @click.option(

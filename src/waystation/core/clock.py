@@ -51,6 +51,9 @@ class SteadyClock:
     Until it is pinned nothing depends on it, and it is set whenever the wall clock is: so a machine
     without a battery may start in 1970. It never goes back once it is pinned. Threads may share it.
 
+    While `boottime()` is before `steady_until`, it is `ahead` of it: who asks for every message may
+    look at that first, as `read` does, without a call.
+
     >>> wall, passed = [1_000 * 10**9], [0]
     >>> clock = SteadyClock(lambda: wall[0], lambda: passed[0])
     >>> clock.pin()
@@ -63,21 +66,21 @@ class SteadyClock:
     """
 
     __slots__ = (
-        "_ahead",
-        "_boottime",
         "_course",
         "_earliest",
         "_pinned",
-        "_steady_until",
         "_told",
         "_wall",
         "_watchers",
+        "ahead",
+        "boottime",
         "is_off",
+        "steady_until",
     )
 
     def __init__(self, wall: Clock, boottime: Clock) -> None:
         self._wall = wall
-        self._boottime = boottime
+        self.boottime = boottime
         self._pinned = False
         self._earliest = 0
         self._watchers: list[WeakMethod[Watcher]] = []
@@ -86,16 +89,17 @@ class SteadyClock:
         # Since when it runs as it does, how far it was ahead of the boot time then, and what it has
         # to gain or lose. One value, so that another thread sees all of it or nothing.
         self._course = (0, 0, 0)
-        self._steady_until = 0  # until then it is this far ahead, and nothing else is to be done
-        self._ahead = 0
+        self.steady_until = 0  # until then it is this far ahead, and nothing else is to be done
+        self.ahead = 0
         self._run_from(boottime(), wall(), 0)
-        self._told = self._ahead  # how far it was ahead when the watchers were called
+        self._told = self.ahead  # how far it was ahead when the watchers were called
 
     def read(self) -> int:
         """The instant, in nanoseconds since the epoch."""
-        passed = self._boottime()
-        if passed < self._steady_until:
-            return passed + self._ahead
+        boottime = self.boottime
+        passed = boottime()
+        if passed < self.steady_until:
+            return passed + self.ahead
         return self._read_and_compare(passed)
 
     __call__ = read
@@ -103,14 +107,14 @@ class SteadyClock:
     def pin(self) -> None:
         """Let it not be set any more: something depends on it from now on."""
         if not self._pinned:
-            self._compare(self._boottime(), self.read())
+            self._compare(self.boottime(), self.read())
             self._pinned = True
 
     def not_before(self, instant: int) -> None:
         """Let it begin after what happened before its process was started, unless it is pinned."""
         if not self._pinned and instant > self._earliest:
             self._earliest = instant
-            passed = self._boottime()
+            passed = self.boottime()
             self._compare(passed, max(self._wall(), instant))
 
     def offset_us(self) -> int:
@@ -159,11 +163,11 @@ class SteadyClock:
         return now
 
     def _run_from(self, passed: int, now: int, slew: int) -> None:
-        self._steady_until = 0
-        self._ahead = now - passed
+        self.steady_until = 0
+        self.ahead = now - passed
         self._course = (passed, now - passed, slew)
         if not slew:
-            self._steady_until = passed + COMPARE_INTERVAL
+            self.steady_until = passed + COMPARE_INTERVAL
 
 
 def _boottime() -> Clock:

@@ -23,6 +23,9 @@ class Copy(Enum):
     REPEATED = auto()
 
 
+_FIRST: Final = Copy.FIRST  # looked up for each broadcast
+
+
 class Copies:
     """The broadcasts that a node met last.
 
@@ -55,12 +58,12 @@ class Copies:
         """Note a copy; `upward` for one that is to go on to those above, if there are any."""
         latest, key = self._latest, hash((id, multicast_id))
         met = latest if key in latest else self._earlier
-        went_up = met.get(key)
-        if went_up is None:
+        if key not in met:
             latest[key] = upward
             if len(latest) >= self._limit:
                 self._earlier, self._latest = latest, {}
-            return Copy.FIRST
+            return _FIRST
+        went_up = met[key]
         if went_up or not upward:
             return Copy.REPEATED
         met[key] = True

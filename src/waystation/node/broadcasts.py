@@ -17,6 +17,7 @@ from msgspec import structs
 
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.copies import Copies, Copy
+from waystation.core.expiry import NEVER
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind, pattern_of
@@ -84,12 +85,12 @@ class Subscription(InboxReceiver):
                 await inbox.woken()
                 continue
             arrival = inbox.take()
-            kernel = self._kernel
-            if arrival.message.expired(kernel.tick() // 1000):
+            kernel, message = self._kernel, arrival.message
+            if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
                 kernel.drop(arrival, Reason.EXPIRED, self.address.name)
             else:
                 kernel.end(arrival, self.verdict)
-                return arrival.message
+                return message
         raise StopAsyncIteration
 
     async def close(self) -> None:

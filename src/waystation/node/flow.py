@@ -12,7 +12,7 @@ that waits (a peer's, or what a worker sent on) stands in a line as a `Held`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
@@ -80,6 +80,7 @@ class Snapshot(Struct, frozen=True):
     eased: int
     shed: int
     unanswered: int  # questions that were not asked, since their asker had too many
+    aside: int = 0  # bytes of the budget, beside those used, for what inboxes have not counted
 
 
 class Held:
@@ -343,6 +344,7 @@ class NodeFlow:
         self.pressed = 0  # how often a session was asked to wait
         self.eased = 0
         self.shed = 0  # messages that were dropped since the budget was exceeded by far
+        self.aside = 0  # bytes of the budget that inboxes have set aside, and may not need
         self.unanswered = 0
         self._unread: dict[Session, None] = {}  # sessions that are not read
         self._timer: asyncio.TimerHandle | None = None
@@ -409,7 +411,7 @@ class NodeFlow:
         ]
         sessions.sort(key=lambda load: -load.bytes)
         return Snapshot(
-            self.account.used,
+            self.account.used - self.aside,
             self.account.limit,
             tuple(ReceiverLoad(r.name, r.account.used, r.messages) for r in largest),
             tuple(sessions[:LARGEST]),
@@ -420,6 +422,7 @@ class NodeFlow:
             self.eased,
             self.shed,
             self.unanswered,
+            self.aside,
         )
 
     def _look(self) -> None:
@@ -430,3 +433,8 @@ class NodeFlow:
 def size_of(message: Message) -> int:
     """Bytes that a message counts."""
     return len(message.payload) + OVERHEAD
+
+
+def size_of_all(messages: Sequence[Message]) -> int:
+    """Bytes that messages count."""
+    return sum([len(message.payload) for message in messages]) + OVERHEAD * len(messages)

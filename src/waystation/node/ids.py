@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Callable
 from itertools import chain
 from typing import Final
 from weakref import WeakSet
+
+from waystation.net import randomness
 
 _BATCH: Final = 256
 
@@ -19,7 +20,7 @@ class _Ids:
         self.batch: list[str] = []
 
     def draw(self) -> list[str]:
-        self.batch = secrets.token_bytes(16 * _BATCH).hex(" ", 16).split(" ")
+        self.batch = randomness.random_bytes(16 * _BATCH).hex(" ", 16).split(" ")
         return self.batch
 
 

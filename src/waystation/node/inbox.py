@@ -193,7 +193,8 @@ class Inbox(Generic[T]):
             await self.woken()
 
     async def woken(self) -> None:
-        """Return when somebody wakes the reader."""
+        """Return when somebody wakes the reader, which has taken everything."""
+        self.drained()
         self.reader = asyncio.get_running_loop().create_future()
         await self.reader
 
@@ -241,6 +242,9 @@ class Inbox(Generic[T]):
     def lets_in(self, item: T, ticket: Ticket) -> bool:  # noqa: ARG002
         """Whether there is room for an item that waited; if so it is put in next."""
         return True
+
+    def drained(self) -> None:
+        """Note that there is nothing in it."""
 
     def relax(self) -> None:
         """Return to the fast way, since nobody waits."""

@@ -94,9 +94,10 @@ class Kernel:
         self.stage = Stage.RUNNING
         self.new_id = new_ids()
         self.clock = clock if isinstance(clock, SteadyClock) else None
-        self._peek_clock = clock
+        self._peek_clock = clock if self.clock is None else self.clock.read
         # For messages: at the first of them the clock is pinned (TM-1).
         self.read_clock = clock if self.clock is None else self._pin_and_read
+        self.pinned_clock: SteadyClock | None = None  # which may be read without a call
         self._loop: asyncio.AbstractEventLoop | None = None  # once the clock is watched
         self._clock_was_off = False
         self.latest = 0  # the instant that `tick` told last
@@ -152,7 +153,8 @@ class Kernel:
 
     def tick(self) -> int:
         """The instant, in microseconds: it never goes back, and never comes twice."""
-        now = self._peek_clock() // 1000
+        peek_clock = self._peek_clock  # a variable is called sooner than what an attribute holds
+        now = peek_clock() // 1000
         if now <= self.latest:
             now = self.latest + 1
         self.latest = now
@@ -160,7 +162,8 @@ class Kernel:
 
     def stamp(self) -> int:
         """The instant for a message: from the first one on the clock is not set any more."""
-        now = self.read_clock() // 1000
+        read_clock = self.read_clock  # a variable is called sooner than what an attribute holds
+        now = read_clock() // 1000
         if now <= self.latest:
             now = self.latest + 1
         self.latest = now
@@ -173,6 +176,7 @@ class Kernel:
             return
         clock.pin()
         self.read_clock = clock.read
+        self.pinned_clock = clock
         with contextlib.suppress(RuntimeError):  # nobody runs it yet
             self._loop = asyncio.get_running_loop()
             clock.watch(self._clock_changed)

@@ -390,8 +390,15 @@ class Node:
             raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = NEVER if ttl is None else kernel.expiry_in(ttl)
-        message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
-        now = kernel.read_clock() // 1000  # as `stamp` does, without a call
+        new_id = self.new_id  # Python calls a variable sooner than what an attribute holds
+        message = Message(onward, _NOWHERE, payload, new_id(), expiry)
+        clock = kernel.pinned_clock
+        if clock is None:
+            now = kernel.read_clock() // 1000
+        else:  # as `stamp` does, without a call
+            boottime = clock.boottime
+            passed = boottime()
+            now = (passed + clock.ahead if passed < clock.steady_until else clock.read()) // 1000
         kernel.latest = now = now if now > kernel.latest else kernel.latest + 1
         arrival = Arrival(message, now)
         if kernel.stage is not _RUNNING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from waystation.core.budget import OVERHEAD
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.node.counting import LARGE, MessageInbox
@@ -71,8 +72,14 @@ class InboxReceiver:
     def offer(self, arrival: Arrival) -> Verdict:
         """Put a message into the inbox, unless it is full."""
         inbox = self._inbox
-        if len(self._items) >= inbox.mark or len(arrival.message.payload) > LARGE:
+        size = len(arrival.message.payload)
+        if len(self._items) >= inbox.mark:
             return self.verdict if inbox.offer(arrival) else NoRoom.at(self)
+        if size > LARGE:
+            loose = inbox.loose + size + OVERHEAD
+            if loose > inbox.most_loose:
+                return self.verdict if inbox.offer(arrival) else NoRoom.at(self)
+            inbox.loose = loose  # and counted later, with those that follow
         self._items.append(arrival)  # as `inbox.offer` does, without a call
         if inbox.reader is not None:
             inbox.wake_reader()

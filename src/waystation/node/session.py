@@ -33,7 +33,7 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.session import ENDING, Effect, Event, Flow, State, step
 from waystation.errors import LocalError, RemoteError, quote
-from waystation.node.flow import Held, Room, size_of
+from waystation.node.flow import Held, Room, size_of_all
 from waystation.node.inbox import Ticket, WaitingLine
 from waystation.node.peer_clock import PeerClockMeter
 from waystation.node.receiver import NoRoom, Verdicts
@@ -392,7 +392,8 @@ class Session(Struct, eq=False):
             message = message.rerouted(
                 self._types.to_peer(message.onward_route), self._types.to_peer(message.return_route)
             )
-        reason = self._send(message)
+        send = self._send
+        reason = send(message)
         if reason is None:
             self._unsettled.append((arrival, verdicts))
             return verdicts[0]
@@ -461,7 +462,7 @@ class Session(Struct, eq=False):
             self._outflow = _HELD
             self._paused_at = asyncio.get_running_loop().time()
             # What the link has is there twice, as messages and as the bytes to be written.
-            self._unsent = 2 * sum(size_of(arrival.message) for arrival, _ in self._unsettled)
+            self._unsent = 2 * size_of_all([arrival.message for arrival, _ in self._unsettled])
             self.account.take(self._unsent)
         self.is_ready = False
 

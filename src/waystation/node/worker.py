@@ -16,7 +16,7 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.tasks import COUNTS
-from waystation.node.counting import MessageInbox
+from waystation.node.counting import UNCOUNTED, MessageInbox
 from waystation.node.policy import LINE, Policy
 from waystation.node.receiver import InboxReceiver
 
@@ -142,11 +142,13 @@ class Worker:
             self._state = _State.BUSY
             for _ in range(BATCH):
                 arrival = take()
+                message = arrival.message
                 if inbox.slow:
+                    if inbox.in_hand is not None or len(message.payload) > UNCOUNTED:
+                        inbox.keep_in_hand(arrival)
                     inbox.left -= 1
                     if inbox.left <= 0:
                         inbox.taken()
-                message = arrival.message
                 addresses = message.onward_route.addresses
                 try:
                     if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
@@ -164,6 +166,7 @@ class Worker:
                     self._fail(arrival, error)
                 if not items or self._state is _STOPPED:
                     break
+            inbox.let_go()
             await asyncio.sleep(0)
 
     def _fail(self, arrival: Arrival, error: BaseException) -> None:
@@ -179,6 +182,7 @@ class Worker:
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Leave the node; if nobody stopped it, end its messages and free its names (FL-4)."""
         self._kernel.workers.pop(self, None)
+        self.inbox.let_go()
         if self._state is not _STOPPED:
             self._state = _STOPPED
             COUNTS.failed += task.cancelled()  # else it was counted

@@ -37,6 +37,7 @@ class DatagramPath:
         self._left: int | None = None
         self._lost: frozenset[int] = frozenset()
         self._passed = 0
+        self._counted_from = 0  # bytes
         self.place = self._front.place
 
     def cut(self) -> None:
@@ -63,9 +64,13 @@ class DatagramPath:
         """Drop what comes from new sockets, or no longer."""
         self._refusing = refuse
 
-    def lose(self, *numbers: int) -> None:
-        """Drop the datagrams to the listener with these numbers, counted from now and 0."""
+    def lose(self, *numbers: int, at_least: int = 0) -> None:
+        """Drop the datagrams to the listener with these numbers, counted from now and 0.
+
+        Only those of `at_least` so many bytes are counted, and dropped.
+        """
         self._passed = 0
+        self._counted_from = at_least
         self._lost = frozenset(numbers)
 
     def close(self) -> None:
@@ -78,7 +83,9 @@ class DatagramPath:
             self._pass(data, source)
 
     def _pass(self, data: bytes, source: SocketAddress) -> None:
-        number, self._passed = self._passed, self._passed + 1
+        number = -1
+        if len(data) >= self._counted_from:
+            number, self._passed = self._passed, self._passed + 1
         way = self._ways.get(source)
         new = way is None
         if self._frozen or source in self._cut or (new and self._refusing) or number in self._lost:

@@ -9,7 +9,6 @@ it has no payload, and otherwise what two of our nodes tell each other (hello.py
 
 from __future__ import annotations
 
-import re
 from typing import Final, TypeAlias
 
 from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
@@ -21,6 +20,7 @@ from waystation.wire.ockam import (
     FRAME_LIMIT,
     HEARTBEAT,
     Tracing,
+    is_id,
     read_tracing,
     tracing_text,
 )
@@ -41,7 +41,6 @@ _CONTROL: Final = b"\x01\x00\x00"  # version 1, and two empty routes
 _NO_TRACING: Final = read_tracing("")
 _OWN_HEAD: Final = '{"traceparent":"00-'
 _RARE_PARENTS: Final = ("0000000000000000", "0000000000000001")  # see tracing_text
-_is_id: Final = re.compile("[0-9a-f]{32}").fullmatch
 
 _departures: dict[Route, bytes] = {}
 _ways_back: dict[Route, bytes] = {}
@@ -273,6 +272,6 @@ def _read_text(text: str) -> Tracing:
             _expiries[tail] = tracing[1]
         return tracing
     trace_id = text[19:51]
-    if text[51] == "-" and parent == text[35:51] and _is_id(trace_id):
+    if text[51] == "-" and parent == text[35:51] and is_id(trace_id):
         return trace_id, expiry, ""
     return read_tracing(text)

@@ -46,7 +46,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     unadmitted: int = UNADMITTED
     input: int = 256 << 20
     queue: int = 10_000
-    queue_bytes: int = 8 * MIB
+    queue_bytes: int = 64 * MIB
     budget: int = 256 * MIB
     retained: int = 100_000
     retained_bytes: int = 256 * MIB

@@ -18,7 +18,7 @@ REASONS: Final = {
     "UNKNOWN_TYPE": "an address type without a transport",
     "TOO_LARGE": "larger than the limit",
     "MALFORMED": "not valid in its format",
-    "DUPLICATE": "a further copy, or a further answer",
+    "DUPLICATE": "a further copy, or a further reply",
 }
 """What each reason means."""
 

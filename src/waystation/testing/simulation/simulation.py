@@ -8,6 +8,7 @@ import random
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from waystation.net import randomness
 from waystation.testing.simulation.loop import SimulatedLoop
 from waystation.testing.simulation.network import Network
 
@@ -64,10 +65,12 @@ def _seeded(seed: int) -> Iterator[None]:
     """Have everything that is drawn at random come from the seed, also by `secrets`."""
     source = random.Random(f"system {seed}")  # noqa: S311
     before, state = random._urandom, random.getstate()  # type: ignore[attr-defined]
-    random._urandom = source.randbytes  # type: ignore[attr-defined]
+    many = randomness.random_bytes
+    random._urandom = randomness.random_bytes = source.randbytes  # type: ignore[attr-defined]
     random.seed(seed)
     try:
         yield
     finally:
         random._urandom = before  # type: ignore[attr-defined]
+        randomness.random_bytes = many
         random.setstate(state)

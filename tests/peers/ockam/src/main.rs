@@ -1,6 +1,7 @@
 //! A small real Ockam node: the peer of our tests and the subject of our benchmarks.
 //!
-//!     serve [--port N] [--connect HOST:PORT --name NAME]
+//!     serve [--port N] [--connect HOST:PORT --name NAME] [--outlet HOST:PORT]
+//!     inlet HOST:PORT ROUTE
 //!     ask HOST:PORT ROUTE SIZE COUNT
 //!     bench-oneway HOST:PORT ROUTE SIZE COUNT
 //!     bench-roundtrip HOST:PORT ROUTE SIZE COUNT
@@ -12,14 +13,19 @@
 //! for each core.
 //!
 //! A result goes to standard output, an error as one line to standard error with exit code 1.
-//! Everything else that Ockam can do (identities, secure channels, portals, storage) stays out.
+//! `inlet` and `outlet` are the two ends of a portal: whoever connects to the inlet's port talks to
+//! the server behind the outlet at the end of ROUTE.
+//! Everything else that Ockam can do (identities, secure channels, storage) stays out.
 
 use ockam_core::flow_control::FlowControlId;
 use ockam_core::{route, Address, Any, NeutralMessage, Result, Route, Routed, Worker};
 use ockam_node::tokio::{runtime, time};
 use ockam_node::workers::Echoer;
 use ockam_node::{Context, MessageReceiveOptions, NodeBuilder};
-use ockam_transport_tcp::{TcpConnection, TcpConnectionOptions, TcpListenerOptions, TcpTransport};
+use ockam_transport_tcp::{
+    TcpConnection, TcpConnectionOptions, TcpInletOptions, TcpListenerOptions, TcpOutletOptions,
+    TcpTransport,
+};
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -174,7 +180,26 @@ async fn serve(ctx: Context, options: Options) -> Outcome<()> {
         expose(&ctx, &[back.as_str()], connection.flow_control_id());
         expose(&ctx, &workers, connection.flow_control_id());
     }
-    say(&format!("ready {}", listener.socket_address().port()));
+    if let Some(server) = options.outlet {
+        let server = server.try_into().map_err(said)?;
+        let consumer = TcpOutletOptions::new().as_consumer(listener.flow_control_id());
+        let started = tcp.create_outlet("outlet", server, consumer).await;
+        started.map_err(said)?;
+    }
+    stay(listener.socket_address().port()).await
+}
+
+async fn inlet(ctx: Context, peer: &str, names: &str) -> Outcome<()> {
+    let tcp = TcpTransport::create(&ctx).await.map_err(said)?;
+    let connection = dial(&tcp, peer).await?;
+    let way = route_over(&connection, names)?;
+    let opening = tcp.create_inlet("127.0.0.1:0", way, TcpInletOptions::new());
+    stay(opening.await.map_err(said)?.socket_address().port()).await
+}
+
+/// Says which port can be connected to, and goes on until whoever started this ends.
+async fn stay(port: u16) -> Outcome<()> {
+    say(&format!("ready {port}"));
     // Whoever started this node holds its standard input; when they end, it ends.
     std::thread::spawn(|| {
         let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
@@ -204,6 +229,13 @@ async fn dial(tcp: &TcpTransport, peer: &str) -> Outcome<TcpConnection> {
     dialled.map_err(|error| format!("cannot connect to {peer}: {}", said(error)))
 }
 
+fn route_over(connection: &TcpConnection, names: &str) -> Outcome<Route> {
+    let names = Route::parse(names).ok_or(format!("`{names}` is no route"))?;
+    let mut route = route![connection.clone()];
+    route.modify().append_route(names);
+    Ok(route)
+}
+
 // --- Asking --------------------------------------------------------------------------------------
 
 /// Someone to talk to: the node's own context, with a route.
@@ -220,9 +252,7 @@ impl Talk {
         // The answers come to the context's own address, and must be let in.
         ctx.flow_controls()
             .add_consumer(ctx.address(), connection.flow_control_id());
-        let names = Route::parse(&to.route).ok_or(format!("`{}` is no route", to.route))?;
-        let mut route = route![connection];
-        route.modify().append_route(names);
+        let route = route_over(&connection, &to.route)?;
         Ok(Self {
             ctx,
             route,
@@ -382,6 +412,7 @@ struct Options {
     port: u16,
     connect: Option<String>,
     name: String,
+    outlet: Option<String>,
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Outcome<T> {
@@ -397,6 +428,7 @@ fn parsed(mut arguments: impl Iterator<Item = String>) -> Outcome<(Options, Vec<
         port: 0,
         connect: None,
         name: "out".into(),
+        outlet: None,
     };
     let mut words = vec![];
     while let Some(word) = arguments.next() {
@@ -411,6 +443,7 @@ fn parsed(mut arguments: impl Iterator<Item = String>) -> Outcome<(Options, Vec<
             "--port" => options.port = number(&value)?,
             "--connect" => options.connect = Some(value),
             "--name" => options.name = value,
+            "--outlet" => options.outlet = Some(value),
             _ => return Err(format!("there is no option {word}")),
         }
     }
@@ -421,6 +454,7 @@ async fn act(ctx: Context, options: Options, words: Vec<String>) -> Outcome<()> 
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let (peer, route, size, count) = match words[..] {
         ["serve"] => return serve(ctx, options).await,
+        ["inlet", peer, route] => return inlet(ctx, peer, route).await,
         ["bench-local", count, size] => ("", "", size, count),
         ["ask" | "bench-oneway" | "bench-roundtrip", peer, route, size, count] => {
             (peer, route, size, count)
