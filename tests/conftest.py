@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from waystation.testing.spark import SHORT_LIVED
+
 # `make test` looks briefly and the same every time; `make faults` looks long and anew. Neither
 # explains what it found: that takes minutes for a state machine, and the shrunk example says it.
 settings.register_profile(
@@ -31,6 +33,9 @@ settings.load_profile(os.environ.get("WAYSTATION_HYPOTHESIS", "test"))
 # Whoever started the tests may ignore it, as nohup does, and every process below would as well.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Every Java below ends soon; compiling all it does as well as it can takes longer than doing it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED))
+
 _PIPELINE = Path(__file__).parent / "pipeline"
 _SECOND = (
     "test_cluster",
@@ -46,6 +51,7 @@ _SECOND = (
 _SESSION = "pipeline.session("
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep tests in one process that share what takes seconds to start: a Spark session, mostly."""
     on_spark = {item.path for item in items if "spark" in getattr(item, "fixturenames", ())}
