@@ -2,7 +2,7 @@
 
     python -m benchmarks.against REVISION [part of a case's name ...]
 
-Each case is run in a process of its own, in turns by both revisions, each with its own benchmarks
+TURNS says how often each case is run, RESULT what the file of results is called. Each case is run in a process of its own, in turns by both revisions, each with its own benchmarks
 and sources; the other one is checked out beside. The median of the ratios counts, and the spread of
 the other revision against itself says how much of it is noise.
 """
@@ -154,7 +154,7 @@ def main(arguments: list[str]) -> None:
     revision, *wanted = arguments
     turns = int(os.environ.get("TURNS", TURNS))
     chosen = {n: c for n, c in CASES.items() if not wanted or any(part in n for part in wanted)}
-    report = Report("against", PACKAGES, keep=True)
+    report = Report(os.environ.get("RESULT", "against"), PACKAGES, keep=True)
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder) / "other"
         git = ["git", "-C", str(HERE), "worktree"]

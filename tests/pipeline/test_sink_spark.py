@@ -36,10 +36,10 @@ def test_a_frame_is_sent_although_the_hub_is_killed_meanwhile(
 ) -> None:
     """The truck accepts nothing until the hub has died, with all that it held, and is back.
 
-    There is more to send than sockets and inboxes hold, so the tasks are in the middle of it.
+    There is more to send than both hold of it, so the tasks are in the middle of it.
     """
     rows = 4_000
-    text = f.rpad(f.concat(f.lit("row "), f.col("id").cast("string")), 6_000, " ")
+    text = f.rpad(f.concat(f.lit("row "), f.col("id").cast("string")), 12_000, " ")
     frame = source.range(0, rows, 1, 2).select(
         f.lit("truck-7").alias("route"), text.alias("payload")
     )

@@ -39,8 +39,10 @@ class Waiting:
         self.kernel = kernel
         self.waited_for: dict[Key, AbsentReceiver] = {}
         self.for_absent = 0  # messages that wait for somebody who is not there
-        # What of them peers sent, or senders that went on:
-        self._for_absent = Account(kernel.limits.receiver, kernel.account)
+        # What of them peers sent, or senders that went on. Nobody is asked to wait for a name that
+        # nobody has, so all of them together have as much room as several receivers.
+        limits = kernel.limits
+        self._for_absent = Account(max(limits.receiver, limits.budget // 4), kernel.account)
 
     async def wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdict:
         """Wait as a sender wants it."""
