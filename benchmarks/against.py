@@ -2,9 +2,10 @@
 
     python -m benchmarks.against REVISION [part of a case's name ...]
 
-TURNS says how often each case is run, RESULT what the file of results is called. Each case is run in a process of its own, in turns by both revisions, each with its own benchmarks
-and sources; the other one is checked out beside. The median of the ratios counts, and the spread of
-the other revision against itself says how much of it is noise.
+TURNS says how often each case is run, RESULT what the file of results is called. Each case is run
+in a process of its own, in turns by both revisions, each with its own benchmarks and sources; the
+other one is checked out beside. The median of the ratios counts, and the spread of the other
+revision against itself says how much of it is noise.
 """
 
 from __future__ import annotations
