@@ -237,18 +237,21 @@ async def test_participants_whose_time_is_over_make_room_for_others() -> None:
 
 
 @runs
-async def test_a_name_that_went_to_another_leaf_does_not_count_any_more() -> None:
+async def test_a_claim_that_stands_by_counts_for_its_leaf() -> None:
     async with attacked(limits=Limits(heartbeat=0, participants=1)) as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
         first.announce("a")
         await first.was_heard()
-        second.announce("a")
+        second.announce("a", "b")
         await second.was_heard()
-        first.announce("b")
-        await first.was_heard()
+        assert not knows(center, "b")
+        assert second.declined() == ["a session announces at most 1 participants"]
+        second.tell(Withdraw(["a"]))
+        second.announce("b")
+        await second.was_heard()
+        assert knows(center, "b")
         first.close()
         second.close()
-        assert knows(center, "b")
 
 
 @runs
@@ -303,24 +306,27 @@ async def test_a_leaf_cannot_withdraw_subscribe_or_unsubscribe_for_another() -> 
         attacker.close()
 
 
-@pytest.mark.rule("RE-3", "RE-12")
+@pytest.mark.rule("CL-4", "RE-12")
 @runs
-async def test_of_two_leaves_with_one_name_the_newest_has_it_until_it_goes() -> None:
+async def test_of_two_leaves_with_one_name_the_first_has_it_until_it_goes() -> None:
     async with attacked() as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
         first.announce(TRUCK)
         await first.was_heard()
+        at_first = entries(center)[TRUCK]
         second.announce(TRUCK)
         await second.was_heard()
-        at_second = entries(center)[TRUCK]
-        first.tell(Withdraw([TRUCK]))
         await first.was_heard()
-        assert entries(center)[TRUCK] == at_second
-        await center.send(TRUCK, b"to the newest")
-        assert (await second.hear()).payload == b"to the newest"
+        assert entries(center)[TRUCK] == at_first
+        second.tell(Withdraw([TRUCK]))
+        second.announce(TRUCK)
+        await second.was_heard()
+        await center.send(TRUCK, b"to the first")
+        assert (await first.hear()).payload == b"to the first"
         first.close()
         await until(lambda: len(center.sessions) == 1)
-        assert entries(center)[TRUCK] == at_second
+        await center.send(TRUCK, b"to the second")
+        assert (await second.hear()).payload == b"to the second"
         second.close()
         await until(lambda: not knows(center, TRUCK))
 

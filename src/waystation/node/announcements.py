@@ -47,7 +47,7 @@ class Announcements:
         self._owners: dict[str, None] = {}  # whose lowest number has grown
         self._own_lowest = False  # ours has
         self._is_due = False
-        self._damping = Damping()
+        self.damping = Damping()
         self._timer: asyncio.TimerHandle | None = None
 
     # What happens
@@ -59,7 +59,7 @@ class Announcements:
         named = [
             self._named(entry)
             for name, entry in table.items()
-            if self._is_announced(entry) and not self._damping.is_waiting(name)
+            if self._is_announced(entry) and not self.damping.is_waiting(name)
         ]
         subscribed = kernel.router.subscriptions.snapshot()
         _log.debug(
@@ -115,8 +115,8 @@ class Announcements:
 
     def _damp(self, name: str, best: Claim | None) -> None:
         now = self._kernel.tick() // 1000
-        was_waiting = self._damping.is_waiting(name)
-        wait = self._damping.changed(name, now)
+        was_waiting = self.damping.is_waiting(name)
+        wait = self.damping.changed(name, now)
         if wait and not was_waiting:
             if best is not None:
                 detail = f"it changes too often: announced in {wait / 1000:g} s"
@@ -127,14 +127,14 @@ class Announcements:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._damping.next_due()
+        due = self.damping.next_due()
         if due is not None:
             seconds = max(0, due - self._kernel.tick() // 1000) / 1000
             self._timer = asyncio.get_running_loop().call_later(seconds, self._release)
 
     def _release(self) -> None:
         self._timer = None
-        for name in self._damping.due(self._kernel.tick() // 1000):
+        for name in self.damping.due(self._kernel.tick() // 1000):
             self._kernel.hierarchy.claims.note(ClaimKind.RELEASED, name, "")
             self._names[name] = None
             self._tell_soon()
@@ -206,7 +206,7 @@ class Announcements:
                 own.append(wire.participant_of(entry))
             elif self._is_hidden(parent, claim):
                 withdrawn.append(entry.participant)
-            elif not self._damping.is_waiting(entry.participant):
+            elif not self.damping.is_waiting(entry.participant):
                 relayed.append((entry, claim))
         _send(parent, Unsubscribe, unsubscribed)
         _send(parent, Withdraw, withdrawn)
@@ -224,7 +224,7 @@ class Announcements:
 
     def _may_tell(self, parent: Session, receiver: str) -> bool:
         """Whether a parent knows a subscriber from us."""
-        if self._damping.is_waiting(receiver):
+        if self.damping.is_waiting(receiver):
             return False
         claim = self._kernel.hierarchy.claims.best(receiver)
         return claim is None or not self._is_hidden(parent, claim)
