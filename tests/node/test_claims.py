@@ -12,14 +12,12 @@ import pytest
 
 from tests.node.live import nothing_is_left, raw_listener, runs
 from tests.node.test_hierarchy_attacks import Attacker, attacked, entries
-from waystation.core.address import Address
 from waystation.core.claims import PATH_LIMIT
 from waystation.core.outcome import Reason
 from waystation.core.record import ClaimKind
-from waystation.core.routing import RouteKind, RoutingEntry
-from waystation.errors import UndeliverableError
+from waystation.core.routing import RouteKind
 from waystation.node import Limits, Node
-from waystation.testing import Fleet, ManualClock, collect, echo, has_route, settle, until
+from waystation.testing import Fleet, settle, until
 from waystation.wire.hello import Hello, owner_of
 from waystation.wire.hierarchy import (
     Announce,
@@ -29,7 +27,6 @@ from waystation.wire.hierarchy import (
     Subscribe,
     Unsubscribe,
     Withdraw,
-    encode,
     read,
 )
 from waystation.wire.ockam import PREFACE
@@ -402,7 +399,7 @@ async def test_a_hub_that_roams_takes_what_it_relays_with_it(fleet: Fleet) -> No
     fleet.freeze(top)
     hub.sessions[0].abort_link()
     fleet.heal()
-    await fleet.connect(hub, top, parent=True, name="top again")
+    await fleet.connect(hub, top, parent=True, name="top-again")
     await until(lambda: old not in top.sessions)
     await until(lambda: next_node(top, TRUCK) == "hub")
     assert await who_has(top, TRUCK) == "leaf"
@@ -736,7 +733,6 @@ async def test_a_flood_of_contested_names_costs_the_holder_little() -> None:
         holder.tell(*(Resolved(probe.number, True) for probe in probes))
         await holder.was_heard()
         assert len(probes) <= 1
-        assert len(set(entries(center).values())) <= 4  # the echo, two sessions, and one holder
         at = entries(center)
         assert len({at[name] for name in names}) == 1
         attacker.reset()

@@ -79,11 +79,6 @@ class LeafClaims:
 
     # Sessions
 
-    def link_opened(self, session: Session) -> None:
-        """Note who the peer of a session is, and that another session of it is newer."""
-        owner, number = self._claimant(session)
-        self._sessions.setdefault(owner, {})[session.address.data] = number
-
     def session_ended(self, session: Session) -> None:
         """End the claims of a session (RE-12)."""
         data = session.address.data
@@ -99,8 +94,9 @@ class LeafClaims:
     def _claimant(self, session: Session) -> tuple[str, int]:
         """Who a session's peer is as an owner, and the number of the session (CL-1).
 
-        A peer that tells no secret is known by its name, and its sessions are numbered here: the
-        time, so that the newest is the highest also where another hub numbers them.
+        It is asked for at the first claim: then the hello has come. A peer that tells no secret is
+        known by its name, and its sessions are numbered here: the time, so that the newest is the
+        highest also where another hub numbers them.
         """
         if session.claimant is None:
             hello = session.hello
@@ -109,6 +105,8 @@ class LeafClaims:
             else:
                 owner = f"session:{session.name}" if hello is None else f"node:{hello.node}"
                 session.claimant = owner, self._kernel.tick()
+            owner, number = session.claimant
+            self._sessions.setdefault(owner, {})[session.address.data] = number
         return session.claimant
 
     # What a leaf says

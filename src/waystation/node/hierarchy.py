@@ -86,9 +86,8 @@ class Hierarchy:
         self._kernel.router.has_parent = True
 
     def link_opened(self, session: Session) -> None:
-        """Tell a parent everything; note who another peer is."""
+        """Announce everything to a parent, and ask it what waits for an answer."""
         if not session.is_parent:
-            self.claims.link_opened(session)
             return
         self.announcements.link_opened(session)
         self.questions.link_opened(session)
