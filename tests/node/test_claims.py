@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from itertools import permutations, product
 from typing import Any
 
 import msgspec
@@ -17,6 +18,7 @@ from waystation.core.outcome import Reason
 from waystation.core.record import ClaimKind
 from waystation.core.routing import RouteKind
 from waystation.node import Limits, Node
+from waystation.node.hierarchy import Hierarchy
 from waystation.testing import Fleet, settle, until
 from waystation.wire.hello import Hello, owner_of
 from waystation.wire.hierarchy import (
@@ -81,8 +83,16 @@ async def who_has(node: Node, participant: str) -> str:
     return (await node.request(participant, b"who?")).payload.decode()
 
 
+def hierarchy(node: Node) -> Hierarchy:
+    return node._kernel.hierarchy  # noqa: SLF001 - nobody else counts claims
+
+
 def taken(node: Node) -> dict[str, str]:
-    return node._kernel.hierarchy.taken
+    return hierarchy(node).taken
+
+
+def claims(node: Node) -> int:
+    return hierarchy(node).claims.known.count
 
 
 # The next claim is the entry at once
@@ -96,7 +106,7 @@ def test_of_two_instances_of_a_service_the_other_goes_on(killed: str) -> None:
         for name in ("first", "second"):
             named("service", await fleet.leaf(name, hub))
             await fleet.knows(hub, "service")
-        await until(lambda: hub._kernel.hierarchy.claims.known.count == 2)
+        await until(lambda: claims(hub) == 2)
         await fleet.kill(fleet[killed])
         other = {"first": "second", "second": "first"}[killed]
         await until(lambda: next_node(hub, "service") == other)
@@ -112,7 +122,7 @@ async def test_a_leaf_with_two_parents_is_reached_when_one_is_killed(fleet: Flee
     left, right = await fleet.hub("left", top), await fleet.hub("right", top)
     leaf = await fleet.leaf("leaf", left, right)
     named(TRUCK, leaf)
-    await until(lambda: top._kernel.hierarchy.claims.known.count == 2)
+    await until(lambda: claims(top) == 2)
     first = next_node(top, TRUCK)
     assert first is not None
     await fleet.kill(fleet[first])
@@ -130,7 +140,7 @@ async def test_only_the_best_claim_is_in_the_table_and_a_change_is_a_remove_then
     named("service", first)
     await fleet.knows(hub, "service")
     named("service", await fleet.leaf("second", hub))
-    await until(lambda: hub._kernel.hierarchy.claims.known.count == 2)
+    await until(lambda: claims(hub) == 2)
     await fleet.stop(first)
     await until(lambda: next_node(hub, "service") == "second")
     changes = [c.kind for c in fleet.recorder(hub).routes if c.entry.participant == "service"]
@@ -154,9 +164,9 @@ async def test_taking_back_a_claim_ends_that_claim_only(fleet: Fleet) -> None:
     await fleet.knows(top, "service")
     second = await fleet.leaf("second", top)
     named("service", second)
-    await until(lambda: top._kernel.hierarchy.claims.known.count == 4)
+    await until(lambda: claims(top) == 4)
     await second.stop_worker("service")
-    await until(lambda: top._kernel.hierarchy.claims.known.count == 3)
+    await until(lambda: claims(top) == 3)
     assert await who_has(top, "service") == "first"
     assert await who_has(top, TRUCK) == "leaf"
 
@@ -203,35 +213,38 @@ RINGS = {
 }
 
 
+async def ring_of(fleet: Fleet, shape: str) -> tuple[list[Node], list[Node], list[Node]]:
+    """Hubs in a circle, those of them that hear of every name, and a leaf for each hub."""
+    hubs = {name: await fleet.hub(name) for name in RINGS[shape]}
+    for name, parents in RINGS[shape].items():
+        for parent in parents:
+            await fleet.connect(hubs[name], hubs[parent], parent=True)
+    leaves = [await fleet.leaf(f"leaf-{name}", hub) for name, hub in hubs.items()]
+    for leaf in leaves:
+        named(f"work-{leaf.name}", leaf)
+    upper = [hubs["top"]] if shape == "diamond" else list(hubs.values())
+    for leaf, hub in product(leaves, upper):
+        await fleet.knows(hub, f"work-{leaf.name}")
+    return list(hubs.values()), upper, leaves
+
+
 @pytest.mark.rule("CL-2", "CL-3")
 @pytest.mark.parametrize("shape", RINGS)
 def test_hubs_in_a_circle_settle_and_are_silent(shape: str) -> None:
     async def scenario(fleet: Fleet) -> None:
-        hubs = {name: await fleet.hub(name) for name in RINGS[shape]}
-        for name, parents in RINGS[shape].items():
-            for parent in parents:
-                await fleet.connect(hubs[name], hubs[parent], parent=True)
-        leaves = [await fleet.leaf(f"leaf-{name}", hub) for name, hub in hubs.items()]
-        for leaf in leaves:
-            named(f"work-{leaf.name}", leaf)
-        upper = [hub for name, hub in hubs.items() if shape != "diamond" or name == "top"]
-        for leaf in leaves:
-            for hub in upper:
-                await fleet.knows(hub, f"work-{leaf.name}")
-        for leaf in leaves:
-            for other in leaves:
-                if other is not leaf:
-                    assert await who_has(other, f"work-{leaf.name}") == leaf.name
+        hubs, upper, leaves = await ring_of(fleet, shape)
+        for leaf, other in permutations(leaves, 2):
+            assert await who_has(other, f"work-{leaf.name}") == leaf.name
         await fleet.kill(fleet["leaf-a"])
         for hub in upper:
             await fleet.forgets(hub, "work-leaf-a")
         await settle()
-        told = [len(fleet.recorder(hub).claims) for hub in hubs.values()]
+        told = [len(fleet.recorder(hub).claims) for hub in hubs]
         for _ in range(5):
             await settle()
-        assert told == [len(fleet.recorder(hub).claims) for hub in hubs.values()]
-        for hub in hubs.values():
-            routes = Counter(c.entry.participant for c in fleet.recorder(hub).routes)
+        assert told == [len(fleet.recorder(hub).claims) for hub in hubs]
+        for hub in hubs:
+            routes = Counter(change.entry.participant for change in fleet.recorder(hub).routes)
             assert max(routes[f"work-{leaf.name}"] for leaf in leaves) <= 8
             assert fleet.recorder(hub).counts()["HOP_LIMIT"] == 0
 
@@ -508,7 +521,7 @@ async def test_subscriptions_belong_to_the_claim(fleet: Fleet) -> None:
     leaf = await fleet.leaf("leaf", left, right)
     got: list[bytes] = []
     leaf.subscribe("+", "news", callback=lambda message: got.append(message.payload))
-    await until(lambda: top._kernel.hierarchy.claims.known.count == 2)
+    await until(lambda: claims(top) == 2)
     await until(lambda: len(top.router.subscriptions) == 1)
     await top.publish("news", b"first")
     await until(lambda: got == [b"first"])
@@ -552,6 +565,11 @@ def greet(peer: Attacker, node: str, **options: Any) -> None:
     peer.control(msgspec.json.encode(Hello(node, {"local": 0, "tcp": 1}, **options)))
 
 
+def greet_as(peer: Attacker, node: str, secret: str, number: int = 1) -> None:
+    """Say the hello of a leaf that knows claims."""
+    greet(peer, node, can=("claims",), secret=secret, session=number)
+
+
 @pytest.mark.rule("UP-1", "CL-1")
 @runs
 async def test_a_leaf_of_the_first_version_takes_over_from_itself_and_from_nobody_else() -> None:
@@ -592,7 +610,7 @@ async def test_a_parent_is_told_what_it_understands(can: tuple[str, ...]) -> Non
         up = await center.connect(f"tcp://{above}", name="up", parent=True)
         await until(lambda: up.peer == "above")
         leaf = await Attacker.dial(place)
-        greet(leaf, "leaf", can=("claims",), secret="swordfish", session=5)
+        greet_as(leaf, "leaf", "swordfish", 5)
         leaf.announce(TRUCK)
         await until(lambda: any(_names(one) == [TRUCK] for one in told))
         [announced] = [one for one in told if _names(one) == [TRUCK]]
@@ -664,7 +682,7 @@ LIES: dict[str, Announce] = {
 async def test_a_claim_that_makes_no_sense_is_not_taken(lie: str) -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
-        greet(attacker, "liar", can=("claims",), secret="s", session=1)
+        greet_as(attacker, "liar", "s")
         attacker.tell(LIES[lie])
         attacker.announce("honest")
         await attacker.was_heard()
@@ -678,7 +696,7 @@ async def test_a_claim_that_makes_no_sense_is_not_taken(lie: str) -> None:
 async def test_a_lowest_number_that_is_none_ends_nothing(lowest: int) -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
-        greet(attacker, "liar", can=("claims",), secret="s", session=1)
+        greet_as(attacker, "liar", "s")
         attacker.announce("honest")
         attacker.tell(Announce([], lowest=lowest, owners=[(owner_of("s"), lowest)]))
         await attacker.was_heard()
@@ -703,11 +721,11 @@ async def test_a_hello_that_numbers_sessions_in_an_invalid_way_ends_the_link(
 async def test_of_its_own_names_the_hello_says_who_owns_them() -> None:
     async with attacked(limits=PATIENT) as (center, journal, place):
         honest, liar = await Attacker.dial(place), await Attacker.dial(place)
-        greet(honest, "honest", can=("claims",), secret="secret", session=1)
+        greet_as(honest, "honest", "secret")
         honest.announce(TRUCK)
         await honest.was_heard()
         at_honest = entries(center)[TRUCK]
-        greet(liar, "liar", can=("claims",), secret="other", session=9)
+        greet_as(liar, "liar", "other", 9)
         stolen = owner_of("secret")
         liar.tell(Announce([(TRUCK, True, None)], owners=[(stolen, 0)], claims=[(0, 9, ["liar"])]))
         await liar.was_heard()
@@ -723,7 +741,7 @@ async def test_of_its_own_names_the_hello_says_who_owns_them() -> None:
 async def test_a_flood_of_contested_names_costs_the_holder_little() -> None:
     async with attacked(limits=PATIENT) as (center, _, place):
         holder, attacker = await Attacker.dial(place), await Attacker.dial(place)
-        greet(holder, "holder", can=("claims",), secret="holder", session=1)
+        greet_as(holder, "holder", "holder")
         names = [f"name-{number}" for number in range(5_000)]
         for peer in (holder, attacker):
             for begin in range(0, len(names), 500):
@@ -773,12 +791,7 @@ async def test_nothing_is_left_of_claims_when_their_sessions_are_gone(fleet: Fle
     for name in ("first", "second"):
         await fleet.stop(fleet[name])
     await nothing_is_left(hub)
-    hierarchy = hub._kernel.hierarchy
-    assert hierarchy.claims.known.count == 0
-    assert not hierarchy.claims._kept
-    assert not hierarchy.claims._sessions
-    contests = hierarchy.contests
-    assert not contests._probes
-    assert not contests._by_number
-    assert not contests._undecided
-    assert not contests._told
+    assert claims(hub) == 0
+    kept = {**vars(hierarchy(hub).claims), **vars(hierarchy(hub).contests)}
+    left = {name: value for name, value in kept.items() if isinstance(value, dict | set) and value}
+    assert left == {}
