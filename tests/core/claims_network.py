@@ -253,7 +253,7 @@ class Hub(Child):
                 self.speak()
         if change.contest is not None and change.after is not None:
             self.network.probe(self.sessions[change.after.session], change.participant)
-        for claim in change.dead:
+        for claim in (*change.dead, *filter(None, [change.doubted])):
             self.network.probe(self.sessions[claim.session], change.participant)
 
     def probed(self, name: str, link: Link) -> bool:

@@ -125,6 +125,7 @@ class ClaimChange(Struct, frozen=True):
     contest: Claim | None = None  # stands by: the session of `after` is to be probed (CL-6)
     dead: tuple[Claim, ...] = ()  # dead by number: their sessions are to be probed (CL-6)
     ended: tuple[Claim, ...] = ()  # all that ended, the dead among them; not what was renewed
+    doubted: Claim | None = None  # the best is of an older session than another: to be probed too
 
     @property
     def is_move(self) -> bool:
@@ -371,8 +372,8 @@ class Claims:
         by_session = {known.session: known for known in live}
         gone = (known for known in old if by_session.get(known.session) is not known)
         ended = tuple(known for known in gone if claim is None or not claim.goes_like(known))
-        contest = _contest(old, live, claim)
-        return ClaimChange(name, before, after, refused, contest, dead, ended)
+        contest, doubted = _contest(old, live, claim), _doubted(old, live, claim)
+        return ClaimChange(name, before, after, refused, contest, dead, ended, doubted)
 
     def _store(self, name: str, old: list[Claim], live: list[Claim], now: int) -> None:
         if not live:
@@ -476,6 +477,21 @@ def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
     ):
         return claim
     return others[0] if live[0].session != old[0].session else None
+
+
+def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
+    """The best claim, if it and a newer session of its owner were not known together before."""
+    if len(live) < 2:
+        return None
+    best = live[0]
+    newer = [known for known in live if known.owner == best.owner and known.number > best.number]
+    if not newer:
+        return None
+    if claim in newer and not any(
+        known.session == claim.session and known.number == claim.number for known in old
+    ):
+        return best
+    return best if best.session != old[0].session else None
 
 
 def _owners(claims: list[Claim]) -> set[str]:
