@@ -213,7 +213,7 @@ class Hub(Child):
         if isinstance(word, Hello):
             self.hear_lowest(word.owner, word.lowest)
             for other in self.sessions.values():
-                if other.child is link.child and other.number < word.lowest:
+                if other.child is link.child and other.number < link.number:
                     self.network.probe(other, "")
         elif isinstance(word, Lowest):
             self.hear_lowest(word.owner, word.lowest)

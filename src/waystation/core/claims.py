@@ -290,7 +290,8 @@ class Claims:
         if lowest <= record.lowest:
             return []
         record.lowest = lowest
-        self._grown[owner] = None
+        if lowest > 1:
+            self._grown[owner] = None
         changes = []
         for name in list(_listed(record.names)):
             old = self._known(name)
@@ -476,7 +477,7 @@ def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
         known.session == claim.session and known.owner == claim.owner for known in old
     ):
         return claim
-    return others[0] if live[0].session != old[0].session else None
+    return None if live[0].goes_like(old[0]) else others[0]
 
 
 def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
@@ -491,7 +492,7 @@ def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
         known.session == claim.session and known.number == claim.number for known in old
     ):
         return best
-    return best if best.session != old[0].session else None
+    return None if best.goes_like(old[0]) else best
 
 
 def _owners(claims: list[Claim]) -> set[str]:
