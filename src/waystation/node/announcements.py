@@ -44,7 +44,6 @@ class Announcements:
         # What the parents are to be told at the end of this turn of the event loop:
         self._names: dict[str, None] = {}
         self._subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
-        self._owners: dict[str, None] = {}  # whose lowest number has grown
         self._own_lowest = False  # ours has
         self._is_due = False
         self.damping = Damping()
@@ -66,7 +65,8 @@ class Announcements:
             "session %s: announcing %d participants and %d subscriptions",
             *(parent.name, len(named), len(subscribed)),
         )
-        self._tell(parent, named, subscribed=subscribed, own_lowest=True)
+        owners = [owner for owner, _ in kernel.hierarchy.claims.known.lowest_numbers()]
+        self._tell(parent, named, subscribed=subscribed, owners=owners, own_lowest=True)
 
     def link_lost(self) -> None:
         """Tell the other parents that a session has ended."""
@@ -88,10 +88,9 @@ class Announcements:
         self._names[name] = None
         self._tell_soon()
 
-    def lowest_grew(self, owner: str) -> None:
-        """Tell the parents that claims of an owner are dead, wherever they stand."""
+    def lowest_grew(self) -> None:
+        """Tell the parents that claims of some owners are dead, wherever they stand."""
         if self._kernel.hierarchy.parents:
-            self._owners[owner] = None
             self._tell_soon()
 
     def subscription_changed(self, change: SubscriptionChange) -> None:
@@ -153,9 +152,9 @@ class Announcements:
         self._is_due = False
         names, self._names = self._names, {}
         subscriptions, self._subscriptions = self._subscriptions, {}
-        owners, self._owners = self._owners, {}
+        grown = [owner for owner, _ in self._kernel.hierarchy.claims.known.take_grown()]
         own_lowest, self._own_lowest = self._own_lowest, False
-        if not (names or subscriptions or owners or own_lowest):
+        if not (names or subscriptions or grown or own_lowest):
             return
         named, gone = self._look_up(names)
         unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
@@ -169,7 +168,7 @@ class Announcements:
             *(len(gone), len(unsubscribed)),
         )
         for parent in self._kernel.hierarchy.parents:
-            self._tell(parent, named, gone, list(subscribed), unsubscribed, owners, own_lowest)
+            self._tell(parent, named, gone, list(subscribed), unsubscribed, grown, own_lowest)
 
     def _look_up(self, names: Iterable[str]) -> tuple[list[_Named], list[str]]:
         """Which names there are now, and which there are not."""

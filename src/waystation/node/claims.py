@@ -105,9 +105,16 @@ class LeafClaims:
             else:
                 owner = f"session:{session.name}" if hello is None else f"node:{hello.node}"
                 session.claimant = owner, self._kernel.tick()
-            owner, number = session.claimant
-            self._sessions.setdefault(owner, {})[session.address.data] = number
+            self._note_session(session, *session.claimant)
         return session.claimant
+
+    def _note_session(self, session: Session, owner: str, number: int) -> None:
+        """Remember who claims over a session, and probe its older ones: they may be half open."""
+        others = self._sessions.setdefault(owner, {})
+        for data, older in list(others.items()):
+            if older < number:
+                self._kernel.hierarchy.contests.probe_session(data)
+        others[session.address.data] = number
 
     # What a leaf says
 
@@ -213,7 +220,8 @@ class LeafClaims:
         if lowest <= self.known.lowest(owner):
             return
         self._apply_all(self.known.note_lowest(owner, lowest, self._now()))
-        self._kernel.hierarchy.announcements.lowest_grew(owner)
+        if self.known.has_grown:
+            self._kernel.hierarchy.announcements.lowest_grew()
         for data, number in list(self._sessions.get(owner, {}).items()):
             if number < lowest:
                 self._kernel.hierarchy.contests.probe_session(data)
@@ -315,7 +323,7 @@ class LeafClaims:
             hierarchy.contests.holder_changed(name, after)
         if change.contest is not None and after is not None:
             hierarchy.contests.begin(change.contest, after)
-        for claim in change.dead:
+        for claim in change.dead if change.doubted is None else (*change.dead, change.doubted):
             hierarchy.contests.probe(claim)
         self._watch_expiry(after)
 

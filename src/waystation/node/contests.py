@@ -127,6 +127,7 @@ class Contests:
     def probed(self, session: Session, question: Resolve) -> None:
         """Reply to a probe at once, and probe in turn whoever has the name behind us."""
         hierarchy, name = self._kernel.hierarchy, question.participant
+        hierarchy.announcements.tell_now()  # what was before the reply is to be told before it
         found = hierarchy.questions.is_elsewhere(name, session)
         session.answer(wire.encode(Resolved(question.number, found)))
         claim = hierarchy.claims.best(name)
