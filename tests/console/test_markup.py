@@ -27,6 +27,7 @@ HEADINGS = {
     "connections": "Connections",
     "routes": "Routing table",
     "subscriptions": "Subscriptions",
+    "contested": "Contested names",
     "why": "Explain a message",
     "send": "Send a message",
 }

@@ -19,10 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
+from waystation.core.claims import Claims
+from waystation.core.damping import Damping
 from waystation.core.expiry import expiry_after
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
+from waystation.node.contested import ContestedNames
 from waystation.wire import hierarchy as wire
 from waystation.wire.hierarchy import (
     Announce,
@@ -95,6 +98,7 @@ class Hierarchy:
         self._by_participant: dict[str, _Question] = {}
         self._numbers = count(1)
         self._told: dict[str, dict[bytes, None]] = {}  # by participant: addresses of sessions
+        self.contested = ContestedNames(Claims(kernel.name), Damping())
 
     # Upward: what the parents are told
 

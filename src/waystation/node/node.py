@@ -28,6 +28,7 @@ from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
+from waystation.node.contested import ContestedNames
 from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
 from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
@@ -255,6 +256,11 @@ class Node:
     def flow(self) -> Snapshot:
         """How much it holds of what was received, and who waits because of it (FL-1, FL-3)."""
         return self._kernel.flow.snapshot()
+
+    @property
+    def contested(self) -> ContestedNames:
+        """The names that several owners claim here, and how many claims there are (CL-4)."""
+        return self._kernel.hierarchy.contested
 
     @property
     def draining(self) -> bool:
