@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.node.live import runs
-from waystation.core.claims import CIRCLE, Claim, Claims
+from waystation.core.claims import Claim, Claims
 from waystation.core.damping import Damping
 from waystation.core.expiry import NEVER, Expiry
 from waystation.node import Node
@@ -69,17 +69,6 @@ def test_a_standby_that_has_expired_is_not_told() -> None:
     told.announce("truck-7", "b", at=10, expiry=50)
     assert told.names.about("truck-7", 49) is not None
     assert told.names.about("truck-7", 50) is None
-
-
-@pytest.mark.rule("CL-2")
-def test_refused_claims_are_counted_by_reason() -> None:
-    told = Claimed()
-    circle = Claim("truck-7", b"tcp-a", "a", "owner", 1, ("x", "hub", "a"))
-    for _ in range(2):
-        change = told.claims.announce(circle, 5)
-        assert change is not None
-        told.names.note(change, 5)
-    assert told.names.snapshot().refused == {CIRCLE: 2}
 
 
 @pytest.mark.rule("CL-3")

@@ -279,17 +279,23 @@ class Claims:
                 changes.append(self._settled(name, old, new, now, dead=dead))
         return changes
 
+    def expire(self, participant: str, now: int) -> ClaimChange | None:
+        """End the claims to a name that have expired; None if none has."""
+        old = self._known(participant)
+        new = [claim for claim in old if now < claim.expiry]
+        return self._settled(participant, old, new, now) if len(new) < len(old) else None
+
     def purge(self, now: int) -> list[ClaimChange]:
         """End the claims that have expired; to be called every few seconds."""
         due = self._deadlines.take_due(now)
         self._filed -= len(due)
         changes = []
         for name in dict.fromkeys(due):
-            old = self._known(name)
-            new = [claim for claim in old if now < claim.expiry]
-            if len(new) < len(old):
-                changes.append(self._settled(name, old, new, now))
-            self._file(name, min((claim.expiry for claim in new), default=NEVER))
+            change = self.expire(name, now)
+            if change is not None:
+                changes.append(change)
+            left = (claim.expiry for claim in self._known(name))
+            self._file(name, min(left, default=NEVER))
         self._recent.forget(now)
         self._departed.forget(now)
         return changes

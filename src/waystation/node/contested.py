@@ -70,8 +70,6 @@ class ContestedNames:
 
     def note(self, change: ClaimChange, now: int) -> None:
         """Take what became of the claims to a name; `now` in milliseconds."""
-        if change.refused:
-            self.refused[change.refused] += 1
         name = change.participant
         known = self._known.get(name)
         if known is None and change.contest is None:
