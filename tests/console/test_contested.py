@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from tests.console.live import hub, shown
-from tests.node.live import runs
 from waystation.core.address import Address
 from waystation.core.claims import Claim, Claims
 from waystation.core.damping import Damping
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
 from waystation.node.contested import ContestedNames
+from waystation.testing import async_test
 
 EVIL = "<b>truck</b>"
 
@@ -41,7 +41,7 @@ def cells(text: str) -> list[list[str]]:
 
 @pytest.mark.rule("CL-4")
 @pytest.mark.usefixtures("contested")
-@runs
+@async_test
 async def test_contested_names_are_listed_with_holder_and_standbys() -> None:
     async with hub() as top, shown(top.url) as browser:
         await browser.until("/contested", lambda text: ">61</a>" in text)  # on the node's card
@@ -62,7 +62,7 @@ async def test_contested_names_are_listed_with_holder_and_standbys() -> None:
 
 
 @pytest.mark.usefixtures("contested")
-@runs
+@async_test
 async def test_a_contested_route_is_marked_and_leads_to_who_claims_it() -> None:
     async with hub() as top, shown(top.url) as browser:
         for name in ("truck-7", "truck-x"):
@@ -73,7 +73,7 @@ async def test_a_contested_route_is_marked_and_leads_to_who_claims_it() -> None:
         assert re.search(r'class="badge contested" href="/contested\?[^"]*find=truck-7"', page.text)
 
 
-@runs
+@async_test
 async def test_without_contests_the_page_says_so_and_the_card_says_nothing() -> None:
     async with hub() as top, shown(top.url) as browser:
         text = await browser.until("/contested", lambda text: 'class="card here"' in text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from tests.node.live import runs
 from waystation.core.claims import Claim, Claims
 from waystation.core.damping import Damping
 from waystation.core.expiry import NEVER, Expiry
@@ -12,6 +11,7 @@ from waystation.node import Node
 from waystation.node.contested import ClaimsSnapshot, Contest, ContestedNames, Standby
 from waystation.node.metrics import NodeMetrics
 from waystation.node.status import Question, Status
+from waystation.testing import async_test
 
 
 class Claimed:
@@ -89,7 +89,7 @@ def claim_twice(count: int, patch: pytest.MonkeyPatch) -> ContestedNames:
     return told.names
 
 
-@runs
+@async_test
 async def test_a_status_lists_contested_names_in_pages() -> None:
     with pytest.MonkeyPatch.context() as patch:
         claim_twice(12, patch)
@@ -107,7 +107,7 @@ async def test_a_status_lists_contested_names_in_pages() -> None:
             assert of_node.contested_fitting == 12  # who stands by is found too
 
 
-@runs
+@async_test
 async def test_metrics_tell_claims_standbys_contests_probes_and_refusals() -> None:
     with pytest.MonkeyPatch.context() as patch:
         names = claim_twice(3, patch)
