@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.node.live import nothing_is_left, raw_listener, runs
+from tests.node.live import nothing_is_left, raw_listener
 from tests.node.test_hierarchy_attacks import Attacker, attacked, entries
 from waystation.core.claims import PATH_LIMIT
 from waystation.core.outcome import Reason
@@ -19,7 +19,7 @@ from waystation.core.record import ClaimKind
 from waystation.core.routing import RouteKind
 from waystation.node import Limits, Node
 from waystation.node.hierarchy import Hierarchy
-from waystation.testing import Fleet, settle, until
+from waystation.testing import Fleet, async_test, settle, until
 from waystation.wire.hello import Hello, owner_of
 from waystation.wire.hierarchy import (
     Announce,
@@ -187,7 +187,7 @@ async def test_a_claim_has_the_name_again_when_the_hub_itself_no_longer_has_it(
 
 
 @pytest.mark.rule("CL-1")
-@runs
+@async_test
 async def test_when_the_best_claim_expires_the_next_is_the_entry() -> None:
     async with attacked(limits=QUICK) as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
@@ -252,7 +252,7 @@ def test_hubs_in_a_circle_settle_and_are_silent(shape: str) -> None:
 
 
 @pytest.mark.rule("CL-3")
-@runs
+@async_test
 async def test_what_is_known_is_neither_put_nor_announced_again() -> None:
     told: list[Any] = []
 
@@ -419,7 +419,7 @@ async def test_a_hub_that_roams_takes_what_it_relays_with_it(fleet: Fleet) -> No
 
 
 @pytest.mark.rule("CL-6")
-@runs
+@async_test
 async def test_a_name_that_its_holder_no_longer_has_is_lost_to_it() -> None:
     async with attacked(limits=PATIENT) as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
@@ -439,7 +439,7 @@ async def test_a_name_that_its_holder_no_longer_has_is_lost_to_it() -> None:
 
 
 @pytest.mark.rule("CL-6")
-@runs
+@async_test
 async def test_anything_that_is_heard_is_a_sign_of_life() -> None:
     async with attacked(limits=QUICK) as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
@@ -463,7 +463,7 @@ async def test_anything_that_is_heard_is_a_sign_of_life() -> None:
 
 
 @pytest.mark.rule("CL-4")
-@runs
+@async_test
 async def test_the_form_of_a_session_name_cannot_be_claimed() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -477,7 +477,7 @@ async def test_the_form_of_a_session_name_cannot_be_claimed() -> None:
 
 
 @pytest.mark.rule("CL-4")
-@runs
+@async_test
 async def test_the_name_of_a_subscriber_is_never_inherited() -> None:
     async with attacked() as (center, _, place):
         owner, attacker = await Attacker.dial(place), await Attacker.dial(place)
@@ -493,7 +493,7 @@ async def test_the_name_of_a_subscriber_is_never_inherited() -> None:
 
 
 @pytest.mark.rule("CL-4", "RE-13")
-@runs
+@async_test
 async def test_a_request_from_outside_does_not_get_a_name_that_was_claimed() -> None:
     async with attacked() as (center, _, place):
         outside = await center.listen("tcp://127.0.0.1:0", outside=True)
@@ -535,7 +535,7 @@ async def test_subscriptions_belong_to_the_claim(fleet: Fleet) -> None:
 
 
 @pytest.mark.rule("CL-1", "MC-8")
-@runs
+@async_test
 async def test_a_standby_subscribes_and_unsubscribes_for_when_it_has_the_name() -> None:
     async with attacked(limits=PATIENT) as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
@@ -571,7 +571,7 @@ def greet_as(peer: Attacker, node: str, secret: str, number: int = 1) -> None:
 
 
 @pytest.mark.rule("UP-1", "CL-1")
-@runs
+@async_test
 async def test_a_leaf_of_the_first_version_takes_over_from_itself_and_from_nobody_else() -> None:
     async with attacked(limits=PATIENT) as (center, _, place):
         old, again, other = [await Attacker.dial(place) for _ in range(3)]
@@ -596,7 +596,7 @@ async def test_a_leaf_of_the_first_version_takes_over_from_itself_and_from_nobod
 
 @pytest.mark.rule("UP-1", "UP-2")
 @pytest.mark.parametrize("can", [(), ("claims",)], ids=["0.1", "claims"])
-@runs
+@async_test
 async def test_a_parent_is_told_what_it_understands(can: tuple[str, ...]) -> None:
     told: list[Any] = []
 
@@ -629,7 +629,7 @@ def _names(told: Any) -> list[str]:
 
 
 @pytest.mark.rule("CL-1")
-@runs
+@async_test
 async def test_only_a_parent_is_told_the_secret_and_the_number_of_the_link() -> None:
     heard: list[Hello] = []
 
@@ -640,7 +640,8 @@ async def test_only_a_parent_is_told_the_secret_and_the_number_of_the_link() -> 
     async with raw_listener(listener) as place, Node("node", limits=QUICK) as node:
         for number, parent in enumerate((False, True, True)):
             session = await node.connect(f"tcp://{place}", name=f"s{number}", parent=parent)
-            await until(lambda number=number: len(heard) > number)
+            while len(heard) <= number:
+                await settle()
             session.give_up()
         assert [hello.session for hello in heard] == [0, 1, 2]
         assert heard[0].secret == ""
@@ -678,7 +679,7 @@ LIES: dict[str, Announce] = {
 
 @pytest.mark.rule("CL-2")
 @pytest.mark.parametrize("lie", LIES)
-@runs
+@async_test
 async def test_a_claim_that_makes_no_sense_is_not_taken(lie: str) -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -692,7 +693,7 @@ async def test_a_claim_that_makes_no_sense_is_not_taken(lie: str) -> None:
 
 
 @pytest.mark.parametrize("lowest", [-1, 2**63, 2**200])
-@runs
+@async_test
 async def test_a_lowest_number_that_is_none_ends_nothing(lowest: int) -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -705,7 +706,7 @@ async def test_a_lowest_number_that_is_none_ends_nothing(lowest: int) -> None:
 
 
 @pytest.mark.parametrize("hello", [{"session": 2**63}, {"session": -1}, {"secret": "s" * 300}])
-@runs
+@async_test
 async def test_a_hello_that_numbers_sessions_in_an_invalid_way_ends_the_link(
     hello: dict[str, Any],
 ) -> None:
@@ -717,7 +718,7 @@ async def test_a_hello_that_numbers_sessions_in_an_invalid_way_ends_the_link(
 
 
 @pytest.mark.rule("CL-4")
-@runs
+@async_test
 async def test_of_its_own_names_the_hello_says_who_owns_them() -> None:
     async with attacked(limits=PATIENT) as (center, journal, place):
         honest, liar = await Attacker.dial(place), await Attacker.dial(place)
@@ -737,7 +738,7 @@ async def test_of_its_own_names_the_hello_says_who_owns_them() -> None:
 
 
 @pytest.mark.rule("CL-4", "CL-6")
-@runs
+@async_test
 async def test_a_flood_of_contested_names_costs_the_holder_little() -> None:
     async with attacked(limits=PATIENT) as (center, _, place):
         holder, attacker = await Attacker.dial(place), await Attacker.dial(place)
@@ -759,7 +760,7 @@ async def test_a_flood_of_contested_names_costs_the_holder_little() -> None:
 
 
 @pytest.mark.rule("CL-4")
-@runs
+@async_test
 async def test_only_a_parent_says_what_is_contested() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)

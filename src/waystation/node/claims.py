@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from waystation.core.address_types import USUAL_TYPES
-from waystation.core.claims import Claim, ClaimChange, Claims
+from waystation.core.claims import DEAD, EXPIRED, Claim, ClaimChange, Claims
 from waystation.core.expiry import NEVER
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Reason
@@ -38,6 +38,13 @@ CHECK_INTERVAL: Final = 10_000
 
 SUBSCRIBER: Final = "subscriber"
 """How the names begin that a node gives to its subscribers."""
+
+NOT_CLAIMABLE: Final = "the name cannot be claimed over that session"
+
+# Why a claim ended, as the journal tells it.
+TAKEN_BACK: Final = "it was taken back"
+OTHERWISE: Final = "its session claims the name otherwise"
+NOT_THERE: Final = "its peer was asked for the name and does not have it"
 
 _DIGITS: Final = frozenset("0123456789abcdef")
 _GENERATED: Final = 16
@@ -82,7 +89,8 @@ class LeafClaims:
     def session_ended(self, session: Session) -> None:
         """End the claims of a session (RE-12)."""
         data = session.address.data
-        self._apply_all(self.known.session_ended(data, self._now()))
+        why = f"its session ended: {session.failure}" if session.failure else "its session ended"
+        self._apply_all(self.known.session_ended(data, self._now()), why)
         if session.claimant is not None:
             owner, _ = session.claimant
             session.claimant = None
@@ -169,19 +177,19 @@ class LeafClaims:
     def _add(self, session: Session, claim: Claim) -> None:
         why = self._objection(session, claim)
         if why:
-            self._note(ClaimKind.REFUSED, claim, why, Reason.REFUSED)
+            self._refuse(claim, why, NOT_CLAIMABLE)
             self._decline(session, why)
             return
         change = self.known.announce(claim, self._now())
         if change is None:
             return
         if change.refused:
-            self._note(ClaimKind.REFUSED, claim, change.refused, Reason.REFUSED)
+            self._refuse(claim, change.refused, change.refused)
         else:
             session.participants[claim.participant] = None
             kind = ClaimKind.CLAIM if change.contest is None else ClaimKind.CONTESTED
             self._note(kind, claim, self._holder_of(change))
-        self._apply(change)
+        self._apply(change, OTHERWISE)
 
     def _objection(self, session: Session, claim: Claim) -> str:
         """Why this name cannot be claimed; empty if it can."""
@@ -205,12 +213,12 @@ class LeafClaims:
             return str(error)
         return ""
 
-    def withdrawn(self, session: Session, name: str) -> None:
+    def withdrawn(self, session: Session, name: str, why: str = TAKEN_BACK) -> None:
         """End the claim of a session to a name."""
         session.participants.pop(name, None)
         change = self.known.withdraw(session.address.data, name, self._now())
         if change is not None:
-            self._apply(change)
+            self._apply(change, why)
 
     def _note_lowest(self, session: Session, owner: str, lowest: int) -> None:
         """End claims of sessions that have ended, as their owner says, and what they relayed."""
@@ -219,7 +227,7 @@ class LeafClaims:
             return
         if lowest <= self.known.lowest(owner):
             return
-        self._apply_all(self.known.note_lowest(owner, lowest, self._now()))
+        self._apply_all(self.known.note_lowest(owner, lowest, self._now()), DEAD)
         if self.known.has_grown:
             self._kernel.hierarchy.announcements.lowest_grew()
         for data, number in list(self._sessions.get(owner, {}).items()):
@@ -245,7 +253,7 @@ class LeafClaims:
         for name in list(session.participants):
             change = self.known.expire(name, now)
             if change is not None:
-                self._apply(change)
+                self._apply(change, EXPIRED)
             entry = table.lookup(name, now)
             if self.known.get(data, name) is None and (
                 entry is None or entry.address != session.address
@@ -254,7 +262,7 @@ class LeafClaims:
 
     def purge(self, now: int) -> None:
         """End claims that have expired."""
-        self._apply_all(self.known.purge(now))
+        self._apply_all(self.known.purge(now), EXPIRED)
 
     # Subscriptions
 
@@ -304,17 +312,17 @@ class LeafClaims:
         if claim is not None:
             self._put(claim)
 
-    def _apply_all(self, changes: Iterable[ClaimChange]) -> None:
+    def _apply_all(self, changes: Iterable[ClaimChange], why: str) -> None:
         for change in changes:
-            self._apply(change)
+            self._apply(change, why)
 
-    def _apply(self, change: ClaimChange) -> None:
-        """Follow a change of the claims to a name: every one passes here."""
+    def _apply(self, change: ClaimChange, why: str) -> None:
+        """Follow a change of the claims to a name; `why` some ended. Every one passes here."""
         hierarchy, name = self._kernel.hierarchy, change.participant
         before, after = change.before, change.after
         subscribed = self._patterns_of_best(name, before)
         for claim in change.ended:
-            self._end(claim, was_best=claim is before)
+            self._end(claim, why, was_best=claim is before)
         if before is not after:
             self._replace(name, before, after)
             self._move_subscriptions(name, before, after, subscribed)
@@ -326,9 +334,11 @@ class LeafClaims:
         for claim in change.dead if change.doubted is None else (*change.dead, change.doubted):
             hierarchy.contests.probe(claim)
         self._watch_expiry(after)
+        if change.contest is not None or name in hierarchy.contested:
+            hierarchy.contested.note(change, self._now())
 
-    def _end(self, claim: Claim, *, was_best: bool) -> None:
-        self._note(ClaimKind.WITHDRAW, claim)
+    def _end(self, claim: Claim, why: str, *, was_best: bool) -> None:
+        self._note(ClaimKind.WITHDRAW, claim, why)
         data, name = claim.session, claim.participant
         self._kernel.hierarchy.contests.claim_ended(claim)
         if self.known.get(data, name) is not None:
@@ -411,7 +421,7 @@ class LeafClaims:
         while self._expiries and self._expiries[0][0] <= now:
             change = self.known.expire(heappop(self._expiries)[1], now)
             if change is not None:
-                self._apply(change)
+                self._apply(change, EXPIRED)
         self._wake_later()
 
     def close(self) -> None:
@@ -428,6 +438,11 @@ class LeafClaims:
         if change.contest is None or change.after is None:
             return ""
         return f"{change.after.origin} has the name"
+
+    def _refuse(self, claim: Claim, why: str, kind: str) -> None:
+        """Record a claim that is refused, and count it under one of a few reasons."""
+        self._kernel.hierarchy.contested.refused[kind] += 1
+        self._note(ClaimKind.REFUSED, claim, why, Reason.REFUSED)
 
     def note(self, kind: ClaimKind, name: str, detail: str) -> None:
         """Record an event of the best claim to a name."""

@@ -21,6 +21,7 @@ from waystation.core.routing import RouteChange, RouteKind
 from waystation.errors import quote
 from waystation.node.announcements import Announcements
 from waystation.node.claims import LeafClaims
+from waystation.node.contested import ContestedNames
 from waystation.node.contests import Contests
 from waystation.node.questions import Questions
 from waystation.wire import hierarchy as wire
@@ -60,6 +61,7 @@ class Hierarchy:
         self.claims = LeafClaims(kernel)
         self.contests = Contests(kernel)
         self.questions = Questions(kernel)
+        self.contested = ContestedNames(self.claims.known, self.announcements.damping)
 
     @property
     def taken(self) -> dict[str, str]:
