@@ -252,6 +252,8 @@ class Claims:
 
     def announce(self, claim: Claim, now: int) -> ClaimChange | None:
         """Take a claim; None if it is known already."""
+        if claim.participant not in self._claims and not self._refusal(claim, now):
+            return self._first(claim)
         old = self._known(claim.participant)
         former = next((known for known in old if known.session == claim.session), None)
         if former is not None and former == claim and now < claim.expiry:
@@ -267,6 +269,13 @@ class Claims:
         else:
             new.append(claim)
         return self._settled(claim.participant, old, new, now, claim=claim)
+
+    def _first(self, claim: Claim) -> ClaimChange:
+        """Take a claim to a name that nobody claims: mostly, and there is nothing to compare."""
+        name = claim.participant
+        claim = self._claims[name] = self._entered(claim, None)
+        self._recent.pop(name)
+        return ClaimChange(name, None, claim)
 
     def withdraw(self, session: bytes, participant: str, now: int) -> ClaimChange | None:
         """End the claim of a session to a name, and no other; None if there is none (CL-2)."""
