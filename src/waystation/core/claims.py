@@ -1,30 +1,35 @@
 """Claims: who has a name, by the word of the peers (CL-1, CL-2, CL-4, CL-6).
 
 A peer claims a name: messages to it go over the session of that peer. A node keeps every live claim
-and tells its parents of the best. What becomes of a claim, all of it:
+and tells its parents of the best, which alone is a routing entry (CL-7). What becomes of a claim:
 
-    it equals what is known                     nothing, and nobody is told          CL-3
-    its path names this node, or is too long    refused                              CL-2
-    its number is below the owner's lowest      refused, dead: its session is probed CL-1, CL-6
-    nobody has the name                         the best                             CL-1
-    its owner holds the name                    the best if it ranks before the best CL-1
-    another owner holds the name                stands by; the holder is probed      CL-4, CL-6
-    taken back, its session ends, now >= expiry gone; the next is the best at once   CL-1
+    it equals what is known                       nothing, and nobody is told            CL-3
+    its path names this node, or is too long      refused                                CL-2
+    its number is below the owner's lowest        refused: it is dead, and is probed     CL-1, CL-6
+    nobody has the name                           the best                               CL-1
+    its owner holds the name                      the best if it ranks before the best   CL-1
+    another owner holds the name                  stands by, and the holder is probed    CL-4, CL-6
+    withdrawn, session ended, now >= expiry       gone: the next is the best at once     CL-1
 
-A session has one claim to a name, so that a new one replaces the former, even if it is refused.
+A session has one claim to a name: a new one ends the former, even if the new one is refused.
 
-Why a network of such nodes settles, also in rings and meshes where nodes are each other's parents:
-of one owner the shorter path is better, a path grows with each node, and a node never gives up the
-owner that it holds while it knows a claim of it. So what is told with paths of two nodes does not
-change any more once the leaves rest. A node that has such a claim of the owner it holds tells it
-for good, so what is told with paths of three nodes comes to rest next, and so on up to the longest.
+Why a network of such nodes settles, also rings and meshes in which nodes are each other's parents:
+of one owner the shorter path is better, a path grows with each node, and a node never leaves the
+owner that it holds while it knows a claim of it. Once the leaves rest, direct claims are constant.
+A node that holds the owner of one keeps it, and tells its parents the same for good; no other tells
+a path of two nodes. So those are constant too, and then, likewise, the paths of three nodes, up to
+the longest. How long that takes: after one change a node tells each parent of the name at most
+twice as often as there are ways without a circle from the leaves to that node. In a tree that is
+once or twice; in a full mesh it can be many, which is what damping is for (CL-3).
 
-Two things are up to the caller, or names stay lost until a heartbeat fails:
+What a node has to do besides, or a name may stay lost until a heartbeat fails somewhere:
 
-- That an owner's lowest number has grown is told to the parents even if no best claim changed: a
-  claim that is dead by it may be the best further up.
-- A session whose own owner and number (of its hello) are below the lowest is dead like a claim, and
-  is probed: what it relays has other owners and would stay.
+- `take_grown` is told to the parents, even if no best claim changed: what is dead by an owner's
+  lowest number may be the best further up.
+- `contest`, `dead` and `doubted` of a change are probed, and whoever is probed for a name probes
+  the session of its own best in turn (CL-6).
+- When a node opens another session, its older sessions are probed. What a hub relayed over them has
+  other owners, whose numbers do not tell that it is dead.
 
 Times are milliseconds, and never decrease from one call to the next.
 """
@@ -85,10 +90,6 @@ class Claim(Struct, frozen=True, gc=False):
     def origin(self) -> str:
         """The name of the node where the participant lives."""
         return self.path[0]
-
-    def alive(self, now: Expiry) -> bool:
-        """Whether it has not expired."""
-        return now < self.expiry
 
     def goes_like(self, other: Claim | None) -> bool:
         """Whether the two differ in expiry and visibility at most: one renews the other."""
