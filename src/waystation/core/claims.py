@@ -37,7 +37,7 @@ Times are milliseconds, and never decrease from one call to the next.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -177,9 +177,9 @@ class Claims:
         self.node = node
         self.count = 0  # number of claims, including expired ones that `purge` has not ended
         self.contested = 0  # number of names that several owners claim
-        # A name's claims: one directly, several as a list, the best first and the others in the
-        # order in which they came. Most names have one, and a list for each costs more than it.
-        self._claims: dict[str, Claim | list[Claim]] = {}
+        # A name's claims: one directly, several as a tuple, the best first and the others in the
+        # order in which they came. Most names have one, and a tuple for each costs half as much.
+        self._claims: dict[str, Claim | tuple[Claim, ...]] = {}
         self._names: dict[bytes, _Names] = {}  # what is claimed over a session
         self._owners: dict[str, _Owner] = {}
         self._grown: dict[str, None] = {}  # owners whose lowest number parents do not know
@@ -209,7 +209,7 @@ class Claims:
     def all(self, participant: str, now: int) -> list[Claim]:
         """All live claims to a name, the best first."""
         known = self._known(participant)
-        return _arranged([claim for claim in known if now < claim.expiry], known)
+        return list(_arranged([claim for claim in known if now < claim.expiry], known))
 
     def get(self, session: bytes, participant: str) -> Claim | None:
         """The claim of a session to a name, expired or not."""
@@ -325,11 +325,11 @@ class Claims:
 
     # How it is kept
 
-    def _known(self, name: str) -> list[Claim]:
+    def _known(self, name: str) -> tuple[Claim, ...]:
         known = self._claims.get(name)
         if known is None:
-            return []
-        return known if isinstance(known, list) else [known]
+            return ()
+        return known if isinstance(known, tuple) else (known,)
 
     def _refusal(self, claim: Claim, now: int) -> str:
         path = claim.path
@@ -365,8 +365,8 @@ class Claims:
     def _settled(
         self,
         name: str,
-        old: list[Claim],
-        new: list[Claim],
+        old: Sequence[Claim],
+        new: Sequence[Claim],
         now: int,
         *,
         claim: Claim | None = None,
@@ -383,7 +383,7 @@ class Claims:
         contest, doubted = _contest(old, live, claim), _doubted(old, live, claim)
         return ClaimChange(name, before, after, refused, contest, dead, ended, doubted)
 
-    def _store(self, name: str, old: list[Claim], live: list[Claim], now: int) -> None:
+    def _store(self, name: str, old: Sequence[Claim], live: tuple[Claim, ...], now: int) -> None:
         if not live:
             if old:
                 del self._claims[name]
@@ -462,20 +462,20 @@ class _Memory:
             self._kept.popitem(last=False)
 
 
-def _arranged(live: list[Claim], known: list[Claim]) -> list[Claim]:
+def _arranged(live: Sequence[Claim], known: Sequence[Claim]) -> tuple[Claim, ...]:
     """Live claims with the best first; `known` has the former best in front, if there was one.
 
     The holder stays while it has a claim, else it is the owner that has waited longest.
     """
     if len(live) < 2:
-        return live
+        return tuple(live)
     owners = _owners(live)
     holder = known[0].owner if known[0].owner in owners else live[0].owner
     best = min((claim for claim in live if claim.owner == holder), key=rank)
-    return [best, *(claim for claim in live if claim is not best)]
+    return (best, *(claim for claim in live if claim is not best))
 
 
-def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
+def _contest(old: Sequence[Claim], live: Sequence[Claim], claim: Claim | None) -> Claim | None:
     """The claim that stands by, if it is new, or if the one before it is."""
     others = [known for known in live if known.owner != live[0].owner]
     if not others:
@@ -487,7 +487,7 @@ def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
     return None if live[0].goes_like(old[0]) else others[0]
 
 
-def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
+def _doubted(old: Sequence[Claim], live: Sequence[Claim], claim: Claim | None) -> Claim | None:
     """The best claim, if it and a newer session of its owner were not known together before."""
     if len(live) < 2:
         return None
@@ -502,7 +502,7 @@ def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
     return None if best.goes_like(old[0]) else best
 
 
-def _owners(claims: list[Claim]) -> set[str]:
+def _owners(claims: Iterable[Claim]) -> set[str]:
     return {claim.owner for claim in claims}
 
 
