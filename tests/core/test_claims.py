@@ -242,7 +242,11 @@ def test_parents_do_not_care_over_which_session_the_best_comes() -> None:
 @pytest.mark.rule("CL-3", "CL-7")
 @pytest.mark.parametrize(
     "word",
-    [claim("s1", path="leaf b a"), claim("s1", number=2, path="leaf a"), claim("s1", "blue")],
+    [
+        claim("s1", path="leaf b a"),
+        claim("s1", number=2, path="leaf a"),
+        claim("s1", "blue", path="leaf a"),  # the leaf has restarted
+    ],
 )
 def test_another_path_number_or_owner_moves_the_best(word: Claim) -> None:
     change = taken(with_claims(claim("s1", path="leaf a")), word)
@@ -318,7 +322,13 @@ def test_cleaning_up_ends_what_has_expired_and_what_was_renewed_later() -> None:
     assert claims.all(NAME, now=20_000) == [renewed]
     assert claims.purge(now=59_000) == []
     assert [change.before for change in claims.purge(now=LATE)] == [renewed]
-    assert claims.count == len(claims) == 0
+    assert claims.count == len(claims) == claims._filed == 0
+
+
+@pytest.mark.rule("CL-1")
+def test_what_has_expired_meanwhile_has_ended_even_if_another_session_says_the_same() -> None:
+    mine, twin = claim("s1", path="leaf a", expiry=50), claim("s2", path="leaf a", expiry=60)
+    assert taken(with_claims(mine), twin, now=50).ended == (mine,)
 
 
 @pytest.mark.rule("CL-1")
@@ -367,13 +377,13 @@ def test_a_claim_that_is_dead_when_it_arrives_is_refused_and_its_session_probed(
 
 @pytest.mark.rule("CL-1")
 def test_a_late_claim_does_not_come_back_when_all_others_of_its_owner_have_gone() -> None:
-    claims = with_claims(claim("s1", number=3))
-    claims.note_lowest("red", 3, now=0)
+    claims = with_claims(claim("s1", number=2))
+    claims.note_lowest("red", 2, now=0)
     claims.session_ended(b"s1", now=0)
-    assert claims.lowest("red") == 3
-    assert taken(claims, claim("s2", number=2, path="leaf a")).refused == DEAD
-    assert not taken(claims, claim("s2", number=3, path="leaf a")).refused
-    assert claims.lowest("red") == 3
+    assert claims.lowest("red") == 2
+    assert taken(claims, claim("s2", number=1, path="leaf a")).refused == DEAD
+    assert not taken(claims, claim("s2", number=2, path="leaf a")).refused
+    assert claims.lowest("red") == 2
     assert not taken(claims, claim("s3", "blue", number=1)).refused
 
 

@@ -61,6 +61,7 @@ def test_changes_while_a_name_waits_wait_with_it() -> None:
 @pytest.mark.rule("CL-3")
 def test_a_change_that_comes_when_its_name_is_due_still_waits_for_the_release() -> None:
     assert flapping().changed(NAME, FIRST_WAIT + 50) == 1
+    assert flapping().changed(NAME, 2 * QUIET) == 1
 
 
 @pytest.mark.rule("CL-3")
@@ -109,6 +110,25 @@ def test_quiet_names_are_forgotten_behind_one_that_is_not() -> None:
     assert len(damping) == 1
     damping.due(2 * QUIET - 1)
     assert len(damping) == 0
+
+
+@pytest.mark.rule("CL-3")
+def test_changes_within_ten_seconds_count_whatever_else_changes_meanwhile() -> None:
+    damping = Damping()
+    for now in (0, 0, 0):
+        damping.changed(NAME, now)
+    for now in (5_000, 9_998):
+        damping.changed("truck-8", now)
+    assert [damping.changed(NAME, 9_999) for _ in range(2)] == [0, FIRST_WAIT]
+
+
+def test_names_that_have_not_changed_for_a_while_are_no_longer_counted() -> None:
+    damping = Damping()
+    for number in range(1_000):
+        damping.changed(f"truck-{number}", 0)
+    for now in (WINDOW, 2 * WINDOW):
+        damping.changed("truck-0", now)
+    assert len(damping._counted) + len(damping._counted_before) == 1
 
 
 def test_only_so_many_names_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

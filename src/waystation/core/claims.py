@@ -358,7 +358,7 @@ class Claims:
         if former is None:
             self.count += 1
             self._names[claim.session] = _with(self._names.get(claim.session), name)
-        if former is None or claim.expiry < former.expiry or former.expiry == NEVER:
+        if former is None or claim.expiry < former.expiry:
             self._file(name, claim.expiry)
         return claim
 
@@ -393,7 +393,6 @@ class Claims:
         else:
             self._claims[name] = live
         if not old:
-            self._recent.pop(name)
             return
         owners, former_owners = _owners(live), _owners(old)
         self.contested += (len(owners) > 1) - (len(former_owners) > 1)
