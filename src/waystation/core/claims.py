@@ -31,6 +31,10 @@ What a node has to do besides, or a name may stay lost until a heartbeat fails s
 - When a node opens another session, its older sessions are probed. What a hub relayed over them has
   other owners, whose numbers do not tell that it is dead.
 
+A lowest number cannot tell that a session has ended while an older one of its owner lives. Claims
+over such a session are found out by probes, as soon as a newer one of the owner is known beside
+them (`doubted`), or else by the heartbeat of the session itself.
+
 Times are milliseconds, and never decrease from one call to the next.
 """
 
