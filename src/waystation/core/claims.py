@@ -18,9 +18,10 @@ of one owner the shorter path is better, a path grows with each node, and a node
 owner that it holds while it knows a claim of it. Once the leaves rest, direct claims are constant.
 A node that holds the owner of one keeps it, and tells its parents the same for good; no other tells
 a path of two nodes. So those are constant too, and then, likewise, the paths of three nodes, up to
-the longest. How long that takes: after one change a node tells each parent of the name at most
-twice as often as there are ways without a circle from the leaves to that node. In a tree that is
-once or twice; in a full mesh it can be many, which is what damping is for (CL-3).
+the longest. How much is said until then is not proven, only tested up to six hubs: after one change
+all nodes together tell of the name at most twice the sum, over all links, of one and the number of
+ways without a circle from the leaves to the lower end. In a tree that is little; in a full mesh it
+can be hundreds, which is what damping is for (CL-3).
 
 What a node has to do besides, or a name may stay lost until a heartbeat fails somewhere:
 
@@ -31,9 +32,10 @@ What a node has to do besides, or a name may stay lost until a heartbeat fails s
 - When a node opens another session, its older sessions are probed. What a hub relayed over them has
   other owners, whose numbers do not tell that it is dead.
 
-A lowest number cannot tell that a session has ended while an older one of its owner lives. Claims
-over such a session are found out by probes, as soon as a newer one of the owner is known beside
-them (`doubted`), or else by the heartbeat of the session itself.
+Two cases are left to the heartbeat of the session that is half open. A lowest number cannot tell
+that a session has ended while an older one of its owner lives: its claims stay best wherever no
+newer one of the owner is known beside them (`doubted`). And a probe that is under way is lost when
+a link on its way breaks, unless the best moves where the contest is known.
 
 Times are milliseconds, and never decrease from one call to the next.
 """
