@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PURE := tests/core tests/wire
 SEEDS ?= 200
-TEST := $(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup
+TEST := $(BIN)/pytest -m "not peer and not fault" --dist=loadgroup
 
 .PHONY: help setup java programs demo test check lab bench peers faults docs rules mutants lock clean
 
@@ -52,8 +52,8 @@ demo: setup java  ## Run a small fleet, break it on purpose, and see every messa
 	@$(BIN)/waystation demo
 
 test: setup java  ## Run all tests (no network, no other services); the rules with coverage
-	$(TEST) --cov --cov-fail-under=100 $(PURE)
-	$(TEST) $(PURE:%=--ignore=%)
+	$(TEST) --numprocesses=2 --cov --cov-fail-under=100 $(PURE)
+	$(TEST) --numprocesses=4 $(PURE:%=--ignore=%)  # most of these wait more than they compute
 
 lab: setup  ## Try whole fleets in simulated time, broken by chance (SEEDS=200)
 	@$(BIN)/python -m waystation.testing.lab --seeds $(SEEDS)
