@@ -53,8 +53,8 @@ class MessageInbox(Inbox[Arrival]):
     """
 
     __slots__ = (
-        *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "in_hand"),
-        *("loose", "most_loose", "room"),
+        *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "has_huge"),
+        *("in_hand", "loose", "most_loose", "room"),
     )
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
@@ -65,6 +65,7 @@ class MessageInbox(Inbox[Arrival]):
         self._account = self.room.account
         self._counted: deque[_Counted] = deque()
         self.in_hand: tuple[Account, int] | None = None  # of the message that is being handled
+        self.has_huge = False  # one of those counted is to be counted while it is handled
         self._due = 1  # the number of taken items at which `taken` is called
         self._aside = 0  # bytes of the budget that are set aside
         self.loose = 0  # bytes of large items that are not counted
@@ -167,7 +168,7 @@ class MessageInbox(Inbox[Arrival]):
         """Return to the fast way, as far as nothing is counted."""
         self._set_mark()
         if not self._counted and self.in_hand is None:
-            self.slow = False
+            self.slow = self.has_huge = False
 
     def _count(self, item: Arrival, large: bool) -> None:
         """Count a large message that is put in next, and all that are not counted yet.
@@ -206,6 +207,8 @@ class MessageInbox(Inbox[Arrival]):
             if size <= LARGE + OVERHEAD:
                 small += size
                 continue
+            if size > UNCOUNTED + OVERHEAD:
+                self.has_huge = True
             if arrival.multicast_id is not None:
                 _add(by_origin, None, size, 1)
                 continue
