@@ -101,11 +101,14 @@ class MessageInbox(Inbox[Arrival]):
     def lets_in(self, item: Arrival, ticket: Ticket) -> bool:
         """Count what waited; with a `Held` it has room already, which it gives back then."""
         size = len(item.message.payload)
-        large = size > LARGE
-        has_room = not self.items or self.room.account.has_room(size + OVERHEAD)
-        if large and isinstance(ticket, Pending) and not has_room:
+        if size <= LARGE:
+            if self._uncounted() >= min(self._step, _FIRST_COUNT):
+                self._count(item, large=False)
+            return True
+        has_room = not self.items or self._account.has_room(size + OVERHEAD)
+        if isinstance(ticket, Pending) and not has_room:
             return False
-        self._count(item, large)
+        self._count(item, large=True)
         return True
 
     def look_ahead(self) -> None:
@@ -176,7 +179,7 @@ class MessageInbox(Inbox[Arrival]):
         A small one that is put in next is not counted: it is among those of the next time.
         """
         items, taken, counted = self.items, self._due - self.left, self._counted
-        number = len(items) - (counted[-1][0] - taken if counted else 0)
+        number = self._uncounted()
         if large or number >= min(self._step, _FIRST_COUNT):
             found = islice(reversed(items), number)  # the newest
             by_origin: _Large = {}
@@ -194,6 +197,11 @@ class MessageInbox(Inbox[Arrival]):
             if len(counted) == 1:
                 self.look_ahead()
         self._set_mark()
+
+    def _uncounted(self) -> int:
+        """How many items in it are not counted yet."""
+        counted = self._counted
+        return len(self.items) - (counted[-1][0] - self._due + self.left if counted else 0)
 
     def _sort(self, found: Iterable[Arrival], by_origin: _Large) -> int:
         """Add up large messages by their origin; returns the bytes of the small ones."""
