@@ -51,9 +51,10 @@ programs:
 demo: setup java  ## Run a small fleet, break it on purpose, and see every message explained
 	@$(BIN)/waystation demo
 
+# Most of what follows the rules waits more than it computes; the Spark sessions stay in two processes.
 test: setup java  ## Run all tests (no network, no other services); the rules with coverage
 	$(TEST) --numprocesses=2 --cov --cov-fail-under=100 $(PURE)
-	$(TEST) --numprocesses=4 $(PURE:%=--ignore=%)  # most of these wait more than they compute
+	$(TEST) --numprocesses=4 $(PURE:%=--ignore=%)
 
 lab: setup  ## Try whole fleets in simulated time, broken by chance (SEEDS=200)
 	@$(BIN)/python -m waystation.testing.lab --seeds $(SEEDS)
