@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PURE := tests/core tests/wire
 SEEDS ?= 200
-TEST := $(BIN)/pytest -m "not peer and not fault" --numprocesses=2 --dist=loadgroup
+TEST := $(BIN)/pytest -m "not peer and not fault" --dist=loadgroup
 
 .PHONY: help setup java programs demo test check lab bench peers faults docs rules mutants lock clean
 
@@ -51,9 +51,10 @@ programs:
 demo: setup java  ## Run a small fleet, break it on purpose, and see every message explained
 	@$(BIN)/waystation demo
 
+# Most of what follows the rules waits more than it computes; the Spark sessions stay in two processes.
 test: setup java  ## Run all tests (no network, no other services); the rules with coverage
-	$(TEST) --cov --cov-fail-under=100 $(PURE)
-	$(TEST) $(PURE:%=--ignore=%)
+	$(TEST) --numprocesses=2 --cov --cov-fail-under=100 $(PURE)
+	$(TEST) --numprocesses=4 $(PURE:%=--ignore=%)
 
 lab: setup  ## Try whole fleets in simulated time, broken by chance (SEEDS=200)
 	@$(BIN)/python -m waystation.testing.lab --seeds $(SEEDS)

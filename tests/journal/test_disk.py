@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.journal.traffic import losses, message_record, rows, until
+from tests.journal.traffic import losses, message_record, rows, rows_so_far, until
 from waystation.errors import LocalError
 from waystation.journal import Journal, write
 from waystation.journal.check import check
@@ -52,14 +52,14 @@ def test_a_full_disk_loses_no_records_while_there_is_room_in_memory(
 ) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         journal.note(message_record(0))
-        until(lambda: rows(tmp_path, "messages"))
+        until(lambda: rows_so_far(tmp_path, "messages"))
         disk.room, disk.error = 100, error  # in the middle of a batch
         for number in range(1, 50):
             journal.note(message_record(number))
         until(lambda: not disk.room and journal.trouble)
         assert len(rows(tmp_path, "messages")) == 1  # no partial batch is left
         disk.room = 2**62
-        until(lambda: len(rows(tmp_path, "messages")) == 50)
+        until(lambda: len(rows_so_far(tmp_path, "messages")) == 50)
     assert journal.lost == 0
     assert check(tmp_path) == []
     warnings = [record.getMessage() for record in caplog.records]
@@ -73,7 +73,7 @@ def test_a_disk_that_stays_full_loses_records_which_are_counted_and_reported(
 ) -> None:
     options: dict[str, Any] = {"flush_seconds": 0.02, "flush_records": 10, "buffer_records": 100}
     with Journal(tmp_path, "garage", **options) as journal:
-        until(lambda: rows(tmp_path, "nodes"))
+        until(lambda: rows_so_far(tmp_path, "nodes"))
         disk.room = 0
         journal.note(message_record(0))
         until(lambda: journal.trouble)
@@ -94,7 +94,7 @@ def test_a_disk_that_is_full_at_the_end_does_not_hold_up_the_node(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = Journal(tmp_path, "garage", flush_seconds=0.02)
-    until(lambda: rows(tmp_path, "nodes"))
+    until(lambda: rows_so_far(tmp_path, "nodes"))
     disk.room = 0
     journal.note(message_record(1))
     with caplog.at_level(logging.WARNING):
@@ -108,7 +108,7 @@ def test_a_partial_batch_that_cannot_be_removed_ends_its_tail(
 ) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         journal.note(message_record(0))
-        until(lambda: rows(tmp_path, "messages"))
+        until(lambda: rows_so_far(tmp_path, "messages"))
 
         def refuse(_descriptor: int, _size: int) -> None:
             raise OSError(errno.EIO, "broken")
@@ -129,7 +129,7 @@ def test_a_removed_directory_is_recreated_and_its_loss_reported(tmp_path: Path) 
     with Journal(directory, "garage", flush_seconds=0.02) as journal:
         for number in range(5):
             journal.note(message_record(number))
-        until(lambda: len(rows(directory, "messages")) == 5)
+        until(lambda: len(rows_so_far(directory, "messages")) == 5)
         shutil.rmtree(directory)
         for number in range(5, 8):
             journal.note(message_record(number))
@@ -143,7 +143,7 @@ def test_a_removed_directory_is_recreated_and_its_loss_reported(tmp_path: Path) 
 def test_a_tail_removed_before_it_is_sealed_is_reported(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02, seal_seconds=1.0) as journal:
         journal.note(message_record(1))
-        until(lambda: rows(tmp_path, "messages"))
+        until(lambda: rows_so_far(tmp_path, "messages"))
         (tail,) = [file for file in tmp_path.rglob(".*.arrows") if "messages" in file.parts]
         tail.unlink()
         until(lambda: losses(tmp_path))
@@ -157,7 +157,7 @@ def test_failed_sealing_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixt
         obstacle.mkdir(parents=True)  # where the file to be sealed is written
         journal.note(message_record(1))
         until(lambda: caplog.records)
-        until(lambda: rows(tmp_path, "messages"))  # readable meanwhile
+        until(lambda: rows_so_far(tmp_path, "messages"))  # readable meanwhile
         obstacle.rmdir()
     assert len(caplog.records) == 1
     assert "cannot seal, will retry" in caplog.text
@@ -185,12 +185,12 @@ def test_permission_denied_while_it_runs_does_not_end_it(
         raise PermissionError(errno.EACCES, "Permission denied")
 
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
-        until(lambda: rows(tmp_path, "nodes"))
+        until(lambda: rows_so_far(tmp_path, "nodes"))
         with monkeypatch.context() as patch:
             patch.setattr(Tail, "__init__", denied)
             journal.note(message_record(1))
             until(lambda: journal.trouble)
-        until(lambda: rows(tmp_path, "messages"))
+        until(lambda: rows_so_far(tmp_path, "messages"))
     assert journal.lost == 0
 
 
@@ -203,7 +203,7 @@ def test_a_node_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
         journal = Journal(tmp_path, "garage", flush_seconds=0.02)
         journal.note(message_record(1))
         until(lambda: journal.trouble)
-    until(lambda: rows(tmp_path, "messages"))
+    until(lambda: rows_so_far(tmp_path, "messages"))
     journal.close()
     assert check(tmp_path) == []
 
@@ -211,13 +211,13 @@ def test_a_node_starts_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.Monkey
 SMALL_DISK = """
 import sys
 from pathlib import Path
-from tests.journal.traffic import losses, message_record, rows, until
+from tests.journal.traffic import losses, message_record, rows, rows_so_far, until
 from waystation.journal import Journal
 from waystation.journal.check import check
 
 disk = Path(sys.argv[1])
 with Journal(disk / "journal", "garage", flush_seconds=0.02) as journal:
-    until(lambda: rows(disk / "journal", "nodes"))
+    until(lambda: rows_so_far(disk / "journal", "nodes"))
     ballast = disk / "ballast"
     ballast.write_bytes(bytes(600_000))
     noted = 0
@@ -228,7 +228,7 @@ with Journal(disk / "journal", "garage", flush_seconds=0.02) as journal:
         until(lambda: journal.trouble or not journal.waiting)
     print("full", noted, flush=True)
     ballast.unlink()
-    until(lambda: len(rows(disk / "journal", "messages")) == noted)
+    until(lambda: len(rows_so_far(disk / "journal", "messages")) == noted)
 assert check(disk / "journal") == [], check(disk / "journal")
 assert journal.lost == 0, journal.lost
 print("whole", flush=True)
@@ -266,7 +266,7 @@ def test_without_the_lock_no_other_tail_is_touched(
 
     with Journal(tmp_path, "garage", incarnation=5, flush_seconds=0.02) as living:
         living.note(message_record(1))
-        until(lambda: rows(tmp_path, "messages"))
+        until(lambda: rows_so_far(tmp_path, "messages"))
         with monkeypatch.context() as patch:
             patch.setattr(write, "FileLock", full)
             other = Journal(tmp_path, "garage", incarnation=6, flush_seconds=0.02)

@@ -27,6 +27,7 @@ from tests.journal.traffic import (
     losses,
     message_record,
     rows,
+    rows_so_far,
     until,
 )
 from waystation.core.address import Address, Route
@@ -304,7 +305,7 @@ def test_an_invalid_record_is_counted_and_affects_no_other(tmp_path: Path, wrong
 def test_a_flush_is_triggered_by_time(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.05) as journal:
         journal.note(message_record(1))
-        until(lambda: rows(tmp_path, "messages"))
+        until(lambda: rows_so_far(tmp_path, "messages"))
         assert not sealed(tmp_path, "messages")
 
 
@@ -312,17 +313,17 @@ def test_a_flush_is_triggered_by_the_number_of_records(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=600, flush_records=10) as journal:
         for number in range(20):
             journal.note(message_record(number))
-        until(lambda: rows(tmp_path, "messages"))
+        until(lambda: rows_so_far(tmp_path, "messages"))
 
 
 def test_small_numbers_of_records_are_flushed_repeatedly(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=600, flush_records=5) as journal:
         for number in range(5):  # after the row with its start
             journal.note(message_record(number))
-        until(lambda: len(rows(tmp_path, "messages")) == 5)
+        until(lambda: len(rows_so_far(tmp_path, "messages")) == 5)
         for number in range(5, 11):
             journal.note(message_record(number))
-        until(lambda: len(rows(tmp_path, "messages")) == 11)
+        until(lambda: len(rows_so_far(tmp_path, "messages")) == 11)
 
 
 def test_a_tail_is_sealed_by_size(tmp_path: Path) -> None:
@@ -468,7 +469,7 @@ def test_large_messages_do_not_accumulate_in_memory(tmp_path: Path, disk_is_free
 
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         note(0)
-        until(lambda: rows(tmp_path, "messages"))  # from now on their size is known
+        until(lambda: rows_so_far(tmp_path, "messages"))  # from now on their size is known
         disk_is_free.clear()
         for number in range(1, 5_000):
             note(number)

@@ -65,6 +65,15 @@ def rows(directory: Path, table: str) -> list[dict[str, Any]]:
     return [entry.fields for entry in entries(directory, tables=frozenset({table}))]
 
 
+def rows_so_far(directory: Path, table: str) -> list[dict[str, Any]]:
+    """The rows of one table beside its writer; none while that has written a part of something."""
+    problems: list[str] = []
+    only = RowFilter(tables=frozenset({table}))
+    reader = JournalReader(directory, lambda _, problem: problems.append(problem), only)
+    found = [entry.fields for entry in reader.entries()]
+    return [] if problems else found
+
+
 def losses(directory: Path) -> list[tuple[int, str]]:
     """The `lost` rows of a journal: the number of records, and the cause."""
     lost = [row for row in rows(directory, "nodes") if row["kind"] == "lost"]

@@ -225,5 +225,7 @@ async def raw_listener(
 
 
 async def _ignoring_ends(handle: Callable[[RawPeer], Awaitable[None]], peer: RawPeer) -> None:
-    with contextlib.suppress(EOFError, ConnectionError):
+    try:
         await handle(peer)
+    except (EOFError, ConnectionError):
+        peer.close()  # at once: a node waits for it when it closes

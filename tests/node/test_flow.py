@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import io
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +21,8 @@ from waystation.core.budget import MIB, OVERHEAD
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.node import FAIL, Context, Limits, Node, Queue
+from waystation.node.flow import NodeFlow, Room
+from waystation.node.inbox import WaitingLine
 from waystation.node.metrics import NodeMetrics
 from waystation.node.status import Status
 from waystation.testing import Gate, Recorder, async_test, collect, echo, until
@@ -654,3 +659,34 @@ async def test_a_new_link_voids_what_was_held() -> None:
         verdicts = await asyncio.gather(*sending)
         assert {verdict.reason for verdict in verdicts} <= {None, Reason.TRANSPORT_DOWN}
         await until(lambda: node.flow.used == client.flow.used == 0)
+
+
+class _Told:
+    """A session, as far as a room tells it what to read."""
+
+    def __init__(self) -> None:
+        self.is_read = True
+
+    def stop_for(self, room: Room) -> None:
+        del room
+        self.is_read = False
+
+    def read_on(self, room: Room) -> None:
+        del room
+        self.is_read = True
+
+
+@pytest.mark.rule("FL-3")
+@async_test
+async def test_a_receiver_is_not_slow_because_its_process_was_held_up() -> None:
+    node: Any = SimpleNamespace(limits=Limits())
+    session: Any = _Told()
+    room = Room(NodeFlow(node), WaitingLine(), "receiver")
+    room.glance(session)
+    time.sleep(0.15)  # noqa: ASYNC251 - nothing runs, neither the receiver nor a timer
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not session.is_read  # the receiver has yet to show how it gets on
+    await until(lambda: session.is_read)  # it does not: nobody else waits for it any longer
+    room.glance(session)
+    assert session.is_read

@@ -293,7 +293,7 @@ async def test_a_peer_that_sends_and_never_reads_is_not_kept_in_memory() -> None
         assert held < 4 * limits.unsent
         inbox = worker(node, "echo").inbox
         assert len(inbox) <= 1000
-        assert len(session._backlog) < 1000
+        assert len(session._backlog or ()) < 1000
         # another worker serves others meanwhile
         async with Node("honest") as honest:
             assert (await honest.send(f"tcp#{place} => sink", b"x")).reason is None
@@ -455,7 +455,7 @@ async def test_a_new_link_is_not_read_while_what_came_over_the_old_one_waits() -
         session = await node.connect(f"tcp://{place}", name="server")
         await until(lambda: session.openings == 2 or not session.has_link)
         await asyncio.sleep(0.3)
-        held = len(session._backlog)
+        held = len(session._backlog or ())
         stuck.free.set()
         await until(lambda: len(stuck.got) > 4)
         assert held < 1000

@@ -237,4 +237,6 @@ def test_a_spark_error_is_one_line(tmp_path: Path) -> None:
     result = run_alone(*arguments)
     assert (result.returncode, result.stdout) == (1, "")
     assert "cannot start Spark at nonsense: Master must either be" in result.stderr
-    assert result.stderr.count("\n") == 1
+    # On a busy machine it says before that it waits.
+    said = [line for line in result.stderr.splitlines() if "waiting for executors" not in line]
+    assert len(said) == 1

@@ -11,6 +11,8 @@ import pytest
 
 from waystation.testing import LISTENER_CHECKS
 
+pytestmark = pytest.mark.xdist_group("hostile peers page")  # reads all tests, once
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs/explanation/hostile-peers.md"
 HEAD = ("what the peer does", "what happens", "test")

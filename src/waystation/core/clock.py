@@ -73,6 +73,7 @@ class SteadyClock:
         "_wall",
         "_watchers",
         "ahead",
+        "ahead_us",
         "boottime",
         "is_off",
         "steady_until",
@@ -90,7 +91,7 @@ class SteadyClock:
         # to gain or lose. One value, so that another thread sees all of it or nothing.
         self._course = (0, 0, 0)
         self.steady_until = 0  # until then it is this far ahead, and nothing else is to be done
-        self.ahead = 0
+        self.ahead = self.ahead_us = 0
         self._run_from(boottime(), wall(), 0)
         self._told = self.ahead  # how far it was ahead when the watchers were called
 
@@ -164,6 +165,7 @@ class SteadyClock:
 
     def _run_from(self, passed: int, now: int, slew: int) -> None:
         self.steady_until = 0
+        self.ahead_us = (now - passed) // 1000
         self.ahead = now - passed
         self._course = (passed, now - passed, slew)
         if not slew:

@@ -53,8 +53,8 @@ class MessageInbox(Inbox[Arrival]):
     """
 
     __slots__ = (
-        *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "in_hand"),
-        *("loose", "most_loose", "room"),
+        *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "has_huge"),
+        *("in_hand", "loose", "most_loose", "room"),
     )
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
@@ -65,6 +65,7 @@ class MessageInbox(Inbox[Arrival]):
         self._account = self.room.account
         self._counted: deque[_Counted] = deque()
         self.in_hand: tuple[Account, int] | None = None  # of the message that is being handled
+        self.has_huge = False  # one of those counted is to be counted while it is handled
         self._due = 1  # the number of taken items at which `taken` is called
         self._aside = 0  # bytes of the budget that are set aside
         self.loose = 0  # bytes of large items that are not counted
@@ -100,11 +101,14 @@ class MessageInbox(Inbox[Arrival]):
     def lets_in(self, item: Arrival, ticket: Ticket) -> bool:
         """Count what waited; with a `Held` it has room already, which it gives back then."""
         size = len(item.message.payload)
-        large = size > LARGE
-        has_room = not self.items or self.room.account.has_room(size + OVERHEAD)
-        if large and isinstance(ticket, Pending) and not has_room:
+        if size <= LARGE:
+            if self._uncounted() >= min(self._step, _FIRST_COUNT):
+                self._count(item, large=False)
+            return True
+        has_room = not self.items or self._account.has_room(size + OVERHEAD)
+        if isinstance(ticket, Pending) and not has_room:
             return False
-        self._count(item, large)
+        self._count(item, large=True)
         return True
 
     def look_ahead(self) -> None:
@@ -167,7 +171,7 @@ class MessageInbox(Inbox[Arrival]):
         """Return to the fast way, as far as nothing is counted."""
         self._set_mark()
         if not self._counted and self.in_hand is None:
-            self.slow = False
+            self.slow = self.has_huge = False
 
     def _count(self, item: Arrival, large: bool) -> None:
         """Count a large message that is put in next, and all that are not counted yet.
@@ -175,7 +179,7 @@ class MessageInbox(Inbox[Arrival]):
         A small one that is put in next is not counted: it is among those of the next time.
         """
         items, taken, counted = self.items, self._due - self.left, self._counted
-        number = len(items) - (counted[-1][0] - taken if counted else 0)
+        number = self._uncounted()
         if large or number >= min(self._step, _FIRST_COUNT):
             found = islice(reversed(items), number)  # the newest
             by_origin: _Large = {}
@@ -194,6 +198,11 @@ class MessageInbox(Inbox[Arrival]):
                 self.look_ahead()
         self._set_mark()
 
+    def _uncounted(self) -> int:
+        """How many items in it are not counted yet."""
+        counted = self._counted
+        return len(self.items) - (counted[-1][0] - self._due + self.left if counted else 0)
+
     def _sort(self, found: Iterable[Arrival], by_origin: _Large) -> int:
         """Add up large messages by their origin; returns the bytes of the small ones."""
         small = total = messages = 0
@@ -206,6 +215,8 @@ class MessageInbox(Inbox[Arrival]):
             if size <= LARGE + OVERHEAD:
                 small += size
                 continue
+            if size > UNCOUNTED + OVERHEAD:
+                self.has_huge = True
             if arrival.multicast_id is not None:
                 _add(by_origin, None, size, 1)
                 continue

@@ -34,6 +34,9 @@ LOOK_INTERVAL: Final = 0.05
 GLANCE: Final = 0.05
 """Seconds that a session is not read for a receiver that is full only for a moment."""
 
+HELD_UP: Final = GLANCE / 4
+"""Seconds by which a timer is late when the receiver had no chance either: nothing here ran."""
+
 PATIENCE: Final = 1.0
 """Seconds in which a full receiver must have taken a quarter, or nobody is not read for it."""
 
@@ -192,8 +195,7 @@ class Room:
         if not self._is_slow:
             self._stop(session)
             if self._patience is None:
-                loop = asyncio.get_running_loop()
-                self._patience = loop.call_later(GLANCE, self._find_slow)
+                self._find_slow_later(asyncio.get_running_loop().time() + PATIENCE)
 
     def makes_room(self, size: int, session: Session) -> bool:
         """Whether one more message of a session is kept, although there is no room for it here.
@@ -276,7 +278,16 @@ class Room:
         self._stopped[session] = None
         session.stop_for(self)
 
-    def _find_slow(self) -> None:
+    def _find_slow_later(self, latest: float) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + GLANCE
+        self._patience = loop.call_at(due, self._find_slow, due, latest)
+
+    def _find_slow(self, due: float, latest: float) -> None:
+        """Call the receiver slow; not before the latest time if it had no chance to get on."""
+        if due + HELD_UP < asyncio.get_running_loop().time() < latest:
+            self._find_slow_later(latest)
+            return
         self._is_slow = True
         self._read_on()
         if self._pressed is None and self.account.is_half_full:

@@ -102,10 +102,14 @@ class WaitingLine(Generic[T]):
         """Take out the first that still waits."""
         first = self.first()
         if first is not None:
-            self.moves += 1
-            self.line.popleft()
-            first[1].remove_done_callback(self._leave)
+            self.take_out(first[1])
         return first
+
+    def take_out(self, first: Ticket) -> None:
+        """Take out the first, whose ticket this is."""
+        self.moves += 1
+        self.line.popleft()
+        first.remove_done_callback(self._leave)
 
     def remove(self, tickets: Iterable[Ticket]) -> list[tuple[T, Ticket]]:
         """Take these out, wherever they stand; returns them in order."""
@@ -182,10 +186,12 @@ class Inbox(Generic[T]):
 
     def join(self, item: T, verdict: Verdict, ticket: Ticket) -> None:
         """Let an item wait for room; the verdict holds when it has it."""
+        is_first = not self.line
         self.mark = 0
         self.slow = True
         self.waiting.join((item, verdict), ticket)
-        self.look_ahead()
+        if is_first:
+            self.look_ahead()
 
     async def filled(self) -> None:
         """Return when there is something to take."""
@@ -260,7 +266,7 @@ class Inbox(Generic[T]):
             (item, verdict), ticket = first
             if not self.lets_in(item, ticket):
                 return True
-            self.waiting.next()
+            self.waiting.take_out(ticket)
             self.items.append(item)
             self.wake_reader()
             ticket.set_result(verdict)

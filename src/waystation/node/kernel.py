@@ -87,6 +87,7 @@ class Kernel:
     ) -> None:
         self.name = name
         self.router = Router(hop_limit=hop_limit)
+        self._hop_limit = self.router.hop_limit  # asked for each message
         self.limits = limits
         self.flow = NodeFlow(self)
         self.account = self.flow.account  # of what was received and is not settled (FL-1)
@@ -279,7 +280,7 @@ class Kernel:
             if (
                 receiver is not None
                 and (message.expiry is NEVER or arrival.received_at < message.expiry * 1000)
-                and len(message.return_route.addresses) < self.router.hop_limit
+                and len(message.return_route.addresses) < self._hop_limit
                 and self.stage is not _CLOSED
             ):
                 return receiver.offer(arrival)

@@ -99,6 +99,8 @@ class Node:
         self._links = kernel.links
         self._directory = kernel.directory = ProviderDirectory(self, kernel)
         self._routes: dict[str, Route] = {}
+        # The id and the route for what is published, by provider, broadcast and partition.
+        self._published: dict[tuple[str, str, str | Iterable[str]], tuple[str, Route]] = {}
         self._closing: asyncio.Task[None] | None = None
         for transport in transports if transports is not None else (Tcp(),):
             self._links.use(transport)
@@ -339,12 +341,11 @@ class Node:
         is connected to only if it is `visible`. The policy says what becomes of a copy for a
         subscriber, or a parent, that has no room at the moment.
         """
-        multicast_id = str(MulticastId.of(provider or self.name, broadcast, partition))
+        multicast_id, onward = self._published_under(provider or self.name, broadcast, partition)
         if payload.__class__ is not bytes:
             raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(ttl)
-        onward = Route((Address(MULTICAST, multicast_id.encode()),))
         message = Message(onward, _NOWHERE, payload, self.new_id(), expiry)
         if kernel.stage is not _RUNNING:
             arrival = Arrival(message, kernel.tick(), multicast_id=multicast_id)
@@ -404,7 +405,8 @@ class Node:
         else:  # as `stamp` does, without a call
             boottime = clock.boottime
             passed = boottime()
-            now = (passed + clock.ahead if passed < clock.steady_until else clock.read()) // 1000
+            is_steady = passed < clock.steady_until
+            now = passed // 1000 + clock.ahead_us if is_steady else clock.read() // 1000
         kernel.latest = now = now if now > kernel.latest else kernel.latest + 1
         arrival = Arrival(message, now)
         if kernel.stage is not _RUNNING:
@@ -545,6 +547,22 @@ class Node:
         kernel.requests.retire_idle()
         if self._journal is not None:
             await asyncio.to_thread(self._journal.close)
+
+    def _published_under(
+        self, provider: str, broadcast: str, partition: str | Iterable[str]
+    ) -> tuple[str, Route]:
+        """The id of a broadcast, and the route to it; most are published again and again."""
+        key = (provider, broadcast, partition)
+        is_text = partition.__class__ is broadcast.__class__ is str
+        found = self._published.get(key) if is_text else None
+        if found is None:
+            multicast_id = str(MulticastId.of(provider, broadcast, partition))
+            found = multicast_id, Route((Address(MULTICAST, multicast_id.encode()),))
+            if is_text:
+                if len(self._published) >= _ROUTES:
+                    self._published.clear()
+                self._published[key] = found
+        return found
 
     def _parsed(self, route: str | Route) -> Route:
         if isinstance(route, Route):

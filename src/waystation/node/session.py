@@ -92,7 +92,10 @@ def _is_for_broadcast(message: Message) -> bool:
     A broadcast is known again by its id (FL-6). So one that is not from a node of ours gets its id
     here: nobody else may choose one, and so let the broadcast that has it be taken for a copy.
     """
-    return any(address.type == MULTICAST for address in message.onward_route.addresses)
+    for address in message.onward_route.addresses:  # noqa: SIM110 - for each message of a stranger
+        if address.type == MULTICAST:
+            return True
+    return False
 
 
 def _new_future() -> asyncio.Future[None]:
@@ -141,7 +144,7 @@ class Session(Struct, eq=False):
     _by_name: Verdicts = ()  # the verdict on what is sent to its name
     _by_place: Verdicts = ()
     _waiting: _Line = field(default_factory=WaitingLine)
-    _room: Room | None = None  # of what waits for the link
+    _room: Room | None = None  # of what waits for the link, once something does
     _held: dict[Address, _HeldName] = {}  # by its peer
     _hold_timer: asyncio.TimerHandle | None = None
     _holding: dict[Address, dict[Room, None]] = {}  # names that its peer is to hold, and for whom
@@ -149,7 +152,7 @@ class Session(Struct, eq=False):
     _stopped_for: dict[Room, None] = {}  # why its peer is not read
     # Given to the link and not yet out of our hands, with the verdicts that hold then.
     _unsettled: list[tuple[Arrival, Verdicts]] = []
-    _backlog: deque[Message] = field(default_factory=deque)  # read, when it was not to be read
+    _backlog: deque[Message] | None = None  # read, when it was not to be read
     _unread: int = 0  # bytes of control payloads since the peer stopped reading
     _unsent: int = 0  # bytes of messages, likewise
     _beat: Heartbeat = field(default_factory=lambda: Heartbeat(0.0))
@@ -159,7 +162,6 @@ class Session(Struct, eq=False):
 
     def __post_init__(self) -> None:
         self.account = Account(self._links.limits.share, self._links.kernel.account)
-        self._room = self.make_room(self._waiting, self.name)
         self.move_to(self.place)
 
     def __repr__(self) -> str:
@@ -333,9 +335,12 @@ class Session(Struct, eq=False):
     def room_of(self, message: Message) -> Room:
         """Where a message is counted, given the form in which it leaves."""
         held = self._held_name(message)
-        if held is not None:
-            return held.room
-        assert self._room is not None
+        return self._link_room() if held is None else held.room
+
+    def _link_room(self) -> Room:
+        """Where is counted what waits for the link; most sessions never need it."""
+        if self._room is None:
+            self._room = self.make_room(self._waiting, self.name)
         return self._room
 
     def make_room(self, line: _Line, name: str, *, is_held: bool = False) -> Room:
@@ -454,6 +459,8 @@ class Session(Struct, eq=False):
         if kernel.account.used > kernel.account.limit:
             kernel.flow.relieve()
         if self._stopped_for or self._backlog:  # also when a new link has taken the old one's place
+            if self._backlog is None:
+                self._backlog = deque()
             self._backlog.extend(messages)
             self.pause_reading()
         else:
@@ -750,36 +757,56 @@ class Session(Struct, eq=False):
     def _deliver(self, messages: deque[Message]) -> None:
         """Deliver messages; the rest waits when the peer is not to be read any more."""
         kernel = self._links.kernel
-        access, from_outside = kernel.access, self.from_outside
-        from_global = from_outside or self.is_parent
-        is_stranger = self._greeting.peer is None
-        translated = self._types.inward or self._clock_shift
+        from_global = self.from_outside or self.is_parent
+        is_usual = self._has_usual_messages()
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
                 self._on_control(message.payload)
-                is_stranger = self._greeting.peer is None
-                translated = self._types.inward or self._clock_shift
+                is_usual = self._has_usual_messages()
                 continue
-            if not self._greeting.admitted:
-                for one in (message, *messages):
-                    kernel.refuse(one)
-                messages.clear()
-                self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
-                break
-            if translated:
-                message = self._translate(message)
-            if message.id == NO_ID or (is_stranger and _is_for_broadcast(message)):
-                message = structs.replace(message, id=kernel.new_id())
-            if access is not None and not kernel.allows(message, self.peer or ""):
-                kernel.refuse(message)
-                continue
-            if from_outside:
-                kernel.remember_sender(message, self)
+            if not is_usual or message.id == NO_ID:
+                if not self._greeting.admitted:
+                    for one in (message, *messages):
+                        kernel.refuse(one)
+                    messages.clear()
+                    self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
+                    break
+                admitted = self._admit(message)
+                if admitted is None:
+                    continue
+                message = admitted
             kernel.arrive(message, from_global)
             if self._stopped_for:  # the rest waits: somebody here has little room left (FL-3)
                 self._backlog = messages
                 return
+
+    def _has_usual_messages(self) -> bool:
+        """Whether what the peer sends can be taken as it is, if it has an id."""
+        greeting = self._greeting
+        return (
+            greeting.admitted
+            and greeting.peer is not None
+            and not self._types.inward
+            and not self._clock_shift
+            and not self.from_outside
+            and self._links.kernel.access is None
+        )
+
+    def _admit(self, message: Message) -> Message | None:
+        """A message as this node takes it; None if the peer may not send it."""
+        kernel = self._links.kernel
+        if self._types.inward or self._clock_shift:
+            message = self._translate(message)
+        is_stranger = self._greeting.peer is None
+        if message.id == NO_ID or (is_stranger and _is_for_broadcast(message)):
+            message = structs.replace(message, id=kernel.new_id())
+        if kernel.access is not None and not kernel.allows(message, self.peer or ""):
+            kernel.refuse(message)
+            return None
+        if self.from_outside:
+            kernel.remember_sender(message, self)
+        return message
 
     def _translate(self, message: Message) -> Message:
         """A message as this node understands it: its address types (AD-3) and its time (TM-2)."""
@@ -795,10 +822,12 @@ class Session(Struct, eq=False):
     def _deliver_backlog(self) -> None:
         if self._stopped_for:
             return
-        self._links.kernel.tick()
-        self._deliver(self._backlog)
+        if self._backlog:
+            self._links.kernel.tick()
+            self._deliver(self._backlog)
         if self._stopped_for:
             return
+        self._backlog = None
         if self._link is None:
             self.wake()  # whoever wants to connect again has waited for this
         else:
@@ -883,9 +912,8 @@ class Session(Struct, eq=False):
 
     def _release(self, held: _HeldName) -> None:
         """Let what waited for a name wait for the link, behind the others."""
-        assert self._room is not None
         for item, ticket in held.line.remove([ticket for _, ticket in held.line.line]):
-            _move(item, ticket, self._waiting, self._room)
+            _move(item, ticket, self._waiting, self._link_room())
 
     def _release_held(self) -> None:
         held, self._held = self._held, {}

@@ -16,7 +16,7 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.tasks import COUNTS
-from waystation.node.counting import UNCOUNTED, MessageInbox
+from waystation.node.counting import MessageInbox
 from waystation.node.policy import LINE, Policy
 from waystation.node.receiver import InboxReceiver
 
@@ -144,7 +144,7 @@ class Worker:
                 arrival = take()
                 message = arrival.message
                 if inbox.slow:
-                    if inbox.in_hand is not None or len(message.payload) > UNCOUNTED:
+                    if inbox.has_huge:
                         inbox.keep_in_hand(arrival)
                     inbox.left -= 1
                     if inbox.left <= 0:

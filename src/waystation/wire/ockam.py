@@ -415,6 +415,8 @@ _OWN_HEADS: Final = {
     size + 2: _head(_TEXT, size) + b'{"traceparent":"00-'
     for size in (len(_own_text("1" * 32, expiry)) for expiry in (NEVER, 1_700_000_000_000))
 }
+_OWN_HEAD: Final = _OWN_HEADS[len(_own_text("1" * 32, NEVER)) + 2]  # without an expiry
+_NO_PARENT: Final = b"0000000000000000"  # which W3C forbids
 _unpack_own: Final = Layout("21s16s16s1s16s").unpack_from
 
 
@@ -432,12 +434,18 @@ def _read_own_text(data: bytes, start: int, end: int) -> Tracing | None:
         trace_id = unhexlify(digits).hex()
     except ValueError:
         return None
-    if trace_id.encode() != digits or parent == b"0000000000000000":
+    if trace_id.encode() != digits or parent == _NO_PARENT:
         return None
     return trace_id, expiry, ""
 
 
 def _tracing_item(message: Message) -> bytes:
+    id = message.id
+    if message.expiry is NEVER and not message.trace_context and is_id(id):
+        digits = id.encode()
+        parent = digits[16:]
+        if parent != _NO_PARENT:  # as `tracing_text` says it, without its calls
+            return b'%b%b-%b-01"}' % (_OWN_HEAD, digits, parent)
     text = tracing_text(message)
     if not text:
         return _NULL

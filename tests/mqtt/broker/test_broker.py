@@ -475,7 +475,7 @@ async def test_a_client_that_takes_little_gets_no_more() -> None:
 @async_test
 async def test_draining_tells_everybody_and_does_no_wills() -> None:
     async with (
-        serving() as broker,
+        serving(linger=0.2) as broker,
         client(broker, will=Will("gone")) as one,
         client(broker) as other,
     ):
