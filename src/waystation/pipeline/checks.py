@@ -20,6 +20,7 @@ from waystation.core.expiry import LAST_INSTANT
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
+from waystation.journal.schema import NodeKind
 from waystation.pipeline.columns import (
     ID_DIGITS,
     Flags,
@@ -30,7 +31,7 @@ from waystation.pipeline.columns import (
     text_bytes,
 )
 from waystation.pipeline.matching import are_usual_patterns
-from waystation.pipeline.schema import MEMBERS, MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
+from waystation.pipeline.schema import MEMBERS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 
 Problems: TypeAlias = Iterator[tuple[Flags, str]]
 """Rows and their problems; a check that finds nothing may yield nothing."""
@@ -41,10 +42,11 @@ _LAST: Final = LAST_INSTANT * 1_000 + 999
 _USUAL_ADDRESS: Final = r"^(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])#[!-/1-~][!-~]*$"
 
 KINDS: Final = {
-    NODES: ["start", "stop", "lost", "clock"],
+    NODES: [str(kind) for kind in NodeKind],
     ROUTES: ["put", "remove"],
     SUBSCRIPTIONS: ["subscribe", "unsubscribe"],
     MEMBERS: ["join", "leave", "suspect", "invalidate", "address"],
+    SESSIONS: ["open", "close", "refused", "denied", "clock"],
     MESSAGES: ["unicast", "multicast"],
 }
 
@@ -92,6 +94,10 @@ def _members(rows: pa.Table) -> Problems:
     yield from _blank(rows, "uuid")
 
 
+def _sessions(rows: pa.Table) -> Problems:
+    yield from _nulls(rows, "session")
+
+
 def _messages(rows: pa.Table) -> Problems:
     ids = column(rows, "message_id")
     if not _all_ids(ids):
@@ -114,6 +120,7 @@ _OF_TABLE: Final[dict[str, Callable[[pa.Table], Problems]]] = {
     ROUTES: _routes,
     SUBSCRIPTIONS: _subscriptions,
     MEMBERS: _members,
+    SESSIONS: _sessions,
     MESSAGES: _messages,
 }
 

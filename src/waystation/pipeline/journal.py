@@ -26,6 +26,7 @@ from waystation.pipeline.schema import (
     MESSAGES,
     NODES,
     ROUTES,
+    SESSIONS,
     SUBSCRIPTIONS,
     journal_schema,
 )
@@ -76,6 +77,11 @@ class Journal:
         return self._table(MEMBERS)
 
     @cached_property
+    def sessions(self) -> DataFrame:
+        """Every opening and end of a session, and what was measured of the peers' clocks."""
+        return self._table(SESSIONS)
+
+    @cached_property
     def messages(self) -> DataFrame:
         """Every outcome of every message at every node."""
         return self._table(MESSAGES)
@@ -105,7 +111,7 @@ class Journal:
 
     def _table(self, table: str) -> DataFrame:
         def read(data: FileData) -> Iterator[pa.Table]:
-            for rows in data.coded_batches(table):
+            for rows in data.coded_batches(table, every=True):
                 yield rows.add_column(0, "node", repeated(data.node, rows.num_rows))
 
         # Time ranges of messages are read separately; other tables are small.

@@ -38,7 +38,8 @@ from waystation.pipeline.schema import (
     SUBSCRIPTIONS,
     TEXT,
     coded_schema,
-    journal_schema,
+    plain_schema,
+    steps_columns,
 )
 from waystation.pipeline.stretches import FOLDED_AT_ONCE
 
@@ -153,12 +154,12 @@ class FileData:
 
     def events(self, table: str) -> pa.Table:
         """The valid rows of a table, without duplicates."""
-        return self.coded_events(table).cast(journal_schema(table).remove(0))
+        return self.coded_events(table).cast(plain_schema(table))
 
     def batches(self, table: str) -> Iterator[pa.Table]:
-        """The valid rows of a table in parts, in the order of the files."""
-        plain = journal_schema(table).remove(0)
-        yield from self._sound_rows(table, lambda rows: rows.cast(plain))
+        """The valid rows of a table with every column, in parts, in the order of the files."""
+        plain = plain_schema(table, every=True)
+        yield from self._sound_rows(table, lambda rows: rows.cast(plain), every=True)
 
     def coded_events(self, table: str) -> pa.Table:
         """The valid rows of a table, without duplicates, with the schema `coded_schema`."""
@@ -167,18 +168,23 @@ class FileData:
             return coded_schema(table).empty_table()
         return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
 
-    def coded_batches(self, table: str) -> Iterator[pa.Table]:
-        """The coded rows of a table in parts, in the order of the files, whatever part this is."""
-        yield from self._sound_rows(table, lambda rows: rows)
+    def coded_batches(self, table: str, *, every: bool = False) -> Iterator[pa.Table]:
+        """The coded rows of a table in parts, in the order of the files, whatever part this is.
 
-    def _sound_rows(self, table: str, form: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
+        They have the columns that steps read, or `every` one.
+        """
+        yield from self._sound_rows(table, lambda rows: rows, every=every)
+
+    def _sound_rows(
+        self, table: str, form: Callable[[pa.Table], pa.Table], *, every: bool
+    ) -> Iterator[pa.Table]:
         """The rows of a table in parts, with strings encoded as given, filtered to this share."""
         few = len(self._share.files.get(table, ())) <= self._tuning.open_at_once
         readable = list(self._readable(table, keep_open=few))
         footers = [source.footer for source in readable]
         repeats, plain = _Repeats(footers), _unrepeated(table, footers, self._tuning)
         for number, source in enumerate(readable):
-            for found in self._row_groups(table, source, plain):
+            for found in self._row_groups(table, source, plain, every=every):
                 rows = self._wanted_rows(table, form(repeats.without(number, found)))
                 yield self._sound(table, source.file, rows)
 
@@ -271,9 +277,13 @@ class FileData:
                 stream.close()
             yield _Source(file, source.metadata, names, stream if keep_open else None)
 
-    def _row_groups(self, table: str, source: _Source, plain: list[str]) -> Iterator[pa.Table]:
+    def _row_groups(
+        self, table: str, source: _Source, plain: list[str], *, every: bool
+    ) -> Iterator[pa.Table]:
         """The row groups of a file that may contain wanted rows, with the current columns."""
         file, footer = source.file, source.footer
+        read = JOURNAL[table] if every else steps_columns(table)
+        names = [name for name in source.names if name in read]
         groups = [
             number
             for number in range(footer.num_row_groups)
@@ -293,13 +303,13 @@ class FileData:
             content = pq.ParquetFile(
                 stream,
                 metadata=footer,
-                read_dictionary=_coded_leaves(table, footer, plain),
+                read_dictionary=_coded_leaves(footer, coded_schema(table, plain, every=every)),
                 page_checksum_verification=True,
             )
             for group in groups:
                 try:  # in one thread: Spark runs several tasks
-                    rows = content.read_row_group(group, source.names, use_threads=False)
-                    found = coded(table, rows, plain)
+                    rows = content.read_row_group(group, names, use_threads=False)
+                    found = coded(table, rows, plain, every=every)
                     found.validate(full=True)
                 except UNREADABLE as error:
                     _blame_the_file(error)
@@ -349,7 +359,7 @@ class FileData:
                 rows = source.read(names)
         except UNREADABLE as error:
             _blame_the_file(error)
-            return journal_schema(table).remove(0).empty_table()  # its reader reports it
+            return plain_schema(table).empty_table()  # its reader reports it
         rows = normal(NODES, rows.append_column("kind", pa.nulls(rows.num_rows, pa.string())))
         known = [pc.is_valid(rows.column(name)) for name in names]
         rows = rows.filter(pc.and_(pc.and_(known[0], known[1]), known[2]))
@@ -369,7 +379,7 @@ class FrameData:
     def events(self, table: str) -> pa.Table:
         """The valid rows of a table."""
         if table not in self._tables:
-            return journal_schema(table).remove(0).empty_table()
+            return plain_schema(table).empty_table()
         return sound_rows(table, normal(table, self._tables[table]))
 
     def coded_events(self, table: str) -> pa.Table:
@@ -422,9 +432,9 @@ def _hashes(table: str, rows: pa.Table) -> Longs:
     return hashes
 
 
-def _coded_leaves(table: str, footer: Any, plain: list[str]) -> list[str]:
+def _coded_leaves(footer: Any, schema: pa.Schema) -> list[str]:
     """The columns of a file to be read dictionary-encoded."""
-    wanted = {field.name for field in coded_schema(table, plain) if field.type != TEXT}
+    wanted = {field.name for field in schema if field.type != TEXT}
     leaves = [footer.schema.column(number) for number in range(footer.num_columns)]
     return [
         leaf.path

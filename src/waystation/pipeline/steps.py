@@ -38,6 +38,7 @@ from waystation.pipeline.node_data import FileData, FrameData, NodeData, sound_r
 from waystation.pipeline.normal import normal
 from waystation.pipeline.schema import (
     BUILT,
+    JOURNAL,
     MESSAGES,
     NODES,
     ROUTES,
@@ -346,8 +347,7 @@ def rejects(journal: Journal) -> DataFrame:
             columns = [pa.array(values, TEXT) for values in zip(*found, strict=True)]
             yield pa.Table.from_arrays(columns, schema=schema)
 
-    tables = ("messages", "routes", "subscriptions", "members", "nodes")
-    frame = journal.work(tables, work, schema, split=False)
+    frame = journal.work(tuple(JOURNAL), work, schema, split=False)
     if not strays:
         return frame
     return frame.unionAll(journal.spark.createDataFrame(strays, spark_schema(schema)))

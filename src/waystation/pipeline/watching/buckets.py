@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from waystation.pipeline.columns import Longs, column
 from waystation.pipeline.health import TALLY
-from waystation.pipeline.schema import BUILT, MESSAGES, journal_schema
+from waystation.pipeline.schema import BUILT, MESSAGES, plain_schema
 from waystation.pipeline.watching.identity import hashes
 from waystation.pipeline.watching.node_step import Report, advance
 from waystation.pipeline.watching.segments import Shelf
@@ -59,7 +59,7 @@ SHELVES: Final = {
     "route_recent": _Kind(None, BUILT["route_history"]),
     "subscription_recent": _Kind(None, BUILT["subscription_history"]),
     "hot_tallies": _Kind(None, TALLY),
-    "hot_messages": _Kind(None, journal_schema(MESSAGES).remove(0)),
+    "hot_messages": _Kind(None, plain_schema(MESSAGES)),
 }
 """Each shelf by name; those without a table hold the data that the next batch needs."""
 

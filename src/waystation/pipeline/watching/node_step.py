@@ -39,14 +39,14 @@ from waystation.pipeline.listing import Wanted, locate
 from waystation.pipeline.node_data import FileData, Share
 from waystation.pipeline.schema import (
     BUILT,
-    MEMBERS,
+    JOURNAL,
     MESSAGES,
     NODES,
     ROUTES,
     SUBSCRIPTIONS,
     TEXT,
     coded_schema,
-    journal_schema,
+    plain_schema,
 )
 from waystation.pipeline.tracing import coded_steps
 from waystation.pipeline.watching.intervals import FOLDS, by_incarnation, changes_of
@@ -70,7 +70,7 @@ HOT: Final = 1_000_000
 KEPT_INTERVALS: Final = 50_000
 """Maximum number of closed intervals of a node that are kept in memory."""
 
-_MESSAGES: Final = journal_schema(MESSAGES).remove(0)
+_MESSAGES: Final = plain_schema(MESSAGES)
 _OPEN: Final = {ROUTES: "route_open", SUBSCRIPTIONS: "subscription_open"}
 _CLOSED: Final = {ROUTES: "route_closed", SUBSCRIPTIONS: "subscription_closed"}
 _RECENT: Final = {ROUTES: "route_recent", SUBSCRIPTIONS: "subscription_recent"}
@@ -529,8 +529,10 @@ class _Step:
         shelf.add(self._node, FIRST, LAST, rows)
 
     def _note_rejects(self) -> None:
-        for table in (NODES, MEMBERS):
-            for _ in self._data.batches(table):
+        for table in JOURNAL:
+            if table in (ROUTES, SUBSCRIPTIONS, MESSAGES):
+                continue  # read before
+            for _ in self._data.coded_batches(table):
                 pass
         found = self._data.rejects
         if found:
