@@ -18,10 +18,10 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.journal.pruning import instant_bounds, number_bounds
+from waystation.journal.read import SealedFile
 from waystation.pipeline.checks import problems_of
 from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
@@ -108,12 +108,11 @@ class Share(Struct, frozen=True):
 
 
 class _Source(Struct):
-    """A file of a table: its footer, the columns to read, and the open file if it is kept open."""
+    """A file of a table, and the columns that it has."""
 
     file: File
-    footer: Any
+    sealed: SealedFile
     names: list[str]
-    stream: Any
 
 
 class Tuning(Struct, frozen=True):
@@ -181,7 +180,7 @@ class FileData:
         """The rows of a table in parts, with strings encoded as given, filtered to this share."""
         few = len(self._share.files.get(table, ())) <= self._tuning.open_at_once
         readable = list(self._readable(table, keep_open=few))
-        footers = [source.footer for source in readable]
+        footers = [source.sealed.footer for source in readable]
         repeats, plain = _Repeats(footers), _unrepeated(table, footers, self._tuning)
         for number, source in enumerate(readable):
             for found in self._row_groups(table, source, plain, every=every):
@@ -248,7 +247,7 @@ class FileData:
 
     def rows(self, table: str) -> int:
         """The number of rows in the files of a table, including invalid and duplicate ones."""
-        return sum(source.footer.num_rows for source in self._readable(table))
+        return sum(source.sealed.footer.num_rows for source in self._readable(table))
 
     def all_rejects(self) -> list[Reject]:
         """The rejects of all tables."""
@@ -266,22 +265,24 @@ class FileData:
         """
         for file in self._share.files.get(table, ()):
             try:
-                stream = self._system.open_input_file(f"{self._directory}/{file.path}")
-                source = pq.ParquetFile(stream)
-                names = check_columns(table, source.schema_arrow)
+                sealed = self._opened(file)
+                names = check_columns(table, sealed.schema)
             except UNREADABLE as error:
                 _blame_the_file(error)
                 self._reject(table, file, None, _said(error))
                 continue
             if not keep_open:
-                stream.close()
-            yield _Source(file, source.metadata, names, stream if keep_open else None)
+                sealed.close()
+            yield _Source(file, sealed, names)
+
+    def _opened(self, file: File) -> SealedFile:
+        return SealedFile(self._system, f"{self._directory}/{file.path}")
 
     def _row_groups(
         self, table: str, source: _Source, plain: list[str], *, every: bool
     ) -> Iterator[pa.Table]:
         """The row groups of a file that may contain wanted rows, with the current columns."""
-        file, footer = source.file, source.footer
+        file, footer = source.file, source.sealed.footer
         read = JOURNAL[table] if every else steps_columns(table)
         names = [name for name in source.names if name in read]
         groups = [
@@ -290,26 +291,19 @@ class FileData:
             if self._may_hold_wanted(table, footer.row_group(number))
         ]
         if not groups:
+            source.sealed.close()
             return
-        stream = source.stream
         try:
-            if stream is None:
-                stream = self._system.open_input_file(f"{self._directory}/{file.path}")
+            source.sealed.open()
         except UNREADABLE as error:
             _blame_the_file(error)
             self._reject(table, file, None, _said(error))
             return
-        with stream:
-            content = pq.ParquetFile(
-                stream,
-                metadata=footer,
-                read_dictionary=_coded_leaves(footer, coded_schema(table, plain, every=every)),
-                page_checksum_verification=True,
-            )
+        leaves = _coded_leaves(footer, coded_schema(table, plain, every=every))
+        with source.sealed.reading(leaves) as read_group:
             for group in groups:
-                try:  # in one thread: Spark runs several tasks
-                    rows = content.read_row_group(group, names, use_threads=False)
-                    found = coded(table, rows, plain, every=every)
+                try:
+                    found = coded(table, read_group(group, names), plain, every=every)
                     found.validate(full=True)
                 except UNREADABLE as error:
                     _blame_the_file(error)
@@ -353,10 +347,9 @@ class FileData:
         """Incarnation, seq and at of the rows of one file that have them."""
         names = ["incarnation", "seq", "at"]
         try:
-            with self._system.open_input_file(f"{self._directory}/{file.path}") as stream:
-                source = pq.ParquetFile(stream)
-                check_columns(table, source.schema_arrow)
-                rows = source.read(names)
+            sealed = self._opened(file)
+            check_columns(table, sealed.schema)
+            rows = sealed.read(names)
         except UNREADABLE as error:
             _blame_the_file(error)
             return plain_schema(table).empty_table()  # its reader reports it

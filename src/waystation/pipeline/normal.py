@@ -47,7 +47,7 @@ def check_built(table: str, schema: pa.Schema) -> None:
 
 
 def normal(table: str, rows: pa.Table) -> pa.Table:
-    """The rows with the columns that steps read; raises Arrow's error for values that do not fit."""
+    """The rows as steps read them; raises Arrow's error for values that do not fit."""
     return _brought(table, rows, plain_schema(table))
 
 

@@ -19,12 +19,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from waystation.errors import LocalError
 from waystation.journal.pruning import instant_bounds
+from waystation.journal.read import parquet_footer
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import codes, column, repeated
 from waystation.pipeline.listing import File, Listing, Wanted, locate
@@ -275,8 +275,7 @@ def _size(files: Mapping[str, list[File]], tables: tuple[str, ...]) -> int:
 def _footers(system: Any, directory: str, files: list[File]) -> Iterator[Any]:
     for file in files:
         try:
-            with system.open_input_file(f"{directory}/{file.path}") as stream:
-                yield pq.read_metadata(stream)
+            yield parquet_footer(system, f"{directory}/{file.path}")
         except UNREADABLE:
             continue  # its reader reports it as a reject
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-import pyarrow.parquet as pq
 from msgspec import Struct, field
 
 from waystation.journal.pruning import instant_bounds, number_bounds
+from waystation.journal.read import parquet_footer
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File
 from waystation.pipeline.node_data import UNREADABLE
@@ -115,8 +115,7 @@ def known_files(system: Any, directory: str, files: Files) -> dict[str, list[Kno
 
 def _known(system: Any, directory: str, file: File) -> Known:
     try:
-        with system.open_input_file(f"{directory}/{file.path}") as stream:
-            footer = pq.read_metadata(stream)
+        footer = parquet_footer(system, f"{directory}/{file.path}")
     except UNREADABLE:
         return Known(file)  # its reader reports it as a reject
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
