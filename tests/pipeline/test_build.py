@@ -20,7 +20,7 @@ from waystation import pipeline
 from waystation.errors import LocalError
 from waystation.pipeline import building, output, writing
 from waystation.pipeline.output import Place
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT
 
 
 def small_journal(directory: Path) -> Path:
@@ -127,7 +127,7 @@ def test_only_files_that_a_task_returned_become_visible(tmp_path: Path) -> None:
     told, left = (next(writing.written(directories, iter([history]))) for _ in range(2))
     told = told.set_column(2, "rows", pa.array([5]))
     frame = cast("DataFrame", Told(told.to_pylist()))
-    assert writing._shown(frame, {"route_history": place}) == {"route_history": 5}
+    assert writing._shown(frame, {"route_history": place}, {}) == {"route_history": 5}
     [shown] = place.path.iterdir()
     assert shown.name == told.column("file")[0].as_py()[1:]
     assert left.column("file")[0].as_py()[1:] != shown.name

@@ -22,7 +22,7 @@ from waystation.errors import LocalError
 from waystation.pipeline.report import Progress, write_report
 from waystation.pipeline.report.arrays import Found
 from waystation.pipeline.report.page import sections
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT
 
 Row = dict[str, Any]
 

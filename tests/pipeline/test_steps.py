@@ -18,7 +18,8 @@ from tests.pipeline.small import BEGIN, SECOND, put_rows, row
 from waystation import pipeline
 from waystation.errors import LocalError
 from waystation.pipeline.journal import instant
-from waystation.pipeline.schema import BUILT, spark_schema
+from waystation.pipeline.schema import spark_schema
+from waystation.pipeline.tables import BUILT
 
 
 @pytest.fixture(scope="module")

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.pipeline.frames import assert_same
+from waystation.journal.schema import MESSAGES, ROUTES
 from waystation.pipeline import TABLES
 from waystation.pipeline.comparing import compare, route_differences, waiting_ids
 from waystation.pipeline.deciding import decide
 from waystation.pipeline.health import counted, health_of
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Share
-from waystation.pipeline.schema import BUILT, MESSAGES, ROUTES
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.tracing import steps, trace
 from waystation.pipeline.watching.engine import Batch, Engine, Task
 

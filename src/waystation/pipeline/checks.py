@@ -20,7 +20,15 @@ from waystation.core.expiry import LAST_INSTANT
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
-from waystation.journal.schema import NodeKind
+from waystation.journal.schema import (
+    MEMBERS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    NodeKind,
+)
 from waystation.pipeline.columns import (
     ID_DIGITS,
     Flags,
@@ -31,7 +39,6 @@ from waystation.pipeline.columns import (
     text_bytes,
 )
 from waystation.pipeline.matching import are_usual_patterns
-from waystation.pipeline.schema import MEMBERS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 
 Problems: TypeAlias = Iterator[tuple[Flags, str]]
 """Rows and their problems; a check that finds nothing may yield nothing."""

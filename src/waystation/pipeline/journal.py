@@ -18,18 +18,11 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.errors import LocalError, quote
+from waystation.journal.schema import MEMBERS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 from waystation.pipeline.columns import repeated
 from waystation.pipeline.listing import Listing, Wanted, list_journal
 from waystation.pipeline.node_data import FileData
-from waystation.pipeline.schema import (
-    MEMBERS,
-    MESSAGES,
-    NODES,
-    ROUTES,
-    SESSIONS,
-    SUBSCRIPTIONS,
-    journal_schema,
-)
+from waystation.pipeline.schema import journal_schema
 from waystation.pipeline.work import FromFiles, Through, from_files
 
 _ORIGIN: Final = "_waystation_origin"

@@ -15,7 +15,8 @@ from msgspec import Struct
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from waystation.errors import LocalError, quote
-from waystation.pipeline.schema import JOURNAL, MEMBERS, MESSAGES
+from waystation.journal.schema import MEMBERS, MESSAGES
+from waystation.pipeline.schema import JOURNAL
 
 _NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})\.parquet")
 _HERE: Final = LocalFileSystem()

@@ -22,26 +22,16 @@ from msgspec import Struct
 
 from waystation.journal.pruning import instant_bounds, number_bounds
 from waystation.journal.read import SealedFile
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS, TEXT
 from waystation.pipeline.checks import problems_of
 from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File, Wanted, locate
 from waystation.pipeline.normal import UnfitError, check_columns, coded, normal
-from waystation.pipeline.schema import (
-    BUILT,
-    CODED,
-    JOURNAL,
-    MESSAGES,
-    NODES,
-    ROUTES,
-    SUBSCRIPTIONS,
-    TEXT,
-    coded_schema,
-    plain_schema,
-    steps_columns,
-)
+from waystation.pipeline.schema import CODED, JOURNAL, coded_schema, plain_schema, steps_columns
 from waystation.pipeline.stretches import FOLDED_AT_ONCE
+from waystation.pipeline.tables import BUILT
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
 """What reading an invalid file can raise."""
@@ -54,7 +44,7 @@ _SPLIT_BY: Final = {ROUTES: ["participant"], SUBSCRIPTIONS: ["pattern", "receive
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-Reject = tuple[str, str, str | None, str | None, str]
+Reject = tuple[str, str | None, str, str | None, str]
 """Table, node, file, row as JSON, problem: a row of `rejects`."""
 
 

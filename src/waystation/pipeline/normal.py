@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.pipeline.schema import BUILT, CODED, JOURNAL, Column, coded_schema, plain_schema
+from waystation.pipeline.schema import CODED, JOURNAL, Column, coded_schema, plain_schema
+from waystation.pipeline.tables import BUILT
 
 
 class UnfitError(Exception):

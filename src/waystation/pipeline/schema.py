@@ -16,7 +16,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from waystation.journal.schema import (
-    INSTANT,
     MEMBERS,
     MESSAGES,
     NODES,
@@ -94,82 +93,6 @@ _DECIDING: Final = {
     ],
 }
 """The columns of large tables that steps use or check. The others cost them nothing."""
-
-HISTORY_KEYS: Final = {"node": TEXT, "incarnation": pa.int64()}
-_VALIDITY: Final = {"valid_from": INSTANT, "valid_to": INSTANT, "closed_by": TEXT}
-HOP: Final = pa.struct(
-    {"node": TEXT, "at": INSTANT, "outcome": TEXT, "reason": TEXT, "next_hop": TEXT}
-)
-
-BUILT: Final[Mapping[str, pa.Schema]] = {
-    "route_history": pa.schema(
-        {
-            **HISTORY_KEYS,
-            "participant": TEXT,
-            "address": TEXT,
-            "local": pa.bool_(),
-            "visible": pa.bool_(),
-            "sticky": pa.bool_(),
-            "expiry": INSTANT,
-            **_VALIDITY,
-        }
-    ),
-    "subscription_history": pa.schema(
-        {**HISTORY_KEYS, "pattern": TEXT, "receiver": TEXT, **_VALIDITY}
-    ),
-    "expected": pa.schema(
-        {
-            "message_id": TEXT,
-            "node": TEXT,
-            "at": INSTANT,
-            "recipient": TEXT,
-            "address": TEXT,
-            "outcome": TEXT,
-            "reason": TEXT,
-        }
-    ),
-    "traces": pa.schema(
-        {
-            "message_id": TEXT,
-            "started": INSTANT,
-            "ended": INSTANT,
-            "hops": pa.int32(),
-            "path": pa.list_(HOP),
-            "outcome": TEXT,
-            "reason": TEXT,
-            "latency_ms": pa.float64(),
-            "complete": pa.bool_(),
-            "symmetric": pa.bool_(),
-            "looped": pa.bool_(),
-        }
-    ),
-    "audit": pa.schema(
-        {
-            "message_id": TEXT,
-            "node": TEXT,
-            "recipient": TEXT,
-            "expected": TEXT,
-            "actual": TEXT,
-            "verdict": TEXT,
-            "reason": TEXT,
-        }
-    ),
-    "health": pa.schema(
-        {
-            "node": TEXT,
-            "window_start": INSTANT,
-            "outcome": TEXT,
-            "reason": TEXT,
-            "address_type": TEXT,
-            "messages": pa.int64(),
-            "bytes": pa.int64(),
-            "p50_ms": pa.float64(),
-            "p99_ms": pa.float64(),
-        }
-    ),
-    "rejects": pa.schema({"table": TEXT, "node": TEXT, "file": TEXT, "row": TEXT, "problem": TEXT}),
-}
-"""The schema of each table that the pipeline builds."""
 
 
 def steps_columns(table: str) -> list[str]:

@@ -25,6 +25,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from waystation.errors import LocalError
 from waystation.journal.pruning import instant_bounds
 from waystation.journal.read import parquet_footer
+from waystation.journal.schema import MESSAGES, TEXT
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import codes, column, repeated
 from waystation.pipeline.listing import File, Listing, Wanted, locate
@@ -35,8 +36,9 @@ from waystation.pipeline.node_data import (
     Share,
 )
 from waystation.pipeline.normal import UnfitError, check_built, check_columns
-from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, TEXT, spark_schema
+from waystation.pipeline.schema import JOURNAL, spark_schema
 from waystation.pipeline.session import ship
+from waystation.pipeline.tables import BUILT
 
 SPLIT_BYTES: Final = 4 * 2**20
 """If a node's tables are larger than this, their footers are read, to see if one task is enough."""

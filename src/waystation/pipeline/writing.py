@@ -20,8 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
+from waystation.journal.schema import INSTANT, TEXT
 from waystation.pipeline.output import Place
-from waystation.pipeline.schema import BUILT, CODED, INSTANT, TEXT
+from waystation.pipeline.schema import CODED
+from waystation.pipeline.tables import BUILT, part_of, table_of
 from waystation.pipeline.work import ended_by
 
 ROW_GROUP: Final = 262_144
@@ -29,38 +31,30 @@ ROW_GROUP: Final = 262_144
 
 _WRITTEN: Final = pa.schema({"table": TEXT, "file": TEXT, "rows": pa.int64()})
 _HIDDEN: Final = "."
-_TABLE: Final = b"waystation.table"
 
 
-def write_table(frame: DataFrame, place: Place, table: str) -> int:
-    """Write a frame with the columns of a built table; returns its number of rows.
+def write_tables(
+    frame: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table] | None = None
+) -> dict[str, int]:
+    """Write the tables that a frame is made of; returns the number of rows of each.
 
-    The table is replaced when it is complete.
+    `beside` are rows that no task makes. A table is replaced when it is complete.
     """
-    parts = ended_by(frame, partial(written, {table: place.prepare()}), _WRITTEN)
+    directories = {table: place.prepare() for table, place in places.items()}
+    parts = ended_by(frame, partial(written, directories), _WRITTEN)
     if parts is not None:
-        return _shown(parts, {table: place})[table]
+        return _shown(parts, places, beside or {})
+    [(table, place)] = places.items()  # only our tasks make several
     # An absolute URI: a cluster's default file system may be another one.
     frame.write.option("compression", "zstd").parquet(f"file://{place.hidden}")
     rows = sum(int(pq.read_metadata(file).num_rows) for file in place.hidden.glob("*.parquet"))
     place.replace()
-    return rows
+    return {table: rows}
 
 
-def write_tables(frame: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
-    """Write several tables that our tasks make together; each row names its table."""
-    directories = {table: place.prepare() for table, place in places.items()}
-    parts = ended_by(frame, partial(written, directories), _WRITTEN)
-    assert parts is not None  # only our tasks name it
-    return _shown(parts, places)
-
-
-def part_of(table: str, rows: pa.Table) -> pa.Table:
-    """Rows with the name of their table."""
-    return rows.replace_schema_metadata({_TABLE: table})
-
-
-def _shown(parts: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
+def _shown(
+    parts: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table]
+) -> dict[str, int]:
     """Run the tasks, make the files that they return visible, and replace the tables."""
     for place in places.values():
         place.hidden.mkdir(parents=True, exist_ok=True)
@@ -68,10 +62,10 @@ def _shown(parts: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
     for row in parts.collect():
         told[row["table"]][row["file"]] = row["rows"]
     for table, place in places.items():
-        if not told[table]:
-            empty = part_of(table, BUILT[table].empty_table())
-            [file] = written({table: str(place.hidden)}, iter([empty]))
-            told[table] = {file.column("file")[0].as_py(): 0}
+        more = beside.get(table, BUILT[table].empty_table())
+        if more.num_rows or not told[table]:
+            [file] = written({table: str(place.hidden)}, iter([part_of(table, more)]))
+            told[table][file.column("file")[0].as_py()] = more.num_rows
         for name in told[table]:
             (place.hidden / name).rename(place.hidden / name.removeprefix(_HIDDEN))
         for left in place.hidden.glob(f"{_HIDDEN}*"):
@@ -95,8 +89,7 @@ def written(directories: Mapping[str, str], tables: Iterator[pa.Table]) -> Itera
 
 
 def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
-    told = (rows.schema.metadata or {}).get(_TABLE)
-    return next(iter(directories)) if told is None else str(told.decode())
+    return table_of(rows) or next(iter(directories))
 
 
 class _File:

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from pyarrow import acero
 
 from waystation.errors import LocalError, quote
-from waystation.pipeline.schema import BUILT, INSTANT
+from waystation.journal.schema import INSTANT
+from waystation.pipeline.tables import BUILT
 
 Row: TypeAlias = dict[str, Any]
 Expression: TypeAlias = Any

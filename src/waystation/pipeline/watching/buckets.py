@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
+from waystation.journal.schema import MESSAGES
 from waystation.pipeline.columns import Longs, column
 from waystation.pipeline.health import TALLY
-from waystation.pipeline.schema import BUILT, MESSAGES, plain_schema
+from waystation.pipeline.schema import plain_schema
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.watching.identity import hashes
 from waystation.pipeline.watching.node_step import Report, advance
 from waystation.pipeline.watching.segments import Shelf

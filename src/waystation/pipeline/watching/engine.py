@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
-import pyarrow as pa
 from msgspec import Struct, field
 
 from waystation.errors import LocalError, quote
 from waystation.journal.files import FileLock
+from waystation.pipeline.kernels import strays as strays_of
 from waystation.pipeline.listing import File, Listing, Wanted, list_journal
 from waystation.pipeline.output import prepared_directory
-from waystation.pipeline.schema import BUILT
 from waystation.pipeline.watching.buckets import BucketDone, BucketOrder, bucket_of, take_in
 from waystation.pipeline.watching.node_step import Report
 from waystation.pipeline.watching.segments import write_rows
@@ -35,7 +34,6 @@ Run: TypeAlias = Callable[[Task, list[bytes]], list[bytes]]
 """Runs a task once for each order, anywhere, and returns the results in the same order."""
 
 NO_BATCH: Final = -1
-_STRAY: Final = "it is not in a directory node=<name>"
 _STRAYS: Final = -1  # the bucket of files that belong to no node
 
 
@@ -228,14 +226,7 @@ class Engine:
         if strays == manifest.strays:
             return
         manifest.strays = strays
-        rows = pa.Table.from_pylist(
-            [
-                {"table": stray.table, "file": stray.path, "problem": _STRAY}
-                for stray in listing.strays
-            ],
-            BUILT["rejects"],
-        )
-        written = write_rows(self._store.shelf("rejects"), "strays", rows)
+        written = write_rows(self._store.shelf("rejects"), "strays", strays_of(listing))
         manifest.files.setdefault("rejects", {})[_STRAYS] = [f"rejects/{written}"]
 
     # Earlier runs

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS, TEXT
 from waystation.pipeline.columns import (
     NEVER,
     Flags,
@@ -35,19 +36,11 @@ from waystation.pipeline.columns import (
 from waystation.pipeline.comparing import coded_comparison, route_differences, waiting_ids
 from waystation.pipeline.deciding import coded_decisions
 from waystation.pipeline.health import TALLY, added_up, counted, health_of
+from waystation.pipeline.kernels import as_rejects
 from waystation.pipeline.listing import Wanted, locate
 from waystation.pipeline.node_data import FileData, Share
-from waystation.pipeline.schema import (
-    BUILT,
-    JOURNAL,
-    MESSAGES,
-    NODES,
-    ROUTES,
-    SUBSCRIPTIONS,
-    TEXT,
-    coded_schema,
-    plain_schema,
-)
+from waystation.pipeline.schema import JOURNAL, coded_schema, plain_schema
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.tracing import coded_steps
 from waystation.pipeline.watching.intervals import FOLDS, by_incarnation, changes_of
 from waystation.pipeline.watching.segments import FIRST, LAST, Shelf
@@ -536,9 +529,7 @@ class _Step:
                 pass
         found = self._data.rejects
         if found:
-            columns = [pa.array(values, TEXT) for values in zip(*found, strict=True)]
-            rows = pa.Table.from_arrays(columns, schema=BUILT["rejects"])
-            self._shelves["rejects"].add(self._node, FIRST, LAST, rows)
+            self._shelves["rejects"].add(self._node, FIRST, LAST, as_rejects(found))
 
 
 def _messages_in(data: FileData) -> pa.Table:
