@@ -54,10 +54,10 @@ def test_a_build_writes_all_tables_and_a_second_one_writes_the_same(
         ("route_history", "started"),
         ("route_history", "done"),
     ]
-    assert (told[-1].number, told[-1].of, told[-1].rows) == (7, 7, 1)
+    assert (told[-1].number, told[-1].of, told[-1].rows) == (10, 10, 1)
     first = content(out)
     assert [table for table, rows in first.items() if rows] == [
-        "route_history", "expected", "audit", "traces", "health", "rejects",
+        "route_history", "expected", "audit", "traces", "health", "coverage", "rejects",
     ]  # fmt: skip
     pipeline.build(journal, out, spark=spark, tables=["audit", "route_history", "traces"])
     assert content(out) == first
@@ -127,7 +127,7 @@ def test_only_files_that_a_task_returned_become_visible(tmp_path: Path) -> None:
     told, left = (next(writing.written(directories, iter([history]))) for _ in range(2))
     told = told.set_column(2, "rows", pa.array([5]))
     frame = cast("DataFrame", Told(told.to_pylist()))
-    assert writing._shown(frame, {"route_history": place}, {}) == {"route_history": 5}
+    assert writing._shown(frame, {"route_history": place}, {}).rows == {"route_history": 5}
     [shown] = place.path.iterdir()
     assert shown.name == told.column("file")[0].as_py()[1:]
     assert left.column("file")[0].as_py()[1:] != shown.name

@@ -28,9 +28,9 @@ from tests.pipeline.watched import (
 )
 from waystation.errors import LocalError
 from waystation.journal.housekeeping import compact
-from waystation.pipeline import TABLES
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import write_fleet
+from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching import buckets, node_step, segments, traces
 from waystation.pipeline.watching import engine as engines
 from waystation.pipeline.watching.buckets import bucket_of
@@ -275,7 +275,7 @@ def test_concurrent_readers_see_complete_tables(tmp_path: Path, journal: Path) -
 
 def test_removed_tables_are_rebuilt(tmp_path: Path, journal: Path) -> None:
     watch = engine(journal, tmp_path)
-    assert all(table_in(tmp_path / "tables", table).num_rows == 0 for table in TABLES)
+    assert all(table_in(tmp_path / "tables", table).num_rows == 0 for table in WATCHED)
     put_rows(journal, "messages", messages(0, 20))
     take_in(watch, journal)
     watch.close()

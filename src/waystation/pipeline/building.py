@@ -21,8 +21,8 @@ from waystation.pipeline.schema import JOURNAL
 from waystation.pipeline.session import session
 from waystation.pipeline.shipping import check_shared
 from waystation.pipeline.steps import rejects
-from waystation.pipeline.tables import TABLES, Table, passes
-from waystation.pipeline.writing import write_tables
+from waystation.pipeline.tables import ROWS_READ, TABLES, Table, passes
+from waystation.pipeline.writing import Written, write_tables
 
 
 class Progress(Struct, frozen=True):
@@ -85,27 +85,30 @@ def build(
     tell = progress if progress is not None else _tell_nobody
     began = time.monotonic()
     written: dict[str, TableSummary] = {}
+    read: dict[str, int] = {}
     for group in asked:
         started = time.monotonic()
         numbers = {table.name: len(written) + place for place, table in enumerate(group, 1)}
         for table, number in numbers.items():
             tell(Progress(table, number, count, "started", 0, 0.0))
-        rows = _write(journal, directory, group)
+        done = _write(journal, directory, group)
+        read |= done.read
         seconds = (time.monotonic() - started) / len(group)
         for table, number in numbers.items():
             size = Place(directory, table).size()
-            written[table] = TableSummary(rows[table], size, seconds)
-            tell(Progress(table, number, count, "done", rows[table], seconds))
+            written[table] = TableSummary(done.rows[table], size, seconds)
+            tell(Progress(table, number, count, "done", done.rows[table], seconds))
     rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
+    read = {table: read.get(table, 0) for table in JOURNAL} if read else {}
     taken = time.monotonic() - began
-    return Summary(written, rows_in(journal), rejected, taken, str(directory))
+    return Summary(written, read or rows_in(journal), rejected, taken, str(directory))
 
 
-def _write(journal: Journal, directory: Path, tables: tuple[Table, ...]) -> dict[str, int]:
-    """Write one table, or several that are made together; returns the number of rows of each."""
+def _write(journal: Journal, directory: Path, tables: tuple[Table, ...]) -> Written:
+    """Write one table, or several that are made together."""
     places = {table.name: Place(directory, table.name) for table in tables}
     beside = {table.name: rows_beside(journal, table) for table in tables}
-    return write_tables(made(journal, tables), places, beside)
+    return write_tables(made(journal, tables, ROWS_READ), places, beside)
 
 
 def rows_in(journal: Journal) -> dict[str, int]:

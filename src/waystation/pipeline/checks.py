@@ -43,7 +43,8 @@ from waystation.pipeline.matching import are_usual_patterns
 Problems: TypeAlias = Iterator[tuple[Flags, str]]
 """Rows and their problems; a check that finds nothing may yield nothing."""
 
-_LAST: Final = LAST_INSTANT * 1_000 + 999
+LAST: Final = LAST_INSTANT * 1_000 + 999
+"""The latest time that a record may have, in microseconds."""
 
 # The usual form of an address; others are parsed as the live node parses them.
 _USUAL_ADDRESS: Final = r"^(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])#[!-/1-~][!-~]*$"
@@ -160,8 +161,8 @@ def _instant(rows: pa.Table, name: str, *, optional: bool) -> Problems:
     if not optional:
         yield from _nulls(rows, name)
     values = longs(rows, name)
-    if values.min() < 0 or values.max() > _LAST:
-        bad = (values < 0) | (values > _LAST)
+    if values.min() < 0 or values.max() > LAST:
+        bad = (values < 0) | (values > LAST)
         yield bad, f"{name} is outside the years 1970 to 9999"
 
 

@@ -18,7 +18,8 @@ from waystation.pipeline.deciding import coded_decisions
 from waystation.pipeline.folding import named, route_parts, subscription_parts
 from waystation.pipeline.listing import Listing
 from waystation.pipeline.node_data import FileData, NodeData, Reject
-from waystation.pipeline.tables import BUILT, part_of
+from waystation.pipeline.schema import JOURNAL
+from waystation.pipeline.tables import BUILT, ROWS_READ, part_of
 
 STRAY = "it is not in a directory node=<name>"
 
@@ -58,11 +59,14 @@ def judged(
 
 
 def rejects(data: FileData, asked: Collection[str] = ()) -> Iterator[pa.Table]:
-    """The files and rows of a node that could not be read."""
-    del asked
+    """The files and rows of a node that could not be read; it reads all, and so can count them."""
     found = data.all_rejects()
     if found:
         yield part_of("rejects", as_rejects(found))
+    if ROWS_READ in asked:
+        counted = {table: data.rows(table) for table in JOURNAL}
+        rows = {"table": list(counted), "rows": list(counted.values())}
+        yield part_of(ROWS_READ, pa.table(rows))
 
 
 def strays(listing: Listing) -> pa.Table:

@@ -30,13 +30,16 @@ def built(journal: Journal, table: str) -> DataFrame:
     return frame.unionAll(journal.spark.createDataFrame(rows, spark_schema(found.schema)))
 
 
-def made(journal: Journal, tables: Sequence[Table]) -> DataFrame:
-    """Tables that are made together, as one frame; the rows of each are a part of their table."""
+def made(journal: Journal, tables: Sequence[Table], *more: str) -> DataFrame:
+    """Tables that are made together, as one frame; the rows of each are a part of their table.
+
+    `more` is what kernels can tell beside tables, such as ROWS_READ.
+    """
     if tables[0].exchange:
         [table] = tables
         frame: DataFrame = maker(table.made_by)(journal)
         return frame
-    asked = frozenset(table.name for table in tables)
+    asked = frozenset([*(table.name for table in tables), *more])
     kernels = dict.fromkeys(table.made_by for table in tables)
 
     def work(data: FileData) -> Iterator[pa.Table]:

@@ -23,7 +23,7 @@ from msgspec import Struct
 from waystation.journal.pruning import instant_bounds, number_bounds
 from waystation.journal.read import SealedFile
 from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS, TEXT
-from waystation.pipeline.checks import problems_of
+from waystation.pipeline.checks import LAST, problems_of
 from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
 from waystation.pipeline.lifetimes import Lifetimes
@@ -95,6 +95,7 @@ class Share(Struct, frozen=True):
     parts: int = 1
     received: tuple[int, int] | None = None
     spans: int = 1
+    unsealed: list[int] = []  # incarnations that have records which are not in these files
 
 
 class _Source(Struct):
@@ -128,6 +129,7 @@ class FileData:
         self._share = share
         self._wanted = wanted
         self._tuning = tuning
+        self._looked_at: dict[str, _Source | str] = {}  # a file by its path, or its problem
         self.rejects: list[Reject] = []
 
     @property
@@ -235,6 +237,42 @@ class FileData:
             found |= ids & set(rows.column("message_id").to_pylist())
         return found
 
+    @property
+    def unsealed(self) -> list[int]:
+        """The incarnations that have records which are not in its files yet."""
+        return self._share.unsealed
+
+    def latest(self) -> dict[int, int]:
+        """When the last record of each incarnation was made, over all tables.
+
+        Footers tell it for nearly all files.
+        """
+        found: dict[int, int] = {}
+        for table in self._share.files:
+            for source in self._readable(table):
+                for incarnation, at in self._ends_of_records(table, source):
+                    found[incarnation] = max(at, found.get(incarnation, at))
+        return found
+
+    def _ends_of_records(self, table: str, source: _Source) -> Iterable[tuple[int, int]]:
+        footer, until = source.sealed.footer, self._wanted.until
+        if not footer.num_rows:
+            return []
+        bounds = [
+            instant_bounds(footer.row_group(number), "at")
+            for number in range(footer.num_row_groups)
+        ]
+        span, last = _seq_span(footer), LAST if until is None else min(LAST, until - 1)
+        known = [found for found in bounds if found is not None]
+        if span is not None and span[0] >= 0 and len(known) == len(bounds):
+            low, high = min(low for low, _ in known), max(high for _, high in known)
+            if low >= 0 and high <= last:
+                return [(span[0], high)]
+        rows = self._instants_of(table, source.file)
+        ats, numbers = longs(rows, "at"), longs(rows, "incarnation")
+        sound = (numbers >= 0) & (ats <= last)
+        return zip(numbers[sound].tolist(), ats[sound].tolist(), strict=True)
+
     def rows(self, table: str) -> int:
         """The number of rows in the files of a table, including invalid and duplicate ones."""
         return sum(source.sealed.footer.num_rows for source in self._readable(table))
@@ -251,19 +289,31 @@ class FileData:
         """The valid files of a table.
 
         Each is closed again at once unless it is kept open, since a node may have more files than
-        a process can open.
+        a process can open. Footers are read once.
         """
         for file in self._share.files.get(table, ()):
+            found = self._looked_at.get(file.path)
+            if found is None:
+                found = self._looked_at[file.path] = self._look_at(table, file)
+                if not keep_open and isinstance(found, _Source):
+                    found.sealed.close()
+            if isinstance(found, str):
+                self._reject(table, file, None, found)
+            else:
+                yield found
+
+    def _look_at(self, table: str, file: File) -> _Source | str:
+        """A file with its footer, or what is wrong with it."""
+        try:
+            sealed = self._opened(file)
             try:
-                sealed = self._opened(file)
-                names = check_columns(table, sealed.schema)
-            except UNREADABLE as error:
-                _blame_the_file(error)
-                self._reject(table, file, None, _said(error))
-                continue
-            if not keep_open:
+                return _Source(file, sealed, check_columns(table, sealed.schema))
+            except UnfitError:
                 sealed.close()
-            yield _Source(file, sealed, names)
+                raise
+        except UNREADABLE as error:
+            _blame_the_file(error)
+            return _said(error)
 
     def _opened(self, file: File) -> SealedFile:
         return SealedFile(self._system, f"{self._directory}/{file.path}")

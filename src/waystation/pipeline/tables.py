@@ -20,14 +20,19 @@ from msgspec import Struct
 from waystation.journal.schema import (
     INSTANT,
     MESSAGES,
+    NODES,
     ROUTES,
     SCHEMAS,
+    SESSIONS,
     SUBSCRIPTIONS,
     TEXT,
 )
 
 LONG: Final = pa.int64()
 FLAG: Final = pa.bool_()
+
+ROWS_READ: Final = "rows read"
+"""In place of a table: how many rows a kernel found in the files of each table of the journal."""
 
 _PACKAGE: Final = "waystation.pipeline"
 _TABLE: Final = b"waystation.table"
@@ -62,6 +67,7 @@ class Table(Struct, frozen=True, kw_only=True):
     frugal: bool = False  # whether a part may be larger than those of others
     exchange: bool = False
     watched: bool = True  # whether `watch` keeps it up to date
+    reported: bool = False  # whether the report shows it
     beside: str = ""  # module:function of a journal: rows that belong to no node
 
     @property
@@ -77,6 +83,7 @@ def _columns(**columns: tuple[Any, str]) -> dict[str, BuiltColumn]:
 HOP: Final = pa.struct(
     {"node": TEXT, "at": INSTANT, "outcome": TEXT, "reason": TEXT, "next_hop": TEXT}
 )
+_EVERY_TABLE: Final = (MESSAGES, *(table for table in SCHEMAS if table != MESSAGES))
 _AT_NODE: Final = _columns(
     node=(TEXT, "the node"),
     incarnation=(LONG, "when the node's process started, in milliseconds"),
@@ -107,6 +114,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
             **_VALIDITY,
         },
         key=("node", "incarnation", "participant", "valid_from"),
+        reported=True,
         day="valid_from",
         inputs=(ROUTES,),
         made_by="kernels:route_history",
@@ -124,6 +132,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
             **_VALIDITY,
         },
         key=("node", "incarnation", "pattern", "receiver", "valid_from"),
+        reported=True,
         day="valid_from",
         inputs=(SUBSCRIPTIONS,),
         made_by="kernels:subscription_history",
@@ -143,6 +152,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
             **_OUTCOME,
         },
         key=("message_id", "node", "at", "recipient", "address"),
+        reported=True,
         day="at",
         inputs=(MESSAGES, ROUTES, SUBSCRIPTIONS),
         made_by="kernels:judged",
@@ -163,6 +173,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
             reason=(TEXT, "why it was dropped, if it was"),
         ),
         key=("message_id", "node", "recipient"),
+        reported=True,
         day=None,
         inputs=(MESSAGES, ROUTES, SUBSCRIPTIONS),
         made_by="kernels:judged",
@@ -186,6 +197,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
             looped=(FLAG, "whether it entered a node twice with the same onward route"),
         ),
         key=("message_id",),
+        reported=True,
         day="started",
         inputs=(MESSAGES,),
         made_by="steps:traces_of",
@@ -207,11 +219,78 @@ REGISTRY: Final[tuple[Table, ...]] = (
             p99_ms=(pa.float64(), "the time at the node that 99 % did not exceed"),
         ),
         key=("node", "window_start", "outcome", "reason", "address_type"),
+        reported=True,
         day="window_start",
         inputs=(MESSAGES,),
         made_by="steps:health_of_journal",
         call="health(messages)",
         exchange=True,
+    ),
+    Table(
+        name="clocks",
+        text="How far the clock of a peer was ahead of a node's, in one hour.",
+        columns=_columns(
+            node=(TEXT, "the node that measured"),
+            peer=(TEXT, "the node whose clock it measured, by the name that it gave itself"),
+            from_time=(INSTANT, "the beginning of the hour (UTC)"),
+            to_time=(INSTANT, "its end, exclusive"),
+            offset_us=(LONG, "how far the peer's clock was ahead, in microseconds"),
+            rtt_us=(LONG, "the round trip of that measurement, twice the largest error"),
+            source=(TEXT, "`session`: a session measured it"),
+            correction_us=(LONG, "how far the node's own clock was ahead of the reference"),
+        ),
+        key=("node", "peer", "from_time"),
+        day="from_time",
+        inputs=(SESSIONS,),
+        made_by="clocks:clocks",
+        exchange=True,
+        watched=False,
+    ),
+    Table(
+        name="session_history",
+        text="A session of a node with a peer, and when it was open.",
+        columns={
+            **_AT_NODE,
+            **_columns(
+                session=(TEXT, "its local name"),
+                role=(TEXT, "what the peer is to the node: `parent`, `leaf`, `peer`, …"),
+                transport=(TEXT, "what carries it"),
+                place=(TEXT, "the address of the peer"),
+                peer=(TEXT, "the name that the peer gave itself; null if it gave none"),
+                identity=(TEXT, "the name that it proved; null if it proved none"),
+                opened_at=(INSTANT, "when it opened"),
+                closed_at=(INSTANT, "when it ended; null while it is open"),
+                closed_by=(TEXT, "`closed`, `lost`, `stopped` or `restart`; null while it is open"),
+                reason=(TEXT, "why it was lost"),
+            ),
+        },
+        key=("node", "incarnation", "session", "opened_at"),
+        day="opened_at",
+        inputs=(SESSIONS, NODES),
+        made_by="sessions:session_history",
+        together="survey",
+        split=False,
+    ),
+    Table(
+        name="coverage",
+        text="An incarnation of a node, and how far its record reaches.",
+        columns={
+            **_AT_NODE,
+            **_columns(
+                from_time=(INSTANT, "when it began"),
+                to_time=(INSTANT, "its last record"),
+                sample=(pa.float64(), "the share of messages that it kept; it kept all drops"),
+                lost=(LONG, "records that are known to be missing"),
+                sealed=(FLAG, "whether all its records are in sealed files, which are read"),
+                ended_by=(TEXT, "`stop` or `crash`; null if it may still run"),
+            ),
+        },
+        key=("node", "incarnation"),
+        day="from_time",
+        inputs=_EVERY_TABLE,
+        made_by="coverage:coverage",
+        together="survey",
+        split=False,
     ),
     Table(
         name="rejects",
@@ -224,8 +303,9 @@ REGISTRY: Final[tuple[Table, ...]] = (
             problem=(TEXT, "what is wrong with it"),
         ),
         key=("table", "node", "file", "row"),
+        reported=True,
         day=None,
-        inputs=(MESSAGES, *(table for table in SCHEMAS if table != MESSAGES)),
+        inputs=_EVERY_TABLE,
         made_by="kernels:rejects",
         call="rejects(journal)",
         together="survey",
@@ -241,6 +321,9 @@ TABLES: Final = tuple(BY_NAME)
 
 BUILT: Final[Mapping[str, pa.Schema]] = {table.name: table.schema for table in REGISTRY}
 """The schema of each table."""
+
+REPORTED: Final = tuple(table.name for table in REGISTRY if table.reported)
+"""The tables that the report shows."""
 
 WATCHED: Final = tuple(table.name for table in REGISTRY if table.watched)
 """The tables that `watch` keeps up to date."""

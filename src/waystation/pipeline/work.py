@@ -249,11 +249,12 @@ def plan_shares(
     total = sum(_size(files, tables) for files in nodes.values())
     for node, files in nodes.items():
         size = _size(files, tables[:1])
+        whole = Share(node, files, unsealed=listing.unsealed.get(node, []))
         if not split or size <= SPLIT_BYTES:
-            shares.append(Share(node, files))
+            shares.append(whole)
         else:
             wanted = round(tasks * size / total)
-            shares += _shares(listing.root, Share(node, files), tables[0], wanted, frugal=frugal)
+            shares += _shares(listing.root, whole, tables[0], wanted, frugal=frugal)
     return shares
 
 

@@ -10,6 +10,7 @@ our own tasks are written by Spark.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -18,12 +19,13 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct, field
 from pyspark.sql import DataFrame
 
 from waystation.journal.schema import INSTANT, TEXT
 from waystation.pipeline.output import Place
 from waystation.pipeline.schema import CODED
-from waystation.pipeline.tables import BUILT, part_of, table_of
+from waystation.pipeline.tables import BUILT, ROWS_READ, part_of, table_of
 from waystation.pipeline.work import ended_by
 
 ROW_GROUP: Final = 262_144
@@ -33,10 +35,17 @@ _WRITTEN: Final = pa.schema({"table": TEXT, "file": TEXT, "rows": pa.int64()})
 _HIDDEN: Final = "."
 
 
+class Written(Struct):
+    """How many rows each table has, and how many each table of the journal had, if tasks told."""
+
+    rows: dict[str, int]
+    read: dict[str, int] = field(default_factory=dict)
+
+
 def write_tables(
     frame: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table] | None = None
-) -> dict[str, int]:
-    """Write the tables that a frame is made of; returns the number of rows of each.
+) -> Written:
+    """Write the tables that a frame is made of.
 
     `beside` are rows that no task makes. A table is replaced when it is complete.
     """
@@ -49,18 +58,22 @@ def write_tables(
     frame.write.option("compression", "zstd").parquet(f"file://{place.hidden}")
     rows = sum(int(pq.read_metadata(file).num_rows) for file in place.hidden.glob("*.parquet"))
     place.replace()
-    return {table: rows}
+    return Written({table: rows})
 
 
 def _shown(
     parts: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table]
-) -> dict[str, int]:
+) -> Written:
     """Run the tasks, make the files that they return visible, and replace the tables."""
     for place in places.values():
         place.hidden.mkdir(parents=True, exist_ok=True)
     told: dict[str, dict[str, int]] = {table: {} for table in places}
+    read: Counter[str] = Counter()
     for row in parts.collect():
-        told[row["table"]][row["file"]] = row["rows"]
+        if row["file"] is None:
+            read[row["table"]] += row["rows"]
+        else:
+            told[row["table"]][row["file"]] = row["rows"]
     for table, place in places.items():
         more = beside.get(table, BUILT[table].empty_table())
         if more.num_rows or not told[table]:
@@ -71,15 +84,21 @@ def _shown(
         for left in place.hidden.glob(f"{_HIDDEN}*"):
             left.unlink(missing_ok=True)
         place.replace()
-    return {table: sum(files.values()) for table, files in told.items()}
+    return Written({table: sum(files.values()) for table, files in told.items()}, dict(read))
 
 
 def written(directories: Mapping[str, str], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Write each table of a task to a file; returns their names and numbers of rows."""
+    """Write each table of a task to a file; returns their names and numbers of rows.
+
+    Numbers of rows that were read are passed on, without a file.
+    """
     with ExitStack() as open_files:
         files: dict[str, _File] = {}
         for found in tables:
             table = _whose(found, directories)
+            if table == ROWS_READ:
+                yield found.add_column(1, "file", pa.nulls(found.num_rows, TEXT))
+                continue
             if table not in files:
                 files[table] = open_files.enter_context(_File(directories[table], table))
             files[table].add(found)
@@ -132,9 +151,9 @@ def _trimmed(rows: pa.Table) -> pa.Table:
 
     Each string in a dictionary is written, and costs more than many rows.
     """
-    for place, field in enumerate(rows.schema):
-        if field.type == CODED:
-            rows = rows.set_column(place, field, _without_ends(rows.column(place).chunk(0)))
+    for place, each in enumerate(rows.schema):
+        if each.type == CODED:
+            rows = rows.set_column(place, each, _without_ends(rows.column(place).chunk(0)))
     return rows
 
 

@@ -57,6 +57,9 @@ SHELVES: Final = {
     "audit_routes": _Kind("audit", written_schema("audit"), 200_000, loose=True),
     "health": _Kind("health", written_schema("health"), 500),
     "health_hot": _Kind("health", written_schema("health")),
+    "session_open": _Kind("session_history", BUILT["session_history"]),
+    "session_closed": _Kind("session_history", BUILT["session_history"], 200_000, loose=True),
+    "coverage": _Kind("coverage", BUILT["coverage"]),
     "rejects": _Kind("rejects", BUILT["rejects"], 200_000, loose=True),
     "route_recent": _Kind(None, BUILT["route_history"]),
     "subscription_recent": _Kind(None, BUILT["subscription_history"]),
@@ -78,6 +81,7 @@ class BucketOrder(Struct, frozen=True):
     state: str | None
     files: dict[str, Files]
     replaced: set[str]
+    unsealed: dict[str, list[int]] = {}  # incarnations that have a tail, by node
 
 
 class BucketDone(Struct):
@@ -144,7 +148,15 @@ def _take_in_node(
     report, replaced, retracted = Report(), node in order.replaced, False
     for portion in portions(files, PORTION_BYTES):
         former = state.nodes.get(node, NodeState())
-        advanced = advance(order.journal, node, former, portion, shelves, replaced=replaced)
+        advanced = advance(
+            order.journal,
+            node,
+            former,
+            portion,
+            shelves,
+            replaced=replaced,
+            unsealed=order.unsealed.get(node, ()),
+        )
         state.nodes[node] = advanced.state
         report.add(advanced.report)
         if advanced.retracted:

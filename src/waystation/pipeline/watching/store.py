@@ -43,6 +43,7 @@ class Manifest(Struct):
     batch: int
     buckets: int
     journal: str
+    tables: list[str] = field(default_factory=list)  # those that are kept
     states: dict[int, str] = field(default_factory=dict)
     traces: dict[int, str] = field(default_factory=dict)
     files: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # by table, bucket
