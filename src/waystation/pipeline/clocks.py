@@ -65,7 +65,7 @@ def clocks(journal: Journal) -> DataFrame:
 
 def links_of(data: FileData) -> Iterator[pa.Table]:
     """The best measurement of each peer in each hour, at one node."""
-    rows = data.events(SESSIONS)
+    rows = data.small_table(SESSIONS)
     told = pc.and_kleene(
         pc.equal(rows.column("kind"), "clock"),
         pc.and_(pc.is_valid(rows.column("offset_us")), pc.is_valid(rows.column("rtt_us"))),

@@ -37,12 +37,10 @@ class Accounts(Struct):
         What a crash left incomplete is told by the next incarnation, and counts for its own.
         """
         found = cls()
-        known = set(nodes.column("incarnation").to_pylist())
-        ordered = nodes.sort_by([("incarnation", "ascending"), ("seq", "descending")])
-        columns = (ordered.column(name) for name in ("incarnation", "kind", "detail", "lost"))
-        for incarnation, kind, detail, lost in zip(
-            *map(pa.ChunkedArray.to_pylist, columns), strict=True
-        ):
+        names = ("incarnation", "seq", "kind", "detail", "lost")
+        rows = list(zip(*(nodes.column(name).to_pylist() for name in names), strict=True))
+        known = {incarnation for incarnation, *_ in rows}
+        for incarnation, _, kind, detail, lost in sorted(rows, key=_backwards):
             text = detail or ""
             if kind == "start":  # the first of an incarnation comes last
                 told = _SAMPLE.search(text)
@@ -55,11 +53,15 @@ class Accounts(Struct):
         return found
 
 
+def _backwards(row: tuple[int, int, str, str | None, int | None]) -> tuple[int, int]:
+    return row[0], -row[1]
+
+
 def coverage(data: FileData, asked: Collection[str] = ()) -> Iterator[pa.Table]:
     """The incarnations of a node, and what is on record of each."""
     del asked  # it makes one table
     lives = data.lifetimes()
-    accounts = Accounts.of(data.events(NODES))
+    accounts = Accounts.of(data.small_table(NODES))
     found = covered(data.node, lives.begins(), lives.ends(), data.latest(), accounts, data.unsealed)
     yield part_of(NAME, found)
 

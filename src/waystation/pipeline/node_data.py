@@ -130,6 +130,7 @@ class FileData:
         self._wanted = wanted
         self._tuning = tuning
         self._looked_at: dict[str, _Source | str] = {}  # a file by its path, or its problem
+        self._once: dict[str, tuple[pa.Table, list[Reject]]] = {}  # small tables, by name
         self.rejects: list[Reject] = []
 
     @property
@@ -146,6 +147,14 @@ class FileData:
     def events(self, table: str) -> pa.Table:
         """The valid rows of a table, without duplicates."""
         return self.coded_events(table).cast(plain_schema(table))
+
+    def small_table(self, table: str) -> pa.Table:
+        """The valid rows of a table that is small, and is read once, whoever asks for it."""
+        if table not in self._once:
+            before = len(self.rejects)
+            rows = self.events(table)
+            self._once[table] = rows, self.rejects[before:]
+        return self._once[table][0]
 
     def batches(self, table: str) -> Iterator[pa.Table]:
         """The valid rows of a table with every column, in parts, in the order of the files."""
@@ -191,7 +200,7 @@ class FileData:
         """
         lives = Lifetimes()
         if NODES in self._share.files:
-            lives.add(self.events(NODES))
+            lives.add(self.small_table(NODES))
         unstarted: dict[int, list[tuple[int, str, File]]] = {}
         for table, files in self._share.files.items():
             for file in files:
@@ -237,6 +246,10 @@ class FileData:
             found |= ids & set(rows.column("message_id").to_pylist())
         return found
 
+    def has(self, table: str) -> bool:
+        """Whether there are files of a table."""
+        return table in self._share.files
+
     @property
     def unsealed(self) -> list[int]:
         """The incarnations that have records which are not in its files yet."""
@@ -281,6 +294,9 @@ class FileData:
         """The rejects of all tables."""
         self.rejects.clear()
         for table in self._share.files:
+            if table in self._once:
+                self.rejects += self._once[table][1]
+                continue
             for _ in self.coded_batches(table):
                 pass
         return self.rejects

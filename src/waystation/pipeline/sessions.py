@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
 from waystation.journal.schema import INSTANT, SESSIONS
+from waystation.pipeline.columns import longs
 from waystation.pipeline.node_data import FileData
 from waystation.pipeline.schema import plain_schema
 from waystation.pipeline.tables import BUILT, part_of
@@ -55,8 +57,9 @@ class Interval(Struct):
 def session_history(data: FileData, asked: Collection[str] = ()) -> Iterator[pa.Table]:
     """The sessions of a node, and when they were open."""
     del asked  # it makes one table
-    ends = data.lifetimes().ends()
-    yield part_of(NAME, fold_sessions(data.node, data.events(SESSIONS), ends))
+    if data.has(SESSIONS):
+        ends = data.lifetimes().ends()
+        yield part_of(NAME, fold_sessions(data.node, data.small_table(SESSIONS), ends))
 
 
 def fold_sessions(node: str, events: pa.Table, ends: Mapping[int, tuple[int, bool]]) -> pa.Table:
@@ -101,8 +104,11 @@ def _in_order(
     events: pa.Table,
 ) -> Iterator[tuple[Any, ...]]:
     """The rows by incarnation and seq, with times as numbers."""
-    ordered = events.sort_by([("incarnation", "ascending"), ("seq", "ascending")])
-    columns = [ordered.column(name) for name in _EVENT]
+    incarnations, seqs = longs(events, "incarnation"), longs(events, "seq")
+    later, same = np.diff(incarnations) > 0, np.diff(incarnations) == 0
+    if not (later | (same & (np.diff(seqs) > 0))).all():
+        events = events.take(pa.array(np.lexsort((seqs, incarnations))))
+    columns = [events.column(name) for name in _EVENT]
     columns[2] = columns[2].cast(pa.int64())
     return zip(*(column.to_pylist() for column in columns), strict=True)
 

@@ -268,7 +268,10 @@ class _Step:
             return former.ends
         data = FileData(self._root, Share(self._node, listed(self._files)), Wanted())
         lives = data.lifetimes()
-        self.state.begins, self.state.accounts = lives.begins(), Accounts.of(data.events(NODES))
+        self.state.begins, self.state.accounts = (
+            lives.begins(),
+            Accounts.of(data.small_table(NODES)),
+        )
         self.state.unstarted = {number for number in seen | named if not lives.started(number)}
         return lives.ends()
 
