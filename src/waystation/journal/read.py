@@ -198,12 +198,13 @@ def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def find_in_sealed(path: Path, column: str, text: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a sealed file that have a text in a column; raises one of UNREADABLE.
+    """The rows of a sealed file that have a text in a column, checksums verified.
 
     Row groups whose bounds or Bloom filter rule the text out are skipped, and of the others that
-    column is read first.
+    column is read first. Raises one of UNREADABLE.
     """
-    with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes) as file:
+    checked = {"page_checksum_verification": True}
+    with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes, **checked) as file:
         for group in range(file.num_row_groups):
             if not may_hold_text(bytes, file.metadata.row_group(group), column, text):
                 continue
