@@ -4,11 +4,12 @@
     python scripts/write_reference.py --check    report outdated pages, and exit with 1
 
 reference/api.md comes from the docstrings, reference/cli.md from the commands, reference/config.md
-from the settings. Two pages are written by hand, except for what is between pairs of marks:
-reference/reasons.md, from the code, and how-to/size-a-fleet.md, from the results of the benchmarks:
+from the settings. Three pages are written by hand, except for what is between pairs of marks:
+reference/reasons.md, from the code, reference/tables.md, from the registry of tables, and
+how-to/size-a-fleet.md, from the results of the benchmarks:
 
-    <!-- code: NO_ROUTE -->          <!-- figures: sizes -->
-    <!-- end of code -->             <!-- end of figures -->
+    <!-- code: NO_ROUTE -->      <!-- tables: overview -->      <!-- figures: sizes -->
+    <!-- end of code -->         <!-- end of tables -->         <!-- end of figures -->
 """
 
 from __future__ import annotations
@@ -546,6 +547,62 @@ def _modules_naming() -> dict[str, list[str]]:
     return found
 
 
+# The tables of the pipeline
+
+
+def tables_page(page: str) -> str:
+    """The page with what the registry says between its marks."""
+    from waystation.pipeline.tables import REGISTRY  # noqa: PLC0415
+
+    said = {
+        "overview": [*_tables_overview(REGISTRY)],
+        "columns": [line for table in REGISTRY for line in _table_columns(table)],
+    }
+    marks = re.compile(r"(<!-- tables: (\w+) -->\n).*?(<!-- end of tables -->)", re.DOTALL)
+    return marks.sub(lambda match: "\n".join([match[1], *said[match[2]], "", match[3]]), page)
+
+
+def _tables_overview(tables: tuple[Any, ...]) -> Iterator[str]:
+    yield "| table | function | a row is | key | day of | columns |"
+    yield "|---|---|---|---|---|---|"
+    for table in tables:
+        call = table.call or f'built(journal, "{table.name}")'
+        key = ", ".join(f"`{name}`" for name in table.key)
+        day = f"`{table.day}`" if table.day else ""
+        columns = ", ".join(_column_names(table))
+        row = (f"`{table.name}`", f"`{call}`", table.text.rstrip("."), key, day, columns)
+        yield f"| {' | '.join(row)} |"
+
+
+def _column_names(table: Any) -> Iterator[str]:
+    for name, column in table.columns.items():
+        inner = getattr(column.type, "value_type", None)
+        parts = ", ".join(f"`{field.name}`" for field in inner) if inner is not None else ""
+        yield f"`{name}` (of {parts})" if parts else f"`{name}`"
+
+
+def _table_columns(table: Any) -> Iterator[str]:
+    made = ", ".join(f"`{name}`" for name in table.inputs)
+    how = "after an exchange" if table.exchange else "node by node"
+    kept = "" if table.watched else " `watch` does not keep it."
+    yield f"### `{table.name}`"
+    yield ""
+    yield f"{table.text} Made {how} from {made}.{kept}"
+    yield ""
+    for name, column in table.columns.items():
+        yield f"- `{name}` ({_type_text(column.type)}): {column.text}"
+    yield ""
+
+
+def _type_text(type: Any) -> str:
+    """An Arrow type, as Spark calls it."""
+    words = {"string": "string", "int64": "long", "int32": "int", "bool": "boolean"}
+    text = str(type)
+    if text.startswith("timestamp"):
+        return "timestamp"
+    return "array" if text.startswith("list") else words.get(text, text)
+
+
 # The sizes
 
 
@@ -572,12 +629,13 @@ def _readable(value: float) -> str:
 
 def pages() -> dict[Path, str]:
     """Each page as it should be."""
-    reasons = REFERENCE / "reasons.md"
+    reasons, tables = REFERENCE / "reasons.md", REFERENCE / "tables.md"
     return {
         REFERENCE / "api.md": tidy(Api().page()),
         REFERENCE / "cli.md": tidy(cli_page()),
         REFERENCE / "config.md": config_page(),
         reasons: tidy(reasons_page(reasons.read_text("utf-8"))),
+        tables: tidy(tables_page(tables.read_text("utf-8"))),
         SIZES: sizes_page(SIZES.read_text("utf-8")),
     }
 

@@ -10,7 +10,7 @@ from pyspark.sql import functions as f
 
 from waystation import pipeline
 from waystation.pipeline.output import Place
-from waystation.pipeline.writing import write_table
+from waystation.pipeline.writing import write_tables
 
 
 class Spark:
@@ -48,7 +48,7 @@ class Spark:
         self._write("traces")
 
     def _write(self, table: str) -> None:
-        write_table(self._frame(table), Place(self._out, table), table)
+        write_tables(self._frame(table), {table: Place(self._out, table)})
 
     def cross_join(self) -> None:
         """Publications against patterns by a regular expression: every pair is looked at."""

@@ -98,5 +98,5 @@ def assert_same_tables(found: Path, wanted: Path) -> None:
     """All tables have the same rows, in any order."""
     for table in pipeline.TABLES:
         rows, others = (pq.read_table(place / table).to_pylist() for place in (found, wanted))
-        assert others or table == "rejects"
+        assert others or table in ("clocks", "rejects", "session_history")  # it has no sessions
         assert_same(rows, others)

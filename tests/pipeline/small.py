@@ -28,6 +28,7 @@ _ROWS: dict[str, dict[str, Any]] = {
     },
     "subscriptions": {"kind": "subscribe", "pattern": "p/b/*", "receiver": "a"},
     "members": {"kind": "join", "grp": "g", "uuid": "u", "name": "n", "physical": ["1#h:1"]},
+    "sessions": {"kind": "open", "session": "s", "role": "peer", "peer": "p", "place": "1#h:1"},
     "messages": {
         "message_id": f"{7:032x}",
         "kind": "unicast",
@@ -58,7 +59,7 @@ def table_of(table: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows as an Arrow table with the journal's schema."""
     columns = {}
     for name, column in JOURNAL[table].items():
-        values = [found[name] for found in rows]
+        values = [found.get(name) for found in rows]
         instant = pa.types.is_timestamp(column.type)
         columns[name] = pa.array(values, pa.int64() if instant else column.type).cast(column.type)
     return pa.table(columns)

@@ -23,7 +23,7 @@ from waystation.errors import LocalError
 from waystation.journal import Journal
 from waystation.pipeline import building, output, writing
 from waystation.pipeline.output import Place
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT
 
 
 def small_journal(directory: Path) -> Path:
@@ -50,17 +50,17 @@ def test_a_build_writes_all_tables_and_a_second_one_writes_the_same(
     summary = pipeline.build(journal, out, spark=spark, progress=told.append)
     assert list(summary.tables) == list(pipeline.TABLES)
     assert summary.rows_in == {
-        "nodes": 1, "routes": 2, "subscriptions": 0, "members": 0, "messages": 1,
+        "nodes": 1, "routes": 2, "subscriptions": 0, "members": 0, "sessions": 0, "messages": 1,
     }  # fmt: skip
     assert summary.rejected == summary.tables["rejects"].rows == 1
     assert [(step.table, step.state) for step in told[:2]] == [
         ("route_history", "started"),
         ("route_history", "done"),
     ]
-    assert (told[-1].number, told[-1].of, told[-1].rows) == (7, 7, 1)
+    assert (told[-1].number, told[-1].of, told[-1].rows) == (10, 10, 1)
     first = content(out)
     assert [table for table, rows in first.items() if rows] == [
-        "route_history", "expected", "audit", "traces", "health", "rejects",
+        "route_history", "expected", "audit", "traces", "health", "coverage", "rejects",
     ]  # fmt: skip
     pipeline.build(journal, out, spark=spark, tables=["audit", "route_history", "traces"])
     assert content(out) == first
@@ -146,7 +146,7 @@ def test_only_files_that_a_task_returned_become_visible(tmp_path: Path) -> None:
     told, left = (next(writing.written(directories, iter([history]))) for _ in range(2))
     told = told.set_column(2, "rows", pa.array([5]))
     frame = cast("DataFrame", Told(told.to_pylist()))
-    assert writing._shown(frame, {"route_history": place}) == {"route_history": 5}
+    assert writing._shown(frame, {"route_history": place}, {}).rows == {"route_history": 5}
     [shown] = place.path.iterdir()
     assert shown.name == told.column("file")[0].as_py()[1:]
     assert left.column("file")[0].as_py()[1:] != shown.name

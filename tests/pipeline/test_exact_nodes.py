@@ -23,7 +23,7 @@ from waystation.pipeline.comparing import compare, route_differences, waiting_id
 from waystation.pipeline.deciding import coded_decisions
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Share, Tuning
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.tracing import coded_steps, packed, trace, unpacked
 from waystation.testing import oracle
 from waystation.testing.oracle import Row, Tables

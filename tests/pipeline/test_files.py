@@ -17,7 +17,7 @@ from waystation.journal import Journal
 from waystation.pipeline.journal import instant
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Reject, Share
-from waystation.pipeline.schema import JOURNAL
+from waystation.pipeline.schema import JOURNAL, plain_schema, steps_columns
 
 
 def opened(journal: Path, **wanted: Any) -> FileData:
@@ -83,7 +83,7 @@ def test_a_bad_row_is_kept_with_its_reason_and_the_others_are_read(
     assert (name, node, why) == (table, "garage", problem)
     assert file == f"{table}/node=garage/{INCARNATION}-0.parquet"
     assert content is not None
-    assert set(json.loads(content)) == set(JOURNAL[table])
+    assert set(json.loads(content)) == set(steps_columns(table))
 
 
 @pytest.mark.rule("SP-5")
@@ -182,7 +182,7 @@ def test_a_newer_file_with_unknown_columns_is_read_without_them(tmp_path: Path) 
     newer = rows.append_column("colour", pa.array(["blue"])).append_column("node", pa.array(["x"]))
     put_file(tmp_path, "routes", "garage", f"{INCARNATION}-0.parquet", newer)
     data = opened(tmp_path)
-    assert data.events("routes").column_names == list(JOURNAL["routes"])
+    assert data.events("routes").column_names == steps_columns("routes")
     assert data.rejects == []
 
 
@@ -208,7 +208,7 @@ def test_compatible_types_are_converted(tmp_path: Path, unit: str, zone: str | N
     data = opened(tmp_path)
     found = data.events("messages")
     assert data.rejects == []
-    assert found.schema == table_of("messages", []).schema
+    assert found.schema == plain_schema("messages")
     assert found.column("at").cast(pa.int64()).to_pylist() == [BEGIN + 3 * SECOND]
 
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from waystation.pipeline import comparing
 from waystation.pipeline.columns import codes, id_texts, id_words, repeated_numbers
-from waystation.pipeline.schema import BUILT, CODED
-from waystation.pipeline.writing import part_of, written
+from waystation.pipeline.schema import CODED
+from waystation.pipeline.tables import BUILT, part_of
+from waystation.pipeline.writing import written
 
 health = importlib.import_module("waystation.pipeline.health")  # a step has the same name
 

@@ -24,7 +24,7 @@ from waystation.pipeline.listing import File, Wanted, list_journal
 from waystation.pipeline.matching import match
 from waystation.pipeline.node_data import FileData, Share, Tuning
 from waystation.pipeline.route_fold import LOCAL, route_folds
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.tracing import coded_steps, packed, steps, trace, unpacked
 
 

@@ -18,7 +18,8 @@ from tests.pipeline.small import BEGIN, SECOND, put_rows, row
 from waystation import pipeline
 from waystation.errors import LocalError
 from waystation.pipeline.journal import instant
-from waystation.pipeline.schema import BUILT, spark_schema
+from waystation.pipeline.schema import spark_schema
+from waystation.pipeline.tables import BUILT, BY_NAME
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +79,12 @@ def expected(journal: pipeline.Journal) -> DataFrame:
     return pipeline.expected(journal.messages, *histories(journal))
 
 
+def built(table: str) -> Callable[[pipeline.Journal], DataFrame]:
+    return lambda journal: pipeline.built(journal, table)
+
+
 STEPS: dict[str, Callable[[pipeline.Journal], DataFrame]] = {
+    **{table: built(table) for table in pipeline.TABLES},
     "route_history": lambda journal: histories(journal)[0],
     "subscription_history": lambda journal: histories(journal)[1],
     "expected": expected,
@@ -102,14 +108,14 @@ def plan_of(frame: DataFrame) -> str:
 
 
 @pytest.mark.parametrize("table", STEPS)
-def test_no_plan_has_a_cartesian_product_and_only_two_have_a_shuffle(
+def test_no_plan_has_a_cartesian_product_and_a_shuffle_only_where_nodes_meet(
     journal: pipeline.Journal, table: str
 ) -> None:
     frame = STEPS[table](journal)
     plan = plan_of(frame)
     for costly in ("NestedLoop", "Cartesian", "BatchEvalPython", "SortMergeJoin"):
         assert costly not in plan
-    assert "Exchange" not in plan or table in ("traces", "health")
+    assert ("Exchange" in plan) == BY_NAME[table].exchange
     assert typed(frame) == typed(spark_schema(BUILT[table]))
 
 

@@ -16,6 +16,7 @@ from tests.pipeline.small import put_rows, row
 from tests.pipeline.watched import assert_up_to_date, table_in
 from waystation import pipeline
 from waystation.errors import LocalError
+from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching import Batch, watch
 from waystation.pipeline.watching import stream as streams
 from waystation.why.tables import explain_from_tables
@@ -72,7 +73,7 @@ def test_watched_tables_equal_those_of_a_build_while_the_journal_grows(
     assert watch(journal, out, checkpoint, spark=spark, once=True).batches == 0
     assert_up_to_date(out, journal)
     pipeline.build(journal, tmp_path / "built", spark=spark)
-    for table in pipeline.TABLES:
+    for table in WATCHED:
         built = pq.read_table(tmp_path / "built" / table).to_pylist()
         assert_same(pq.read_table(out / table).to_pylist(), built)
     assert spark.read.parquet(str(out / "audit")).count() == len(table_in(out, "audit"))

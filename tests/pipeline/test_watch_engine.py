@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from tests.pipeline.frames import assert_same
 from tests.pipeline.journals import busy, journal_of, many, write
@@ -28,9 +29,9 @@ from tests.pipeline.watched import (
 )
 from waystation.errors import LocalError
 from waystation.journal.housekeeping import compact
-from waystation.pipeline import TABLES
 from waystation.pipeline.fleet import Fleet
 from waystation.pipeline.fleet_journal import write_fleet
+from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching import buckets, node_step, segments, traces
 from waystation.pipeline.watching import engine as engines
 from waystation.pipeline.watching.buckets import bucket_of
@@ -275,7 +276,7 @@ def test_concurrent_readers_see_complete_tables(tmp_path: Path, journal: Path) -
 
 def test_removed_tables_are_rebuilt(tmp_path: Path, journal: Path) -> None:
     watch = engine(journal, tmp_path)
-    assert all(table_in(tmp_path / "tables", table).num_rows == 0 for table in TABLES)
+    assert all(table_in(tmp_path / "tables", table).num_rows == 0 for table in WATCHED)
     put_rows(journal, "messages", messages(0, 20))
     take_in(watch, journal)
     watch.close()
@@ -304,6 +305,26 @@ def test_a_missing_journal_a_second_watch_and_another_checkpoint_are_refused(
     (tmp_path / "checkpoint" / "batches" / "last").write_bytes(b"\x00")
     with pytest.raises(LocalError, match="is damaged"):
         engine(journal, tmp_path)
+
+
+def test_tables_that_were_not_kept_before_are_made_from_all_files(
+    tmp_path: Path, journal: Path
+) -> None:
+    """A checkpoint of a version that kept fewer tables knows less than these need."""
+    put_rows(journal, "sessions", [row("sessions", 1)])
+    watch = engine(journal, tmp_path)
+    take_in(watch, journal)
+    watch.close()
+    ledger = Ledger(tmp_path / "checkpoint")
+    last = ledger.read()
+    assert last is not None
+    former = [table for table in last.tables if table != "session_history"]
+    ledger.write(replace(last, tables=former, files={}))
+    watch = engine(journal, tmp_path)
+    assert_up_to_date(tmp_path / "tables", journal)
+    assert table_in(tmp_path / "tables", "session_history").num_rows == 1
+    assert take_in(watch, journal) is None
+    watch.close()
 
 
 def test_health_from_tallies_is_what_the_oracle_says(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from tests.pipeline.journals import busy, journal_of, write
 from tests.pipeline.watched import assert_up_to_date, table_in
 from waystation.demo.processes import WAYSTATION
-from waystation.pipeline import TABLES
+from waystation.pipeline.tables import WATCHED
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -30,7 +30,7 @@ def journal_in(place: Path, nodes: int) -> Path:
 
 def check_whole(out: Path) -> None:
     """Every existing table can be read, and belongs to one batch."""
-    for table in TABLES:
+    for table in WATCHED:
         if (out / table).exists():
             table_in(out, table)
 

@@ -16,7 +16,7 @@ from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import Node
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT
 from waystation.why.tables import explain_from_tables
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.project.test_commands import COMMANDS, DOCUMENTS, variable_of
 from waystation.core.outcome import Outcome, Reason
 from waystation.journal.schema import SCHEMAS
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs/reference"

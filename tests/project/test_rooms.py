@@ -184,3 +184,86 @@ def test_only_one_file_creates_tasks() -> None:
 )
 def test_a_task_that_nobody_watches_is_found(source: str) -> None:
     assert creates_tasks(source)
+
+
+READING = frozenset(
+    {
+        "ParquetDataset",
+        "ParquetFile",
+        "dataset",
+        "memory_map",
+        "open_file",
+        "open_stream",
+        "read_metadata",
+        "read_message",
+        "read_pandas",
+        "read_parquet",
+        "read_record_batch",
+        "read_schema",
+        "read_table",
+    }
+)
+READ_OTHER_FILES = {
+    "demo/evidence.py": "built tables",
+    "pipeline/blobs.py": "rows in transit",
+    "pipeline/report/reading.py": "built tables",
+    "pipeline/watching/segments.py": "built tables",
+    "pipeline/watching/store.py": "rows in transit",
+    "pipeline/writing.py": "built tables",
+    "why/tables.py": "built tables",
+}
+"""Modules that open files of Arrow or Parquet, but none of a journal."""
+
+
+def opens_arrow_files(source: str) -> list[str]:
+    """Where a module opens files of Arrow or Parquet, by names that it imports from pyarrow."""
+    tree = ast.parse(source)
+    ours, names = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found = [alias for alias in node.names if alias.name.partition(".")[0] in _ARROW]
+            ours |= {alias.asname or alias.name.partition(".")[0] for alias in found}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] in _ARROW:
+            names |= {alias.asname or alias.name for alias in node.names if alias.name in READING}
+            ours |= {alias.asname or alias.name for alias in node.names}
+    return [
+        f"{node.lineno}: uses {ast.unparse(node)}"
+        for node in ast.walk(tree)
+        if (
+            isinstance(node, ast.Attribute)
+            and node.attr in READING
+            and ast.unparse(node).partition(".")[0] in ours
+        )
+        or (isinstance(node, ast.Name) and node.id in names)
+    ]
+
+
+_ARROW = frozenset({"pyarrow", "pandas", "polars", "duckdb"})
+
+
+def test_only_one_file_opens_those_of_a_journal() -> None:
+    found = {
+        name for name, path in _all_files() if opens_arrow_files(path.read_text("utf-8"))
+    } - READ_OTHER_FILES.keys()
+    assert found == {"journal/read.py"}, "read journals with waystation.journal.read"
+
+
+@pytest.mark.parametrize("name", READ_OTHER_FILES)
+def test_what_reads_other_files_does_so(name: str) -> None:
+    assert opens_arrow_files((SOURCE / name).read_text("utf-8"))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pyarrow.parquet as pq\npq.ParquetFile(path)",
+        "import pyarrow as pa\nwith pa.ipc.open_stream(file) as stream: ...",
+        "import pyarrow.parquet\npyarrow.parquet.read_table(path)",
+        "from pyarrow.parquet import ParquetFile\nParquetFile(path)",
+        "from pyarrow import parquet as pq\nread = pq.read_metadata",
+        "import pyarrow.dataset as ds\nds.dataset(path)",
+        "def f():\n    import pandas as pd\n    pd.read_parquet(path)",
+    ],
+)
+def test_what_opens_arrow_files_is_found(source: str) -> None:
+    assert opens_arrow_files(source)

@@ -7,6 +7,7 @@ since the epoch.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +16,8 @@ import pyarrow.dataset as ds
 from msgspec import Struct
 
 from waystation.errors import LocalError
+from waystation.journal.read import JournalReader, RowFilter
+from waystation.journal.schema import MESSAGES
 
 Row = dict[str, Any]
 
@@ -126,7 +129,7 @@ def read_evidence(tables: Path, journal: Path) -> Evidence:
     audit = _rows(tables / "audit")
     return Evidence(
         outcomes=sorted(
-            (_message_outcome(row) for row in _rows(journal / "messages")),
+            map(_message_outcome, _messages(journal)),
             key=lambda message_outcome: message_outcome.at,
         ),
         intervals=sorted(
@@ -138,6 +141,21 @@ def read_evidence(tables: Path, journal: Path) -> Evidence:
     )
 
 
+def _messages(journal: Path) -> Iterator[Row]:
+    """The rows of all messages, with times as numbers."""
+
+    def complain(path: Path, problem: str) -> None:
+        raise LocalError(
+            f"{path} cannot be read: {problem}",
+            rule="OB-4",
+            hint="see what `waystation journal check` says of it",
+        )
+
+    wanted = RowFilter(tables=frozenset({MESSAGES}))
+    for entry in JournalReader(journal, complain, wanted).entries():
+        yield {"node": entry.node, **entry.fields}
+
+
 def _message_outcome(row: Row) -> MessageOutcome:
     onward = row["onward"]
     first = onward[0] if onward else ""
@@ -146,7 +164,7 @@ def _message_outcome(row: Row) -> MessageOutcome:
         row["message_id"],
         row["node"],
         row["incarnation"],
-        _micros(row["at"]),
+        row["at"],
         row["outcome"],
         row["reason"],
         row["recipient"] or named,

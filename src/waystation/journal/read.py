@@ -1,16 +1,18 @@
 """Reading a journal: tails, sealed files, and all rows in order, even while it is being written.
 
 Everything that opens journal files to read them is here. `read_tail` and `read_sealed` read one
-file, `TableReader` one table of one node, `JournalReader` a whole journal. The latter two return
-only complete rows, each once, in the order of (incarnation, seq) for each table of each node; what
-cannot be read is reported and skipped, so no content of a file makes them raise.
+file, `SealedFile` parts of one, wherever Arrow can read, `TableReader` one table of one node,
+`JournalReader` a whole journal. The latter two return only complete rows, each once, in the order
+of (incarnation, seq) for each table of each node; what cannot be read is reported and skipped, so
+no content of a file makes them raise.
 
 What writes a journal is never imported here: `waystation why` and others start with this module.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from heapq import merge
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -29,6 +31,7 @@ from waystation.journal.layout import (
     files_in,
     table_directory,
 )
+from waystation.journal.pruning import may_hold_text
 from waystation.journal.schema import (
     CLAIMS,
     INSTANT,
@@ -193,6 +196,87 @@ def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
         for batch in file.iter_batches(batch_size=16_384, use_threads=False):
             batch.validate(full=True)
             yield batch
+
+
+def find_in_sealed(path: Path, column: str, text: str) -> Iterator[pa.RecordBatch]:
+    """The rows of a sealed file that have a text in a column, checksums verified.
+
+    Row groups whose bounds or Bloom filter rule the text out are skipped, and of the others that
+    column is read first. Raises one of UNREADABLE.
+    """
+    checked = {"page_checksum_verification": True}
+    with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes, **checked) as file:
+        for group in range(file.num_row_groups):
+            if not may_hold_text(bytes, file.metadata.row_group(group), column, text):
+                continue
+            texts = file.read_row_group(group, columns=[column], use_threads=False).column(0)
+            if pc.any(pc.equal(texts, text)).as_py():
+                table = file.read_row_group(group).filter(pc.field(column) == text)
+                yield from table.to_batches()
+
+
+ReadGroup: TypeAlias = Callable[[int, Sequence[str]], pa.Table]
+"""Reads some columns of a row group, by its number."""
+
+
+class SealedFile:
+    """A sealed file on any file system of Arrow's: its footer, and then the row groups asked for.
+
+    Raises one of UNREADABLE. The file is open until `close`, which keeps the footer; `reading`
+    opens it again. So many files can be looked at, although few can be open at a time.
+    """
+
+    def __init__(self, system: Any, path: str) -> None:
+        self._system, self._path = system, path
+        self._stream = system.open_input_file(path)
+        try:
+            file = pq.ParquetFile(self._stream)
+        except BaseException:
+            self._stream.close()
+            raise
+        self.footer: Any = file.metadata
+        self.schema: pa.Schema = file.schema_arrow
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+
+    def open(self) -> None:
+        """Open the file again, if it is closed."""
+        if self._stream.closed:
+            self._stream = self._system.open_input_file(self._path)
+
+    @contextmanager
+    def reading(self, coded: Iterable[str] = ()) -> Iterator[ReadGroup]:
+        """What reads row groups, checksums verified; the file is closed at the end.
+
+        `coded` are the leaf columns to be read dictionary-encoded. Rows are read in one thread,
+        because whoever reads many files has several tasks.
+        """
+        self.open()
+        with self._stream:
+            file = pq.ParquetFile(
+                self._stream,
+                metadata=self.footer,
+                read_dictionary=list(coded),
+                page_checksum_verification=True,
+            )
+            yield lambda number, columns: file.read_row_group(
+                number, list(columns), use_threads=False
+            )
+
+    def read(self, columns: Sequence[str]) -> pa.Table:
+        """Some columns of all rows."""
+        empty = pa.schema([self.schema.field(name) for name in columns]).empty_table()
+        with self.reading() as group:
+            groups = [group(number, columns) for number in range(self.footer.num_row_groups)]
+        return pa.concat_tables([empty, *groups])
+
+
+def parquet_footer(system: Any, path: str) -> Any:
+    """The footer of a sealed file as Parquet has it; raises one of UNREADABLE."""
+    with system.open_input_file(path) as stream:
+        return pq.read_metadata(stream)
 
 
 def removed_rows(directory: Path, incarnation: int) -> int:

@@ -16,9 +16,10 @@ if not all(map(find_spec, ("pyspark", "pyarrow", "pandas"))):
         hint="pip install 'waystation[spark]'",
     )
 
-from waystation.pipeline.building import TABLES, Progress, Summary, TableSummary, build
+from waystation.pipeline.building import Progress, Summary, TableSummary, build
 from waystation.pipeline.datasource import register
 from waystation.pipeline.journal import Journal, read_journal
+from waystation.pipeline.making import built
 from waystation.pipeline.session import session, ship
 from waystation.pipeline.steps import (
     audit,
@@ -31,6 +32,7 @@ from waystation.pipeline.steps import (
     subscription_history,
     traces,
 )
+from waystation.pipeline.tables import TABLES
 from waystation.pipeline.watching import Alert, Alerts, Batch, Watched, watch
 
 __all__ = [
@@ -45,6 +47,7 @@ __all__ = [
     "Watched",
     "audit",
     "build",
+    "built",
     "expected",
     "expected_deliveries",
     "health",

@@ -6,43 +6,23 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from waystation.errors import LocalError, quote
+from waystation.journal.schema import TEXT
 from waystation.pipeline.journal import Journal, read_journal
+from waystation.pipeline.making import checked_name, made, rows_beside
 from waystation.pipeline.node_data import FileData
 from waystation.pipeline.output import Place, prepared_directory
-from waystation.pipeline.schema import JOURNAL, TEXT
+from waystation.pipeline.schema import JOURNAL
 from waystation.pipeline.session import session
 from waystation.pipeline.shipping import check_shared
-from waystation.pipeline.steps import (
-    audit,
-    expected,
-    expected_and_audit,
-    health,
-    rejects,
-    route_history,
-    subscription_history,
-    traces,
-)
-from waystation.pipeline.writing import write_table, write_tables
-
-TABLES: Final = (
-    "route_history",
-    "subscription_history",
-    "expected",
-    "audit",
-    "traces",
-    "health",
-    "rejects",
-)
-"""The tables, in the order in which they are built."""
-
-_TOGETHER: Final = ("expected", "audit")
+from waystation.pipeline.steps import rejects
+from waystation.pipeline.tables import ROWS_READ, TABLES, Table, passes
+from waystation.pipeline.writing import Written, write_tables
 
 
 class Progress(Struct, frozen=True):
@@ -95,7 +75,8 @@ def build(
     print(summary.rejected, "rows or files could not be read")
     ```
     """
-    asked = _checked(tables)
+    asked = passes([checked_name(table) for table in tables])
+    count = sum(map(len, asked))
     directory = prepared_directory(Path(out))
     if not isinstance(journal, Journal):
         found = spark if spark is not None else session()
@@ -104,37 +85,30 @@ def build(
     tell = progress if progress is not None else _tell_nobody
     began = time.monotonic()
     written: dict[str, TableSummary] = {}
-    for group in _grouped(asked):
+    read: dict[str, int] = {}
+    for group in asked:
         started = time.monotonic()
-        numbers = {table: len(written) + place for place, table in enumerate(group, 1)}
+        numbers = {table.name: len(written) + place for place, table in enumerate(group, 1)}
         for table, number in numbers.items():
-            tell(Progress(table, number, len(asked), "started", 0, 0.0))
-        rows = _write(journal, directory, group)
+            tell(Progress(table, number, count, "started", 0, 0.0))
+        done = _write(journal, directory, group)
+        read |= done.read
         seconds = (time.monotonic() - started) / len(group)
         for table, number in numbers.items():
             size = Place(directory, table).size()
-            written[table] = TableSummary(rows[table], size, seconds)
-            tell(Progress(table, number, len(asked), "done", rows[table], seconds))
+            written[table] = TableSummary(done.rows[table], size, seconds)
+            tell(Progress(table, number, count, "done", done.rows[table], seconds))
     rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
+    read = {table: read.get(table, 0) for table in JOURNAL} if read else {}
     taken = time.monotonic() - began
-    return Summary(written, rows_in(journal), rejected, taken, str(directory))
+    return Summary(written, read or rows_in(journal), rejected, taken, str(directory))
 
 
-def _grouped(tables: list[str]) -> list[tuple[str, ...]]:
-    """The tables in order, grouped by those that are made together."""
-    if not set(_TOGETHER) <= set(tables):
-        return [(table,) for table in tables]
-    first, *others = _TOGETHER
-    return [_TOGETHER if table == first else (table,) for table in tables if table not in others]
-
-
-def _write(journal: Journal, directory: Path, tables: tuple[str, ...]) -> dict[str, int]:
-    """Write one table, or several that are made together; returns the number of rows of each."""
-    places = {table: Place(directory, table) for table in tables}
-    if tables == _TOGETHER:
-        return write_tables(expected_and_audit(journal), places)
-    [table] = tables
-    return {table: write_table(_frames(journal)[table](), places[table], table)}
+def _write(journal: Journal, directory: Path, tables: tuple[Table, ...]) -> Written:
+    """Write one table, or several that are made together."""
+    places = {table.name: Place(directory, table.name) for table in tables}
+    beside = {table.name: rows_beside(journal, table) for table in tables}
+    return write_tables(made(journal, tables, ROWS_READ), places, beside)
 
 
 def rows_in(journal: Journal) -> dict[str, int]:
@@ -153,41 +127,6 @@ def rows_in(journal: Journal) -> dict[str, int]:
     )
     totals = {row[0]: row[1] for row in found}
     return {table: totals.get(table, 0) for table in JOURNAL}
-
-
-def _frames(journal: Journal) -> dict[str, Callable[[], DataFrame]]:
-    """How each table is made. A step recomputes what it needs: cheaper than storing it."""
-
-    def routes() -> DataFrame:
-        return route_history(journal.routes)
-
-    def subscriptions() -> DataFrame:
-        return subscription_history(journal.subscriptions)
-
-    def ruled() -> DataFrame:
-        return expected(journal.messages, routes(), subscriptions())
-
-    return {
-        "route_history": routes,
-        "subscription_history": subscriptions,
-        "expected": ruled,
-        "traces": lambda: traces(journal.messages),
-        "audit": lambda: audit(ruled(), journal.messages),
-        "health": lambda: health(journal.messages),
-        "rejects": lambda: rejects(journal),
-    }
-
-
-def _checked(tables: Iterable[str]) -> list[str]:
-    asked = list(tables)
-    for table in asked:
-        if table not in TABLES:
-            raise LocalError(
-                f"unknown table {quote(table)}",
-                rule="SP-1",
-                hint=f"choose from {', '.join(TABLES)}",
-            )
-    return [table for table in TABLES if table in asked]
 
 
 def _tell_nobody(progress: Progress) -> None:

@@ -20,6 +20,15 @@ from waystation.core.expiry import LAST_INSTANT
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
+from waystation.journal.schema import (
+    MEMBERS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    NodeKind,
+)
 from waystation.pipeline.columns import (
     ID_DIGITS,
     Flags,
@@ -30,21 +39,22 @@ from waystation.pipeline.columns import (
     text_bytes,
 )
 from waystation.pipeline.matching import are_usual_patterns
-from waystation.pipeline.schema import MEMBERS, MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
 
 Problems: TypeAlias = Iterator[tuple[Flags, str]]
 """Rows and their problems; a check that finds nothing may yield nothing."""
 
-_LAST: Final = LAST_INSTANT * 1_000 + 999
+LAST: Final = LAST_INSTANT * 1_000 + 999
+"""The latest time that a record may have, in microseconds."""
 
 # The usual form of an address; others are parsed as the live node parses them.
 _USUAL_ADDRESS: Final = r"^(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])#[!-/1-~][!-~]*$"
 
 KINDS: Final = {
-    NODES: ["start", "stop", "lost", "clock"],
+    NODES: [str(kind) for kind in NodeKind],
     ROUTES: ["put", "remove"],
     SUBSCRIPTIONS: ["subscribe", "unsubscribe"],
     MEMBERS: ["join", "leave", "suspect", "invalidate", "address"],
+    SESSIONS: ["open", "close", "refused", "denied", "clock"],
     MESSAGES: ["unicast", "multicast"],
 }
 
@@ -92,6 +102,10 @@ def _members(rows: pa.Table) -> Problems:
     yield from _blank(rows, "uuid")
 
 
+def _sessions(rows: pa.Table) -> Problems:
+    yield from _nulls(rows, "session")
+
+
 def _messages(rows: pa.Table) -> Problems:
     ids = column(rows, "message_id")
     if not _all_ids(ids):
@@ -114,6 +128,7 @@ _OF_TABLE: Final[dict[str, Callable[[pa.Table], Problems]]] = {
     ROUTES: _routes,
     SUBSCRIPTIONS: _subscriptions,
     MEMBERS: _members,
+    SESSIONS: _sessions,
     MESSAGES: _messages,
 }
 
@@ -146,8 +161,8 @@ def _instant(rows: pa.Table, name: str, *, optional: bool) -> Problems:
     if not optional:
         yield from _nulls(rows, name)
     values = longs(rows, name)
-    if values.min() < 0 or values.max() > _LAST:
-        bad = (values < 0) | (values > _LAST)
+    if values.min() < 0 or values.max() > LAST:
+        bad = (values < 0) | (values > LAST)
         yield bad, f"{name} is outside the years 1970 to 9999"
 
 

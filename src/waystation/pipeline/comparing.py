@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.outcome import Outcome
+from waystation.journal.schema import TEXT
 from waystation.pipeline.columns import (
     ID_DIGITS,
     Flags,
@@ -35,7 +36,7 @@ from waystation.pipeline.columns import (
     text_bytes,
 )
 from waystation.pipeline.folding import decided_otherwise
-from waystation.pipeline.schema import BUILT, TEXT
+from waystation.pipeline.tables import BUILT
 
 _NONE: Final = -1
 _VERDICTS: Final = pa.array(["ok", "missing", "unexpected", "different"], TEXT)

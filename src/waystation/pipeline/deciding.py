@@ -17,6 +17,7 @@ from msgspec import Struct
 from waystation.core.address import Address
 from waystation.core.message import HOP_LIMIT
 from waystation.core.outcome import Outcome, Reason
+from waystation.journal.schema import TEXT
 from waystation.pipeline.columns import (
     NEVER,
     Flags,
@@ -37,7 +38,8 @@ from waystation.pipeline.columns import (
     taken,
 )
 from waystation.pipeline.matching import are_ids, match
-from waystation.pipeline.schema import BUILT, CODED, TEXT
+from waystation.pipeline.schema import CODED
+from waystation.pipeline.tables import BUILT
 
 ROWS_AT_ONCE: Final = 500_000
 """Maximum number of messages, or receivers of multicasts, that are decided at a time."""

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from waystation.journal.schema import TEXT
 from waystation.pipeline.columns import (
     NEVER,
     Flags,
@@ -31,8 +32,8 @@ from waystation.pipeline.columns import (
 )
 from waystation.pipeline.lifetimes import OPEN, REMOVED, Lifetimes, cut
 from waystation.pipeline.route_fold import LOCAL, VISIBLE, RouteFold, route_folds
-from waystation.pipeline.schema import BUILT, TEXT
 from waystation.pipeline.stretches import FOLDED_AT_ONCE, before, latest_so_far, portions
+from waystation.pipeline.tables import BUILT
 
 _REASONS: Final = pa.array(["replaced", "removed", "expired", "stopped", "restart"], TEXT)
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.core.address import STANDARD_TYPES, Address
+from waystation.journal.schema import INSTANT, TEXT
 from waystation.pipeline.columns import (
     Flags,
     Longs,
@@ -34,7 +35,7 @@ from waystation.pipeline.columns import (
     text_bytes,
 )
 from waystation.pipeline.deciding import first_addresses
-from waystation.pipeline.schema import BUILT, INSTANT, TEXT
+from waystation.pipeline.tables import BUILT
 
 Doubles: TypeAlias = npt.NDArray[np.float64]
 

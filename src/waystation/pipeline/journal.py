@@ -18,17 +18,11 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.errors import LocalError, quote
+from waystation.journal.schema import MEMBERS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 from waystation.pipeline.columns import repeated
 from waystation.pipeline.listing import Listing, Wanted, list_journal
 from waystation.pipeline.node_data import FileData
-from waystation.pipeline.schema import (
-    MEMBERS,
-    MESSAGES,
-    NODES,
-    ROUTES,
-    SUBSCRIPTIONS,
-    journal_schema,
-)
+from waystation.pipeline.schema import journal_schema
 from waystation.pipeline.work import FromFiles, Through, from_files
 
 _ORIGIN: Final = "_waystation_origin"
@@ -76,6 +70,11 @@ class Journal:
         return self._table(MEMBERS)
 
     @cached_property
+    def sessions(self) -> DataFrame:
+        """Every opening and end of a session, and what was measured of the peers' clocks."""
+        return self._table(SESSIONS)
+
+    @cached_property
     def messages(self) -> DataFrame:
         """Every outcome of every message at every node."""
         return self._table(MESSAGES)
@@ -105,7 +104,7 @@ class Journal:
 
     def _table(self, table: str) -> DataFrame:
         def read(data: FileData) -> Iterator[pa.Table]:
-            for rows in data.coded_batches(table):
+            for rows in data.coded_batches(table, every=True):
                 yield rows.add_column(0, "node", repeated(data.node, rows.num_rows))
 
         # Time ranges of messages are read separately; other tables are small.

@@ -76,11 +76,14 @@ class Lifetimes:
         """Whether the start row of an incarnation is known."""
         return incarnation in self._started
 
+    def begins(self) -> dict[int, int]:
+        """When each incarnation began: at its start row, else at its first record."""
+        return {number: at for number, (_, at) in sorted({**self._first, **self._started}.items())}
+
     def ends(self) -> dict[int, tuple[int, bool]]:
         """When each incarnation ended, if it did, and whether by a stop."""
-        begun = sorted({**self._first, **self._started}.items())
         found = {}
-        for (incarnation, _), (_, (_, at)) in pairwise(begun):
+        for (incarnation, _), (_, at) in pairwise(self.begins().items()):
             found[incarnation] = (at, False)
         for incarnation, (_, at) in self._stopped.items():
             found[incarnation] = (at, True)

@@ -7,7 +7,7 @@ a URI such as hdfs:// or s3://); the driver lists it once, and all steps use tha
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +15,9 @@ from msgspec import Struct
 from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
 
 from waystation.errors import LocalError, quote
-from waystation.pipeline.schema import JOURNAL, MEMBERS, MESSAGES
+from waystation.journal.layout import TAIL, Stem
+from waystation.journal.schema import MEMBERS, MESSAGES
+from waystation.pipeline.schema import JOURNAL
 
 _NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})\.parquet")
 _HERE: Final = LocalFileSystem()
@@ -61,6 +63,7 @@ class Listing(Struct, frozen=True):
     root: str
     nodes: dict[str, dict[str, list[File]]]
     strays: list[Stray]
+    unsealed: dict[str, list[int]] = {}  # incarnations with a tail, by node
 
     def files(self) -> list[str]:
         """Every path, relative to the journal's directory."""
@@ -99,9 +102,13 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
         )
     nodes: dict[str, dict[str, list[File]]] = {}
     strays: list[Stray] = []
+    tails: dict[str, set[int]] = {}
     for table in JOURNAL:
-        for below, size in _visible_files(system, f"{path}/{table}"):
-            file = _file(f"{table}/{below}", size)
+        sizes = dict(_files(system, f"{path}/{table}"))
+        for name, incarnation in _unsealed(sizes):
+            tails.setdefault(name, set()).add(incarnation)
+        for below in filter(_is_visible, sizes):
+            file = _file(f"{table}/{below}", sizes[below])
             node = _node_of(below)
             if node is None:
                 strays.append(Stray(table, file.path))
@@ -112,18 +119,31 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
             files.sort(key=_order)
     needed = {node: _needed(tables, wanted) for node, tables in sorted(nodes.items())}
     found = root if "://" in root else path
-    return Listing(found, {node: has for node, has in needed.items() if has}, strays)
+    unsealed = {node: sorted(numbers) for node, numbers in tails.items()}
+    return Listing(found, {node: has for node, has in needed.items() if has}, strays, unsealed)
 
 
-def _visible_files(system: Any, directory: str) -> Iterator[tuple[str, int]]:
-    """The files that Spark would also see: none that starts with a dot or an underscore."""
+def _files(system: Any, directory: str) -> Iterator[tuple[str, int]]:
+    """The paths of all files below a directory, relative to it, and their sizes."""
     selector = FileSelector(directory, allow_not_found=True, recursive=True)
     for info in system.get_file_info(selector):
-        below = info.path[len(directory) + 1 :]
-        if info.type is FileType.File and not any(
-            part.startswith((".", "_")) for part in below.split("/")
-        ):
-            yield below, info.size or 0
+        if info.type is FileType.File:
+            yield info.path[len(directory) + 1 :], info.size or 0
+
+
+def _is_visible(path: str) -> bool:
+    """Whether Spark would also see a file: no name starts with a dot or an underscore."""
+    return not any(part.startswith((".", "_")) for part in path.split("/"))
+
+
+def _unsealed(paths: Collection[str]) -> Iterator[tuple[str, int]]:
+    """The nodes and incarnations that have a tail, unless it was sealed and only not removed."""
+    for path in paths:
+        directory, _, name = path.rpartition("/")
+        stem = Stem.parse(name) if name.endswith(TAIL) else None
+        node = _node_of(path)
+        if stem is not None and node is not None and f"{directory}/{stem.sealed}" not in paths:
+            yield node, stem.incarnation
 
 
 def _file(path: str, size: int) -> File:

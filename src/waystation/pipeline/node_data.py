@@ -18,29 +18,20 @@ from zlib import crc32
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.journal.pruning import instant_bounds, number_bounds
-from waystation.pipeline.checks import problems_of
+from waystation.journal.read import SealedFile
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS, TEXT
+from waystation.pipeline.checks import LAST, problems_of
 from waystation.pipeline.columns import Flags, Longs, codes, column, encoded, longs
 from waystation.pipeline.folding import coded_routes, coded_subscriptions, written_out
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File, Wanted, locate
 from waystation.pipeline.normal import UnfitError, check_columns, coded, normal
-from waystation.pipeline.schema import (
-    BUILT,
-    CODED,
-    JOURNAL,
-    MESSAGES,
-    NODES,
-    ROUTES,
-    SUBSCRIPTIONS,
-    TEXT,
-    coded_schema,
-    journal_schema,
-)
+from waystation.pipeline.schema import CODED, JOURNAL, coded_schema, plain_schema, steps_columns
 from waystation.pipeline.stretches import FOLDED_AT_ONCE
+from waystation.pipeline.tables import BUILT
 
 UNREADABLE: Final = (pa.ArrowException, OSError, UnfitError, ValueError)
 """What reading an invalid file can raise."""
@@ -53,7 +44,7 @@ _SPLIT_BY: Final = {ROUTES: ["participant"], SUBSCRIPTIONS: ["pattern", "receive
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-Reject = tuple[str, str, str | None, str | None, str]
+Reject = tuple[str, str | None, str, str | None, str]
 """Table, node, file, row as JSON, problem: a row of `rejects`."""
 
 
@@ -104,15 +95,15 @@ class Share(Struct, frozen=True):
     parts: int = 1
     received: tuple[int, int] | None = None
     spans: int = 1
+    unsealed: list[int] = []  # incarnations that have records which are not in these files
 
 
 class _Source(Struct):
-    """A file of a table: its footer, the columns to read, and the open file if it is kept open."""
+    """A file of a table, and the columns that it has."""
 
     file: File
-    footer: Any
+    sealed: SealedFile
     names: list[str]
-    stream: Any
 
 
 class Tuning(Struct, frozen=True):
@@ -138,6 +129,8 @@ class FileData:
         self._share = share
         self._wanted = wanted
         self._tuning = tuning
+        self._looked_at: dict[str, _Source | str] = {}  # a file by its path, or its problem
+        self._once: dict[str, tuple[pa.Table, list[Reject]]] = {}  # small tables, by name
         self.rejects: list[Reject] = []
 
     @property
@@ -153,12 +146,20 @@ class FileData:
 
     def events(self, table: str) -> pa.Table:
         """The valid rows of a table, without duplicates."""
-        return self.coded_events(table).cast(journal_schema(table).remove(0))
+        return self.coded_events(table).cast(plain_schema(table))
+
+    def small_table(self, table: str) -> pa.Table:
+        """The valid rows of a table that is small, and is read once, whoever asks for it."""
+        if table not in self._once:
+            before = len(self.rejects)
+            rows = self.events(table)
+            self._once[table] = rows, self.rejects[before:]
+        return self._once[table][0]
 
     def batches(self, table: str) -> Iterator[pa.Table]:
-        """The valid rows of a table in parts, in the order of the files."""
-        plain = journal_schema(table).remove(0)
-        yield from self._sound_rows(table, lambda rows: rows.cast(plain))
+        """The valid rows of a table with every column, in parts, in the order of the files."""
+        plain = plain_schema(table, every=True)
+        yield from self._sound_rows(table, lambda rows: rows.cast(plain), every=True)
 
     def coded_events(self, table: str) -> pa.Table:
         """The valid rows of a table, without duplicates, with the schema `coded_schema`."""
@@ -167,18 +168,23 @@ class FileData:
             return coded_schema(table).empty_table()
         return pieces[0] if len(pieces) == 1 else pa.concat_tables(pieces).combine_chunks()
 
-    def coded_batches(self, table: str) -> Iterator[pa.Table]:
-        """The coded rows of a table in parts, in the order of the files, whatever part this is."""
-        yield from self._sound_rows(table, lambda rows: rows)
+    def coded_batches(self, table: str, *, every: bool = False) -> Iterator[pa.Table]:
+        """The coded rows of a table in parts, in the order of the files, whatever part this is.
 
-    def _sound_rows(self, table: str, form: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
+        They have the columns that steps read, or `every` one.
+        """
+        yield from self._sound_rows(table, lambda rows: rows, every=every)
+
+    def _sound_rows(
+        self, table: str, form: Callable[[pa.Table], pa.Table], *, every: bool
+    ) -> Iterator[pa.Table]:
         """The rows of a table in parts, with strings encoded as given, filtered to this share."""
         few = len(self._share.files.get(table, ())) <= self._tuning.open_at_once
         readable = list(self._readable(table, keep_open=few))
-        footers = [source.footer for source in readable]
+        footers = [source.sealed.footer for source in readable]
         repeats, plain = _Repeats(footers), _unrepeated(table, footers, self._tuning)
         for number, source in enumerate(readable):
-            for found in self._row_groups(table, source, plain):
+            for found in self._row_groups(table, source, plain, every=every):
                 rows = self._wanted_rows(table, form(repeats.without(number, found)))
                 yield self._sound(table, source.file, rows)
 
@@ -194,7 +200,7 @@ class FileData:
         """
         lives = Lifetimes()
         if NODES in self._share.files:
-            lives.add(self.events(NODES))
+            lives.add(self.small_table(NODES))
         unstarted: dict[int, list[tuple[int, str, File]]] = {}
         for table, files in self._share.files.items():
             for file in files:
@@ -240,14 +246,57 @@ class FileData:
             found |= ids & set(rows.column("message_id").to_pylist())
         return found
 
+    def has(self, table: str) -> bool:
+        """Whether there are files of a table."""
+        return table in self._share.files
+
+    @property
+    def unsealed(self) -> list[int]:
+        """The incarnations that have records which are not in its files yet."""
+        return self._share.unsealed
+
+    def latest(self) -> dict[int, int]:
+        """When the last record of each incarnation was made, over all tables.
+
+        Footers tell it for nearly all files.
+        """
+        found: dict[int, int] = {}
+        for table in self._share.files:
+            for source in self._readable(table):
+                for incarnation, at in self._ends_of_records(table, source):
+                    found[incarnation] = max(at, found.get(incarnation, at))
+        return found
+
+    def _ends_of_records(self, table: str, source: _Source) -> Iterable[tuple[int, int]]:
+        footer, until = source.sealed.footer, self._wanted.until
+        if not footer.num_rows:
+            return []
+        bounds = [
+            instant_bounds(footer.row_group(number), "at")
+            for number in range(footer.num_row_groups)
+        ]
+        span, last = _seq_span(footer), LAST if until is None else min(LAST, until - 1)
+        known = [found for found in bounds if found is not None]
+        if span is not None and span[0] >= 0 and len(known) == len(bounds):
+            low, high = min(low for low, _ in known), max(high for _, high in known)
+            if low >= 0 and high <= last:
+                return [(span[0], high)]
+        rows = self._instants_of(table, source.file)
+        ats, numbers = longs(rows, "at"), longs(rows, "incarnation")
+        sound = (numbers >= 0) & (ats <= last)
+        return zip(numbers[sound].tolist(), ats[sound].tolist(), strict=True)
+
     def rows(self, table: str) -> int:
         """The number of rows in the files of a table, including invalid and duplicate ones."""
-        return sum(source.footer.num_rows for source in self._readable(table))
+        return sum(source.sealed.footer.num_rows for source in self._readable(table))
 
     def all_rejects(self) -> list[Reject]:
         """The rejects of all tables."""
         self.rejects.clear()
         for table in self._share.files:
+            if table in self._once:
+                self.rejects += self._once[table][1]
+                continue
             for _ in self.coded_batches(table):
                 pass
         return self.rejects
@@ -256,50 +305,61 @@ class FileData:
         """The valid files of a table.
 
         Each is closed again at once unless it is kept open, since a node may have more files than
-        a process can open.
+        a process can open. Footers are read once.
         """
         for file in self._share.files.get(table, ()):
-            try:
-                stream = self._system.open_input_file(f"{self._directory}/{file.path}")
-                source = pq.ParquetFile(stream)
-                names = check_columns(table, source.schema_arrow)
-            except UNREADABLE as error:
-                _blame_the_file(error)
-                self._reject(table, file, None, _said(error))
-                continue
-            if not keep_open:
-                stream.close()
-            yield _Source(file, source.metadata, names, stream if keep_open else None)
+            found = self._looked_at.get(file.path)
+            if found is None:
+                found = self._looked_at[file.path] = self._look_at(table, file)
+                if not keep_open and isinstance(found, _Source):
+                    found.sealed.close()
+            if isinstance(found, str):
+                self._reject(table, file, None, found)
+            else:
+                yield found
 
-    def _row_groups(self, table: str, source: _Source, plain: list[str]) -> Iterator[pa.Table]:
+    def _look_at(self, table: str, file: File) -> _Source | str:
+        """A file with its footer, or what is wrong with it."""
+        try:
+            sealed = self._opened(file)
+            try:
+                return _Source(file, sealed, check_columns(table, sealed.schema))
+            except UnfitError:
+                sealed.close()
+                raise
+        except UNREADABLE as error:
+            _blame_the_file(error)
+            return _said(error)
+
+    def _opened(self, file: File) -> SealedFile:
+        return SealedFile(self._system, f"{self._directory}/{file.path}")
+
+    def _row_groups(
+        self, table: str, source: _Source, plain: list[str], *, every: bool
+    ) -> Iterator[pa.Table]:
         """The row groups of a file that may contain wanted rows, with the current columns."""
-        file, footer = source.file, source.footer
+        file, footer = source.file, source.sealed.footer
+        read = JOURNAL[table] if every else steps_columns(table)
+        names = [name for name in source.names if name in read]
         groups = [
             number
             for number in range(footer.num_row_groups)
             if self._may_hold_wanted(table, footer.row_group(number))
         ]
         if not groups:
+            source.sealed.close()
             return
-        stream = source.stream
         try:
-            if stream is None:
-                stream = self._system.open_input_file(f"{self._directory}/{file.path}")
+            source.sealed.open()
         except UNREADABLE as error:
             _blame_the_file(error)
             self._reject(table, file, None, _said(error))
             return
-        with stream:
-            content = pq.ParquetFile(
-                stream,
-                metadata=footer,
-                read_dictionary=_coded_leaves(table, footer, plain),
-                page_checksum_verification=True,
-            )
+        leaves = _coded_leaves(footer, coded_schema(table, plain, every=every))
+        with source.sealed.reading(leaves) as read_group:
             for group in groups:
-                try:  # in one thread: Spark runs several tasks
-                    rows = content.read_row_group(group, source.names, use_threads=False)
-                    found = coded(table, rows, plain)
+                try:
+                    found = coded(table, read_group(group, names), plain, every=every)
                     found.validate(full=True)
                 except UNREADABLE as error:
                     _blame_the_file(error)
@@ -343,13 +403,12 @@ class FileData:
         """Incarnation, seq and at of the rows of one file that have them."""
         names = ["incarnation", "seq", "at"]
         try:
-            with self._system.open_input_file(f"{self._directory}/{file.path}") as stream:
-                source = pq.ParquetFile(stream)
-                check_columns(table, source.schema_arrow)
-                rows = source.read(names)
+            sealed = self._opened(file)
+            check_columns(table, sealed.schema)
+            rows = sealed.read(names)
         except UNREADABLE as error:
             _blame_the_file(error)
-            return journal_schema(table).remove(0).empty_table()  # its reader reports it
+            return plain_schema(table).empty_table()  # its reader reports it
         rows = normal(NODES, rows.append_column("kind", pa.nulls(rows.num_rows, pa.string())))
         known = [pc.is_valid(rows.column(name)) for name in names]
         rows = rows.filter(pc.and_(pc.and_(known[0], known[1]), known[2]))
@@ -369,7 +428,7 @@ class FrameData:
     def events(self, table: str) -> pa.Table:
         """The valid rows of a table."""
         if table not in self._tables:
-            return journal_schema(table).remove(0).empty_table()
+            return plain_schema(table).empty_table()
         return sound_rows(table, normal(table, self._tables[table]))
 
     def coded_events(self, table: str) -> pa.Table:
@@ -422,9 +481,9 @@ def _hashes(table: str, rows: pa.Table) -> Longs:
     return hashes
 
 
-def _coded_leaves(table: str, footer: Any, plain: list[str]) -> list[str]:
+def _coded_leaves(footer: Any, schema: pa.Schema) -> list[str]:
     """The columns of a file to be read dictionary-encoded."""
-    wanted = {field.name for field in coded_schema(table, plain) if field.type != TEXT}
+    wanted = {field.name for field in schema if field.type != TEXT}
     leaves = [footer.schema.column(number) for number in range(footer.num_columns)]
     return [
         leaf.path

@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.pipeline.schema import BUILT, CODED, JOURNAL, Column, coded_schema, journal_schema
+from waystation.pipeline.schema import CODED, JOURNAL, Column, coded_schema, plain_schema
+from waystation.pipeline.tables import BUILT
 
 
 class UnfitError(Exception):
@@ -47,18 +48,21 @@ def check_built(table: str, schema: pa.Schema) -> None:
 
 
 def normal(table: str, rows: pa.Table) -> pa.Table:
-    """The rows with the current columns; raises Arrow's error for values that do not fit."""
-    return _brought(table, rows, journal_schema(table).remove(0))
+    """The rows as steps read them; raises Arrow's error for values that do not fit."""
+    return _brought(table, rows, plain_schema(table))
 
 
-def coded(table: str, rows: pa.Table, plain: Collection[str] = ()) -> pa.Table:
+def coded(
+    table: str, rows: pa.Table, plain: Collection[str] = (), *, every: bool = False
+) -> pa.Table:
     """The rows with the current columns and dictionary-encoded strings, as in `coded_schema`."""
-    return _brought(table, rows, coded_schema(table, plain))
+    return _brought(table, rows, coded_schema(table, plain, every=every))
 
 
 def _brought(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     columns: dict[str, Any] = {}
-    for (name, column), field in zip(JOURNAL[table].items(), schema, strict=True):
+    for field in schema:
+        name, column = field.name, JOURNAL[table][field.name]
         if name in rows.column_names:
             columns[name] = _converted(rows.column(name), field.type)
         elif column.same_as is not None:

@@ -1,7 +1,8 @@
-"""The tables that the pipeline reads and builds: names, columns, types, and defaults (CONTRACT).
+"""The tables that the pipeline reads and builds: columns, types, and defaults (CONTRACT).
 
-Only the structure of tables is here, as Arrow schemas; Spark's are made from them.
-The values that a row may hold are in checks.py.
+What the journal has is said in journal/schema.py alone; here is which of its columns a file may
+lack, and what counts then. Only the structure of tables is here, as Arrow schemas; Spark's are made
+from them. The values that a row may hold are in checks.py.
 """
 
 from __future__ import annotations
@@ -14,17 +15,20 @@ from msgspec import Struct
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-INSTANT: Final = pa.timestamp("us", "UTC")
-TEXT: Final = pa.string()
-TEXTS: Final = pa.list_(TEXT)
+from waystation.journal.schema import (
+    MEMBERS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SCHEMAS,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    TEXT,
+    TEXTS,
+)
+
 CODED: Final = pa.dictionary(pa.int32(), TEXT)
 """Dictionary-encoded strings: what is read in this form is never expanded row by row."""
-
-NODES: Final = "nodes"
-ROUTES: Final = "routes"
-SUBSCRIPTIONS: Final = "subscriptions"
-MEMBERS: Final = "members"
-MESSAGES: Final = "messages"
 
 
 class Column(Struct, frozen=True):
@@ -39,151 +43,76 @@ class Column(Struct, frozen=True):
     same_as: str | None = None
 
 
-def _optional(type: Any, default: Any = None) -> Column:
-    return Column(type, required=False, default=default)
-
-
-_EVERY_TABLE: Final = {
-    "incarnation": Column(pa.int64()),
-    "seq": Column(pa.int64()),
-    "at": Column(INSTANT),
+_REQUIRED: Final = {
+    ROUTES: {"participant", "address", "local"},
+    SUBSCRIPTIONS: {"pattern", "receiver"},
+    MEMBERS: {"grp", "uuid"},
+    SESSIONS: {"session"},
+    MESSAGES: {"message_id", "onward", "outcome"},
 }
+"""The columns without which the rows of a file say nothing, beside those of every table."""
+
+_DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    NODES: {"detail": "", "lost": 0},
+    ROUTES: {"visible": False, "sticky": False},
+    MEMBERS: {"name": "", "physical": []},
+    MESSAGES: {"return": [], "bytes": 0, "from_global": False},
+}
+"""What rows have in a column that their file lacks; null in all others."""
+
+_SAME_AS: Final = {(MESSAGES, "received_at"): "at"}
+_OF_EVERY_TABLE: Final = frozenset({"incarnation", "seq", "at", "kind"})
+
+
+def _column(table: str, field: pa.Field) -> Column:
+    name = field.name
+    return Column(
+        field.type,
+        required=name in _OF_EVERY_TABLE or name in _REQUIRED.get(table, ()),
+        default=_DEFAULTS.get(table, {}).get(name),
+        same_as=_SAME_AS.get((table, name)),
+    )
+
 
 JOURNAL: Final[Mapping[str, Mapping[str, Column]]] = {
-    NODES: {
-        **_EVERY_TABLE,
-        "kind": Column(TEXT),
-        "detail": _optional(TEXT, ""),
-        "lost": _optional(pa.int64(), 0),
-    },
-    ROUTES: {
-        **_EVERY_TABLE,
-        "kind": Column(TEXT),
-        "participant": Column(TEXT),
-        "address": Column(TEXT),
-        "local": Column(pa.bool_()),
-        "visible": _optional(pa.bool_(), default=False),
-        "expiry": _optional(INSTANT),
-        "sticky": _optional(pa.bool_(), default=False),
-        "accepted": _optional(pa.bool_()),
-    },
-    SUBSCRIPTIONS: {
-        **_EVERY_TABLE,
-        "kind": Column(TEXT),
-        "pattern": Column(TEXT),
-        "receiver": Column(TEXT),
-    },
-    MEMBERS: {
-        **_EVERY_TABLE,
-        "kind": Column(TEXT),
-        "grp": Column(TEXT),
-        "uuid": Column(TEXT),
-        "name": _optional(TEXT, ""),
-        "physical": _optional(TEXTS, []),
-    },
-    MESSAGES: {
-        **_EVERY_TABLE,
-        "message_id": Column(TEXT),
-        "kind": Column(TEXT),
-        "onward": Column(TEXTS),
-        "return": _optional(TEXTS, []),
-        "multicast_id": _optional(TEXT),
-        "outcome": Column(TEXT),
-        "reason": _optional(TEXT),
-        "next_hop": _optional(TEXT),
-        "recipient": _optional(TEXT),
-        "bytes": _optional(pa.int32(), 0),
-        "expiry": _optional(INSTANT),
-        "from_global": _optional(pa.bool_(), default=False),
-        "received_at": Column(INSTANT, required=False, same_as="at"),
-    },
+    table: {field.name: _column(table, field) for field in schema}
+    for table, schema in SCHEMAS.items()
 }
-"""The columns of each table of the journal, without `node`, which is in the path."""
+"""Every table that the journal has, with all columns but `node`, which is in the path."""
 
-HISTORY_KEYS: Final = {"node": TEXT, "incarnation": pa.int64()}
-_VALIDITY: Final = {"valid_from": INSTANT, "valid_to": INSTANT, "closed_by": TEXT}
-HOP: Final = pa.struct(
-    {"node": TEXT, "at": INSTANT, "outcome": TEXT, "reason": TEXT, "next_hop": TEXT}
-)
-
-BUILT: Final[Mapping[str, pa.Schema]] = {
-    "route_history": pa.schema(
-        {
-            **HISTORY_KEYS,
-            "participant": TEXT,
-            "address": TEXT,
-            "local": pa.bool_(),
-            "visible": pa.bool_(),
-            "sticky": pa.bool_(),
-            "expiry": INSTANT,
-            **_VALIDITY,
-        }
-    ),
-    "subscription_history": pa.schema(
-        {**HISTORY_KEYS, "pattern": TEXT, "receiver": TEXT, **_VALIDITY}
-    ),
-    "expected": pa.schema(
-        {
-            "message_id": TEXT,
-            "node": TEXT,
-            "at": INSTANT,
-            "recipient": TEXT,
-            "address": TEXT,
-            "outcome": TEXT,
-            "reason": TEXT,
-        }
-    ),
-    "traces": pa.schema(
-        {
-            "message_id": TEXT,
-            "started": INSTANT,
-            "ended": INSTANT,
-            "hops": pa.int32(),
-            "path": pa.list_(HOP),
-            "outcome": TEXT,
-            "reason": TEXT,
-            "latency_ms": pa.float64(),
-            "complete": pa.bool_(),
-            "symmetric": pa.bool_(),
-            "looped": pa.bool_(),
-        }
-    ),
-    "audit": pa.schema(
-        {
-            "message_id": TEXT,
-            "node": TEXT,
-            "recipient": TEXT,
-            "expected": TEXT,
-            "actual": TEXT,
-            "verdict": TEXT,
-            "reason": TEXT,
-        }
-    ),
-    "health": pa.schema(
-        {
-            "node": TEXT,
-            "window_start": INSTANT,
-            "outcome": TEXT,
-            "reason": TEXT,
-            "address_type": TEXT,
-            "messages": pa.int64(),
-            "bytes": pa.int64(),
-            "p50_ms": pa.float64(),
-            "p99_ms": pa.float64(),
-        }
-    ),
-    "rejects": pa.schema({"table": TEXT, "node": TEXT, "file": TEXT, "row": TEXT, "problem": TEXT}),
+_DECIDING: Final = {
+    ROUTES: [
+        *("incarnation", "seq", "at", "kind", "participant", "address", "local", "visible"),
+        *("expiry", "sticky", "accepted"),
+    ],
+    SUBSCRIPTIONS: ["incarnation", "seq", "at", "kind", "pattern", "receiver"],
+    MESSAGES: [
+        *("incarnation", "seq", "at", "message_id", "kind", "onward", "return", "multicast_id"),
+        *("outcome", "reason", "next_hop", "recipient", "bytes", "expiry", "from_global"),
+        "received_at",
+    ],
 }
-"""The schema of each table that the pipeline builds."""
+"""The columns of large tables that steps use or check. The others cost them nothing."""
 
 
-def coded_schema(table: str, plain: Collection[str] = ()) -> pa.Schema:
-    """The schema of a table of the journal as the steps read it, without `node`.
+def steps_columns(table: str) -> list[str]:
+    """The columns of a table of the journal that the steps read."""
+    return _DECIDING.get(table) or list(JOURNAL[table])
+
+
+def plain_schema(table: str, *, every: bool = False) -> pa.Schema:
+    """The schema of a table of the journal, without `node`: as steps read it, or every column."""
+    names = list(JOURNAL[table]) if every else steps_columns(table)
+    return pa.schema({name: JOURNAL[table][name].type for name in names})
+
+
+def coded_schema(table: str, plain: Collection[str] = (), *, every: bool = False) -> pa.Schema:
+    """The plain schema with dictionary-encoded strings.
 
     Strings are CODED, except the ids of messages, which hardly repeat, and the columns in `plain`,
     which do not repeat either.
     """
-    columns = {name: column.type for name, column in JOURNAL[table].items()}
+    columns = {field.name: field.type for field in plain_schema(table, every=every)}
     for name, type in columns.items():
         if type == TEXTS:
             columns[name] = pa.list_(CODED)
@@ -193,9 +122,8 @@ def coded_schema(table: str, plain: Collection[str] = ()) -> pa.Schema:
 
 
 def journal_schema(table: str) -> pa.Schema:
-    """The schema of a table of the journal as frames have it, `node` first."""
-    columns = {name: column.type for name, column in JOURNAL[table].items()}
-    return pa.schema({"node": TEXT, **columns})
+    """The schema of a table of the journal as frames have it: every column, `node` first."""
+    return plain_schema(table, every=True).insert(0, pa.field("node", TEXT))
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -16,13 +16,15 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from waystation.errors import LocalError
+from waystation.journal.schema import MESSAGES
 from waystation.pipeline.columns import repeated
 from waystation.pipeline.listing import Listing, Wanted, list_journal
 from waystation.pipeline.node_data import FileData, Share
-from waystation.pipeline.schema import JOURNAL, MESSAGES, TEXT, spark_schema
+from waystation.pipeline.schema import JOURNAL, spark_schema
 from waystation.pipeline.source_filters import Condition, all_hold, condition_of
-from waystation.pipeline.source_options import REJECTS, Reading
+from waystation.pipeline.source_options import Reading
 from waystation.pipeline.source_pieces import Piece, PieceData, decoded, encoded, plan
+from waystation.pipeline.tables import BY_NAME, Table, maker, table_of
 
 _BATCH_ROWS = 65_536
 
@@ -39,8 +41,8 @@ class JournalReader(DataSourceReader):
         """The partitions of the read, each a list of pieces."""
         reading = self.reading
         listing = list_journal(reading.path, Wanted())
-        if reading.table == REJECTS:
-            return [*_rejecting(listing), InputPartition(_strays(listing))]
+        if reading.is_built:
+            return _making(listing, BY_NAME[reading.table])
         pieces = plan(listing, reading.table, self.conditions, reading.partition_bytes)
         return [InputPartition(encoded(bundle)) for bundle in pieces]
 
@@ -49,9 +51,11 @@ class JournalReader(DataSourceReader):
         if partition.value is None:  # there are none
             return
         reading, value = self.reading, partition.value
-        if reading.table == REJECTS:
-            found = value if isinstance(value, list) else _rejects(reading.path, value)
-            yield from in_batches(_as_table(found, reading.schema), self.schema, self.conditions)
+        if reading.is_built:
+            made = [value] if isinstance(value, pa.Table) else _made(reading, value)
+            for rows in made:
+                plain = rows.cast(reading.schema)
+                yield from in_batches(plain, self.schema, self.conditions)
             return
         asked = [condition for condition in self.conditions if condition.column != "node"]
         for piece in decoded(value):
@@ -110,29 +114,20 @@ def wanted_columns(reading: Reading, schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def _rejecting(listing: Listing) -> list[InputPartition]:
-    """A task for each node: the rejects of one do not depend on the others."""
-    order = {table: number for number, table in enumerate((MESSAGES, *JOURNAL))}
-    return [
-        InputPartition((node, dict(sorted(tables.items(), key=lambda found: order[found[0]]))))
-        for node, tables in listing.nodes.items()
+def _making(listing: Listing, table: Table) -> list[InputPartition]:
+    """A task for each node, as its rows do not depend on the others; then what belongs to none."""
+    order = {name: number for number, name in enumerate((MESSAGES, *JOURNAL))}
+    parts = [
+        InputPartition((node, dict(sorted(files.items(), key=lambda found: order[found[0]]))))
+        for node, files in listing.of(table.inputs).items()
     ]
+    return [*parts, InputPartition(maker(table.beside)(listing))] if table.beside else parts
 
 
-def _rejects(root: str, work: tuple[str, dict[str, Any]]) -> list[Any]:
-    node, files = work
-    return list(FileData(root, Share(node, files), Wanted()).all_rejects())
-
-
-def _strays(listing: Listing) -> list[Any]:
-    return [
-        (stray.table, None, stray.path, None, "it is not in a directory node=<name>")
-        for stray in listing.strays
-    ]
-
-
-def _as_table(rows: list[Any], schema: pa.Schema) -> pa.Table:
-    if not rows:
-        return schema.empty_table()
-    columns = [pa.array(values, TEXT) for values in zip(*rows, strict=True)]
-    return pa.Table.from_arrays(columns, schema=schema)
+def _made(reading: Reading, work: tuple[str, dict[str, Any]]) -> Iterator[pa.Table]:
+    """The rows of a built table for one node."""
+    table, (node, files) = BY_NAME[reading.table], work
+    data = FileData(reading.path, Share(node, files), Wanted())
+    for rows in maker(table.made_by)(data, {table.name}):
+        if table_of(rows) == table.name:
+            yield rows

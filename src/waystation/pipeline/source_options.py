@@ -14,12 +14,14 @@ import pyarrow as pa
 from msgspec import Struct
 
 from waystation.errors import LocalError, quote
-from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, journal_schema
+from waystation.journal.schema import MESSAGES
+from waystation.pipeline.schema import JOURNAL, journal_schema
 from waystation.pipeline.source_pieces import BYTES_PER_PARTITION
+from waystation.pipeline.tables import BUILT, REGISTRY
 
-REJECTS: Final = "rejects"
-TABLES: Final = (*JOURNAL, REJECTS)
-"""The tables that can be read: those of the journal, and the invalid rows."""
+BY_NODE: Final = tuple(table.name for table in REGISTRY if not table.exchange)
+TABLES: Final = (*JOURNAL, *BY_NODE)
+"""The tables that can be read: those of the journal, and those that are made node by node."""
 
 _SPARKS_OWN: Final = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 _UNITS: Final = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -60,9 +62,14 @@ class Reading(Struct, frozen=True, kw_only=True):
         )
 
     @property
+    def is_built(self) -> bool:
+        """Whether the table is made from the journal, not read from it."""
+        return self.table in BUILT
+
+    @property
     def schema(self) -> pa.Schema:
         """The columns of the table."""
-        return BUILT[REJECTS] if self.table == REJECTS else journal_schema(self.table)
+        return BUILT[self.table] if self.is_built else journal_schema(self.table)
 
 
 def known_options(options: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

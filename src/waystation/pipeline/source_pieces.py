@@ -14,11 +14,11 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.errors import WaystationError
 from waystation.journal.pruning import bounds_of
+from waystation.journal.read import parquet_footer
 from waystation.pipeline.columns import Flags, longs
 from waystation.pipeline.listing import File, Listing, Wanted, locate
 from waystation.pipeline.node_data import UNREADABLE, FileData, Share
@@ -131,8 +131,7 @@ def bundled(weighed: Iterable[tuple[Piece, int]], size: int) -> Iterator[list[Pi
 def footer_of(system: Any, path: str) -> Any:
     """The footer of a file, or None if it cannot be read."""
     try:
-        with system.open_input_file(path) as stream:
-            return pq.read_metadata(stream)
+        return parquet_footer(system, path)
     except UNREADABLE:
         return None  # its reader reports it as a reject
 

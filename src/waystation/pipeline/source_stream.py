@@ -26,7 +26,7 @@ from waystation.errors import LocalError
 from waystation.pipeline.listing import File, Wanted, list_journal, locate
 from waystation.pipeline.source import rows_of, wanted_columns
 from waystation.pipeline.source_offsets import Mark, Offset, Place, name_of
-from waystation.pipeline.source_options import REJECTS, Reading
+from waystation.pipeline.source_options import Reading
 from waystation.pipeline.source_pieces import (
     Group,
     Piece,
@@ -47,9 +47,11 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the files of one table of a journal as they are sealed."""
 
     def __init__(self, reading: Reading, schema: StructType) -> None:
-        if reading.table == REJECTS:
+        if reading.is_built:
             raise LocalError(
-                "rejects cannot be read as a stream", rule="SP-5", hint="read them with spark.read"
+                f"{reading.table} cannot be read as a stream",
+                rule="SP-5",
+                hint="read it with spark.read",
             )
         self.reading = reading
         self.schema = wanted_columns(reading, schema)

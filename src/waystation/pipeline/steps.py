@@ -23,28 +23,17 @@ from pyspark.sql import functions as f
 
 from waystation.core.message import HOP_LIMIT
 from waystation.errors import LocalError
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
+from waystation.pipeline import kernels
 from waystation.pipeline.columns import coded_name
-from waystation.pipeline.comparing import (
-    coded_comparison,
-    compare,
-    route_differences,
-    waiting_ids,
-)
+from waystation.pipeline.comparing import compare, route_differences
 from waystation.pipeline.deciding import coded_decisions
-from waystation.pipeline.folding import named, route_parts, subscription_parts
 from waystation.pipeline.health import counted, health_of, sums
 from waystation.pipeline.journal import Journal, Origin, instant, marked, origin_of
+from waystation.pipeline.making import built
 from waystation.pipeline.node_data import FileData, FrameData, NodeData, sound_rows
 from waystation.pipeline.normal import normal
-from waystation.pipeline.schema import (
-    BUILT,
-    MESSAGES,
-    NODES,
-    ROUTES,
-    SUBSCRIPTIONS,
-    TEXT,
-    spark_schema,
-)
+from waystation.pipeline.tables import BUILT, table_of
 from waystation.pipeline.tracing import PACKED, coded_steps, packed, trace, unpacked
 from waystation.pipeline.work import (
     BYTES_PER_TASK,
@@ -56,7 +45,6 @@ from waystation.pipeline.work import (
     mapped,
     pieces,
 )
-from waystation.pipeline.writing import part_of
 
 _JUDGED_BY: Final = (MESSAGES, ROUTES, SUBSCRIPTIONS)
 
@@ -74,12 +62,7 @@ def route_history(routes: DataFrame, nodes: DataFrame | None = None) -> DataFram
     history.where("closed_by = 'expired'").groupBy("participant").count().show()
     ```
     """
-
-    def work(data: NodeData) -> Iterator[pa.Table]:
-        for part in route_parts(data.coded_events(ROUTES), data.lifetimes()):
-            yield named(data.node, part)
-
-    return _history("route_history", ROUTES, routes, nodes, work)
+    return _history("route_history", ROUTES, routes, nodes, kernels.route_history)
 
 
 def subscription_history(subscriptions: DataFrame, nodes: DataFrame | None = None) -> DataFrame:
@@ -89,11 +72,7 @@ def subscription_history(subscriptions: DataFrame, nodes: DataFrame | None = Non
     pipeline.subscription_history(journal.subscriptions).where("valid_to is null").show()
     ```
     """
-
-    def work(data: NodeData) -> Iterator[pa.Table]:
-        for part in subscription_parts(data.coded_events(SUBSCRIPTIONS), data.lifetimes()):
-            yield named(data.node, part)
-
+    work = kernels.subscription_history
     return _history("subscription_history", SUBSCRIPTIONS, subscriptions, nodes, work)
 
 
@@ -184,7 +163,8 @@ def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = N
         limit = origin.hop_limit
 
         def work(data: FileData) -> Iterator[pa.Table]:
-            return (rows for table, rows in _judged(data, limit) if table == "audit")
+            found = kernels.judged(data, ("audit",), limit)
+            return (rows for rows in found if table_of(rows) == "audit")
 
         return journal.work(_JUDGED_BY, work, BUILT["audit"])
 
@@ -196,29 +176,6 @@ def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = N
     if routes is not None:
         frames[ROUTES] = routes
     return from_frames(frames, work_on_frames, BUILT["audit"])
-
-
-def expected_and_audit(journal: Journal) -> DataFrame:
-    """Both tables of a journal from a single read, for `write_tables`."""
-
-    def work(data: FileData) -> Iterator[pa.Table]:
-        return (part_of(table, rows) for table, rows in _judged(data, HOP_LIMIT))
-
-    return journal.work(_JUDGED_BY, work, BUILT["audit"])
-
-
-def _judged(data: FileData, limit: int) -> Iterator[tuple[str, pa.Table]]:
-    """The expected outcomes of a node's messages, and how they compare with the actual ones."""
-    rows = data.coded_events(MESSAGES)
-    routes, subscriptions = data.coded_route_history, data.coded_subscription_history
-    ruled = list(coded_decisions(data.node, rows, routes, subscriptions, limit))
-    for part in ruled:
-        yield "expected", part
-    whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
-    later = data.later_entries(waiting_ids(rows))
-    yield "audit", coded_comparison(data.node, whole, rows, later)
-    if data.is_first_share:
-        yield "audit", route_differences(data.node, data.coded_events(ROUTES))
 
 
 def _is_of(frame: DataFrame | None, table: str, journal: Journal) -> bool:
@@ -270,6 +227,11 @@ def _trace_partitions(messages: DataFrame) -> int:
     return max(int(str(configured)), size // BYTES_PER_TASK)
 
 
+def traces_of(journal: Journal) -> DataFrame:
+    """The traces of a journal."""
+    return traces(journal.messages)
+
+
 def health(messages: DataFrame, *, window: float = 60.0) -> DataFrame:
     """Outcomes by node and time window (in seconds): their number, size and latency.
 
@@ -292,6 +254,11 @@ def health(messages: DataFrame, *, window: float = 60.0) -> DataFrame:
     tallies = _of_messages(messages, partial(counted, window=width), PIECES, through=together)
     brought = tallies.repartition("node").sortWithinPartitions("node")
     return mapped(brought, work, BUILT["health"])
+
+
+def health_of_journal(journal: Journal) -> DataFrame:
+    """The health of a journal's nodes."""
+    return health(journal.messages)
 
 
 def _of_messages(
@@ -334,20 +301,4 @@ def rejects(journal: Journal) -> DataFrame:
     pipeline.rejects(journal).groupBy("table", "problem").count().show()
     ```
     """
-    schema = BUILT["rejects"]
-    strays = [
-        (stray.table, None, stray.path, None, "it is not in a directory node=<name>")
-        for stray in journal.listing.strays
-    ]
-
-    def work(data: FileData) -> Iterator[pa.Table]:
-        found = data.all_rejects()
-        if found:
-            columns = [pa.array(values, TEXT) for values in zip(*found, strict=True)]
-            yield pa.Table.from_arrays(columns, schema=schema)
-
-    tables = ("messages", "routes", "subscriptions", "members", "nodes")
-    frame = journal.work(tables, work, schema, split=False)
-    if not strays:
-        return frame
-    return frame.unionAll(journal.spark.createDataFrame(strays, spark_schema(schema)))
+    return built(journal, "rejects")

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from waystation.core.message import NO_ID
 from waystation.core.outcome import Reason
+from waystation.journal.schema import INSTANT, TEXT
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import (
     Flags,
@@ -42,7 +43,7 @@ from waystation.pipeline.columns import (
     text_bytes,
     word_codes,
 )
-from waystation.pipeline.schema import BUILT, HOP, INSTANT, TEXT
+from waystation.pipeline.tables import BUILT, HOP
 
 STEPS: Final = pa.schema(
     {

@@ -19,12 +19,13 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from waystation.errors import LocalError
 from waystation.journal.pruning import instant_bounds
+from waystation.journal.read import parquet_footer
+from waystation.journal.schema import MESSAGES, TEXT
 from waystation.pipeline.blobs import blobs_of, tables_of
 from waystation.pipeline.columns import codes, column, repeated
 from waystation.pipeline.listing import File, Listing, Wanted, locate
@@ -35,8 +36,9 @@ from waystation.pipeline.node_data import (
     Share,
 )
 from waystation.pipeline.normal import UnfitError, check_built, check_columns
-from waystation.pipeline.schema import BUILT, JOURNAL, MESSAGES, TEXT, spark_schema
+from waystation.pipeline.schema import JOURNAL, spark_schema
 from waystation.pipeline.session import ship
+from waystation.pipeline.tables import BUILT
 
 SPLIT_BYTES: Final = 4 * 2**20
 """If a node's tables are larger than this, their footers are read, to see if one task is enough."""
@@ -247,11 +249,12 @@ def plan_shares(
     total = sum(_size(files, tables) for files in nodes.values())
     for node, files in nodes.items():
         size = _size(files, tables[:1])
+        whole = Share(node, files, unsealed=listing.unsealed.get(node, []))
         if not split or size <= SPLIT_BYTES:
-            shares.append(Share(node, files))
+            shares.append(whole)
         else:
             wanted = round(tasks * size / total)
-            shares += _shares(listing.root, Share(node, files), tables[0], wanted, frugal=frugal)
+            shares += _shares(listing.root, whole, tables[0], wanted, frugal=frugal)
     return shares
 
 
@@ -275,8 +278,7 @@ def _size(files: Mapping[str, list[File]], tables: tuple[str, ...]) -> int:
 def _footers(system: Any, directory: str, files: list[File]) -> Iterator[Any]:
     for file in files:
         try:
-            with system.open_input_file(f"{directory}/{file.path}") as stream:
-                yield pq.read_metadata(stream)
+            yield parquet_footer(system, f"{directory}/{file.path}")
         except UNREADABLE:
             continue  # its reader reports it as a reject
 

@@ -10,6 +10,7 @@ our own tasks are written by Spark.
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -18,10 +19,13 @@ from typing import Any, Final, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec import Struct, field
 from pyspark.sql import DataFrame
 
+from waystation.journal.schema import INSTANT, TEXT
 from waystation.pipeline.output import Place
-from waystation.pipeline.schema import BUILT, CODED, INSTANT, TEXT
+from waystation.pipeline.schema import CODED
+from waystation.pipeline.tables import BUILT, ROWS_READ, part_of, table_of
 from waystation.pipeline.work import ended_by
 
 ROW_GROUP: Final = 262_144
@@ -29,63 +33,72 @@ ROW_GROUP: Final = 262_144
 
 _WRITTEN: Final = pa.schema({"table": TEXT, "file": TEXT, "rows": pa.int64()})
 _HIDDEN: Final = "."
-_TABLE: Final = b"waystation.table"
 
 
-def write_table(frame: DataFrame, place: Place, table: str) -> int:
-    """Write a frame with the columns of a built table; returns its number of rows.
+class Written(Struct):
+    """How many rows each table has, and how many each table of the journal had, if tasks told."""
 
-    The table is replaced when it is complete.
+    rows: dict[str, int]
+    read: dict[str, int] = field(default_factory=dict)
+
+
+def write_tables(
+    frame: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table] | None = None
+) -> Written:
+    """Write the tables that a frame is made of.
+
+    `beside` are rows that no task makes. A table is replaced when it is complete.
     """
-    parts = ended_by(frame, partial(written, {table: place.prepare()}), _WRITTEN)
+    directories = {table: place.prepare() for table, place in places.items()}
+    parts = ended_by(frame, partial(written, directories), _WRITTEN)
     if parts is not None:
-        return _shown(parts, {table: place})[table]
+        return _shown(parts, places, beside or {})
+    [(table, place)] = places.items()  # only our tasks make several
     # An absolute URI: a cluster's default file system may be another one.
     frame.write.option("compression", "zstd").parquet(f"file://{place.hidden}")
     rows = sum(int(pq.read_metadata(file).num_rows) for file in place.hidden.glob("*.parquet"))
     place.replace()
-    return rows
+    return Written({table: rows})
 
 
-def write_tables(frame: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
-    """Write several tables that our tasks make together; each row names its table."""
-    directories = {table: place.prepare() for table, place in places.items()}
-    parts = ended_by(frame, partial(written, directories), _WRITTEN)
-    assert parts is not None  # only our tasks name it
-    return _shown(parts, places)
-
-
-def part_of(table: str, rows: pa.Table) -> pa.Table:
-    """Rows with the name of their table."""
-    return rows.replace_schema_metadata({_TABLE: table})
-
-
-def _shown(parts: DataFrame, places: Mapping[str, Place]) -> dict[str, int]:
+def _shown(
+    parts: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table]
+) -> Written:
     """Run the tasks, make the files that they return visible, and replace the tables."""
     for place in places.values():
         place.hidden.mkdir(parents=True, exist_ok=True)
     told: dict[str, dict[str, int]] = {table: {} for table in places}
+    read: Counter[str] = Counter()
     for row in parts.collect():
-        told[row["table"]][row["file"]] = row["rows"]
+        if row["file"] is None:
+            read[row["table"]] += row["rows"]
+        else:
+            told[row["table"]][row["file"]] = row["rows"]
     for table, place in places.items():
-        if not told[table]:
-            empty = part_of(table, BUILT[table].empty_table())
-            [file] = written({table: str(place.hidden)}, iter([empty]))
-            told[table] = {file.column("file")[0].as_py(): 0}
+        more = beside.get(table, BUILT[table].empty_table())
+        if more.num_rows or not told[table]:
+            [file] = written({table: str(place.hidden)}, iter([part_of(table, more)]))
+            told[table][file.column("file")[0].as_py()] = more.num_rows
         for name in told[table]:
             (place.hidden / name).rename(place.hidden / name.removeprefix(_HIDDEN))
         for left in place.hidden.glob(f"{_HIDDEN}*"):
             left.unlink(missing_ok=True)
         place.replace()
-    return {table: sum(files.values()) for table, files in told.items()}
+    return Written({table: sum(files.values()) for table, files in told.items()}, dict(read))
 
 
 def written(directories: Mapping[str, str], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Write each table of a task to a file; returns their names and numbers of rows."""
+    """Write each table of a task to a file; returns their names and numbers of rows.
+
+    Numbers of rows that were read are passed on, without a file.
+    """
     with ExitStack() as open_files:
         files: dict[str, _File] = {}
         for found in tables:
             table = _whose(found, directories)
+            if table == ROWS_READ:
+                yield found.add_column(1, "file", pa.nulls(found.num_rows, TEXT))
+                continue
             if table not in files:
                 files[table] = open_files.enter_context(_File(directories[table], table))
             files[table].add(found)
@@ -95,8 +108,7 @@ def written(directories: Mapping[str, str], tables: Iterator[pa.Table]) -> Itera
 
 
 def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
-    told = (rows.schema.metadata or {}).get(_TABLE)
-    return next(iter(directories)) if told is None else str(told.decode())
+    return table_of(rows) or next(iter(directories))
 
 
 class _File:
@@ -139,9 +151,9 @@ def _trimmed(rows: pa.Table) -> pa.Table:
 
     Each string in a dictionary is written, and costs more than many rows.
     """
-    for place, field in enumerate(rows.schema):
-        if field.type == CODED:
-            rows = rows.set_column(place, field, _without_ends(rows.column(place).chunk(0)))
+    for place, each in enumerate(rows.schema):
+        if each.type == CODED:
+            rows = rows.set_column(place, each, _without_ends(rows.column(place).chunk(0)))
     return rows
 
 

@@ -14,14 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
-from waystation.journal.pruning import may_hold_text
 from waystation.journal.read import (
     UNREADABLE,
     TableReader,
     error_text,
+    find_in_sealed,
     instants_as_integers,
     read_tail,
 )
@@ -95,7 +94,7 @@ class MessageLookup:
                 self._report(directory / stem.tail, error)
         for stem in files_in(directory, SEALED):
             try:
-                yield from _found_in(directory / stem.sealed, id)
+                yield from find_in_sealed(directory / stem.sealed, "message_id", id)
             except FileNotFoundError:
                 continue  # compacted or removed meanwhile
             except UNREADABLE as error:
@@ -116,15 +115,3 @@ class MessageLookup:
     def _report(self, path: Path, problem: BaseException | str) -> None:
         what = problem if isinstance(problem, str) else error_text(problem)
         self.problems.append(f"{path}: {what}")
-
-
-def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
-    """The rows of a message in a sealed file."""
-    with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes) as file:
-        for group in range(file.num_row_groups):
-            if not may_hold_text(bytes, file.metadata.row_group(group), "message_id", id):
-                continue
-            ids = file.read_row_group(group, columns=["message_id"], use_threads=False).column(0)
-            if pc.any(pc.equal(ids, id)).as_py():
-                table = file.read_row_group(group).filter(pc.field("message_id") == id)
-                yield from table.to_batches()

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from waystation.pipeline.schema import INSTANT
+from waystation.journal.schema import INSTANT
 
 Array: TypeAlias = npt.NDArray[Any]
 

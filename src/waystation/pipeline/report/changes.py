@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
+from waystation.journal.schema import INSTANT
 from waystation.pipeline.report.reading import Tables
 from waystation.pipeline.report.tally import Tally
 from waystation.pipeline.report.times import DAY, HOUR, MINUTE, Bins, positions
-from waystation.pipeline.schema import INSTANT
 
 QUIET: Final = ("renewed", "ended")
 """Ends that are normal: leases are renewed, and workers and requests of a node end."""

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 from pyarrow import acero
 
 from waystation.errors import LocalError, quote
-from waystation.pipeline.schema import BUILT, INSTANT
+from waystation.journal.schema import INSTANT
+from waystation.pipeline.tables import BUILT, REPORTED
 
 Row: TypeAlias = dict[str, Any]
 Expression: TypeAlias = Any
@@ -40,7 +41,7 @@ class Tables:
         self.directory = directory
         self._batch_rows = batch_rows
         self._datasets: dict[str, Any] = {}
-        for table in BUILT:
+        for table in REPORTED:
             if (directory / table).is_dir():
                 with self._complaining(table):
                     self._datasets[table] = self._opened(table)
@@ -54,7 +55,7 @@ class Tables:
     @property
     def missing(self) -> tuple[str, ...]:
         """The tables that are missing."""
-        return tuple(table for table in BUILT if table not in self._datasets)
+        return tuple(table for table in REPORTED if table not in self._datasets)
 
     def rows(self, table: str) -> int:
         """The number of rows of a table, according to the footers of its files."""

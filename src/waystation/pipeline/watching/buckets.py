@@ -14,9 +14,11 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct, field
 
+from waystation.journal.schema import MESSAGES
 from waystation.pipeline.columns import Longs, column
 from waystation.pipeline.health import TALLY
-from waystation.pipeline.schema import BUILT, MESSAGES, journal_schema
+from waystation.pipeline.schema import plain_schema
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.watching.identity import hashes
 from waystation.pipeline.watching.node_step import Report, advance
 from waystation.pipeline.watching.segments import Shelf
@@ -55,11 +57,14 @@ SHELVES: Final = {
     "audit_routes": _Kind("audit", written_schema("audit"), 200_000, loose=True),
     "health": _Kind("health", written_schema("health"), 500),
     "health_hot": _Kind("health", written_schema("health")),
+    "session_open": _Kind("session_history", BUILT["session_history"]),
+    "session_closed": _Kind("session_history", BUILT["session_history"], 200_000, loose=True),
+    "coverage": _Kind("coverage", BUILT["coverage"]),
     "rejects": _Kind("rejects", BUILT["rejects"], 200_000, loose=True),
     "route_recent": _Kind(None, BUILT["route_history"]),
     "subscription_recent": _Kind(None, BUILT["subscription_history"]),
     "hot_tallies": _Kind(None, TALLY),
-    "hot_messages": _Kind(None, journal_schema(MESSAGES).remove(0)),
+    "hot_messages": _Kind(None, plain_schema(MESSAGES)),
 }
 """Each shelf by name; those without a table hold the data that the next batch needs."""
 
@@ -76,6 +81,7 @@ class BucketOrder(Struct, frozen=True):
     state: str | None
     files: dict[str, Files]
     replaced: set[str]
+    unsealed: dict[str, list[int]] = {}  # incarnations that have a tail, by node
 
 
 class BucketDone(Struct):
@@ -142,7 +148,15 @@ def _take_in_node(
     report, replaced, retracted = Report(), node in order.replaced, False
     for portion in portions(files, PORTION_BYTES):
         former = state.nodes.get(node, NodeState())
-        advanced = advance(order.journal, node, former, portion, shelves, replaced=replaced)
+        advanced = advance(
+            order.journal,
+            node,
+            former,
+            portion,
+            shelves,
+            replaced=replaced,
+            unsealed=order.unsealed.get(node, ()),
+        )
         state.nodes[node] = advanced.state
         report.add(advanced.report)
         if advanced.retracted:

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 import msgspec
-import pyarrow as pa
 from msgspec import Struct, field
 
 from waystation.errors import LocalError, quote
 from waystation.journal.files import FileLock
+from waystation.pipeline.kernels import strays as strays_of
 from waystation.pipeline.listing import File, Listing, Wanted, list_journal
 from waystation.pipeline.output import prepared_directory
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching.buckets import BucketDone, BucketOrder, bucket_of, take_in
 from waystation.pipeline.watching.node_step import Report
 from waystation.pipeline.watching.segments import write_rows
@@ -35,7 +35,6 @@ Run: TypeAlias = Callable[[Task, list[bytes]], list[bytes]]
 """Runs a task once for each order, anywhere, and returns the results in the same order."""
 
 NO_BATCH: Final = -1
-_STRAY: Final = "it is not in a directory node=<name>"
 _STRAYS: Final = -1  # the bucket of files that belong to no node
 
 
@@ -74,11 +73,11 @@ class Engine:
         try:
             self._ledger = Ledger(prepared_directory(checkpoint))
             found = self._ledger.read()
-            self._last = found or Manifest(NO_BATCH, buckets, journal)
+            self._last = found or Manifest(NO_BATCH, buckets, journal, list(WATCHED))
             self._check_journal()
             self._known: dict[str, int] = {}  # size by path
             self._paths: dict[str, set[str]] = {}  # by node
-            if self._store.has_all(self._last):
+            if self._store.has_all(self._last) and self._last.tables == list(WATCHED):
                 self._remember_files()
                 self._store.clear_away(self._last)
                 self._store.publish(self._last)
@@ -110,7 +109,7 @@ class Engine:
         listing = list_journal(self._journal, Wanted())
         files, replaced = self._what_is_new(listing, wanted)
         manifest = self._next(batch)
-        reports = self._carry_out(manifest, files, replaced)
+        reports = self._carry_out(manifest, files, replaced, listing.unsealed)
         self._note_strays(manifest, listing)
         self._ledger.write(manifest)
         self._last = manifest
@@ -125,6 +124,7 @@ class Engine:
             batch,
             last.buckets,
             self._journal,
+            list(WATCHED),
             dict(last.states),
             dict(last.traces),
             {table: dict(found) for table, found in last.files.items()},
@@ -164,7 +164,11 @@ class Engine:
                 self._paths.setdefault(node, set()).add(file.path)
 
     def _carry_out(
-        self, manifest: Manifest, files: Mapping[str, Files], replaced: set[str]
+        self,
+        manifest: Manifest,
+        files: Mapping[str, Files],
+        replaced: set[str],
+        unsealed: Mapping[str, list[int]],
     ) -> dict[str, Report]:
         """Run all tasks, and record what they wrote."""
         if not files:
@@ -184,6 +188,7 @@ class Engine:
                 manifest.states.get(bucket),
                 nodes,
                 replaced & set(nodes),
+                {node: unsealed[node] for node in nodes if node in unsealed},
             )
             for bucket, nodes in sorted(by_bucket.items())
         ]
@@ -228,14 +233,7 @@ class Engine:
         if strays == manifest.strays:
             return
         manifest.strays = strays
-        rows = pa.Table.from_pylist(
-            [
-                {"table": stray.table, "file": stray.path, "problem": _STRAY}
-                for stray in listing.strays
-            ],
-            BUILT["rejects"],
-        )
-        written = write_rows(self._store.shelf("rejects"), "strays", rows)
+        written = write_rows(self._store.shelf("rejects"), "strays", strays_of(listing))
         manifest.files.setdefault("rejects", {})[_STRAYS] = [f"rejects/{written}"]
 
     # Earlier runs
@@ -256,10 +254,10 @@ class Engine:
                     self._paths.setdefault(node, set()).add(file.path)
 
     def _start_over(self, listing: Listing) -> None:
-        """Rebuild everything, because the tables were removed."""
+        """Rebuild everything, because the tables were removed, or others were kept before."""
         wanted = {file.path for tables in listing.nodes.values() for file in _each(tables)}
         batch = self._last.batch
-        self._last = Manifest(batch, self._last.buckets, self._journal)
+        self._last = Manifest(batch, self._last.buckets, self._journal, list(WATCHED))
         self._advance(batch, wanted)
 
 

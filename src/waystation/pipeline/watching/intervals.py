@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waystation.journal.schema import ROUTES, SUBSCRIPTIONS
 from waystation.pipeline.columns import NEVER, column, longs, repeated
 from waystation.pipeline.folding import fold_routes, fold_subscriptions
-from waystation.pipeline.schema import ROUTES, SUBSCRIPTIONS, journal_schema
+from waystation.pipeline.schema import plain_schema
 
 _MINUTE: Final = 60_000_000
 
@@ -77,7 +78,7 @@ def _as_events(table: str, open_ones: pa.Table, columns: dict[str, Any]) -> pa.T
         "accepted": pa.nulls(count, pa.bool_()),
         **columns,
     }
-    schema = journal_schema(table).remove(0)
+    schema = plain_schema(table)
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 

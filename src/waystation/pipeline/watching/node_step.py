@@ -12,7 +12,7 @@ This runs in the executors; no Spark.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS, TEXT
 from waystation.pipeline.columns import (
     NEVER,
     Flags,
@@ -33,21 +34,15 @@ from waystation.pipeline.columns import (
     taken,
 )
 from waystation.pipeline.comparing import coded_comparison, route_differences, waiting_ids
+from waystation.pipeline.coverage import Accounts, covered
 from waystation.pipeline.deciding import coded_decisions
 from waystation.pipeline.health import TALLY, added_up, counted, health_of
+from waystation.pipeline.kernels import as_rejects
 from waystation.pipeline.listing import Wanted, locate
 from waystation.pipeline.node_data import FileData, Share
-from waystation.pipeline.schema import (
-    BUILT,
-    MEMBERS,
-    MESSAGES,
-    NODES,
-    ROUTES,
-    SUBSCRIPTIONS,
-    TEXT,
-    coded_schema,
-    journal_schema,
-)
+from waystation.pipeline.schema import JOURNAL, coded_schema, plain_schema
+from waystation.pipeline.sessions import as_openings, fold_sessions
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.tracing import coded_steps
 from waystation.pipeline.watching.intervals import FOLDS, by_incarnation, changes_of
 from waystation.pipeline.watching.segments import FIRST, LAST, Shelf
@@ -70,7 +65,7 @@ HOT: Final = 1_000_000
 KEPT_INTERVALS: Final = 50_000
 """Maximum number of closed intervals of a node that are kept in memory."""
 
-_MESSAGES: Final = journal_schema(MESSAGES).remove(0)
+_MESSAGES: Final = plain_schema(MESSAGES)
 _OPEN: Final = {ROUTES: "route_open", SUBSCRIPTIONS: "subscription_open"}
 _CLOSED: Final = {ROUTES: "route_closed", SUBSCRIPTIONS: "subscription_closed"}
 _RECENT: Final = {ROUTES: "route_recent", SUBSCRIPTIONS: "subscription_recent"}
@@ -126,22 +121,26 @@ def advance(
     shelves: Mapping[str, Shelf],
     *,
     replaced: bool = False,
+    unsealed: Collection[int] = (),
 ) -> Advanced:
-    """Process more files of a node; if `replaced`, they are all that it has now."""
+    """Process more files of a node; if `replaced`, they are all that it has now.
+
+    `unsealed` are the incarnations that have further records in a tail.
+    """
     system, directory = locate(root)
     found = known_files(system, directory, new)
     if replaced:
-        done = _started_over(root, node, found, shelves)
+        done = _started_over(root, node, found, shelves, unsealed)
         return Advanced(done.state, Report(), done.steps(), retracted=True)  # nothing is new
     if share_rows(state.files, found):
-        done = _started_over(root, node, both(state.files, found), shelves)
+        done = _started_over(root, node, both(state.files, found), shelves, unsealed)
         report = _told_by(root, node, found, shelves).report(found)
         return Advanced(done.state, report, done.steps(), retracted=True)
-    step = _Step(root, node, state, found, shelves)
+    step = _Step(root, node, state, found, shelves, unsealed)
     try:
         step.run()
     except _PastChangedError:
-        done = _started_over(root, node, both(state.files, found), shelves)
+        done = _started_over(root, node, both(state.files, found), shelves, unsealed)
         told = _told_by(root, node, found, shelves)
         return Advanced(done.state, told.report(found), told.steps())
     return Advanced(step.state, step.report(found), step.steps())
@@ -157,11 +156,15 @@ def _told_by(
 
 
 def _started_over(
-    root: str, node: str, files: dict[str, list[Known]], shelves: Mapping[str, Shelf]
+    root: str,
+    node: str,
+    files: dict[str, list[Known]],
+    shelves: Mapping[str, Shelf],
+    unsealed: Collection[int],
 ) -> _Step:
     for shelf in shelves.values():
         shelf.take_out(node)
-    step = _Step(root, node, NodeState(), files, shelves)
+    step = _Step(root, node, NodeState(), files, shelves, unsealed)
     step.run()
     return step
 
@@ -176,15 +179,20 @@ class _Step:
         state: NodeState,
         new: dict[str, list[Known]],
         shelves: Mapping[str, Shelf],
+        unsealed: Collection[int] = (),
     ) -> None:
         self._root, self._node, self._shelves = root, node, shelves
+        self._unsealed = unsealed
         self._former = state
         self._new = new
         self._files = both(state.files, new)
         self.state = NodeState(
             files=self._files,
             ends=state.ends,
+            begins=state.begins,
             unstarted=state.unstarted,
+            accounts=state.accounts,
+            reached=dict(state.reached),
             latest={table: dict(found) for table, found in state.latest.items()},
             final=dict(state.final),
             received=state.received,
@@ -202,7 +210,8 @@ class _Step:
         """Bring all tables of the node up to date."""
         ends = self._find_ends()
         events = {table: self._data.coded_events(table) for table in (ROUTES, SUBSCRIPTIONS)}
-        for table, rows in events.items():
+        sessions = self._data.events(SESSIONS)
+        for table, rows in {**events, SESSIONS: sessions}.items():
             self._check_order(table, rows)
         ended = self._check_ends(ends)
         self.state.ends = ends
@@ -210,6 +219,8 @@ class _Step:
         since = min([*instants, *ended], default=LAST)
         for table, rows in events.items():
             self._fold(table, rows, again=bool(ended))
+        self._fold_sessions(sessions, again=bool(ended))
+        self._note_coverage()
         self.read_messages()
         self._decide(since)
         self._count()
@@ -255,8 +266,12 @@ class _Step:
         named = {known.file.incarnation for files in self._new.values() for known in files}
         if NODES not in self._new and named <= seen and named.isdisjoint(doubtful):
             return former.ends
-        share = Share(self._node, listed(self._files))
-        lives = FileData(self._root, share, Wanted()).lifetimes()
+        data = FileData(self._root, Share(self._node, listed(self._files)), Wanted())
+        lives = data.lifetimes()
+        self.state.begins, self.state.accounts = (
+            lives.begins(),
+            Accounts.of(data.small_table(NODES)),
+        )
         self.state.unstarted = {number for number in seen | named if not lives.started(number)}
         return lives.ends()
 
@@ -319,6 +334,56 @@ class _Step:
             self._note_differences(whole)
             self._changes = changes_of(history)
         self._keep_intervals(table, closed)
+
+    def _fold_sessions(self, events: pa.Table, *, again: bool) -> None:
+        """Continue the open sessions, and separate those that are over now."""
+        shelf = self._shelves["session_open"]
+        latest = self.state.latest.setdefault(SESSIONS, {})
+        for incarnation, part in by_incarnation(events):
+            highest = int(longs(part, "at").max())
+            latest[incarnation] = max(latest.get(incarnation, FIRST), highest)
+        still = shelf.read(self._node)
+        if not events.num_rows and not (again and still.num_rows):
+            return
+        whole = pa.concat_tables([as_openings(still), events])
+        history = fold_sessions(self._node, whole, self.state.ends)
+        over = pc.is_valid(history.column("closed_at"))
+        closed, still = history.filter(over), history.filter(pc.invert(over))
+        shelf.take_out(self._node)
+        if still.num_rows:
+            shelf.add(self._node, FIRST, LAST, still)
+        if closed.num_rows:
+            low, high = longs(closed, "opened_at").min(), longs(closed, "closed_at").max()
+            self._shelves["session_closed"].add(self._node, int(low), int(high), closed)
+        for incarnation, part in by_incarnation(closed):
+            highest = int(longs(part, "closed_at").max())
+            self.state.final[incarnation] = max(self.state.final.get(incarnation, FIRST), highest)
+
+    def _note_coverage(self) -> None:
+        """Tell anew how far the record of each incarnation reaches."""
+        state, reached = self.state, self.state.reached
+        for incarnation, at in self._ends_of_records():
+            reached[incarnation] = max(at, reached.get(incarnation, at))
+        rows = covered(
+            self._node, state.begins, state.ends, reached, state.accounts, self._unsealed
+        )
+        shelf = self._shelves["coverage"]
+        shelf.take_out(self._node)
+        shelf.add(self._node, FIRST, LAST, rows)
+
+    def _ends_of_records(self) -> Iterator[tuple[int, int]]:
+        """The last `at` of each incarnation in the new files, if their footers tell, else read."""
+        unclear: Files = {}
+        for table, files in self._new.items():
+            for known in files:
+                if known.tells_its_end:
+                    assert known.incarnation is not None
+                    assert known.at is not None
+                    yield known.incarnation, known.at[1]
+                else:
+                    unclear.setdefault(table, []).append(known.file)
+        if unclear:
+            yield from FileData(self._root, Share(self._node, unclear), Wanted()).latest().items()
 
     def _closed(self, table: str, history: pa.Table) -> Flags:
         """Which intervals can no longer change, whatever events follow."""
@@ -529,14 +594,14 @@ class _Step:
         shelf.add(self._node, FIRST, LAST, rows)
 
     def _note_rejects(self) -> None:
-        for table in (NODES, MEMBERS):
-            for _ in self._data.batches(table):
+        for table in JOURNAL:
+            if table in (ROUTES, SUBSCRIPTIONS, SESSIONS, MESSAGES):
+                continue  # read before
+            for _ in self._data.coded_batches(table):
                 pass
         found = self._data.rejects
         if found:
-            columns = [pa.array(values, TEXT) for values in zip(*found, strict=True)]
-            rows = pa.Table.from_arrays(columns, schema=BUILT["rejects"])
-            self._shelves["rejects"].add(self._node, FIRST, LAST, rows)
+            self._shelves["rejects"].add(self._node, FIRST, LAST, as_rejects(found))
 
 
 def _messages_in(data: FileData) -> pa.Table:

@@ -9,13 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-import pyarrow.parquet as pq
+import pyarrow as pa
 from msgspec import Struct, field
 
 from waystation.journal.pruning import instant_bounds, number_bounds
+from waystation.journal.read import parquet_footer
+from waystation.pipeline.checks import LAST as LAST_AT
+from waystation.pipeline.coverage import Accounts
 from waystation.pipeline.lifetimes import Lifetimes
 from waystation.pipeline.listing import File
 from waystation.pipeline.node_data import UNREADABLE
+from waystation.pipeline.normal import UnfitError, check_columns
 from waystation.pipeline.watching.segments import FIRST, LAST, Segment
 
 Files = dict[str, list[File]]
@@ -34,11 +38,25 @@ class Known(Struct, frozen=True):
     seq: tuple[int, int] | None = None
     at: tuple[int, int] | None = None
     received: tuple[int, int] | None = None
+    fits: bool = True  # whether it has the columns of its table
 
     @property
     def is_numbered(self) -> bool:
         """Whether it is known which rows it may share with other files."""
         return not self.rows or (self.incarnation is not None and self.seq is not None)
+
+    @property
+    def tells_its_end(self) -> bool:
+        """Whether it is known when its last record was made."""
+        return (
+            self.fits
+            and bool(self.rows)
+            and self.incarnation is not None
+            and self.incarnation >= 0
+            and self.at is not None
+            and self.at[0] >= 0
+            and self.at[1] <= LAST_AT
+        )
 
     def shares_with(self, other: Known) -> bool:
         """Whether a row may be in both files."""
@@ -63,7 +81,10 @@ class NodeState(Struct):
 
     files: dict[str, list[Known]] = field(default_factory=dict)
     ends: dict[int, tuple[int, bool]] = field(default_factory=dict)
+    begins: dict[int, int] = field(default_factory=dict)
     unstarted: set[int] = field(default_factory=set)  # incarnations without a start row
+    accounts: Accounts = field(default_factory=Accounts)
+    reached: dict[int, int] = field(default_factory=dict)  # the last `at` of each incarnation
     latest: dict[str, dict[int, int]] = field(default_factory=dict)  # `at`, by table, incarnation
     final: dict[int, int] = field(default_factory=dict)  # the last end among closed intervals
     received: int = FIRST  # the latest of all messages
@@ -109,14 +130,14 @@ def decoded(state: bytes) -> BucketState:
 def known_files(system: Any, directory: str, files: Files) -> dict[str, list[Known]]:
     """The files with the values from their footers; none of those that cannot be read."""
     return {
-        table: [_known(system, directory, file) for file in found] for table, found in files.items()
+        table: [_known(system, directory, table, file) for file in found]
+        for table, found in files.items()
     }
 
 
-def _known(system: Any, directory: str, file: File) -> Known:
+def _known(system: Any, directory: str, table: str, file: File) -> Known:
     try:
-        with system.open_input_file(f"{directory}/{file.path}") as stream:
-            footer = pq.read_metadata(stream)
+        footer = parquet_footer(system, f"{directory}/{file.path}")
     except UNREADABLE:
         return Known(file)  # its reader reports it as a reject
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
@@ -131,7 +152,16 @@ def _known(system: Any, directory: str, file: File) -> Known:
         _bounds(number_bounds(group, "seq") for group in groups),
         _bounds(instant_bounds(group, "at") for group in groups),
         _bounds(instant_bounds(group, "received_at") for group in groups),
+        _fits(table, footer),
     )
+
+
+def _fits(table: str, footer: Any) -> bool:
+    try:
+        check_columns(table, footer.schema.to_arrow_schema())
+    except (UnfitError, pa.ArrowException):
+        return False
+    return True
 
 
 def _bounds(found: Iterable[tuple[int, int] | None]) -> tuple[int, int] | None:

@@ -10,7 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from waystation.pipeline.schema import CODED, TEXT
+from waystation.journal.schema import TEXT
+from waystation.pipeline.schema import CODED
 from waystation.pipeline.tracing import STEPS
 
 _CODED: Final = pa.schema(

@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 from msgspec import Struct, field
 
 from waystation.errors import LocalError, quote
-from waystation.pipeline.building import TABLES
 from waystation.pipeline.output import Place
-from waystation.pipeline.schema import BUILT
+from waystation.pipeline.tables import BUILT, WATCHED
 
 VERSION: Final = "_version"
 _EMPTY: Final = "empty.parquet"
@@ -44,6 +43,7 @@ class Manifest(Struct):
     batch: int
     buckets: int
     journal: str
+    tables: list[str] = field(default_factory=list)  # those that are kept
     states: dict[int, str] = field(default_factory=dict)
     traces: dict[int, str] = field(default_factory=dict)
     files: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # by table, bucket
@@ -105,7 +105,7 @@ class Store:
 
     def publish(self, manifest: Manifest) -> None:
         """Publish the tables of a batch; those that are unchanged stay."""
-        for table in TABLES:
+        for table in WATCHED:
             names = manifest.of_table(table)
             links = {name.replace("/", "-"): self.root / name for name in names}
             if {*links, _EMPTY, VERSION} != _names_in(self.out / table):

@@ -18,8 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
+from waystation.journal.schema import TEXT
 from waystation.pipeline.columns import Flags, column, longs
-from waystation.pipeline.schema import BUILT, TEXT
+from waystation.pipeline.tables import BUILT
 from waystation.pipeline.tracing import trace
 from waystation.pipeline.watching.buckets import part_name
 from waystation.pipeline.watching.identity import Hashes, hashes, held_in

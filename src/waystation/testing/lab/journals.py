@@ -99,7 +99,7 @@ def audit(directory: Path) -> Iterator[str]:
     from waystation.pipeline.deciding import coded_decisions  # noqa: PLC0415
     from waystation.pipeline.listing import Wanted, list_journal  # noqa: PLC0415
     from waystation.pipeline.node_data import FileData, Share  # noqa: PLC0415
-    from waystation.pipeline.schema import BUILT  # noqa: PLC0415
+    from waystation.pipeline.tables import BUILT  # noqa: PLC0415
 
     for node in list_journal(str(directory), Wanted()).nodes.items():
         data = FileData(str(directory), Share(*node), Wanted())
