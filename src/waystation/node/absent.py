@@ -98,7 +98,7 @@ class AbsentReceiver(WaitingLine[Arrival]):
             self._is_asked_for = True
             self._stop_timer()
             assert isinstance(self.key, str)
-            self._waiting.kernel.hierarchy.ask(self.key, self._on_answer)
+            self._waiting.kernel.hierarchy.questions.ask(self.key, self._on_answer)
 
     def release(self) -> None:
         """Let each message that waits find its way, in order."""

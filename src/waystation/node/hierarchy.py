@@ -10,19 +10,15 @@ and are removed with it (RE-12). Nobody can announce a name that is this node's 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from msgspec import Struct
-
-from waystation.core.expiry import expiry_after
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
+from waystation.node.questions import Questions
 from waystation.wire import hierarchy as wire
 from waystation.wire.hierarchy import (
     Announce,
@@ -40,21 +36,6 @@ if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
     from waystation.node.session import Session
 
-QUESTION_TIME: Final = 5.0
-"""Timeout in seconds for a parent's answer whether it knows a participant."""
-
-REMEMBERED: Final = 60_000
-"""Lifetime of a parent's answer in milliseconds."""
-
-ASKED_LIMIT: Final = 16
-"""Maximum number of nodes that pass a question up."""
-
-TOLD_LIMIT: Final = 100_000
-"""Maximum number of participants whose askers are remembered, to tell them of its removal."""
-
-QUESTION_LIMIT: Final = 1_000
-"""Maximum number of questions of one peer that the parents have yet to answer (FL-5)."""
-
 NAME_LIMIT: Final = 1_024
 """Maximum length of the name of an announced participant."""
 
@@ -65,20 +46,6 @@ CHECK_INTERVAL: Final = 10_000
 """Milliseconds between two checks of which participants of a full session are gone."""
 
 _log = logging.getLogger("waystation.node")
-
-Answered: TypeAlias = Callable[[bool], None]  # called with whether the participant was found
-
-
-class _Question(Struct, eq=False):
-    """One participant, asked for at one parent after the other."""
-
-    number: int
-    participant: str
-    left: list[Session]  # parents that were not asked yet
-    asked: list[str]  # names of nodes that do not know it
-    answered: list[Answered]
-    parent: Session | None = None
-    timeout: asyncio.TimerHandle | None = None
 
 
 class Hierarchy:
@@ -91,10 +58,7 @@ class Hierarchy:
         # What the parents are to be told at the end of this turn of the event loop:
         self._changed_entries: dict[str, RoutingEntry | None] = {}  # None: withdrawn
         self._changed_subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
-        self._questions: dict[int, _Question] = {}
-        self._by_participant: dict[str, _Question] = {}
-        self._numbers = count(1)
-        self._told: dict[str, dict[bytes, None]] = {}  # by participant: addresses of sessions
+        self.questions = Questions(kernel)
 
     # Upward: what the parents are told
 
@@ -135,9 +99,7 @@ class Hierarchy:
             *(session.name, len(entries), len(subscribed)),
         )
         _send([session], (Announce, entries), (Subscribe, subscribed))
-        for question in list(self._questions.values()):
-            if question.parent is None or question.parent is session:
-                self._put(question, session)
+        self.questions.link_opened(session)
         kernel.directory.opened(session)
         kernel.waiting.ask_again()
 
@@ -148,11 +110,8 @@ class Hierarchy:
         if self.parents and change.accepted and self._is_announced(entry):
             self._announce_soon()
             self._changed_entries[entry.participant] = entry if put else None
-        if not put and entry.participant in self._told:
-            for address in self._told.pop(entry.participant):
-                session = self._kernel.links.sessions.get(address)
-                if session is not None:
-                    session.answer(wire.encode(Withdraw([entry.participant])))
+        if not put:
+            self.questions.participant_gone(entry.participant)
 
     def subscription_changed(self, change: SubscriptionChange) -> None:
         """Tell the parents of a subscription that came or went."""
@@ -188,62 +147,6 @@ class Hierarchy:
     def _is_announced(self, entry: RoutingEntry) -> bool:
         return entry.local and not self._kernel.is_reserved(entry.participant)
 
-    # Questions
-
-    def ask(self, participant: str, answered: Answered, asked: list[str] | None = None) -> None:
-        """Ask the parents for a participant; several who ask for the same get one answer.
-
-        When it is found, there is a routing entry before anybody is told.
-        """
-        question = self._by_participant.get(participant)
-        if question is not None:
-            question.answered.append(answered)
-            return
-        open_first = sorted(self.parents, key=lambda parent: not parent.is_open)
-        asked = [*(asked or []), self._kernel.name]
-        question = _Question(next(self._numbers), participant, open_first, asked, [answered])
-        self._questions[question.number] = self._by_participant[participant] = question
-        self._ask_next(question)
-
-    def _ask_next(self, question: _Question) -> None:
-        if question.timeout is not None:
-            question.timeout.cancel()
-        if not question.left:
-            self._settle(question, found=False)
-            return
-        question.parent = parent = question.left.pop(0)
-        loop = asyncio.get_running_loop()
-        question.timeout = loop.call_later(QUESTION_TIME, self._ask_next, question)
-        if parent.is_open:  # else it is asked as soon as it opens
-            self._put(question, parent)
-
-    @staticmethod
-    def _put(question: _Question, parent: Session) -> None:
-        question.parent = parent
-        ask = Resolve(question.number, question.participant, question.asked)
-        parent.send_control(wire.encode(ask))
-
-    def _settle(self, question: _Question, *, found: bool) -> None:
-        del self._questions[question.number], self._by_participant[question.participant]
-        if question.timeout is not None:
-            question.timeout.cancel()
-        for answered in question.answered:
-            answered(found)
-
-    def _receive_answer(self, parent: Session, answer: Resolved) -> None:
-        question = self._questions.get(answer.number)
-        if question is None or question.parent is not parent:
-            return
-        if not answer.found:
-            self._ask_next(question)
-            return
-        kernel = self._kernel
-        expiry = expiry_after(kernel.tick() // 1000, REMEMBERED)
-        entry = RoutingEntry.of_discovery(question.participant, parent.address, expiry)
-        with contextlib.suppress(LocalError):  # a session of this node has the name by now
-            kernel.put_route(entry)
-        self._settle(question, found=True)
-
     # What peers say
 
     def receive(self, session: Session, payload: bytes) -> bool:
@@ -252,9 +155,9 @@ class Hierarchy:
         if told is None:
             return False
         if isinstance(told, Resolve):
-            self._answer(session, told)
+            self.questions.answer(session, told)
         elif isinstance(told, Resolved):
-            self._receive_answer(session, told)
+            self.questions.receive_answer(session, told)
         elif isinstance(told, Declined):
             self._complain(session, f"the peer declined an announcement: {quote(told.why)}")
         elif isinstance(told, Withdraw) and session.is_parent:
@@ -350,39 +253,6 @@ class Hierarchy:
     def _is_at(self, session: Session, name: str) -> bool:
         entry = self._kernel.entry(name)
         return entry is not None and entry.address == session.address
-
-    def _answer(self, session: Session, question: Resolve) -> None:
-        kernel = self._kernel
-        name, number = question.participant, question.number
-
-        def answered(found: bool) -> None:
-            entry = kernel.entry(name)
-            known = found and entry is not None and entry.address != session.address
-            if known:
-                self._remember(name, session)
-            session.answer(wire.encode(Resolved(number, known)))
-
-        def parent_answered(found: bool) -> None:
-            session.questions -= 1
-            answered(found)
-
-        known = kernel.entry(name) is not None
-        goes_up = bool(self.parents) and not session.is_parent
-        asked = question.asked
-        if known or not goes_up or kernel.name in asked or len(asked) >= ASKED_LIMIT:
-            answered(found=known)
-        elif session.questions >= QUESTION_LIMIT:
-            kernel.flow.unanswered += 1
-            answered(found=False)
-        else:
-            session.questions += 1
-            self.ask(name, parent_answered, asked)
-
-    def _remember(self, name: str, session: Session) -> None:
-        """Remember who was told that a participant is reached here, to withdraw it when it goes."""
-        if len(self._told) >= TOLD_LIMIT:
-            self._told.clear()  # the answers expire soon in any case
-        self._told.setdefault(name, {})[session.address.data] = None
 
     def _decline(self, session: Session, why: str) -> None:
         """Tell a peer, once for each cause and not for ever, that something is not accepted."""

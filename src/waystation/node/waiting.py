@@ -18,9 +18,9 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.backoff import Backoff
 from waystation.node.absent import AbsentReceiver, Key, PersistentPending
 from waystation.node.flow import Held, Origin, size_of
-from waystation.node.hierarchy import QUESTION_TIME
 from waystation.node.inbox import Pending, Ticket
 from waystation.node.policy import WAIT, Fail, Line, Policy, Queue, Wait, check_seconds
+from waystation.node.questions import QUESTION_TIME
 from waystation.node.receiver import NoRoom, Outbound, Receiver, verdicts_of
 from waystation.node.session import Session
 
