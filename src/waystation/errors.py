@@ -99,21 +99,22 @@ class NotReadyError(WaystationError, TimeoutError):
 class NameTaken(WaystationError):  # noqa: N818 - programs that use it know it by this name
     """A name of this node is held by another node, `holder`, so messages to it go there (CL-4).
 
-    >>> raise NameTaken({"truck-7": "garage"}, ["hub"])
-    Traceback (most recent call last):
-    waystation.errors.NameTaken: node 'garage' holds the name 'truck-7' at 'hub'; \
-choose another name, or stop the other: then this node gets it
+    `taken` has all such names with their holders; `name` is the first of them.
+
+    >>> error = NameTaken({"truck-7": "garage"}, ["10.0.0.1:4000 (node 'hub')"])
+    >>> str(error).partition(";")[0]
+    "node 'garage' holds the name 'truck-7' at 10.0.0.1:4000 (node 'hub')"
     """
 
-    def __init__(self, taken: Mapping[str, str], parents: Iterable[str]) -> None:
-        self.name, self.holder = next(iter(taken.items()))
-        where = ", ".join(map(quote, parents))
-        more = f" (and {len(taken) - 1} more)" if len(taken) > 1 else ""
-        super().__init__(
-            f"node {quote(self.holder)} holds the name {quote(self.name)}{more} at {where}; "
-            "choose another name, or stop the other: then this node gets it"
-        )
+    def __init__(self, taken: Mapping[str, str], places: Iterable[str]) -> None:
         self.taken = dict(taken)
+        self.name, self.holder = next(iter(self.taken.items()))
+        others = f" (and others hold {len(taken) - 1} more)" if len(taken) > 1 else ""
+        super().__init__(
+            f"node {quote(self.holder)} holds the name {quote(self.name)}{others} "
+            f"at {', '.join(places)}; choose another name, or stop that node: "
+            "this one gets the name when the other is gone"
+        )
 
 
 class RemoteError(WaystationError):

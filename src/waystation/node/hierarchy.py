@@ -22,6 +22,8 @@ from waystation.node.questions import Questions
 from waystation.wire import hierarchy as wire
 from waystation.wire.hierarchy import (
     Announce,
+    Appeared,
+    Contested,
     Declined,
     Payload,
     Resolve,
@@ -59,6 +61,7 @@ class Hierarchy:
         self._changed_entries: dict[str, RoutingEntry | None] = {}  # None: withdrawn
         self._changed_subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
         self.questions = Questions(kernel)
+        self.taken: dict[str, str] = {}  # names of this node, and who holds them instead (CL-4)
 
     # Upward: what the parents are told
 
@@ -73,12 +76,15 @@ class Hierarchy:
         if session.is_parent:
             self.parents.remove(session)
             self._kernel.router.has_parent = bool(self.parents)
+            self._kernel.readiness.parent_lost(session, ended=True)
         for change in self._kernel.remove_routes_over(session.address):
             session.participants[change.entry.participant] = None
         self._prune_participants(session)
 
     def link_lost(self, session: Session) -> None:
         """Forget the participants reached over a parent without a link, if another can be asked."""
+        if session.is_parent:
+            self._kernel.readiness.parent_lost(session, ended=False)
         if session.is_parent and len(self.parents) > 1:
             self._kernel.remove_routes_over(session.address)
 
@@ -100,6 +106,7 @@ class Hierarchy:
         )
         _send([session], (Announce, entries), (Subscribe, subscribed))
         self.questions.link_opened(session)
+        kernel.readiness.parent_opened(session)
         kernel.directory.opened(session)
         kernel.waiting.ask_again()
 
@@ -112,6 +119,8 @@ class Hierarchy:
             self._changed_entries[entry.participant] = entry if put else None
         if not put:
             self.questions.participant_gone(entry.participant)
+        elif change.accepted:
+            self.questions.participant_came(entry)
 
     def subscription_changed(self, change: SubscriptionChange) -> None:
         """Tell the parents of a subscription that came or went."""
@@ -149,15 +158,19 @@ class Hierarchy:
 
     # What peers say
 
+    def when_settled(self, session: Session, settled: Callable[[], None]) -> None:  # noqa: ARG002
+        """Call back when it is known who holds the names that a session announced."""
+        settled()
+
     def receive(self, session: Session, payload: bytes) -> bool:
         """Take a payload from the peer of a session; False if it is none of a hierarchy."""
         told = wire.read(payload)
         if told is None:
             return False
-        if isinstance(told, Resolve):
-            self.questions.answer(session, told)
-        elif isinstance(told, Resolved):
-            self.questions.receive_answer(session, told)
+        if isinstance(told, Resolve | Resolved | Appeared):
+            self._receive_question(session, told)
+        elif isinstance(told, Contested):
+            self._receive_contested(session, told)
         elif isinstance(told, Declined):
             self._complain(session, f"the peer declined an announcement: {quote(told.why)}")
         elif isinstance(told, Withdraw) and session.is_parent:
@@ -171,6 +184,22 @@ class Hierarchy:
             why = f"node {self._kernel.name} is not a hub; create it with hub=True"
             self._decline(session, why)
         return True
+
+    def _receive_question(self, session: Session, told: Resolve | Resolved | Appeared) -> None:
+        readiness = self._kernel.readiness
+        if isinstance(told, Resolve):
+            (readiness if told.ready else self.questions).answer(session, told)
+        elif isinstance(told, Appeared):
+            self.questions.receive_appeared(session, told)
+        elif not readiness.receive_answer(session, told):
+            self.questions.receive_answer(session, told)
+
+    def _receive_contested(self, session: Session, told: Contested) -> None:
+        for name, holder, is_taken in told.contests if session.is_parent else ():
+            if is_taken and self._kernel.own_receiver(name) is not None:
+                self.taken[name] = holder
+            else:
+                self.taken.pop(name, None)
 
     def _receive_from_leaf(self, session: Session, told: Payload) -> None:
         if isinstance(told, Announce):

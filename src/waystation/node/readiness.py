@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from waystation.errors import LocalError, NameTaken, NotReadyError, quote
-from waystation.node.hierarchy import ASKED_LIMIT, QUESTION_LIMIT
 from waystation.node.policy import check_seconds
+from waystation.node.questions import ASKED_LIMIT, QUESTION_LIMIT
 from waystation.wire import hierarchy as wire
 from waystation.wire.hierarchy import Resolve, Resolved
 
@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
 READY_TIME: Final = 10.0
 """Default timeout in seconds for the parents to take what was announced."""
-
-FORGET_TIME: Final = 60.0
-"""Seconds after which a hub forgets a question that its parents did not answer."""
-
-KNOWN_LIMIT: Final = 10_000
-"""Number of questions that a hub knows again."""
 
 
 class _Question(Struct, eq=False):
@@ -50,6 +44,9 @@ class _Question(Struct, eq=False):
 
 class Readiness:
     """Who of one node's parents has taken everything, and who asks this node the same."""
+
+    FORGET_TIME = 60.0  # seconds after which a leaf's question that no parent answers is forgotten
+    KNOWN_LIMIT = 10_000  # questions that a hub knows again
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -118,7 +115,9 @@ class Readiness:
             self._remember(question.participant)
             self._pass_on(session, question.participant, [*path, kernel.name], reply)
 
-    def _pass_on(self, session: Session, id: str, path: list[str], reply: Callable[[], None]) -> None:
+    def _pass_on(
+        self, session: Session, id: str, path: list[str], reply: Callable[[], None]
+    ) -> None:
         """Ask the parents that have a link, and reply when they have."""
         hierarchy = self._kernel.hierarchy
 
@@ -132,13 +131,13 @@ class Readiness:
             hierarchy.when_settled(session, reply)
 
         session.questions += 1
-        timeout = asyncio.get_running_loop().call_later(FORGET_TIME, give_up)
+        timeout = asyncio.get_running_loop().call_later(self.FORGET_TIME, give_up)
         open_ones = [parent for parent in hierarchy.parents if parent.is_open]
         question = _Question(id, path, dict.fromkeys(open_ones, 0), ended)
         self._ask(question)
 
     def _remember(self, id: str) -> None:
-        if len(self._known) >= KNOWN_LIMIT:
+        if len(self._known) >= self.KNOWN_LIMIT:
             del self._known[next(iter(self._known))]
         self._known[id] = None
 
@@ -153,14 +152,15 @@ class Readiness:
         self._end_if_complete(question)
 
     def _put(self, question: _Question, parent: Session) -> None:
-        number = self._kernel.hierarchy.next_number()
+        self._by_number.pop(question.missing[parent], None)  # of a link that is gone
+        number = next(self._kernel.hierarchy.questions.numbers)
         question.missing[parent] = number
         self._by_number[number] = question, parent
         own = self._kernel.name
         asked = [*question.path, *[own] * (ASKED_LIMIT - len(question.path))]
         parent.send_control(wire.encode(Resolve(number, question.id, asked, ready=True)))
 
-    def replied(self, parent: Session, answer: Resolved) -> bool:
+    def receive_answer(self, parent: Session, answer: Resolved) -> bool:
         """Take the answer of a parent; False if it is to another question."""
         question, asked = self._by_number.get(answer.number, (None, None))
         if question is None or asked is not parent:

@@ -17,6 +17,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from msgspec import Struct, field, structs
@@ -38,7 +39,7 @@ from waystation.node.inbox import Ticket, WaitingLine
 from waystation.node.peer_clock import PeerClockMeter
 from waystation.node.receiver import NoRoom, Verdicts
 from waystation.transports.transport import Link
-from waystation.wire import flow
+from waystation.wire import flow, hierarchy
 from waystation.wire.hello import Greeting
 
 if TYPE_CHECKING:
@@ -251,6 +252,20 @@ class Session(Struct, eq=False):
         """Whether the peer can be asked to send nothing to a name."""
         hello = self._greeting.peer
         return hello is not None and flow.CAPABILITY in hello.can
+
+    @property
+    def knows_claims(self) -> bool:
+        """Whether the peer understands claims (UP-1)."""
+        hello = self._greeting.peer
+        return hello is not None and hierarchy.CAPABILITY in hello.can
+
+    @property
+    def owner(self) -> str:
+        """Whose the names are that the peer announces as its own (CL-1)."""
+        hello = self._greeting.peer
+        if hello is None or not hello.secret:
+            return f"node:{self.peer or ''}"
+        return sha256(hello.secret.encode(errors="replace")).hexdigest()[:32]
 
     @property
     def holds(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ only while the node runs: a peer that waits asks again, with growing pauses, all
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from waystation.core.routing import RoutingEntry
 from waystation.wire import hierarchy as wire
@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
     from waystation.node.session import Session
 
-WANTED_LIMIT: Final = 10_000
-"""Maximum number of names, and of those who asked for one, that are remembered."""
-
 
 class Wanted:
     """The names that peers of one node wait for."""
+
+    LIMIT = 10_000  # names that are remembered, and peers for each of them
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
@@ -32,14 +31,16 @@ class Wanted:
 
     def add(self, name: str, session: Session) -> None:
         """Remember who asked in vain for a name."""
-        if name not in self._askers and len(self._askers) >= WANTED_LIMIT:
+        if name not in self._askers and len(self._askers) >= self.LIMIT:
             del self._askers[next(iter(self._askers))]
         askers = self._askers.setdefault(name, {})
-        if len(askers) < WANTED_LIMIT:
+        if len(askers) < self.LIMIT:
             askers[session.address.data] = None
 
     def appeared(self, entry: RoutingEntry) -> list[Session]:
         """Tell those who asked for a name that it is reached here; returns whom."""
+        if entry.participant not in self._askers:
+            return []
         sessions = self._kernel.links.sessions
         told = []
         for address in self._askers.pop(entry.participant, ()):
