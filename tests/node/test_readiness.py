@@ -242,7 +242,13 @@ async def test_a_name_that_another_holds_is_told_with_who_and_where() -> None:
         with pytest.raises(NameTaken) as caught:
             await a.ready()
         assert (caught.value.name, caught.value.holder) == (TRUCK, "garage")
-        for part in ("node 'garage' holds", TRUCK, place_of(url), "node 'center'", "choose another"):
+        for part in (
+            "node 'garage' holds",
+            TRUCK,
+            place_of(url),
+            "node 'center'",
+            "choose another",
+        ):
             assert part in str(caught.value)
         async with a.subscribe("garage", "temperature"):
             pass  # its own name cannot be taken
@@ -276,9 +282,10 @@ async def test_the_question_is_one_that_a_hub_of_the_first_version_answers_at_on
             peer.control(wire.encode(Resolved(asked[-1].number, found=False)))
 
     async with raw_listener(first_version) as place, Node("a", limits=QUIET) as a:
-        await a.connect(f"tcp://{place}", name="hub", parent=True)
+        session = await a.connect(f"tcp://{place}", name="hub", parent=True)
         await a.ready()
         await a.ready()
+        session.give_up()
         assert [question.asked for question in asked] == [["a"] * ASKED_LIMIT] * 2
         assert asked[0].participant != asked[1].participant
 
@@ -292,9 +299,12 @@ async def test_a_parent_that_is_no_hub_says_so() -> None:
         peer.control(wire.encode(Resolved(question.number, found=False)))
 
     async with raw_listener(no_hub) as place, Node("a", limits=QUIET) as a:
-        await a.connect(f"tcp://{place}", name="up", parent=True)
-        with pytest.raises(NotReadyError, match="parent 'up' is not a hub; create it with hub=True"):
+        session = await a.connect(f"tcp://{place}", name="up", parent=True)
+        with pytest.raises(
+            NotReadyError, match="parent 'up' is not a hub; create it with hub=True"
+        ):
             await a.ready()
+        session.give_up()
 
 
 @runs
@@ -319,53 +329,62 @@ async def test_a_peer_from_outside_is_never_ready() -> None:
 
 @runs
 async def test_a_question_that_passed_a_hub_or_has_come_far_goes_no_further() -> None:
-    async with hub("top") as (_, top_url), tcp_path(place_of(top_url)) as path:
-        async with hub("low") as (low, low_url):
-            await low.connect(f"tcp://{path.place}", name="up", parent=True)
-            path.freeze()
-            peer = await Attacker.dial(place_of(low_url))
-            far = map(str, range(ASKED_LIMIT))
-            peer.tell(ask(1, "one", "low"), ask(2, "two", *far), ask(3, "three"), ask(4, "three"))
-            assert [(await told(peer, Resolved)).number for _ in range(3)] == [1, 2, 4]
-            assert [session.questions for session in low.sessions if session.questions] == [1]
-            peer.close()
-            path.cut()
+    async with (
+        hub("top") as (_, top_url),
+        tcp_path(place_of(top_url)) as path,
+        hub("low") as (low, low_url),
+    ):
+        await low.connect(f"tcp://{path.place}", name="up", parent=True)
+        path.freeze()
+        peer = await Attacker.dial(place_of(low_url))
+        far = map(str, range(ASKED_LIMIT))
+        peer.tell(ask(1, "one", "low"), ask(2, "two", *far), ask(3, "three"), ask(4, "three"))
+        assert [(await told(peer, Resolved)).number for _ in range(3)] == [1, 2, 4]
+        assert [session.questions for session in low.sessions if session.questions] == [1]
+        peer.close()
+        path.cut()
 
 
 @pytest.mark.rule("FL-5")
 @runs
 async def test_nobody_can_make_a_hub_ask_without_end() -> None:
-    async with hub("top") as (_, top_url), tcp_path(place_of(top_url)) as path:
-        async with hub("low") as (low, low_url):
-            await low.connect(f"tcp://{path.place}", name="up", parent=True)
-            path.freeze()
-            readiness(low).KNOWN_LIMIT = 10
-            peer = await Attacker.dial(place_of(low_url))
-            peer.tell(*(ask(number, f"id-{number}") for number in range(QUESTION_LIMIT + 5)))
-            await until(lambda: low._kernel.flow.unanswered == 5)
-            assert len(readiness(low)._questions) == QUESTION_LIMIT
-            assert len(readiness(low)._known) == 10
-            path.cut()
-            path.thaw()
-            assert len([await told(peer, Resolved) for _ in range(QUESTION_LIMIT)]) == 1_000
-            assert nothing_is_asked(low)
-            peer.close()
+    async with (
+        hub("top") as (_, top_url),
+        tcp_path(place_of(top_url)) as path,
+        hub("low") as (low, low_url),
+    ):
+        await low.connect(f"tcp://{path.place}", name="up", parent=True)
+        path.freeze()
+        readiness(low).KNOWN_LIMIT = 10
+        peer = await Attacker.dial(place_of(low_url))
+        peer.tell(*(ask(number, f"id-{number}") for number in range(QUESTION_LIMIT + 5)))
+        await until(lambda: low._kernel.flow.unanswered == 5)
+        assert len(readiness(low)._questions) == QUESTION_LIMIT
+        assert len(readiness(low)._known) == 10
+        path.cut()
+        path.thaw()
+        assert len([await told(peer, Resolved) for _ in range(QUESTION_LIMIT)]) == 1_000
+        assert nothing_is_asked(low)
+        peer.close()
 
 
 @runs
 async def test_a_hub_forgets_a_question_that_its_parent_never_answers() -> None:
-    async with hub("top") as (_, top_url), tcp_path(place_of(top_url)) as path:
-        async with hub("low") as (low, low_url):
-            await low.connect(f"tcp://{path.place}", name="up", parent=True)
-            path.freeze()
-            readiness(low).FORGET_TIME = 0.01
-            peer = await Attacker.dial(place_of(low_url))
-            peer.tell(ask(1))
-            await until(lambda: readiness(low)._known)
-            await until(lambda: nothing_is_asked(low))
-            assert all(session.questions == 0 for session in low.sessions)
-            peer.close()
-            path.cut()
+    async with (
+        hub("top") as (_, top_url),
+        tcp_path(place_of(top_url)) as path,
+        hub("low") as (low, low_url),
+    ):
+        await low.connect(f"tcp://{path.place}", name="up", parent=True)
+        path.freeze()
+        readiness(low).FORGET_TIME = 0.01
+        peer = await Attacker.dial(place_of(low_url))
+        peer.tell(ask(1))
+        await until(lambda: readiness(low)._known)
+        await until(lambda: nothing_is_asked(low))
+        assert all(session.questions == 0 for session in low.sessions)
+        peer.close()
+        path.cut()
 
 
 @runs
