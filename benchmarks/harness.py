@@ -40,18 +40,20 @@ def seconds(work: Callable[[], object], *, collect: bool = True) -> float:
 
 
 class Report:
-    """The results of one benchmark: printed as they come, written to `results/<name>.json`.
+    """The results of one benchmark: printed and written to `results/<name>.json` as they come.
 
-    With `keep`, what the file has of cases that this run does not measure stays in it: for
-    benchmarks that take so long that they are run in parts.
+    Until the end, figures of an earlier run stay in the file where this one has none yet, so an
+    interrupted run loses nothing. With `keep` they stay for good where this run has no figure of
+    their case: for benchmarks that take so long that they are run in parts.
     """
 
     def __init__(self, name: str, packages: tuple[str, ...] = (), *, keep: bool = False) -> None:
         self.name = name
         self.rows: list[dict[str, object]] = []
         self._path = RESULTS / f"{name}.json"
+        self._keep = keep
         self._former: list[dict[str, object]] = []
-        if keep and self._path.exists():
+        if self._path.exists():
             self._former = json.loads(self._path.read_text("utf-8"))
         self.versions = {
             "python": platform.python_version(),
@@ -65,6 +67,8 @@ class Report:
         row = {"case": case, "subject": subject, "value": rounded, "unit": unit}
         self.rows.append({**row, "versions": self.versions})
         print(f"  {case:<44} {subject:<28} {rounded:>14,.6g} {unit}", flush=True)
+        measured = {(row["case"], row["subject"]) for row in self.rows}
+        self._save([old for old in self._former if (old["case"], old["subject"]) not in measured])
 
     def compare(
         self, case: str, subjects: Mapping[str, Subject], *, turns: int = 5, unit: str = "ops/s"
@@ -98,10 +102,16 @@ class Report:
 
     def write(self) -> None:
         """Write the JSON file that the documentation's figures come from."""
-        RESULTS.mkdir(exist_ok=True)
         measured = {row["case"] for row in self.rows}
-        kept = [row for row in self._former if row["case"] not in measured]
-        self._path.write_text(json.dumps([*kept, *self.rows], indent=1) + "\n")
+        kept = [row for row in self._former if self._keep and row["case"] not in measured]
+        self._save(kept)
+
+    def _save(self, kept: list[dict[str, object]]) -> None:
+        """Replace the file at once: who interrupts this run never finds half of one."""
+        self._path.parent.mkdir(exist_ok=True)
+        new = self._path.with_suffix(".new")
+        new.write_text(json.dumps([*kept, *self.rows], indent=1) + "\n", "utf-8")
+        new.replace(self._path)
 
 
 def in_turns(measures: Mapping[str, Callable[[], T]], turns: int) -> dict[str, list[T]]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.node.live import PATIENCE, QUICK, echo, runs, until
 from waystation.core.address import Address
-from waystation.core.routing import RoutingEntry
+from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.node import Node
 from waystation.node import status as module
 from waystation.node.status import STATUS, Question, Snapshot, Status
@@ -39,6 +39,48 @@ async def test_routes_are_paged_with_their_total() -> None:
         assert [route.participant for route in found.routes] == ["truck-00998", "truck-00999"]
         assert found.routes_fitting == 10
         assert status.snapshot(Question(routes=3, skip_routes=-5)).routes == first.routes[:3]
+
+
+@runs
+async def test_a_page_of_a_large_table_takes_no_copy_of_it() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STRIDE", 10)
+        patch.setattr(RoutingTable, "snapshot", lambda *_: pytest.fail("all of it was listed"))
+        async with Node("hub") as node:
+            status = Status(node)
+            fill(node, 100)
+            looked_up: list[str] = []
+            lookup = RoutingTable.lookup
+
+            def noted(table: RoutingTable, name: str, now: int) -> RoutingEntry | None:
+                looked_up.append(name)
+                return lookup(table, name, now)
+
+            patch.setattr(RoutingTable, "lookup", noted)
+            seen = status.snapshot(Question(routes=5))
+            assert (len(seen.routes), seen.routes_fitting, len(looked_up)) == (5, 100, 5)
+
+
+@runs
+async def test_a_table_may_change_while_it_is_searched() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "STRIDE", 10)
+        async with Node("hub") as node:
+            status = Status(node)
+            status.start()
+            fill(node, 1_000)
+            question = msgspec.json.encode(Question(filter="truck-*", routes=1_000))
+            asked = asyncio.create_task(node.request(STATUS, question, timeout=PATIENCE))
+            for number in reversed(range(1_000)):
+                node.remove_route(f"truck-{number:05}")
+                node.put_route(RoutingEntry(f"car-{number}", Address(1, b"a:1"), local=False))
+                await asyncio.sleep(0)
+                if asked.done():
+                    break
+            seen = msgspec.json.decode((await asked).payload, type=Snapshot)
+            assert seen.routes_fitting is not None
+            assert 0 < len(seen.routes) == seen.routes_fitting < 1_000
+            status.stop()
 
 
 @runs

@@ -144,6 +144,7 @@ def test_an_entry_is_dead_from_the_very_instant_of_its_expiry() -> None:
     assert table.lookup("truck", now=4_999) is not None
     assert table.contains("truck", now=4_999)
     assert table.snapshot(now=4_999) == {"truck": remote(expiry=5_000)}
+    assert table.participants() == ["truck"]
     assert table.participants_at(ELSEWHERE, now=4_999) == ["truck"]
     assert table.lookup("truck", now=5_000) is None
     assert not table.contains("truck", now=5_000)

@@ -22,6 +22,7 @@ from tests.journal.traffic import (
     FORWARDED,
     NO_ROUTE,
     change_record,
+    claim_record,
     entries,
     losses,
     message_record,
@@ -53,6 +54,8 @@ CONTRACT = {
     "sessions": "kind string, session string, role string, transport string, place string, "
     "peer string, peer_incarnation int64, identity string, reason string, detail string, "
     "offset_us int64, rtt_us int64",
+    "claims": "kind string, participant string, session string, owner string, proven bool, "
+    "origin string, number int64, path array, reason string, detail string",
     "messages": "message_id string, kind string, onward array, return array, multicast_id string, "
     "outcome string, reason string, next_hop string, recipient string, bytes int32, "
     "expiry timestamp, from_global bool, received_at timestamp",
@@ -74,7 +77,8 @@ def one_of_each_table(journal: Journal) -> None:
     journal.note(ChangeRecord(subscribe, BEGIN + 2))
     journal.note(ChangeRecord(MemberChange(MemberKind.JOIN, "fleet", MEMBER), BEGIN + 3))
     journal.note(SessionRecord(SessionKind.OPENED, "hub", "1#h:1", "h", None, "", BEGIN + 4))
-    journal.note(message_record(5))
+    journal.note(claim_record(5))
+    journal.note(message_record(6))
 
 
 def sealed(directory: Path, table: str) -> list[Path]:
@@ -85,7 +89,7 @@ def sealed(directory: Path, table: str) -> list[Path]:
 def test_every_table_has_the_columns_types_and_file_names_of_the_contract(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", incarnation=17) as journal:
         one_of_each_table(journal)
-    tables = ("nodes", "routes", "subscriptions", "members", "sessions", "messages")
+    tables = ("nodes", "routes", "subscriptions", "members", "sessions", "claims", "messages")
     for first, table in enumerate(tables):
         path = tmp_path / table / "node=garage" / f"17-{first}.parquet"
         expected = {"incarnation": "int64", "seq": "int64", "at": "timestamp"}

@@ -8,7 +8,7 @@ from typing import Any
 from waystation.core.address import Address, Route
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.core.record import ChangeRecord, MessageRecord
+from waystation.core.record import ChangeRecord, ClaimKind, ClaimRecord, MessageRecord
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
 from waystation.journal.read import Entry, JournalReader, RowFilter
 from waystation.testing import wait_until as until
@@ -34,6 +34,20 @@ def change_record(number: int, participant: str | None = None) -> ChangeRecord:
     name = f"worker-{number}" if participant is None else participant
     entry = RoutingEntry(name, Address(0, name.encode()), local=True)
     return ChangeRecord(RouteChange(RouteKind.PUT, entry), BEGIN + number)
+
+
+def claim_record(number: int, kind: ClaimKind = ClaimKind.CLAIM, **more: Any) -> ClaimRecord:
+    """A claim of a truck behind another hub."""
+    fields: dict[str, Any] = {
+        "participant": "truck-7",
+        "session": "tcp-1",
+        "owner": "0f" * 16,
+        "origin": "truck-7a",
+        "number": 3,
+        "path": ("truck-7a", "hub-b"),
+        "detail": "",
+    }
+    return ClaimRecord(kind=kind, at=BEGIN + number, **fields | more)
 
 
 def no_problem(path: Path, problem: str) -> None:

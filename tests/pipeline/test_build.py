@@ -15,9 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.journal.traffic import BEGIN, change_record, claim_record, message_record
 from tests.pipeline.small import put_rows, row
 from waystation import pipeline
+from waystation.core.record import ClaimKind, Record
 from waystation.errors import LocalError
+from waystation.journal import Journal
 from waystation.pipeline import building, output, writing
 from waystation.pipeline.output import Place
 from waystation.pipeline.schema import BUILT
@@ -62,6 +65,22 @@ def test_a_build_writes_all_tables_and_a_second_one_writes_the_same(
     pipeline.build(journal, out, spark=spark, tables=["audit", "route_history", "traces"])
     assert content(out) == first
     assert sorted(path.name for path in out.iterdir()) == sorted(pipeline.TABLES)
+
+
+@pytest.mark.rule("CL-7")
+def test_claims_in_a_journal_change_nothing_that_is_built(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    records: list[Record] = [change_record(1, "echo"), *map(message_record, range(2, 6))]
+    first, last = ([claim_record(number, kind) for kind in ClaimKind] for number in (1, 6))
+    for name, noted in (("without", records), ("with", [*first, *records, *last])):
+        with Journal(tmp_path / name, "hub-a", incarnation=5, clock=lambda: BEGIN) as journal:
+            for record in noted:
+                journal.note(record)
+        pipeline.build(tmp_path / name, tmp_path / f"{name}-tables", spark=spark)
+    assert (tmp_path / "with" / "claims").is_dir()
+    assert content(tmp_path / "with-tables") == content(tmp_path / "without-tables")
+    assert rows_of(tmp_path / "with-tables" / "traces")
 
 
 @pytest.mark.rule("SP-5")

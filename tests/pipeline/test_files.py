@@ -300,7 +300,7 @@ def test_sessions_and_clocks_in_a_journal_are_no_news_to_the_pipeline(tmp_path: 
         journal.note(opened_record)
         journal.note(PeerClockRecord(opened_record, 5_000, 100, BEGIN + 1))
         journal.note(ClockRecord(SECOND, "the wall clock is off", BEGIN + 2))
-    (tmp_path / "claims" / "node=garage").mkdir(parents=True)  # as a later version may write
+    (tmp_path / "later" / "node=garage").mkdir(parents=True)  # as a later version may write
     data = opened(tmp_path)
     assert data.events("nodes").column("kind").to_pylist() == ["start", "clock", "stop"]
     assert data.events("messages").num_rows == 0

@@ -33,7 +33,7 @@ class Numbers(click.FloatRange):
 
 
 SECONDS: Final = Numbers(min=0, min_open=True, max=10**9, max_open=True)
-TABLES: Final = ("members", "messages", "nodes", "routes", "sessions", "subscriptions")
+TABLES: Final = ("claims", "members", "messages", "nodes", "routes", "sessions", "subscriptions")
 """The tables of a journal."""
 
 DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)

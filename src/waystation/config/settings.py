@@ -166,6 +166,10 @@ class LimitsTable(Table, frozen=True, kw_only=True):
     participants: Annotated[
         Count, Meta(description="maximum number of participants that a leaf may announce")
     ] = _LIMITS.participants
+    contest: Annotated[
+        PositiveSeconds,
+        Meta(description="seconds for a sign of life of who has a name that another claims"),
+    ] = _LIMITS.contest
     budget: Annotated[
         Count, Meta(description="bytes that the node holds of what was received and is not settled")
     ] = _LIMITS.budget

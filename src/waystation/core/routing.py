@@ -148,7 +148,7 @@ class RoutingTable:
     >>> table.lookup("echo", now=2) == worker
     True
 
-    No operation is slower in a larger table (RE-17), except `snapshot`, which lists it.
+    No operation is slower in a larger table (RE-17), except those that list it.
     """
 
     def __init__(self, own_addresses: Iterable[Address] = ()) -> None:
@@ -186,6 +186,10 @@ class RoutingTable:
     def snapshot(self, now: Expiry) -> dict[str, RoutingEntry]:
         """All live entries by participant."""
         return {name: entry for name, entry in self._entries.items() if entry.alive(now)}
+
+    def participants(self) -> list[str]:
+        """Participants with an entry, live or not yet freed: to go through a table that changes."""
+        return list(self._entries)
 
     def participants_at(self, address: Address, now: Expiry) -> list[str]:
         """The participants with this address."""

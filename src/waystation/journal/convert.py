@@ -26,6 +26,7 @@ from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import (
     ChangeRecord,
+    ClaimRecord,
     ClockRecord,
     MessageRecord,
     PeerClockRecord,
@@ -36,6 +37,7 @@ from waystation.core.record import (
 from waystation.core.routing import RouteChange
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import (
+    CLAIMS,
     INSTANT,
     MEMBERS,
     MESSAGES,
@@ -315,6 +317,21 @@ class Converter:
         ]
         return self._batch(SESSIONS, seqs, [row.at for row in rows], columns)
 
+    def _claims(self, rows: list[ClaimRecord], seqs: pa.Array) -> pa.RecordBatch:
+        columns = [
+            pa.array([str(row.kind) for row in rows], TEXT),
+            pa.array([row.participant for row in rows], TEXT),
+            pa.array([row.session for row in rows], TEXT),
+            pa.array([row.owner for row in rows], TEXT),
+            _flags([row.proven for row in rows]),
+            pa.array([row.origin for row in rows], TEXT),
+            pa.array([row.number for row in rows], pa.int64()),
+            pa.array([list(row.path) for row in rows], TEXTS),
+            pa.array([row.reason and str(row.reason) for row in rows], TEXT),
+            pa.array([row.detail or None for row in rows], TEXT),
+        ]
+        return self._batch(CLAIMS, seqs, [row.at for row in rows], columns)
+
 
 _CONVERT: Final[dict[str, Callable[[Converter, list[Any], pa.Array], pa.RecordBatch]]] = {
     NODES: Converter._nodes,  # noqa: SLF001 - of this module
@@ -322,6 +339,7 @@ _CONVERT: Final[dict[str, Callable[[Converter, list[Any], pa.Array], pa.RecordBa
     SUBSCRIPTIONS: Converter._subscription_changes,  # noqa: SLF001
     MEMBERS: Converter._member_changes,  # noqa: SLF001
     SESSIONS: Converter._sessions,  # noqa: SLF001
+    CLAIMS: Converter._claims,  # noqa: SLF001
     MESSAGES: Converter._messages,  # noqa: SLF001
 }
 
@@ -352,6 +370,8 @@ def _table_of(row: Row) -> str:
         return NODES
     if isinstance(row, SessionRecord | PeerClockRecord):
         return SESSIONS
+    if isinstance(row, ClaimRecord):
+        return CLAIMS
     raise TypeError(f"the journal has no table for a {type(row).__name__}")
 
 

@@ -30,6 +30,7 @@ from waystation.journal.layout import (
     table_directory,
 )
 from waystation.journal.schema import (
+    CLAIMS,
     INSTANT,
     MEMBERS,
     MESSAGES,
@@ -309,13 +310,21 @@ class RowFilter(Struct, frozen=True):
         return self.participant is None or self.participant in _participants(entry)
 
 
+_PARTICIPANT_COLUMN: Final = {
+    ROUTES: "participant",
+    SUBSCRIPTIONS: "receiver",
+    MEMBERS: "name",
+    CLAIMS: "participant",
+}
+
+
 def _participants(entry: Entry) -> set[str]:
     fields = entry.fields
     if entry.table == MESSAGES:
         routes = [*(fields["onward"] or ()), *(fields["return"] or ())]
         named = {address[2:] for address in routes if address and address.startswith("0#")}
         return named | {fields["recipient"]}
-    column = {ROUTES: "participant", SUBSCRIPTIONS: "receiver", MEMBERS: "name"}.get(entry.table)
+    column = _PARTICIPANT_COLUMN.get(entry.table)
     return {fields[column]} if column else set()
 
 

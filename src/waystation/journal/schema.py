@@ -24,6 +24,7 @@ ROUTES: Final = "routes"
 SUBSCRIPTIONS: Final = "subscriptions"
 MEMBERS: Final = "members"
 SESSIONS: Final = "sessions"
+CLAIMS: Final = "claims"
 MESSAGES: Final = "messages"
 
 SCHEMAS: Final[Mapping[str, pa.Schema]] = {
@@ -77,6 +78,21 @@ SCHEMAS: Final[Mapping[str, pa.Schema]] = {
             "detail": TEXT,
             "offset_us": pa.int64(),
             "rtt_us": pa.int64(),
+        }
+    ),
+    CLAIMS: pa.schema(
+        {
+            **_EVERY_TABLE,
+            "kind": TEXT,
+            "participant": TEXT,
+            "session": TEXT,
+            "owner": TEXT,
+            "proven": pa.bool_(),
+            "origin": TEXT,
+            "number": pa.int64(),
+            "path": TEXTS,
+            "reason": TEXT,
+            "detail": TEXT,
         }
     ),
     MESSAGES: pa.schema(

@@ -372,7 +372,7 @@ class Broadcasts:
         kernel, pattern = self._kernel, change.pattern
         kernel.notify(ChangeRecord(change, kernel.tick()))
         if kernel.hierarchy.parents:
-            kernel.hierarchy.subscription_changed(change)
+            kernel.hierarchy.announcements.subscription_changed(change)
         if not change.edge:
             return
         provider = pattern.partition("/")[0]

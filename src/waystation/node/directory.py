@@ -253,7 +253,8 @@ class ProviderDirectory:
         expiry = provider.ends()
         if expiry == NEVER:
             expiry = kernel.tick() // 1000 + _REMEMBERED
-        if kernel.is_own_name(provider.participant):
+        name = provider.participant
+        if kernel.is_own_name(name) or kernel.hierarchy.claims.is_recent(name):
             return
         try:
             if isinstance(address, str):

@@ -1,23 +1,27 @@
-"""Hubs and leaves: what they tell each other, and what becomes of it.
+"""Hubs and leaves: what they tell each other, and who of this node hears it.
 
 A node that connects with `parent=True` is a leaf of the node it connects to. Each time the session
 opens it announces its own participants there, those of its own leaves, and who of them subscribes
-to which broadcasts. It asks there for participants that it does not know. A node made with
-`hub=True` accepts such announcements: they become local routing entries that point at the session,
-and are removed with it (RE-12). Nobody can announce a name that is this node's own.
+to which broadcasts (announcements.py). It asks there for participants that it does not know
+(questions.py). A node made with `hub=True` accepts such announcements: they are claims, of which
+the best becomes a local routing entry that points at the session (claims.py), and they end with it
+(RE-12). When two owners claim one name, the hub finds out who lives (contests.py). Nobody can
+announce a name that is this node's own.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import secrets
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from itertools import count
+from typing import TYPE_CHECKING, Final
 
-from waystation.core.multicast import SubscriptionChange, SubscriptionKind
-from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
-from waystation.errors import LocalError, quote
+from waystation.core.routing import RouteChange, RouteKind
+from waystation.errors import quote
+from waystation.node.announcements import Announcements
+from waystation.node.claims import LeafClaims
+from waystation.node.contests import Contests
 from waystation.node.questions import Questions
 from waystation.wire import hierarchy as wire
 from waystation.wire.hierarchy import (
@@ -29,7 +33,6 @@ from waystation.wire.hierarchy import (
     Resolve,
     Resolved,
     Subscribe,
-    Subscribed,
     Unsubscribe,
     Withdraw,
 )
@@ -38,14 +41,8 @@ if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
     from waystation.node.session import Session
 
-NAME_LIMIT: Final = 1_024
-"""Maximum length of the name of an announced participant."""
-
 COMPLAINT_LIMIT: Final = 100
 """Maximum number of complaints about one peer that are logged and sent to it."""
-
-CHECK_INTERVAL: Final = 10_000
-"""Milliseconds between two checks of which participants of a full session are gone."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -57,13 +54,31 @@ class Hierarchy:
         self.parents: list[Session] = []
         self._kernel = kernel
         self.is_hub = hub
-        # What the parents are to be told at the end of this turn of the event loop:
-        self._changed_entries: dict[str, RoutingEntry | None] = {}  # None: withdrawn
-        self._changed_subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
+        self.secret = secrets.token_hex(16)
+        """What the claims of this node are recognised by; told to its parents only (CL-1)."""
+        self.link_numbers = count(1)  # of the links to parents
+        self.announcements = Announcements(kernel)
+        self.claims = LeafClaims(kernel)
+        self.contests = Contests(kernel)
         self.questions = Questions(kernel)
-        self.taken: dict[str, str] = {}  # names of this node, and who holds them instead (CL-4)
 
-    # Upward: what the parents are told
+    @property
+    def taken(self) -> dict[str, str]:
+        """Names of this node that a parent gives to somebody else, with the node that has it."""
+        return self.contests.taken
+
+    @property
+    def lowest(self) -> int:
+        """The lowest number of this node's links to parents that still live; 0 without any."""
+        return min((parent.number for parent in self.parents if parent.has_link), default=0)
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self.announcements.close()
+        self.claims.close()
+        self.contests.close()
+
+    # Sessions
 
     def add_parent(self, session: Session) -> None:
         """Become a leaf of the node at the other end of a session."""
@@ -71,96 +86,61 @@ class Hierarchy:
         self.parents.append(session)
         self._kernel.router.has_parent = True
 
+    def link_opened(self, session: Session) -> None:
+        """Tell a parent everything; note who another peer is."""
+        if not session.is_parent:
+            self.claims.link_opened(session)
+            return
+        self.announcements.link_opened(session)
+        self.questions.link_opened(session)
+        self._kernel.readiness.parent_opened(session)
+        self._kernel.directory.opened(session)
+        self._kernel.waiting.ask_again()
+
+    def link_lost(self, session: Session) -> None:
+        """Forget the participants reached over a session without a link.
+
+        Over a parent only if another can be asked.
+        """
+        if not session.is_parent:
+            self._end_claims(session)
+            return
+        self.contests.parent_lost(session)
+        self._kernel.readiness.parent_lost(session, ended=False)
+        if len(self.parents) > 1:
+            self._kernel.remove_routes_over(session.address)
+            self.announcements.link_lost()
+
     def session_ended(self, session: Session) -> None:
         """Forget a session that ended, and the participants reached over it (RE-12)."""
         if session.is_parent:
             self.parents.remove(session)
             self._kernel.router.has_parent = bool(self.parents)
             self._kernel.readiness.parent_lost(session, ended=True)
-        for change in self._kernel.remove_routes_over(session.address):
-            session.participants[change.entry.participant] = None
-        self._prune_participants(session)
+        self._end_claims(session)
+        self._kernel.remove_routes_over(session.address)
 
-    def link_lost(self, session: Session) -> None:
-        """Forget the participants reached over a parent without a link, if another can be asked."""
-        if session.is_parent:
-            self._kernel.readiness.parent_lost(session, ended=False)
-        if session.is_parent and len(self.parents) > 1:
-            self._kernel.remove_routes_over(session.address)
+    def _end_claims(self, session: Session) -> None:
+        self.claims.session_ended(session)
+        self.contests.session_ended(session)
 
-    def link_opened(self, session: Session) -> None:
-        """Announce everything to a parent: it may have forgotten us, or never have known us."""
-        if not session.is_parent:
-            return
-        kernel = self._kernel
-        now = kernel.tick() // 1000
-        entries = [
-            wire.participant_of(entry)
-            for entry in kernel.router.table.snapshot(now).values()
-            if self._is_announced(entry)
-        ]
-        subscribed = kernel.router.subscriptions.snapshot()
-        _log.debug(
-            "session %s: announcing %d participants and %d subscriptions",
-            *(session.name, len(entries), len(subscribed)),
-        )
-        _send([session], (Announce, entries), (Subscribe, subscribed))
-        self.questions.link_opened(session)
-        kernel.readiness.parent_opened(session)
-        kernel.directory.opened(session)
-        kernel.waiting.ask_again()
+    # The table
 
     def route_changed(self, change: RouteChange) -> None:
         """Tell the parents of a changed entry, and whoever asked for it that it was removed."""
         entry = change.entry
-        put = change.kind is RouteKind.PUT
-        if self.parents and change.accepted and self._is_announced(entry):
-            self._announce_soon()
-            self._changed_entries[entry.participant] = entry if put else None
-        if not put:
+        if change.kind is RouteKind.REMOVE:
             self.questions.participant_gone(entry.participant)
         elif change.accepted:
             self.questions.participant_came(entry)
-
-    def subscription_changed(self, change: SubscriptionChange) -> None:
-        """Tell the parents of a subscription that came or went."""
-        self._announce_soon()
-        subscribed = change.kind is SubscriptionKind.SUBSCRIBE
-        self._changed_subscriptions[change.pattern, change.receiver] = subscribed
+        if self.parents and change.accepted and self.claims.relayed(entry) is None:
+            self.announcements.entry_changed(entry)
 
     def announce_changes(self) -> None:
         """Tell the parents of all changes now: what is sent after this counts on it."""
-        changed, self._changed_entries = self._changed_entries, {}
-        subscriptions, self._changed_subscriptions = self._changed_subscriptions, {}
-        if not changed and not subscriptions:
-            return
-        withdrawn = [name for name, entry in changed.items() if entry is None]
-        announced = [wire.participant_of(entry) for entry in changed.values() if entry is not None]
-        unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
-        subscribed = [pair for pair, wanted in subscriptions.items() if wanted]
-        _log.debug(
-            "node %s announces %d participants and %d subscriptions, and withdraws %d and %d",
-            *(self._kernel.name, len(announced), len(subscribed)),
-            *(len(withdrawn), len(unsubscribed)),
-        )
-        _send(
-            self.parents,
-            *((Unsubscribe, unsubscribed), (Withdraw, withdrawn)),
-            *((Announce, announced), (Subscribe, subscribed)),
-        )
-
-    def _announce_soon(self) -> None:
-        if not self._changed_entries and not self._changed_subscriptions:
-            asyncio.get_running_loop().call_soon(self.announce_changes)
-
-    def _is_announced(self, entry: RoutingEntry) -> bool:
-        return entry.local and not self._kernel.is_reserved(entry.participant)
+        self.announcements.tell_now()
 
     # What peers say
-
-    def when_settled(self, session: Session, settled: Callable[[], None]) -> None:  # noqa: ARG002
-        """Call back when it is known who holds the names that a session announced."""
-        settled()
 
     def receive(self, session: Session, payload: bytes) -> bool:
         """Take a payload from the peer of a session; False if it is none of a hierarchy."""
@@ -169,137 +149,71 @@ class Hierarchy:
             return False
         if isinstance(told, Resolve | Resolved | Appeared):
             self._receive_question(session, told)
-        elif isinstance(told, Contested):
-            self._receive_contested(session, told)
         elif isinstance(told, Declined):
-            self._complain(session, f"the peer declined an announcement: {quote(told.why)}")
-        elif isinstance(told, Withdraw) and session.is_parent:
-            for name in filter(partial(self._is_at, session), told.participants):
-                self._kernel.remove_route(name)
+            self.complain(session, f"the peer declined an announcement: {quote(told.why)}")
+        elif session.is_parent:
+            self._receive_from_parent(session, told)
         elif session.from_outside:
-            self._decline(session, "a peer from outside cannot be a leaf")
-        elif self.is_hub and not session.is_parent:
+            self.decline(session, "a peer from outside cannot be a leaf")
+        elif self.is_hub:
             self._receive_from_leaf(session, told)
         else:
             why = f"node {self._kernel.name} is not a hub; create it with hub=True"
-            self._decline(session, why)
+            self.decline(session, why)
         return True
 
     def _receive_question(self, session: Session, told: Resolve | Resolved | Appeared) -> None:
         readiness = self._kernel.readiness
-        if isinstance(told, Resolve):
-            (readiness if told.ready else self.questions).answer(session, told)
+        if isinstance(told, Resolved):
+            if not (
+                self.contests.receive_answer(session, told)
+                or readiness.receive_answer(session, told)
+            ):
+                self.questions.receive_answer(session, told)
         elif isinstance(told, Appeared):
             self.questions.receive_appeared(session, told)
-        elif not readiness.receive_answer(session, told):
-            self.questions.receive_answer(session, told)
+        elif told.ready:
+            readiness.answer(session, told)
+        elif told.probe:
+            self.contests.probed(session, told)
+        else:
+            self.questions.answer(session, told)
 
-    def _receive_contested(self, session: Session, told: Contested) -> None:
-        for name, holder, is_taken in told.contests if session.is_parent else ():
-            if is_taken and self._kernel.own_receiver(name) is not None:
-                self.taken[name] = holder
-            else:
-                self.taken.pop(name, None)
+    def _receive_from_parent(self, session: Session, told: Payload) -> None:
+        if isinstance(told, Withdraw):
+            for name in filter(partial(self._is_at, session), told.participants):
+                self._kernel.remove_route(name)
+        elif isinstance(told, Contested):
+            self.contests.heard(session, told)
+        else:
+            self.decline(session, f"a parent of node {self._kernel.name} cannot be its leaf")
 
     def _receive_from_leaf(self, session: Session, told: Payload) -> None:
         if isinstance(told, Announce):
-            number = len(told.participants)
-            _log.debug("session %s: %d participants announced", session.name, number)
-            for participant in told.participants:
-                self._add(session, participant)
+            self.claims.announced(session, told)
         elif isinstance(told, Withdraw):
             for name in told.participants:
-                self._withdraw(session, name)
+                self.claims.withdrawn(session, name)
         elif isinstance(told, Subscribe):
             for pattern, receiver in told.pairs:
-                self._subscribe(session, pattern, receiver)
+                self.claims.subscribe(session, pattern, receiver)
         elif isinstance(told, Unsubscribe):
             for pattern, receiver in told.pairs:
-                if self._is_at(session, receiver):
-                    removed = self._kernel.broadcasts.remove_subscriber(pattern, receiver)
-                    session.subscriptions -= removed
-
-    def _add(self, session: Session, participant: wire.Participant) -> None:
-        name, visible, _ = participant
-        kernel, limit = self._kernel, self._kernel.limits.participants
-        if len(name) > NAME_LIMIT:
-            self._decline(session, f"{quote(name)} is longer than {NAME_LIMIT} characters")
-        elif kernel.is_own_name(name):
-            self._decline(session, f"{quote(name)} is a name of node {kernel.name} itself")
-        elif not self.may_add(session, name):
-            self._decline(session, f"a session announces at most {limit} participants")
-        else:
-            expiry = session.in_own_time(wire.expiry_of(participant))
-            address = session.address
-            try:
-                entry = RoutingEntry.of(name, address, local=True, visible=visible, expiry=expiry)
-                kernel.put_route(entry)
-            except LocalError as error:
-                self._decline(session, str(error))
-            else:
-                session.participants[name] = None
-
-    def may_add(self, session: Session, name: str) -> bool:
-        """Whether one more participant may be reached over a session."""
-        limit = self._kernel.limits.participants
-        if name in session.participants or len(session.participants) < limit:
-            return True
-        now = self._kernel.tick() // 1000
-        if now >= session.checked_at + CHECK_INTERVAL:
-            session.checked_at = now
-            self._prune_participants(session)
-        return len(session.participants) < limit
-
-    def _prune_participants(self, session: Session) -> None:
-        """Forget participants that expired or moved elsewhere, and what they subscribed to."""
-        table, now = self._kernel.router.table, self._kernel.tick() // 1000
-        for name in list(session.participants):
-            entry = table.lookup(name, now)
-            if entry is None:
-                session.subscriptions -= self._kernel.broadcasts.drop_subscriber(name)
-            if entry is None or entry.address != session.address:
-                del session.participants[name]
-
-    def _withdraw(self, session: Session, name: str) -> None:
-        if self._is_at(session, name):
-            session.subscriptions -= self._kernel.broadcasts.drop_subscriber(name)
-            self._kernel.remove_route(name)
-        session.participants.pop(name, None)
-
-    def _subscribe(self, session: Session, pattern: str, receiver: str) -> None:
-        limit = self._kernel.limits.participants
-        if not self._is_at(session, receiver):
-            self._decline(session, f"{quote(receiver)} was not announced by {session.name}")
-            return
-        if session.subscriptions >= limit:
-            self._decline(session, f"a session subscribes at most {limit} times")
-            return
-        try:
-            session.subscriptions += self._kernel.broadcasts.add_subscriber(pattern, receiver)
-        except LocalError as error:
-            self._decline(session, str(error))
+                self.claims.unsubscribe(session, pattern, receiver)
 
     def _is_at(self, session: Session, name: str) -> bool:
         entry = self._kernel.entry(name)
         return entry is not None and entry.address == session.address
 
-    def _decline(self, session: Session, why: str) -> None:
+    def decline(self, session: Session, why: str) -> None:
         """Tell a peer, once for each cause and not for ever, that something is not accepted."""
-        if self._complain(session, why):
+        if self.complain(session, why):
             session.answer(wire.encode(Declined(why)))
 
-    def _complain(self, session: Session, why: str) -> bool:
+    def complain(self, session: Session, why: str) -> bool:
+        """Log something about a peer, once for each cause and not for ever."""
         if len(session.complaints) >= COMPLAINT_LIMIT or why in session.complaints:
             return False
         session.complaints.add(why)
         _log.warning("session %s: %s", session.name, why)
         return True
-
-
-def _send(sessions: list[Session], *lists: tuple[Callable[[Any], Payload], Sequence[Any]]) -> None:
-    """Send each list to all these sessions, in as many payloads as it takes."""
-    for kind, items in lists:
-        for part in wire.in_payloads(items):
-            payload = wire.encode(kind(part))
-            for session in sessions:
-                session.send_control(payload)

@@ -135,6 +135,7 @@ class Kernel:
                 receiver.give_up(Reason.REFUSED)
         self.waiting.reject_all()
         self.flow.close()
+        self.hierarchy.close()
 
     async def stop_workers(self, drain: float) -> list[Worker]:
         """Let the workers handle what they have for a while, then stop them; returns them all."""
@@ -405,6 +406,8 @@ class Kernel:
         if address.data in self.receivers:  # or the table refused its entry (RE-15)
             self.remove_route(name)
         del self._own[name]
+        if self.hierarchy.is_hub:
+            self.hierarchy.claims.own_name_gone(name)
 
     def remove_worker(self, worker: Worker) -> None:
         """Take all names from a worker that still has them."""
@@ -468,7 +471,10 @@ class Kernel:
         if len(back) < 2 or back[-1].type != LOCAL:
             return
         name = back[-1].name
-        if name and not self.is_reserved(name) and self.hierarchy.may_add(session, name):
+        claims = self.hierarchy.claims
+        if not name or self.is_reserved(name) or claims.is_recent(name):
+            return
+        if claims.may_add(session, name):
             session.participants[name] = None
             entry = RoutingEntry.of_request(name, session.address, message.expiry)
             with contextlib.suppress(LocalError):  # for the name of a session, which stays that
@@ -532,6 +538,7 @@ class Kernel:
         if at >= self._purge_at:
             self._purge_at = at + PURGE_INTERVAL
             self.router.table.purge(at // 1000)
+            self.hierarchy.claims.purge(at // 1000)
         change = self.router.table.put(entry, at // 1000)
         self._follow(change, at)
         self.waiting.appeared(entry.participant)

@@ -29,7 +29,7 @@ from waystation.net.tasks import Tasks
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
 from waystation.transports.transport import Broadcaster, Link, Listener, Transport
-from waystation.wire import acknowledged, flow
+from waystation.wire import acknowledged, flow, hierarchy
 from waystation.wire import clock as wire_clock
 from waystation.wire.hello import Greeting, Hello
 
@@ -40,6 +40,7 @@ CAPABILITIES: Final[tuple[str, ...]] = (
     acknowledged.CAPABILITY,
     wire_clock.CAPABILITY,
     flow.CAPABILITY,
+    hierarchy.CAPABILITY,
 )
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
@@ -55,7 +56,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     is dropped when its receiver had no room for `stall` seconds and took nothing in that time. A
     message from a peer to a name that nobody has waits `appear` seconds for it to appear. A message
     of a sender here whose policy names no time waits at most `reconnect` seconds for a session
-    without a link. A leaf announces at most `participants`.
+    without a link. A leaf announces at most `participants`. When another claims a name, who has it
+    is to show a sign of life within `contest` seconds, else its session is ended.
 
     What was received and is not settled is counted in bytes: a payload and 512 bytes for each
     message. The node holds about `budget` of them, a session `share` (at least the largest frame
@@ -70,6 +72,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     appear: float = 0.0
     reconnect: float = 30.0
     participants: int = 100_000
+    contest: float = 3.0
     budget: int = 256 * MIB
     share: int = 16 * MIB + 64 * 1024
     receiver: int = 8 * MIB
@@ -325,8 +328,11 @@ class Links:
 
     # Inside
 
-    def greeting(self, token: bytes | None, *, outgoing: bool) -> Greeting:
-        """The greeting for a new link: each has a nonce of its own."""
+    def greeting(self, token: bytes | None, *, outgoing: bool, to: int = 0) -> Greeting:
+        """The greeting for a new link: each has a nonce of its own.
+
+        To a parent, `to` is the number of the link, and the greeting tells our secret (CL-1).
+        """
         hello = Hello(
             self.kernel.name,
             dict(self.kernel.router.types.numbers),
@@ -337,6 +343,8 @@ class Links:
             CAPABILITIES,
             self.kernel.tick(),
             self.kernel.clock_off_us,
+            self.kernel.hierarchy.secret if to else "",
+            to,
         )
         return Greeting(hello, token, initiator=outgoing)
 

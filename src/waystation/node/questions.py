@@ -66,6 +66,7 @@ class Questions:
         self._by_participant: dict[str, _Question] = {}
         self._told: dict[str, dict[bytes, None]] = {}  # by participant: addresses of sessions
         self._wanted = Wanted(kernel)
+        self._gone: dict[str, None] = {}  # of them, those that went in this turn of the event loop
 
     # Asking
 
@@ -182,11 +183,25 @@ class Questions:
             self._remember(entry.participant, session)
 
     def participant_gone(self, name: str) -> None:
-        """Tell whoever asked for a participant that it is not reached here any more."""
-        for address in self._told.pop(name, ()):
-            session = self._kernel.links.sessions.get(address)
-            if session is not None:
-                session.answer(wire.encode(Withdraw([name])))
+        """Tell whoever asked for a participant that it is gone, unless it has come back by then."""
+        if name in self._told:
+            if not self._gone:
+                asyncio.get_running_loop().call_soon(self._tell_gone)
+            self._gone[name] = None
+
+    def _tell_gone(self) -> None:
+        gone, self._gone = self._gone, {}
+        sessions = self._kernel.links.sessions
+        for name in gone:
+            told = self._told.pop(name, {})
+            for data in list(told):
+                session = sessions.get(data)
+                if session is None or not self.is_elsewhere(name, session):
+                    del told[data]
+                    if session is not None:
+                        session.answer(wire.encode(Withdraw([name])))
+            if told:
+                self._told[name] = told
 
     def _remember(self, name: str, session: Session) -> None:
         """Remember who was told that a participant is reached here, to withdraw it when it goes."""

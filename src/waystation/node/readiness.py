@@ -108,7 +108,7 @@ class Readiness:
         if not hierarchy.is_hub or session.is_parent or session.from_outside:
             reply(taken=False)
         elif is_known or len(path) >= ASKED_LIMIT:
-            hierarchy.when_settled(session, reply)
+            hierarchy.contests.when_settled(session, reply)
         elif session.questions >= QUESTION_LIMIT:
             kernel.flow.unanswered += 1
         else:
@@ -128,7 +128,7 @@ class Readiness:
         def ended() -> None:
             timeout.cancel()
             session.questions -= 1
-            hierarchy.when_settled(session, reply)
+            hierarchy.contests.when_settled(session, reply)
 
         session.questions += 1
         timeout = asyncio.get_running_loop().call_later(self.FORGET_TIME, give_up)
@@ -165,7 +165,7 @@ class Readiness:
         question, asked = self._by_number.get(answer.number, (None, None))
         if question is None or asked is not parent:
             return False
-        if not answer.found and parent.knows_claims:
+        if not answer.found and parent.can(wire.CAPABILITY):
             question.not_hubs.append(parent)
         self._miss_no_longer(question, parent)
         return True

@@ -17,7 +17,6 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import sha256
 from typing import TYPE_CHECKING, ClassVar, Final, TypeAlias
 
 from msgspec import Struct, field, structs
@@ -39,8 +38,8 @@ from waystation.node.inbox import Ticket, WaitingLine
 from waystation.node.peer_clock import PeerClockMeter
 from waystation.node.receiver import NoRoom, Verdicts
 from waystation.transports.transport import Link
-from waystation.wire import flow, hierarchy
-from waystation.wire.hello import Greeting
+from waystation.wire import flow
+from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -124,6 +123,9 @@ class Session(Struct, eq=False):
     subscriptions: int = 0  # of its participants
     questions: int = 0  # that its peer asked, and that the parents have yet to answer
     complaints: set[str] = set()  # about what its peer sent
+    number: int = 0  # of the link, if it is to a parent (CL-1)
+    claimant: tuple[str, int] | None = None  # who claims over it, and the number of the session
+    reads: int = 0  # how often something was heard from the peer
     state: State = State.DISCONNECTED
     # OPEN, outflow FREE, nobody waits, and no name is held: asked for each message.
     is_ready: bool = False
@@ -174,10 +176,20 @@ class Session(Struct, eq=False):
         return self.address.name
 
     @property
+    def hello(self) -> Hello | None:
+        """What the peer said first; None if it said nothing yet."""
+        return self._greeting.peer
+
+    @property
     def peer(self) -> str | None:
         """The name that the peer gave itself; None if it gave none yet."""
         hello = self._greeting.peer
         return None if hello is None else hello.node
+
+    def can(self, capability: str) -> bool:
+        """Whether the peer has said that it understands something (UP-1)."""
+        hello = self._greeting.peer
+        return hello is not None and capability in hello.can
 
     @property
     def kernel(self) -> Kernel:
@@ -250,22 +262,7 @@ class Session(Struct, eq=False):
     @property
     def knows_hold(self) -> bool:
         """Whether the peer can be asked to send nothing to a name."""
-        hello = self._greeting.peer
-        return hello is not None and flow.CAPABILITY in hello.can
-
-    @property
-    def knows_claims(self) -> bool:
-        """Whether the peer understands claims (UP-1)."""
-        hello = self._greeting.peer
-        return hello is not None and hierarchy.CAPABILITY in hello.can
-
-    @property
-    def owner(self) -> str:
-        """Whose the names are that the peer announces as its own (CL-1)."""
-        hello = self._greeting.peer
-        if hello is None or not hello.secret:
-            return f"node:{self.peer or ''}"
-        return sha256(hello.secret.encode(errors="replace")).hexdigest()[:32]
+        return self.can(flow.CAPABILITY)
 
     @property
     def holds(self) -> tuple[str, ...]:
@@ -436,7 +433,9 @@ class Session(Struct, eq=False):
         self._failure = None
         self._links.kernel.pin_clock()
         self._clock, self._clock_shift = PeerClockMeter(self), 0
-        self._greeting = self._links.greeting(self._token, outgoing=self.outgoing)
+        if self.is_parent:
+            self.number = next(self._links.kernel.hierarchy.link_numbers)
+        self._greeting = self._links.greeting(self._token, outgoing=self.outgoing, to=self.number)
         wanted = self._links.link_made(self, link)
         if not wanted:
             self._failure = (Reason.REFUSED, TOO_MANY_SESSIONS)
@@ -449,6 +448,7 @@ class Session(Struct, eq=False):
     def received(self, messages: Sequence[Message]) -> None:
         """Deliver messages, in order."""
         self._beat.heard = True
+        self.reads += 1
         kernel = self._links.kernel
         if kernel.account.used > kernel.account.limit:
             kernel.flow.relieve()
@@ -523,6 +523,10 @@ class Session(Struct, eq=False):
     def abort_link(self) -> None:
         """End the link at once; a session that reconnects then gets another."""
         self._apply(Event.FAILED)
+
+    def break_off(self, detail: str) -> None:
+        """End the link at once, since the peer cannot be reached over it any more."""
+        self._fail(Reason.TRANSPORT_DOWN, detail)
 
     def give_up(self) -> None:
         """End it now, without waiting for its link."""

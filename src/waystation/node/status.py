@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -25,7 +25,7 @@ from waystation.core.address import Address
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.record import MessageRecord, Record, SessionRecord
-from waystation.core.routing import RoutingEntry
+from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.errors import LocalError
 from waystation.node import flow
 from waystation.node.session import Session
@@ -54,6 +54,7 @@ _QUESTION_BYTES: Final = 4_096
 _ALL: Final = "*"
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 class Question(Struct, frozen=True):
@@ -282,7 +283,7 @@ class Status:
             flow=self._node.flow,
         )
 
-    def _routes(self, asked: Question, now: int) -> Collection[RoutingEntry] | None:
+    def _routes(self, asked: Question, now: int) -> _Entries[RoutingEntry] | None:
         """The routes to go through; None if there are too many."""
         table = self._node.router.table
         if _ALL not in asked.filter:  # one participant is found without going through all
@@ -291,11 +292,14 @@ class Status:
             return [entry] if entry is not None and fits else []
         if asked.over:
             names = table.participants_at(_address(asked.over), now)
-            held = (table.lookup(name, now) for name in names[:LARGE_TABLE])
-            return [entry for entry in held if entry is not None]
-        return None if len(table) > LARGE_TABLE else table.snapshot(now).values()
+            return _Routes(table, names[:LARGE_TABLE], now)
+        if len(table) > LARGE_TABLE:
+            return None
+        if len(table) > STRIDE:
+            return _Routes(table, table.participants(), now)
+        return table.snapshot(now).values()
 
-    def _subscriptions(self) -> Collection[tuple[str, str]] | None:
+    def _subscriptions(self) -> _Entries[tuple[str, str]] | None:
         """The subscriptions; None if there are too many to go through."""
         subscriptions = self._node.router.subscriptions
         return None if len(subscriptions) > LARGE_TABLE else subscriptions.snapshot()
@@ -316,8 +320,37 @@ class Status:
         self._timer = self._loop.call_later(1.0, self._tick)
 
 
+class _Entries(Protocol[T_co]):
+    """What can be listed."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[T_co]: ...
+
+
+class _Routes:
+    """Entries of a table that may change between two looks; each is looked up when it is due.
+
+    Only the names are copied. Those that expired lately may still count.
+    """
+
+    def __init__(self, table: RoutingTable, names: list[str], now: int) -> None:
+        self._table = table
+        self._names = names
+        self._now = now
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[RoutingEntry]:
+        for name in self._names:
+            entry = self._table.lookup(name, self._now)
+            if entry is not None:
+                yield entry
+
+
 def _page(
-    find: Callable[[], Collection[T] | None],
+    find: Callable[[], _Entries[T] | None],
     pattern: str,
     skip: int,
     most: int,

@@ -18,6 +18,7 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
+from waystation.why.claims import ClaimsThen
 from waystation.why.clocks import Visit, corrections
 from waystation.why.explanation import Decision, Explanation, Hop, Step
 from waystation.why.lookup import MessageLookup, Row
@@ -38,11 +39,14 @@ def explain(journal: Path, message_id: str) -> Explanation:
         )
     entries = _entries(rows)
     ahead = corrections(lookup, list(entries))
-    hops = tuple(
-        _Hop(lookup, entries[visit], ahead.get(visit[0], 0)).described()
+    visits = [
+        _Hop(lookup, entries[visit], ahead.get(visit[0], 0))
         for visit in sorted(entries, key=lambda visit: visit[2] - ahead.get(visit[0], 0))
-    )
-    return Explanation(message_id, hops, summary(hops), tuple(_remarks(lookup, hops)))
+    ]
+    hops = tuple(visit.described() for visit in visits)
+    contests = dict.fromkeys(contest for visit in visits for contest in visit.contests())
+    remarks = (*contests, *_remarks(lookup, hops))
+    return Explanation(message_id, hops, summary(hops), remarks)
 
 
 def _entries(rows: list[Row]) -> dict[Visit, list[Row]]:
@@ -70,9 +74,11 @@ class _Hop:
         self._multicast_id: str | None = first["multicast_id"]
         self._expiry: int | None = first["expiry"]
         self._history: dict[str, list[Row]] = {}
+        self._claims: dict[str, ClaimsThen] = {}
+        self._found: tuple[Decision, ...] = ()
 
     def described(self) -> Hop:
-        decisions = self._decisions()
+        decisions = self._found = self._decisions()
         steps = tuple(
             Step(row["at"], row["outcome"], row["reason"], row["next_hop"], row["recipient"])
             for row in self._rows
@@ -129,6 +135,11 @@ class _Hop:
                 router.table.put(_entry(row), row["at"] // 1000)
             else:
                 router.table.remove(row["participant"], row["at"] // 1000)
+        claims = self._evidence.claim_events(self._node, self._incarnation, names)
+        by_name: dict[str, list[Row]] = {}
+        for row in self._before(claims):
+            by_name.setdefault(row["participant"], []).append(row)
+        self._claims = {name: ClaimsThen(self._node, name, rows) for name, rows in by_name.items()}
 
     def _before(self, rows: Iterable[Row]) -> Iterable[Row]:
         return (row for row in rows if row["at"] <= self._received)
@@ -167,6 +178,14 @@ class _Hop:
                 since = row["at"]
         return since
 
+    def contests(self) -> Iterable[str]:
+        """Which of the recipients several owners claimed at that time."""
+        for decision in self._found:
+            claims = self._claims.get(decision.recipient or "")
+            told = claims.contest(decision.entry) if claims is not None else None
+            if told is not None:
+                yield told
+
     # The likely cause
 
     def _explanation(self, steps: tuple[Step, ...]) -> str | None:
@@ -190,6 +209,9 @@ class _Hop:
         before = [row for row in self._before(history) if row["accepted"]]
         after = [row for row in history if row["at"] > self._received and row["kind"] == "put"]
         later = f"; it was there {span(after[0]['at'] - self._received)} later" if after else ""
+        claim = self._ended_claim(name, before)
+        if claim is not None:
+            return f"{claim}{later}"
         if not before:
             return self._why_unknown(name, bool(after)) + later
         last = before[-1]
@@ -198,6 +220,18 @@ class _Hop:
             return f"{name} had left {span(gone)} before{later}"
         expiry = max((row["expiry"] or 0) for row in before)
         return f"the route to {name} had expired {span(self._received - expiry)} before{later}"
+
+    def _ended_claim(self, name: str, changes: list[Row]) -> str | None:
+        """How the last claim to a name ended, if it had no other routing entry since."""
+        claims = self._claims.get(name)
+        ended = claims.ending() if claims is not None else None
+        if ended is None or any(r["kind"] == "put" and r["at"] > ended["at"] for r in changes):
+            return None
+        before = span(self._received - ended["at"])
+        detail = f": {ended['detail']}" if ended["detail"] else ""
+        if ended["kind"] == "refused":
+            return f"a claim to {name} was refused {before} before{detail}"
+        return f"the last claim to {name} ended {before} before{detail}"
 
     def _why_unknown(self, name: str, comes: bool) -> str:
         if comes:

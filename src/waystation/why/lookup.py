@@ -25,7 +25,7 @@ from waystation.journal.read import (
     instants_as_integers,
     read_tail,
 )
-from waystation.journal.schema import MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
+from waystation.journal.schema import CLAIMS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 
 Row = dict[str, Any]
 
@@ -59,6 +59,11 @@ class MessageLookup:
     def subscription_events(self, node: str, incarnation: int) -> list[Row]:
         """The subscription changes, in order."""
         return self._rows(SUBSCRIPTIONS, node, incarnation, None)
+
+    def claim_events(self, node: str, incarnation: int, participants: set[str]) -> list[Row]:
+        """What became of the claims to some participants, in order."""
+        wanted = pc.field("participant").isin(sorted(participants))
+        return self._rows(CLAIMS, node, incarnation, wanted)
 
     def clocks(self, node: str, incarnation: int) -> list[Row]:
         """What a node measured of the clocks of its peers, in order."""

@@ -12,6 +12,7 @@ Pure: nonces and tokens are arguments. The payloads are JSON objects.
 from __future__ import annotations
 
 import hmac
+from hashlib import sha256
 from typing import Final, TypeAlias
 
 import msgspec
@@ -23,6 +24,9 @@ PAYLOAD_LIMIT: Final = 64 * 1024
 
 NAME_LIMIT: Final = 255
 """Maximum length of a node's name, in characters."""
+
+NUMBER_LIMIT: Final = 2**63
+"""What the number of a session, and so of a claim, is below."""
 
 PROOF_PURPOSE: Final = b"waystation session 1 "
 
@@ -100,6 +104,8 @@ class Greeting:
     def _hear_hello(self, hello: Hello) -> bytes | None:
         if len(hello.node) > NAME_LIMIT:
             raise RemoteError(f"node {quote(hello.node)} has too long a name")
+        if len(hello.secret) > NAME_LIMIT or not 0 <= hello.session < NUMBER_LIMIT:
+            raise RemoteError(f"node {quote(hello.node)} numbers its sessions in an invalid way")
         if self.peer is not None:
             raise RemoteError(f"node {quote(hello.node)} sent a second hello")
         if hello.token and self._token is None:
@@ -122,6 +128,15 @@ class Greeting:
         role = b"opener " if initiator else b"listener "
         text = PROOF_PURPOSE + role + f"{prover.nonce} {verifier.nonce}".encode(errors="replace")
         return hmac.digest(self._token, text, "sha256").hex()
+
+
+def owner_of(secret: str) -> str:
+    """What the claims of a node are recognised by: everybody may know it, and not its secret.
+
+    >>> owner_of("swordfish")
+    'b9f195c5cc7ef6afadbfbc42892ad47d'
+    """
+    return sha256(secret.encode(errors="replace")).hexdigest()[:32]
 
 
 def _read(payload: bytes) -> Payload | None:

@@ -1,0 +1,502 @@
+"""Claims: who has a name, by the word of the peers (CL-1, CL-2, CL-4, CL-6).
+
+A peer claims a name: messages to it go over the session of that peer. A node keeps every live claim
+and tells its parents of the best. What becomes of a claim, all of it:
+
+    it equals what is known                     nothing, and nobody is told          CL-3
+    its path names this node, or is too long    refused                              CL-2
+    its number is below the owner's lowest      refused, dead: its session is probed CL-1, CL-6
+    nobody has the name                         the best                             CL-1
+    its owner holds the name                    the best if it ranks before the best CL-1
+    another owner holds the name                stands by; the holder is probed      CL-4, CL-6
+    taken back, its session ends, now >= expiry gone; the next is the best at once   CL-1
+
+A session has one claim to a name, so that a new one replaces the former, even if it is refused.
+
+Why a network of such nodes settles, also in rings and meshes where nodes are each other's parents:
+of one owner the shorter path is better, a path grows with each node, and a node never gives up the
+owner that it holds while it knows a claim of it. So what is told with paths of two nodes does not
+change any more once the leaves rest. A node that has such a claim of the owner it holds tells it
+for good, so what is told with paths of three nodes comes to rest next, and so on up to the longest.
+
+Two things are up to the caller, or names stay lost until a heartbeat fails:
+
+- That an owner's lowest number has grown is told to the parents even if no best claim changed: a
+  claim that is dead by it may be the best further up.
+- A session whose own owner and number (of its hello) are below the lowest is dead like a claim, and
+  is probed: what it relays has other owners and would stay.
+
+Times are milliseconds, and never decrease from one call to the next.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection
+from typing import Final, TypeAlias
+
+from msgspec import Struct
+
+from waystation.core.expiry import NEVER, Deadlines, Expiry
+
+PATH_LIMIT: Final = 16
+"""Maximum number of nodes that a claim may have passed (CL-2)."""
+
+RECENT_TIME: Final = 600_000
+"""Milliseconds for which a name and an owner are remembered after their last claim has gone."""
+
+RECENT_LIMIT: Final = 100_000
+"""Maximum number of names, and of owners, that are remembered; the oldest are forgotten first."""
+
+NO_PATH: Final = "its path is empty"
+LONG_PATH: Final = f"its path is longer than {PATH_LIMIT} nodes"
+CIRCLE: Final = "its path names this node"
+EXPIRED: Final = "it has expired"
+DEAD: Final = "its session has ended, as its owner told"
+
+
+_Names: TypeAlias = str | dict[str, None]
+"""Some names: one as a str, several as the keys of a dict, as in a routing table."""
+
+
+class Claim(Struct, frozen=True, gc=False):
+    """The word of a peer that a name is reached through it (CL-1).
+
+    >>> claim = Claim("truck-7", b"tcp-1", "depot", "c0ffee", 3, ("leaf-7", "depot"))
+    >>> claim.is_direct, claim.origin
+    (False, 'leaf-7')
+    """
+
+    participant: str
+    session: bytes  # the data of the local address of the session that it came over
+    peer: str  # the name of the node at the other end
+    owner: str
+    number: int  # of the owner's session
+    path: tuple[str, ...]  # names of the nodes that it passed, the origin first, the peer last
+    visible: bool = False
+    expiry: Expiry = NEVER
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether the participant lives at the peer itself."""
+        return len(self.path) == 1
+
+    @property
+    def origin(self) -> str:
+        """The name of the node where the participant lives."""
+        return self.path[0]
+
+    def alive(self, now: Expiry) -> bool:
+        """Whether it has not expired."""
+        return now < self.expiry
+
+    def goes_like(self, other: Claim | None) -> bool:
+        """Whether the two differ in expiry and visibility at most: one renews the other."""
+        return other is not None and self.session == other.session and self.says_like(other)
+
+    def says_like(self, other: Claim | None) -> bool:
+        """Whether parents would be told the same way: the owner, its session, the path."""
+        return (
+            other is not None
+            and self.number == other.number
+            and self.owner == other.owner
+            and self.path == other.path
+        )
+
+
+def rank(claim: Claim) -> tuple[int, int, str, bytes]:
+    """The order of claims of one owner, the best first (CL-1).
+
+    >>> direct = Claim("a", b"s1", "leaf", "c0ffee", 1, ("leaf",))
+    >>> newer = Claim("a", b"s2", "depot", "c0ffee", 2, ("leaf", "depot"))
+    >>> min(newer, direct, key=rank) is direct
+    True
+    """
+    return (len(claim.path), -claim.number, claim.peer, claim.session)
+
+
+class ClaimChange(Struct, frozen=True):
+    """What an event did to the claims to one name."""
+
+    participant: str
+    before: Claim | None  # the best until now
+    after: Claim | None  # the best from now on
+    refused: str = ""  # why the claim was refused; empty if it was not
+    contest: Claim | None = None  # stands by: the session of `after` is to be probed (CL-6)
+    dead: tuple[Claim, ...] = ()  # dead by number: their sessions are to be probed (CL-6)
+    ended: tuple[Claim, ...] = ()  # all that ended, the dead among them; not what was renewed
+
+    @property
+    def is_move(self) -> bool:
+        """Whether the best is another one, not the same renewed: what damping counts (CL-3)."""
+        if self.after is None:
+            return self.before is not None
+        return not self.after.goes_like(self.before)
+
+    @property
+    def is_news(self) -> bool:
+        """Whether parents are to be told: they do not care over which session it came (CL-3)."""
+        before, after = self.before, self.after
+        if before is None or after is None:
+            return before is not after
+        return (
+            not after.says_like(before)
+            or after.expiry != before.expiry
+            or after.visible != before.visible
+        )
+
+
+class _Owner(Struct, eq=False):
+    """What is known of an owner while it has claims here."""
+
+    lowest: int
+    latest: Claim  # whose values are shared by those that follow
+    names: _Names  # what it claims
+
+
+class Claims:
+    """The claims that the peers of a node make to names.
+
+    >>> claims = Claims("hub")
+    >>> claims.announce(Claim("truck-7", b"s1", "leaf", "c0ffee", 1, ("leaf",)), now=0).after.peer
+    'leaf'
+    >>> other = Claim("truck-7", b"s2", "thief", "beef", 1, ("thief",))
+    >>> claims.announce(other, now=1).contest.peer
+    'thief'
+    >>> claims.best("truck-7", now=1).peer, claims.standbys("truck-7", now=1) == [other]
+    ('leaf', True)
+    >>> [change.after.peer for change in claims.session_ended(b"s1", now=2)]
+    ['thief']
+
+    No operation on a name is slower because there are many.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.count = 0  # number of claims, including expired ones that `purge` has not ended
+        self.contested = 0  # number of names that several owners claim
+        # A name's claims: one directly, several as a list, the best first and the others in the
+        # order in which they came. Most names have one, and a list for each costs more than it.
+        self._claims: dict[str, Claim | list[Claim]] = {}
+        self._names: dict[bytes, _Names] = {}  # what is claimed over a session
+        self._owners: dict[str, _Owner] = {}
+        self._departed = _Memory()  # owners without claims, and their lowest numbers
+        self._recent = _Memory()  # names without claims
+        # Names with claims that will expire: what was extended comes out too early and is filed
+        # again, what is gone is ignored.
+        self._deadlines: Deadlines[str] = Deadlines()
+        self._filed = 0
+
+    def __len__(self) -> int:
+        """Number of names."""
+        return len(self._claims)
+
+    # What is known
+
+    def best(self, participant: str, now: int) -> Claim | None:
+        """The claim that is the routing entry, or None."""
+        claims = self.all(participant, now)
+        return claims[0] if claims else None
+
+    def standbys(self, participant: str, now: int) -> list[Claim]:
+        """The claims of other owners, in the order in which they came."""
+        claims = self.all(participant, now)
+        return [claim for claim in claims if claim.owner != claims[0].owner]
+
+    def all(self, participant: str, now: int) -> list[Claim]:
+        """All live claims to a name, the best first."""
+        known = self._known(participant)
+        return _arranged([claim for claim in known if now < claim.expiry], known)
+
+    def get(self, session: bytes, participant: str) -> Claim | None:
+        """The claim of a session to a name, expired or not."""
+        return next((c for c in self._known(participant) if c.session == session), None)
+
+    def names_of(self, session: bytes) -> Collection[str]:
+        """The names that are claimed over a session."""
+        return _listed(self._names.get(session))
+
+    def lowest(self, owner: str) -> int:
+        """The lowest number of an owner's sessions that still live; 0 if it was not told."""
+        record = self._owners.get(owner)
+        return self._departed.get(owner) if record is None else record.lowest
+
+    def is_recent(self, participant: str, now: int) -> bool:
+        """Whether a name is claimed, or was within the last ten minutes (CL-4)."""
+        known = self._known(participant)
+        if known:
+            return any(now < claim.expiry + RECENT_TIME for claim in known)
+        return self._recent.has(participant, now)
+
+    # What happens
+
+    def announce(self, claim: Claim, now: int) -> ClaimChange | None:
+        """Take a claim; None if it is known already."""
+        old = self._known(claim.participant)
+        former = next((known for known in old if known.session == claim.session), None)
+        if former is not None and former == claim and now < claim.expiry:
+            return None
+        new = [known for known in old if known is not former]
+        refused = self._refusal(claim, now)
+        if refused:
+            dead = (claim,) if refused == DEAD else ()
+            return self._settled(claim.participant, old, new, now, refused=refused, dead=dead)
+        claim = self._entered(claim, former)
+        if former is not None and former.owner == claim.owner:
+            new.insert(old.index(former), claim)  # it keeps its place among those that wait
+        else:
+            new.append(claim)
+        return self._settled(claim.participant, old, new, now, claim=claim)
+
+    def withdraw(self, session: bytes, participant: str, now: int) -> ClaimChange | None:
+        """End the claim of a session to a name, and no other; None if there is none (CL-2)."""
+        old = self._known(participant)
+        new = [claim for claim in old if claim.session != session]
+        return self._settled(participant, old, new, now) if len(new) < len(old) else None
+
+    def session_ended(self, session: bytes, now: int) -> list[ClaimChange]:
+        """End all claims of a session."""
+        names = list(self.names_of(session))
+        changes = (self.withdraw(session, name, now) for name in names)
+        return [change for change in changes if change is not None]
+
+    def note_lowest(self, owner: str, lowest: int, now: int) -> list[ClaimChange]:
+        """End the claims of an owner below the lowest number of its live sessions (CL-1)."""
+        record = self._owners.get(owner)
+        if record is None:
+            if lowest > max(1, self._departed.get(owner)):
+                self._departed.put(owner, now, lowest)
+            return []
+        if lowest <= record.lowest:
+            return []
+        record.lowest = lowest
+        changes = []
+        for name in list(_listed(record.names)):
+            old = self._known(name)
+            dead = tuple(c for c in old if c.owner == owner and c.number < lowest)
+            if dead:
+                new = [claim for claim in old if claim not in dead]
+                changes.append(self._settled(name, old, new, now, dead=dead))
+        return changes
+
+    def expire(self, participant: str, now: int) -> ClaimChange | None:
+        """End the claims to a name that have expired; None if none has."""
+        old = self._known(participant)
+        new = [claim for claim in old if now < claim.expiry]
+        return self._settled(participant, old, new, now) if len(new) < len(old) else None
+
+    def purge(self, now: int) -> list[ClaimChange]:
+        """End the claims that have expired; to be called every few seconds."""
+        due = self._deadlines.take_due(now)
+        self._filed -= len(due)
+        changes = []
+        for name in dict.fromkeys(due):
+            change = self.expire(name, now)
+            if change is not None:
+                changes.append(change)
+            left = (claim.expiry for claim in self._known(name))
+            self._file(name, min(left, default=NEVER))
+        self._recent.forget(now)
+        self._departed.forget(now)
+        return changes
+
+    # How it is kept
+
+    def _known(self, name: str) -> list[Claim]:
+        known = self._claims.get(name)
+        if known is None:
+            return []
+        return known if isinstance(known, list) else [known]
+
+    def _refusal(self, claim: Claim, now: int) -> str:
+        path = claim.path
+        if not path:
+            return NO_PATH
+        if len(path) > PATH_LIMIT:
+            return LONG_PATH
+        if len(path) > 1 and self.node in path:  # a direct one cannot have come in a circle
+            return CIRCLE
+        if now >= claim.expiry:
+            return EXPIRED
+        return DEAD if claim.number < self.lowest(claim.owner) else ""
+
+    def _entered(self, claim: Claim, former: Claim | None) -> Claim:
+        """Add a claim to the indexes; returns it with values that it shares with others."""
+        name, owner = claim.participant, claim.owner
+        record = self._owners.get(owner)
+        if record is None:
+            self._owners[owner] = _Owner(self._departed.pop(owner), claim, name)
+        else:
+            record.latest = claim = _sharing(claim, record.latest)
+            record.names = _with(record.names, name)
+        if former is None:
+            self.count += 1
+            self._names[claim.session] = _with(self._names.get(claim.session), name)
+        if former is None or claim.expiry < former.expiry or former.expiry == NEVER:
+            self._file(name, claim.expiry)
+        return claim
+
+    def _settled(
+        self,
+        name: str,
+        old: list[Claim],
+        new: list[Claim],
+        now: int,
+        *,
+        claim: Claim | None = None,
+        refused: str = "",
+        dead: tuple[Claim, ...] = (),
+    ) -> ClaimChange:
+        """Store the claims that a name has now, and say what has changed."""
+        live = _arranged([known for known in new if now < known.expiry], old)
+        self._store(name, old, live, now)
+        before, after = old[0] if old else None, live[0] if live else None
+        gone = (known for known in old if known not in live)
+        ended = tuple(known for known in gone if claim is None or not claim.goes_like(known))
+        contest = _contest(old, live, claim)
+        return ClaimChange(name, before, after, refused, contest, dead, ended)
+
+    def _store(self, name: str, old: list[Claim], live: list[Claim], now: int) -> None:
+        if not live:
+            if old:
+                del self._claims[name]
+                self._recent.put(name, min(now, max(claim.expiry for claim in old)))
+        elif len(live) == 1:
+            self._claims[name] = live[0]
+        else:
+            self._claims[name] = live
+        if not old:
+            self._recent.pop(name)
+            return
+        owners, former_owners = _owners(live), _owners(old)
+        self.contested += (len(owners) > 1) - (len(former_owners) > 1)
+        for owner in former_owners - owners:
+            self._leave_owner(owner, name, now)
+        sessions = {claim.session for claim in live}
+        for claim in old:
+            if claim.session not in sessions:
+                self.count -= 1
+                self._leave_session(claim.session, name)
+
+    def _leave_owner(self, owner: str, name: str, now: int) -> None:
+        record = self._owners[owner]
+        left = _without(record.names, name)
+        if left is not None:
+            record.names = left
+            return
+        del self._owners[owner]
+        if record.lowest > 1:
+            self._departed.put(owner, now, record.lowest)
+
+    def _leave_session(self, session: bytes, name: str) -> None:
+        left = _without(self._names[session], name)
+        if left is None:
+            del self._names[session]
+        else:
+            self._names[session] = left
+
+    def _file(self, name: str, expiry: Expiry) -> None:
+        if expiry == NEVER:
+            return
+        self._deadlines.file(name, expiry)
+        self._filed += 1
+        if self._filed > 1024 and self._filed > 2 * self.count:
+            # Amortised: this many obsolete items pay for a pass over the rest.
+            self._deadlines = Deadlines()
+            self._filed = 0
+            for kept in self._claims:
+                self._file(kept, min(claim.expiry for claim in self._known(kept)))
+
+
+class _Memory:
+    """What was known until a while ago, with a number each; bounded, the oldest forgotten first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, tuple[Expiry, int]] = OrderedDict()
+
+    def has(self, key: str, now: int) -> bool:
+        return key in self._kept and now < self._kept[key][0] + RECENT_TIME
+
+    def get(self, key: str) -> int:
+        return self._kept[key][1] if key in self._kept else 0
+
+    def put(self, key: str, at: Expiry, value: int = 0) -> None:
+        self._kept[key] = (at, value)
+        self._kept.move_to_end(key)
+        if len(self._kept) > RECENT_LIMIT:
+            self._kept.popitem(last=False)
+
+    def pop(self, key: str) -> int:
+        return self._kept.pop(key)[1] if key in self._kept else 0
+
+    def forget(self, now: int) -> None:
+        while self._kept and now >= next(iter(self._kept.values()))[0] + RECENT_TIME:
+            self._kept.popitem(last=False)
+
+
+def _arranged(live: list[Claim], known: list[Claim]) -> list[Claim]:
+    """Live claims with the best first; `known` has the former best in front, if there was one.
+
+    The holder stays while it has a claim, else it is the owner that has waited longest.
+    """
+    if len(live) < 2:
+        return live
+    owners = _owners(live)
+    holder = known[0].owner if known[0].owner in owners else live[0].owner
+    best = min((claim for claim in live if claim.owner == holder), key=rank)
+    return [best, *(claim for claim in live if claim is not best)]
+
+
+def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
+    """The claim that stands by, if it is new, or if the one before it is."""
+    others = [known for known in live if known.owner != live[0].owner]
+    if not others:
+        return None
+    if claim in others and not any(
+        known.session == claim.session and known.owner == claim.owner for known in old
+    ):
+        return claim
+    return others[0] if live[0].session != old[0].session else None
+
+
+def _owners(claims: list[Claim]) -> set[str]:
+    return {claim.owner for claim in claims}
+
+
+def _sharing(claim: Claim, latest: Claim) -> Claim:
+    """The same claim, with the values of another where they are equal: a million share them."""
+    if claim.path is latest.path or claim.path != latest.path or claim.peer != latest.peer:
+        return claim
+    session = latest.session if claim.session == latest.session else claim.session
+    return Claim(
+        claim.participant,
+        session,
+        latest.peer,
+        latest.owner,
+        claim.number,
+        latest.path,
+        claim.visible,
+        claim.expiry,
+    )
+
+
+def _with(names: _Names | None, name: str) -> _Names:
+    if names is None:
+        return name
+    if isinstance(names, dict):
+        names[name] = None
+        return names
+    return names if names == name else {names: None, name: None}
+
+
+def _without(names: _Names, name: str) -> _Names | None:
+    if isinstance(names, dict):
+        del names[name]
+        return names or None
+    return None
+
+
+def _listed(names: _Names | None) -> Collection[str]:
+    if names is None:
+        return ()
+    return names.keys() if isinstance(names, dict) else (names,)

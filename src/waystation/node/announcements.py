@@ -1,0 +1,277 @@
+"""Announcements: what a node tells its parents (CL-1 .. CL-3, UP-2).
+
+Of each name the parents are told the best claim: the node's own names plainly, those of its leaves
+with their owners and paths. Changes are told together at the end of a turn of the event loop. What
+changes too often waits, except that a claim is taken back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from waystation.core.claims import PATH_LIMIT, Claim
+from waystation.core.damping import Damping
+from waystation.core.multicast import SubscriptionChange, SubscriptionKind
+from waystation.core.record import ClaimKind
+from waystation.core.routing import RoutingEntry
+from waystation.wire import hierarchy as wire
+from waystation.wire.hierarchy import (
+    Announce,
+    Payload,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Withdraw,
+)
+
+if TYPE_CHECKING:
+    from waystation.node.kernel import Kernel
+    from waystation.node.session import Session
+
+_log = logging.getLogger("waystation.node")
+
+_Named: TypeAlias = tuple[RoutingEntry, Claim | None]  # with the claim of a leaf, if it is one's
+
+
+class Announcements:
+    """What one node has to tell its parents."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        # What the parents are to be told at the end of this turn of the event loop:
+        self._names: dict[str, None] = {}
+        self._subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
+        self._owners: dict[str, None] = {}  # whose lowest number has grown
+        self._own_lowest = False  # ours has
+        self._is_due = False
+        self._damping = Damping()
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What happens
+
+    def link_opened(self, parent: Session) -> None:
+        """Announce everything to a parent: it may have forgotten us, or never have known us."""
+        kernel = self._kernel
+        table = kernel.router.table.snapshot(kernel.tick() // 1000)
+        named = [
+            self._named(entry)
+            for name, entry in table.items()
+            if self._is_announced(entry) and not self._damping.is_waiting(name)
+        ]
+        subscribed = kernel.router.subscriptions.snapshot()
+        _log.debug(
+            "session %s: announcing %d participants and %d subscriptions",
+            *(parent.name, len(named), len(subscribed)),
+        )
+        self._tell(parent, named, subscribed=subscribed, own_lowest=True)
+
+    def link_lost(self) -> None:
+        """Tell the other parents that a session has ended."""
+        self._own_lowest = True
+        self._tell_soon()
+
+    def entry_changed(self, entry: RoutingEntry) -> None:
+        """Tell the parents of a name of this node."""
+        if self._is_announced(entry):
+            self._names[entry.participant] = None
+            self._tell_soon()
+
+    def claim_changed(self, name: str, best: Claim | None, *, is_move: bool) -> None:
+        """Tell the parents of a name of a leaf, later if it changes too often (CL-3)."""
+        if not self._kernel.hierarchy.parents:
+            return
+        if is_move:
+            self._damp(name, best)
+        self._names[name] = None
+        self._tell_soon()
+
+    def lowest_grew(self, owner: str) -> None:
+        """Tell the parents that claims of an owner are dead, wherever they stand."""
+        if self._kernel.hierarchy.parents:
+            self._owners[owner] = None
+            self._tell_soon()
+
+    def subscription_changed(self, change: SubscriptionChange) -> None:
+        """Tell the parents of a subscription that came or went."""
+        subscribed = change.kind is SubscriptionKind.SUBSCRIBE
+        self._subscriptions[change.pattern, change.receiver] = subscribed
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_soon(self.tell_now)
+
+    def _is_announced(self, entry: RoutingEntry) -> bool:
+        return entry.local and not self._kernel.is_reserved(entry.participant)
+
+    def _named(self, entry: RoutingEntry) -> _Named:
+        return entry, self._kernel.hierarchy.claims.relayed(entry)
+
+    # Damping
+
+    def _damp(self, name: str, best: Claim | None) -> None:
+        now = self._kernel.tick() // 1000
+        was_waiting = self._damping.is_waiting(name)
+        wait = self._damping.changed(name, now)
+        if wait and not was_waiting:
+            if best is not None:
+                detail = f"it changes too often: announced in {wait / 1000:g} s"
+                self._kernel.hierarchy.claims.note(ClaimKind.HELD, name, detail)
+            self._wake_later()
+
+    def _wake_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due = self._damping.next_due()
+        if due is not None:
+            seconds = max(0, due - self._kernel.tick() // 1000) / 1000
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._release)
+
+    def _release(self) -> None:
+        self._timer = None
+        for name in self._damping.due(self._kernel.tick() // 1000):
+            self._kernel.hierarchy.claims.note(ClaimKind.RELEASED, name, "")
+            self._names[name] = None
+            self._tell_soon()
+        self._wake_later()
+
+    def close(self) -> None:
+        """Tell nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Telling
+
+    def tell_now(self) -> None:
+        """Tell the parents of all changes now: what is sent after this counts on it."""
+        self._is_due = False
+        names, self._names = self._names, {}
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        owners, self._owners = self._owners, {}
+        own_lowest, self._own_lowest = self._own_lowest, False
+        if not (names or subscriptions or owners or own_lowest):
+            return
+        named, gone = self._look_up(names)
+        unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
+        subscribed = {pair: None for pair, wanted in subscriptions.items() if wanted}
+        for entry, claim in named:  # a parent that knew another claim may not know them
+            if claim is not None:
+                subscribed |= dict.fromkeys(self._pairs(entry.participant))
+        _log.debug(
+            "node %s announces %d participants and %d subscriptions, and withdraws %d and %d",
+            *(self._kernel.name, len(named), len(subscribed)),
+            *(len(gone), len(unsubscribed)),
+        )
+        for parent in self._kernel.hierarchy.parents:
+            self._tell(parent, named, gone, list(subscribed), unsubscribed, owners, own_lowest)
+
+    def _look_up(self, names: Iterable[str]) -> tuple[list[_Named], list[str]]:
+        """Which names there are now, and which there are not."""
+        named: list[_Named] = []
+        gone: list[str] = []
+        now = self._kernel.tick() // 1000
+        for name in names:
+            entry = self._kernel.router.table.lookup(name, now)
+            if entry is None or not entry.local:
+                gone.append(name)
+            else:
+                named.append(self._named(entry))
+        return named, gone
+
+    def _pairs(self, name: str) -> list[Subscribed]:
+        patterns = self._kernel.router.subscriptions.patterns_of(name)
+        return [(pattern, name) for pattern in patterns]
+
+    def _tell(
+        self,
+        parent: Session,
+        named: Sequence[_Named],
+        gone: Sequence[str] = (),
+        subscribed: Sequence[Subscribed] = (),
+        unsubscribed: Sequence[Subscribed] = (),
+        owners: Iterable[str] = (),
+        own_lowest: bool = False,
+    ) -> None:
+        own: list[wire.Participant] = []
+        relayed: list[tuple[RoutingEntry, Claim]] = []
+        withdrawn = list(gone)
+        for entry, claim in named:
+            if claim is None:
+                own.append(wire.participant_of(entry))
+            elif self._is_hidden(parent, claim):
+                withdrawn.append(entry.participant)
+            elif not self._damping.is_waiting(entry.participant):
+                relayed.append((entry, claim))
+        _send(parent, Unsubscribe, unsubscribed)
+        _send(parent, Withdraw, withdrawn)
+        if parent.hello is None or parent.can(wire.CAPABILITY):
+            self._announce_own(parent, own, own_lowest=own_lowest)
+            self._announce_relayed(parent, relayed, owners)
+        else:
+            relayed_plainly = [wire.participant_of(entry) for entry, _ in relayed]
+            _send(parent, Announce, own + relayed_plainly)
+        _send(parent, Subscribe, [pair for pair in subscribed if self._may_tell(parent, pair[1])])
+
+    def _is_hidden(self, parent: Session, claim: Claim) -> bool:
+        """Whether a parent would refuse a claim, so that it is taken back instead (CL-2)."""
+        return len(claim.path) >= PATH_LIMIT or parent.peer in claim.path
+
+    def _may_tell(self, parent: Session, receiver: str) -> bool:
+        """Whether a parent knows a subscriber from us."""
+        if self._damping.is_waiting(receiver):
+            return False
+        claim = self._kernel.hierarchy.claims.best(receiver)
+        return claim is None or not self._is_hidden(parent, claim)
+
+    def _announce_own(
+        self, parent: Session, own: list[wire.Participant], *, own_lowest: bool
+    ) -> None:
+        """Announce names of this node; with the last of them, which of its sessions still live."""
+        lowest = self._kernel.hierarchy.lowest
+        parts = list(wire.in_payloads(own)) or ([[]] if own_lowest and lowest > 1 else [])
+        for index, part in enumerate(parts, 1):
+            told = Announce(part, lowest=lowest if index == len(parts) else 0)
+            parent.send_control(wire.encode(told))
+
+    def _announce_relayed(
+        self,
+        parent: Session,
+        relayed: list[tuple[RoutingEntry, Claim]],
+        owners: Iterable[str],
+    ) -> None:
+        """Announce names of leaves; after all of them, which sessions of their owners still live.
+
+        A name must not be lost to somebody who stands by because its owner's new claim comes with
+        the next payload.
+        """
+        lowest_of = self._kernel.hierarchy.claims.known.lowest
+        fits = len(relayed) <= wire.ITEMS
+        words = dict.fromkeys(owners)
+        for part in wire.in_payloads(relayed):
+            indexes: dict[str, int] = {}
+            claims: list[wire.RelayedClaim] = []
+            for _, claim in part:
+                index = indexes.setdefault(claim.owner, len(indexes))
+                claims.append((index, claim.number, [*claim.path, self._kernel.name]))
+            told = [(owner, lowest_of(owner) if fits else 0) for owner in indexes]
+            participants = [wire.participant_of(entry) for entry, _ in part]
+            parent.send_control(wire.encode(Announce(participants, owners=told, claims=claims)))
+            if fits:
+                words = {owner: None for owner in words if owner not in indexes}
+            else:
+                words |= dict.fromkeys(indexes)
+        grown = [(owner, lowest) for owner in words if (lowest := lowest_of(owner)) > 1]
+        for some in wire.in_payloads(grown):
+            parent.send_control(wire.encode(Announce([], owners=some)))
+
+
+def _send(session: Session, kind: Callable[[Any], Payload], items: Sequence[Any]) -> None:
+    """Send a list to a session, in as many payloads as it takes."""
+    for part in wire.in_payloads(items):
+        session.send_control(wire.encode(kind(part)))

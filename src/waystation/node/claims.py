@@ -1,0 +1,460 @@
+"""What the leaves of a hub claim, and what becomes of it (CL-1 .. CL-4, CL-7).
+
+Claims stand before the routing table: every live claim is kept, and only the best is put there. The
+subscriptions of a participant belong to its claim. Those of the best are in the table of
+subscriptions; those of the others are kept until theirs becomes the best.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final
+
+from waystation.core.address_types import USUAL_TYPES
+from waystation.core.claims import Claim, ClaimChange, Claims
+from waystation.core.expiry import NEVER
+from waystation.core.multicast import check_pattern
+from waystation.core.outcome import Reason
+from waystation.core.record import ClaimKind, ClaimRecord
+from waystation.core.routing import RoutingEntry
+from waystation.errors import LocalError, quote
+from waystation.wire import hierarchy as wire
+from waystation.wire.hello import NAME_LIMIT as NODE_NAME_LIMIT
+from waystation.wire.hello import NUMBER_LIMIT, owner_of
+from waystation.wire.hierarchy import Announce
+
+if TYPE_CHECKING:
+    from waystation.node.kernel import Kernel
+    from waystation.node.session import Session
+
+NAME_LIMIT: Final = 1_024
+"""Maximum length of the name of an announced participant."""
+
+CHECK_INTERVAL: Final = 10_000
+"""Milliseconds between two checks of which participants of a full session are gone."""
+
+SUBSCRIBER: Final = "subscriber"
+"""How the names begin that a node gives to its subscribers."""
+
+_DIGITS: Final = frozenset("0123456789abcdef")
+_GENERATED: Final = 16
+"""Number of hexadecimal digits at the end of a generated name."""
+
+_log = logging.getLogger("waystation.node")
+
+
+class LeafClaims:
+    """The claims of the leaves of one node."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self.known = Claims(kernel.name)
+        # Subscriptions of claims that are not the best, by session and participant.
+        self._kept: dict[tuple[bytes, str], dict[str, None]] = {}
+        # Sessions by the owner that their peer is: what it says of its sessions ends others.
+        self._sessions: dict[str, dict[bytes, int]] = {}
+        # When the best claim expires to a name that has others, in milliseconds.
+        self._expiries: list[tuple[int, str]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What others ask
+
+    def best(self, name: str) -> Claim | None:
+        """The best claim to a name."""
+        return self.known.best(name, self._now())
+
+    def relayed(self, entry: RoutingEntry) -> Claim | None:
+        """The claim that a routing entry stands for; None if the participant is this node's own."""
+        if not self.known.count:
+            return None
+        claim = self.best(entry.participant)
+        return claim if claim is not None and claim.session == entry.address.data else None
+
+    def is_recent(self, name: str) -> bool:
+        """Whether a name is claimed, or was until a while ago: only claims lead there (CL-4)."""
+        return self.known.is_recent(name, self._now())
+
+    # Sessions
+
+    def link_opened(self, session: Session) -> None:
+        """Note who the peer of a session is, and that another session of it is newer."""
+        owner, number = self._claimant(session)
+        self._sessions.setdefault(owner, {})[session.address.data] = number
+
+    def session_ended(self, session: Session) -> None:
+        """End the claims of a session (RE-12)."""
+        data = session.address.data
+        self._apply_all(self.known.session_ended(data, self._now()))
+        if session.claimant is not None:
+            owner, _ = session.claimant
+            session.claimant = None
+            of_owner = self._sessions.get(owner, {})
+            of_owner.pop(data, None)
+            if not of_owner:
+                self._sessions.pop(owner, None)
+
+    def _claimant(self, session: Session) -> tuple[str, int]:
+        """Who a session's peer is as an owner, and the number of the session (CL-1).
+
+        A peer that tells no secret is known by its name, and its sessions are numbered here: the
+        time, so that the newest is the highest also where another hub numbers them.
+        """
+        if session.claimant is None:
+            hello = session.hello
+            if hello is not None and hello.secret:
+                session.claimant = owner_of(hello.secret), hello.session
+            else:
+                owner = f"session:{session.name}" if hello is None else f"node:{hello.node}"
+                session.claimant = owner, self._kernel.tick()
+        return session.claimant
+
+    # What a leaf says
+
+    def announced(self, session: Session, told: Announce) -> None:
+        """Take the claims of a leaf, and then what it says of sessions that have ended.
+
+        In this order: a claim of another owner must not inherit from one that is about to be
+        replaced by its own owner.
+        """
+        number = len(told.participants)
+        _log.debug("session %s: %d participants announced", session.name, number)
+        if told.claims and len(told.claims) != number:
+            self._decline(session, f"{number} participants with {len(told.claims)} claims")
+            return
+        for index, participant in enumerate(told.participants):
+            relayed = told.claims[index] if told.claims else None
+            claim = self._claim(session, participant, relayed, told.owners)
+            if claim is not None:
+                self._add(session, claim)
+        if told.lowest and session.hello is not None and session.hello.secret:
+            self._note_lowest(session, self._claimant(session)[0], told.lowest)
+        for owner, lowest in told.owners:
+            if lowest:
+                self._note_lowest(session, owner, lowest)
+
+    def _claim(
+        self,
+        session: Session,
+        participant: wire.Participant,
+        relayed: wire.RelayedClaim | None,
+        owners: list[wire.Owner],
+    ) -> Claim | None:
+        """The claim that an announcement makes; None if it makes none."""
+        name, visible, _ = participant
+        owner, number = self._claimant(session)
+        peer = session.peer or session.name
+        path: tuple[str, ...] = (peer,)
+        if relayed is not None:
+            index, its_number, told = relayed
+            nodes = told if told[-1:] == [peer] else [*told, peer]
+            if len(nodes) > 1:  # of its own names a peer's hello says whose they are
+                if not 0 <= index < len(owners) or not 0 <= its_number < NUMBER_LIMIT:
+                    self._decline(session, f"invalid claim to {quote(name)}")
+                    return None
+                owner, number, path = owners[index][0], its_number, tuple(nodes)
+        if max(map(len, (owner, *path))) > NODE_NAME_LIMIT + len("session:"):
+            self._decline(session, f"the claim to {quote(name)} has too long a name in it")
+            return None
+        expiry = session.in_own_time(wire.expiry_of(participant))
+        return Claim(name, session.address.data, peer, owner, number, path, visible, expiry)
+
+    def _add(self, session: Session, claim: Claim) -> None:
+        why = self._objection(session, claim)
+        if why:
+            self._note(ClaimKind.REFUSED, claim, why, Reason.REFUSED)
+            self._decline(session, why)
+            return
+        change = self.known.announce(claim, self._now())
+        if change is None:
+            return
+        if change.refused:
+            self._note(ClaimKind.REFUSED, claim, change.refused, Reason.REFUSED)
+        else:
+            session.participants[claim.participant] = None
+            kind = ClaimKind.CLAIM if change.contest is None else ClaimKind.CONTESTED
+            self._note(kind, claim, self._holder_of(change))
+        self._apply(change)
+
+    def _objection(self, session: Session, claim: Claim) -> str:
+        """Why this name cannot be claimed; empty if it can."""
+        name, kernel = claim.participant, self._kernel
+        if len(name) > NAME_LIMIT:
+            return f"{quote(name)} is longer than {NAME_LIMIT} characters"
+        if len(claim.path) == 1 or kernel.name not in claim.path:  # or it came in a circle
+            if kernel.is_own_name(name):
+                return f"{quote(name)} is a name of node {kernel.name} itself"
+            if _is_of_session(name):
+                return f"{quote(name)} has the form of a session's name"
+        if _is_of_subscriber(name):
+            best = self.best(name)
+            if best is not None and best.owner != claim.owner:
+                return f"{quote(name)} is the subscriber of another node"
+        if not self.may_add(session, name):
+            return f"a session announces at most {kernel.limits.participants} participants"
+        try:
+            RoutingEntry.of(name, session.address, local=True, expiry=claim.expiry)
+        except LocalError as error:
+            return str(error)
+        return ""
+
+    def withdrawn(self, session: Session, name: str) -> None:
+        """End the claim of a session to a name."""
+        session.participants.pop(name, None)
+        change = self.known.withdraw(session.address.data, name, self._now())
+        if change is not None:
+            self._apply(change)
+
+    def _note_lowest(self, session: Session, owner: str, lowest: int) -> None:
+        """End claims of sessions that have ended, as their owner says, and what they relayed."""
+        if not 0 <= lowest < NUMBER_LIMIT:
+            self._decline(session, f"invalid number {quote(lowest)} of a session")
+            return
+        if lowest <= self.known.lowest(owner):
+            return
+        self._apply_all(self.known.note_lowest(owner, lowest, self._now()))
+        self._kernel.hierarchy.announcements.lowest_grew(owner)
+        for data, number in list(self._sessions.get(owner, {}).items()):
+            if number < lowest:
+                self._kernel.hierarchy.contests.probe_session(data)
+
+    # How many
+
+    def may_add(self, session: Session, name: str) -> bool:
+        """Whether one more participant may be reached over a session."""
+        limit = self._kernel.limits.participants
+        if name in session.participants or len(session.participants) < limit:
+            return True
+        now = self._now()
+        if now >= session.checked_at + CHECK_INTERVAL:
+            session.checked_at = now
+            self._prune_participants(session, now)
+        return len(session.participants) < limit
+
+    def _prune_participants(self, session: Session, now: int) -> None:
+        """Forget participants that have expired, and what they subscribed to."""
+        data, table = session.address.data, self._kernel.router.table
+        for name in list(session.participants):
+            change = self.known.expire(name, now)
+            if change is not None:
+                self._apply(change)
+            entry = table.lookup(name, now)
+            if self.known.get(data, name) is None and (
+                entry is None or entry.address != session.address
+            ):
+                session.participants.pop(name, None)
+
+    def purge(self, now: int) -> None:
+        """End claims that have expired."""
+        self._apply_all(self.known.purge(now))
+
+    # Subscriptions
+
+    def subscribe(self, session: Session, pattern: str, receiver: str) -> None:
+        """Subscribe a participant that a session claims."""
+        limit, data = self._kernel.limits.participants, session.address.data
+        if self.known.get(data, receiver) is None:
+            self._decline(session, f"{quote(receiver)} was not announced by {session.name}")
+            return
+        if session.subscriptions >= limit:
+            self._decline(session, f"a session subscribes at most {limit} times")
+            return
+        try:
+            session.subscriptions += self._subscribe(data, pattern, receiver)
+        except LocalError as error:
+            self._decline(session, str(error))
+
+    def _subscribe(self, session: bytes, pattern: str, receiver: str) -> bool:
+        if self._is_best(session, receiver):
+            return self._kernel.broadcasts.add_subscriber(pattern, receiver)
+        check_pattern(pattern)
+        kept = self._kept.setdefault((session, receiver), {})
+        is_new = pattern not in kept
+        kept[pattern] = None
+        return is_new
+
+    def unsubscribe(self, session: Session, pattern: str, receiver: str) -> None:
+        """End a subscription of a participant that a session claims."""
+        data = session.address.data
+        if self._is_best(data, receiver):
+            session.subscriptions -= self._kernel.broadcasts.remove_subscriber(pattern, receiver)
+            return
+        kept = self._kept.get((data, receiver), {})
+        if pattern in kept:
+            del kept[pattern]
+            session.subscriptions -= 1
+
+    def _is_best(self, session: bytes, name: str) -> bool:
+        best = self.best(name)
+        return best is not None and best.session == session
+
+    # What becomes of it
+
+    def own_name_gone(self, name: str) -> None:
+        """Let the best claim have a name that this node itself no longer has."""
+        claim = self.best(name)
+        if claim is not None:
+            self._put(claim)
+
+    def _apply_all(self, changes: Iterable[ClaimChange]) -> None:
+        for change in changes:
+            self._apply(change)
+
+    def _apply(self, change: ClaimChange) -> None:
+        """Follow a change of the claims to a name: every one passes here."""
+        hierarchy, name = self._kernel.hierarchy, change.participant
+        before, after = change.before, change.after
+        subscribed = self._patterns_of_best(name, before)
+        for claim in change.ended:
+            self._end(claim, was_best=claim is before)
+        if before is not after:
+            self._replace(name, before, after)
+            self._move_subscriptions(name, before, after, subscribed)
+            if change.is_news:
+                hierarchy.announcements.claim_changed(name, after, is_move=change.is_move)
+            hierarchy.contests.holder_changed(name, after)
+        if change.contest is not None and after is not None:
+            hierarchy.contests.begin(change.contest, after)
+        for claim in change.dead:
+            hierarchy.contests.probe(claim)
+        self._watch_expiry(after)
+
+    def _end(self, claim: Claim, *, was_best: bool) -> None:
+        self._note(ClaimKind.WITHDRAW, claim)
+        data, name = claim.session, claim.participant
+        self._kernel.hierarchy.contests.claim_ended(claim)
+        if self.known.get(data, name) is not None:
+            return  # the session claims the name otherwise
+        session = self._kernel.links.sessions.get(data)
+        kept = self._kept.pop((data, name), {})
+        if session is not None:
+            session.participants.pop(name, None)
+            if not was_best:
+                session.subscriptions -= len(kept)
+
+    def _replace(self, name: str, before: Claim | None, after: Claim | None) -> None:
+        """Put the best claim into the table: a remove, then a put (CL-7)."""
+        if self._kernel.is_own_name(name):
+            return
+        same = before is not None and after is not None and before.session == after.session
+        if same and before is not None and after is not None:
+            if (before.visible, before.expiry) == (after.visible, after.expiry):
+                return
+            same = after.expiry >= before.expiry
+        if before is not None and not same:
+            self._kernel.remove_route(name)
+        if after is not None:
+            self._put(after)
+
+    def _put(self, claim: Claim) -> None:
+        session = self._kernel.links.sessions.get(claim.session)
+        if session is not None:
+            name, visible, expiry = claim.participant, claim.visible, claim.expiry
+            self._kernel.put_route(
+                RoutingEntry(name, session.address, local=True, visible=visible, expiry=expiry)
+            )
+
+    def _patterns_of_best(self, name: str, best: Claim | None) -> list[str]:
+        return [] if best is None else self._kernel.router.subscriptions.patterns_of(name)
+
+    def _move_subscriptions(
+        self, name: str, before: Claim | None, after: Claim | None, subscribed: list[str]
+    ) -> None:
+        """Let the subscriptions of the best claim be those of the participant."""
+        if before is not None and after is not None and before.session == after.session:
+            return
+        if before is not None and subscribed:
+            if self.known.get(before.session, name) is not None:
+                self._kept[before.session, name] = dict.fromkeys(subscribed)
+            else:
+                session = self._kernel.links.sessions.get(before.session)
+                if session is not None:
+                    session.subscriptions -= len(subscribed)
+        wanted = {} if after is None else self._kept.pop((after.session, name), {})
+        broadcasts = self._kernel.broadcasts
+        for pattern in subscribed:
+            if pattern not in wanted:
+                broadcasts.remove_subscriber(pattern, name)
+        for pattern in wanted:
+            broadcasts.add_subscriber(pattern, name)
+
+    # Expiry
+
+    def _watch_expiry(self, best: Claim | None) -> None:
+        """Be woken when the best claim expires, if there are others."""
+        if best is None or best.expiry == NEVER:
+            return
+        if len(self.known.all(best.participant, self._now())) > 1:
+            heappush(self._expiries, (int(best.expiry), best.participant))
+            if self._expiries[0][1] == best.participant:
+                self._wake_later()
+
+    def _wake_later(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._expiries:
+            seconds = max(0, self._expiries[0][0] - self._now()) / 1000
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(min(seconds, 60.0), self._expire)
+
+    def _expire(self) -> None:
+        self._timer, now = None, self._now()
+        while self._expiries and self._expiries[0][0] <= now:
+            change = self.known.expire(heappop(self._expiries)[1], now)
+            if change is not None:
+                self._apply(change)
+        self._wake_later()
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._expiries.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # Telling
+
+    @staticmethod
+    def _holder_of(change: ClaimChange) -> str:
+        if change.contest is None or change.after is None:
+            return ""
+        return f"{change.after.origin} has the name"
+
+    def note(self, kind: ClaimKind, name: str, detail: str) -> None:
+        """Record an event of the best claim to a name."""
+        claim = self.best(name)
+        if claim is not None:
+            self._note(kind, claim, detail)
+
+    def _note(
+        self, kind: ClaimKind, claim: Claim, detail: str = "", reason: Reason | None = None
+    ) -> None:
+        kernel = self._kernel
+        if kernel.observers:
+            session = claim.session.decode()
+            what = (kind, claim.participant, session, claim.owner, claim.origin, claim.number)
+            kernel.notify(ClaimRecord(*what, claim.path, detail, kernel.tick(), reason))
+
+    def _decline(self, session: Session, why: str) -> None:
+        self._kernel.hierarchy.decline(session, why)
+
+    def _now(self) -> int:
+        return self._kernel.tick() // 1000
+
+
+def _is_generated(name: str) -> bool:
+    _, dash, digits = name.rpartition("-")
+    return bool(dash) and len(digits) == _GENERATED and _DIGITS.issuperset(digits)
+
+
+def _is_of_session(name: str) -> bool:
+    """Whether a name has the form of those that nodes give to their sessions."""
+    return _is_generated(name) and name.rpartition("-")[0] in USUAL_TYPES
+
+
+def _is_of_subscriber(name: str) -> bool:
+    """Whether a name has the form of those that nodes give to their subscribers."""
+    return name.startswith(SUBSCRIBER) and _is_generated(name)

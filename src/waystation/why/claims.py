@@ -1,0 +1,63 @@
+"""What the claims to a name say about a message to it: who else wanted it, and how the last ended.
+
+Nodes journal each claim to a name, whether it is the routing entry or stands by (CL-7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from waystation.why.lookup import Row
+
+_MADE = frozenset({"claim", "contested"})
+_ENDED = frozenset({"withdraw", "refused"})
+
+
+class ClaimsThen:
+    """The claims to one name at one node, as they stood when a message came."""
+
+    def __init__(self, node: str, participant: str, events: Iterable[Row]) -> None:
+        self._node = node
+        self._participant = participant
+        self._live: dict[str, Row] = {}  # by session, the longest-lived first
+        self._last: Row | None = None  # what ended the last of them
+        for row in events:
+            if row["kind"] in _MADE:
+                self._live.setdefault(row["session"], row)
+            elif row["kind"] in _ENDED:
+                self._live.pop(row["session"], None)
+                self._last = row
+
+    def contest(self, entry: str | None) -> str | None:
+        """Who claimed the name, if several owners did; `entry` is the address it led to."""
+        first: dict[str, Row] = {}  # by owner
+        holder = None
+        for session, row in self._live.items():
+            first.setdefault(row["owner"], row)
+            if entry == f"0#{session}":
+                holder = row["owner"]
+        if len(first) < 2 or holder is None:
+            return None
+        nodes = _nodes(first)
+        others = _listed([node for owner, node in nodes.items() if owner != holder])
+        return (
+            f"{self._participant} was claimed by {len(first)} owners; {self._node} kept it for node"
+            f" {nodes[holder]}, and {others} stood by"
+        )
+
+    def ending(self) -> Row | None:
+        """The event that ended the last claim, if none was left."""
+        return None if self._live else self._last
+
+
+def _nodes(claims: dict[str, Row]) -> dict[str, str]:
+    """The node of each owner, and its session if that leaves any doubt."""
+    names = [row["origin"] for row in claims.values()]
+    return {
+        owner: row["origin"] + f" over {row['session']}" * (names.count(row["origin"]) > 1)
+        for owner, row in claims.items()
+    }
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

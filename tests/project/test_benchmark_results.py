@@ -1,0 +1,66 @@
+"""The results of a benchmark: written figure by figure, so that an interrupted run leaves some."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness
+from benchmarks.harness import Report
+
+
+@pytest.fixture(autouse=True)
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(harness, "RESULTS", tmp_path / "results")
+    return tmp_path / "results"
+
+
+def told(results: Path) -> dict[tuple[str, str], float]:
+    rows = json.loads((results / "one.json").read_text("utf-8"))
+    return {(row["case"], row["subject"]): row["value"] for row in rows}
+
+
+def test_each_figure_is_in_the_file_at_once(results: Path) -> None:
+    report = Report("one")
+    report.note("put", {"ours": 4.0, "theirs": 2.0}, "ops/s")
+    assert told(results) == {
+        ("put", "ours"): 4.0, ("put", "theirs"): 2.0, ("put", "ours / theirs"): 2.0,
+    }  # fmt: skip
+    assert [path.name for path in results.iterdir()] == ["one.json"]
+
+
+def test_an_interrupted_run_keeps_what_it_has_not_measured_again(results: Path) -> None:
+    former = Report("one")
+    former.add("put", "ours", 1.0, "s")
+    former.add("get", "ours", 2.0, "s")
+    former.write()
+    Report("one").add("put", "ours", 3.0, "s")
+    assert told(results) == {("put", "ours"): 3.0, ("get", "ours"): 2.0}
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_finished_run_keeps_other_cases_only_if_asked(results: Path, keep: bool) -> None:
+    former = Report("one")
+    former.add("put", "theirs", 1.0, "s")
+    former.add("get", "ours", 2.0, "s")
+    report = Report("one", keep=keep)
+    report.add("put", "ours", 3.0, "s")
+    report.write()
+    assert told(results) == {("put", "ours"): 3.0} | ({("get", "ours"): 2.0} if keep else {})
+
+
+def test_a_write_that_fails_leaves_the_former_file(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = Report("one")
+    report.add("put", "ours", 1.0, "s")
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        report.add("get", "ours", 2.0, "s")
+    assert told(results) == {("put", "ours"): 1.0}
