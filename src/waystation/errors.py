@@ -102,7 +102,7 @@ class NameTaken(WaystationError):  # noqa: N818 - programs that use it know it b
     `taken` has all such names with their holders; `name` is the first of them.
 
     >>> error = NameTaken({"truck-7": "garage"}, ["10.0.0.1:4000 (node 'hub')"])
-    >>> str(error).partition(";")[0]
+    >>> str(error).partition(",")[0]
     "node 'garage' holds the name 'truck-7' at 10.0.0.1:4000 (node 'hub')"
     """
 
@@ -112,8 +112,8 @@ class NameTaken(WaystationError):  # noqa: N818 - programs that use it know it b
         others = f" (and others hold {len(taken) - 1} more)" if len(taken) > 1 else ""
         super().__init__(
             f"node {quote(self.holder)} holds the name {quote(self.name)}{others} "
-            f"at {', '.join(places)}; choose another name, or stop that node: "
-            "this one gets the name when the other is gone"
+            f"at {', '.join(places)}, and messages to it go there; "
+            "choose another name, or stop that one"
         )
 
 

@@ -234,26 +234,75 @@ async def test_an_invalid_timeout_is_an_error_at_once() -> None:
 @pytest.mark.rule("CL-4")
 @runs
 async def test_a_name_that_another_holds_is_told_with_who_and_where() -> None:
-    async with hub("center") as (center, url), leaf("a", url) as a:
+    async with hub("center") as (_, url), leaf("a", url) as a:
+        async with leaf("garage", url) as garage:
+            echo(garage, TRUCK)
+            await garage.ready()
+            echo(a, TRUCK)
+            with pytest.raises(NameTaken) as caught:
+                await a.ready()
+            await garage.ready()  # and keeps the name
+            assert (caught.value.name, caught.value.holder) == (TRUCK, "garage")
+            assert caught.value.taken == {TRUCK: "garage"}
+            for part in ("node 'garage' holds", TRUCK, place_of(url), "'center'", "choose another"):
+                assert part in str(caught.value)
+            async with a.subscribe("garage", "temperature"):
+                pass  # its own name cannot be taken
+        await until(lambda: not a._kernel.hierarchy.taken)
+        await a.ready()
+
+
+@pytest.mark.rule("CL-4")
+@runs
+async def test_a_name_that_is_taken_two_levels_up_is_told_too() -> None:
+    async with (
+        hub("top") as (_, top_url),
+        hub("left") as (left, left_url),
+        hub("right") as (right, right_url),
+        leaf("garage", left_url) as garage,
+        leaf("a", right_url) as a,
+    ):
+        for node in (left, right):
+            await node.connect(top_url, name="up", parent=True)
+        echo(garage, TRUCK)
+        await garage.ready()
+        for _ in range(2):
+            echo(a, TRUCK)
+            with pytest.raises(NameTaken) as caught:
+                await a.ready()
+            assert caught.value.holder == "garage"
+            await a.stop_worker(TRUCK)
+            await a.ready()
+
+
+@pytest.mark.rule("CL-4")
+@runs
+async def test_a_name_of_the_hub_itself_is_taken() -> None:
+    async with hub("top") as (top, top_url), hub("low") as (low, low_url), leaf("a", low_url) as a:
+        await low.connect(top_url, name="up", parent=True)
+        echo(top, "of-top")
+        echo(low, "of-low")
+        for name, holder in (("of-top", "top"), ("of-low", "low")):
+            echo(a, name)
+            with pytest.raises(NameTaken) as caught:
+                await a.ready()
+            assert caught.value.taken == {name: holder}
+            await a.stop_worker(name)
+            await a.ready()
+
+
+@runs
+async def test_who_stops_and_starts_a_worker_whose_name_is_free_by_then_is_ready() -> None:
+    async with hub() as (center, url), leaf("a", url) as a:
+        echo(center, TRUCK)
+        echo(a, TRUCK)
+        with pytest.raises(NameTaken):
+            await a.ready()
+        await a.stop_worker(TRUCK)
+        await center.stop_worker(TRUCK)
         echo(a, TRUCK)
         await a.ready()
-        [session] = center.sessions
-        session.send_control(wire.encode(Contested([(TRUCK, "garage", True)])))
-        with pytest.raises(NameTaken) as caught:
-            await a.ready()
-        assert (caught.value.name, caught.value.holder) == (TRUCK, "garage")
-        for part in (
-            "node 'garage' holds",
-            TRUCK,
-            place_of(url),
-            "node 'center'",
-            "choose another",
-        ):
-            assert part in str(caught.value)
-        async with a.subscribe("garage", "temperature"):
-            pass  # its own name cannot be taken
-        session.send_control(wire.encode(Contested([(TRUCK, "", False)])))
-        await a.ready()
+        assert knows(center, TRUCK)
 
 
 @runs
@@ -292,19 +341,11 @@ async def test_the_question_is_one_that_a_hub_of_the_first_version_answers_at_on
 
 @runs
 async def test_a_parent_that_is_no_hub_says_so() -> None:
-    async def no_hub(peer: RawPeer) -> None:
-        peer.say(PREFACE)
-        peer.control(msgspec.json.encode(Hello("plain", {"tcp": 1}, can=(wire.CAPABILITY,))))
-        question = await told(peer, Resolve)
-        peer.control(wire.encode(Resolved(question.number, found=False)))
-
-    async with raw_listener(no_hub) as place, Node("a", limits=QUIET) as a:
-        session = await a.connect(f"tcp://{place}", name="up", parent=True)
-        with pytest.raises(
-            NotReadyError, match="parent 'up' is not a hub; create it with hub=True"
-        ):
+    async with Node("plain", limits=QUIET) as plain, Node("a", limits=QUIET) as a:
+        listening = await plain.listen("tcp://127.0.0.1:0")
+        await a.connect(listening.url, name="up", parent=True)
+        with pytest.raises(NotReadyError, match="parent 'up' is not a hub; create it with"):
             await a.ready()
-        session.give_up()
 
 
 @runs

@@ -166,6 +166,8 @@ class LeafClaims:
         if why:
             self._note(ClaimKind.REFUSED, claim, why, Reason.REFUSED)
             self._decline(session, why)
+            if self._kernel.own_receiver(claim.participant) is not None:
+                self._kernel.hierarchy.contests.held_here(claim)
             return
         change = self.known.announce(claim, self._now())
         if change is None:

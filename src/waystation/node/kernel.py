@@ -408,6 +408,7 @@ class Kernel:
         del self._own[name]
         if self.hierarchy.is_hub:
             self.hierarchy.claims.own_name_gone(name)
+        self.hierarchy.contests.own_name_gone(name)
 
     def remove_worker(self, worker: Worker) -> None:
         """Take all names from a worker that still has them."""
