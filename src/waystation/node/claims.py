@@ -73,6 +73,22 @@ class LeafClaims:
         claim = self.best(entry.participant)
         return claim if claim is not None and claim.session == entry.address.data else None
 
+    def owner_of(self, name: str) -> str | None:
+        """Whose participant it is, as far as this node knows; None if it has no live claim."""
+        if self._kernel.own_receiver(name) is not None:
+            return self._kernel.hierarchy.owner
+        claim = self.best(name)
+        return None if claim is None else claim.owner
+
+    def owner_over(self, session: Session, name: str) -> str:
+        """For whom a session speaks of a name: for the owner it claims that for, or its peer."""
+        claim = self.known.get(session.address.data, name)
+        return self.speaker(session) if claim is None else claim.owner
+
+    def speaker(self, session: Session) -> str:
+        """Who the peer of a session is as an owner (CL-1)."""
+        return self._claimant(session)[0]
+
     def is_recent(self, name: str) -> bool:
         """Whether a name is claimed, or was until a while ago: only claims lead there (CL-4)."""
         return self.known.is_recent(name, self._now())

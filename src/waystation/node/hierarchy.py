@@ -24,6 +24,7 @@ from waystation.node.claims import LeafClaims
 from waystation.node.contests import Contests
 from waystation.node.questions import Questions
 from waystation.wire import hierarchy as wire
+from waystation.wire.hello import owner_of
 from waystation.wire.hierarchy import (
     Announce,
     Appeared,
@@ -61,6 +62,11 @@ class Hierarchy:
         self.claims = LeafClaims(kernel)
         self.contests = Contests(kernel)
         self.questions = Questions(kernel)
+
+    @property
+    def owner(self) -> str:
+        """What the names of this node are known by as its own (CL-1)."""
+        return owner_of(self.secret)
 
     @property
     def taken(self) -> dict[str, str]:
