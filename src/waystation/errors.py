@@ -3,7 +3,7 @@
     WaystationError
     ├── LocalError          the caller made a mistake (also a ValueError)
     ├── UndeliverableError  a request was dropped on its way
-    ├── NoAnswerError       a request got no answer in time (also a TimeoutError)
+    ├── NoReplyError        a request got no reply in time (also a TimeoutError)
     ├── UnreachableError    a peer could not be connected to (also a ConnectionError)
     ├── NotReadyError       a parent did not take what was announced (also a TimeoutError)
     ├── NameTaken           another node holds a name of this one
@@ -42,7 +42,7 @@ class LocalError(WaystationError, ValueError):
 
 
 class UndeliverableError(WaystationError):
-    """A request was dropped, so there will be no answer; `reason` says why (OB-2).
+    """A request was dropped, so there will be no reply; `reason` says why (OB-2).
 
     `node` is the name of the node that dropped it, None for this one. `message_id` is the id of the
     request, by which `waystation why` tells its story.
@@ -59,11 +59,11 @@ class UndeliverableError(WaystationError):
         self.message_id = message_id
 
 
-class NoAnswerError(WaystationError, TimeoutError):
-    """A request got no answer in time; `message_id` is its id."""
+class NoReplyError(WaystationError, TimeoutError):
+    """A request got no reply in time; `message_id` is its id."""
 
     def __init__(self, route: str, seconds: float, message_id: str = "") -> None:
-        super().__init__(f"no answer from {route} within {seconds:g} s{_id(message_id)}")
+        super().__init__(f"no reply from {route} within {seconds:g} s{_id(message_id)}")
         self.route = route
         self.seconds = seconds
         self.message_id = message_id

@@ -14,11 +14,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from tests.cli.live_commands import PATIENCE, Commands, Served, served, started
 from waystation.cli.top import line, picture
 from waystation.demo.processes import WAYSTATION
+from waystation.node.contested import ClaimsSnapshot, Contest, Standby
 from waystation.node.status import RouteStatus, SessionStatus, Snapshot
 
 HUB = """\
@@ -88,6 +90,37 @@ def test_the_picture_has_messages_sessions_and_routes() -> None:
     assert "echo 0#echo yes -" in lines
     assert "[red]x[/red] 0#a 0:00:05" in lines
     assert "held 0#b yes sticky" in lines
+
+
+@pytest.mark.rule("CL-4")
+def test_contested_names_have_a_table_and_a_word_on_the_line() -> None:
+    many = tuple(Standby(f"truck-7{letter}", "tcp-9") for letter in "bcde")
+    seen = structs.replace(
+        SEEN,
+        claims=ClaimsSnapshot(70, 5, 12, 2, 9, 1, {"its path names this node": 3, "other": 1}),
+        contested_total=12,
+        contested=[
+            Contest("truck-7", "truck-7a", "tcp-1", 1_699_999_990_000, many),
+            Contest("[b]x", "here", "tcp-1", 1_700_000_000_000, (Standby("\x1b", "tcp-2"),)),
+        ],
+    )
+    console = Console(file=StringIO(), width=120, force_terminal=False)
+    console.print(picture(seen))
+    assert isinstance(console.file, StringIO)
+    lines = [" ".join(row.split()) for row in console.file.getvalue().splitlines()]
+    title = "claims: 70, 5 standing by, 2 names held back, 4 refused, 1 of 9 probes unanswered"
+    assert title in lines
+    assert "contested names: 2 of 12" in lines
+    assert "truck-7 truck-7a truck-7b, truck-7c, truck-7d and 1 more 0:00:10" in lines
+    assert "[b]x here ? 0:00:00" in lines
+    assert line(seen).endswith("; 2 sessions, 70 routes, 12 contested names")
+
+
+def test_claims_that_nobody_contests_need_no_table() -> None:
+    console = Console(file=StringIO(), width=100, force_terminal=False)
+    console.print(picture(structs.replace(SEEN, claims=ClaimsSnapshot(claims=70))))
+    assert isinstance(console.file, StringIO)
+    assert "claims" not in console.file.getvalue()
 
 
 def test_a_line_says_it_shortly() -> None:

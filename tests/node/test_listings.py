@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.node.live import echo, runs, until
 from tests.node.test_hierarchy_attacks import Attacker
 from tests.node.test_hubs import QUIET, hub, knows, leaf
 from tests.node.test_routing_scenarios import OFFER, TRUCK, fleet, place_of
@@ -19,6 +18,7 @@ from waystation.core.directory import Provider, Scope
 from waystation.errors import LocalError, WaystationError
 from waystation.node import Node
 from waystation.node.directory import NAME, Leave, Register
+from waystation.testing import async_test, echo, until
 from waystation.wire.hello import Hello, owner_of
 
 OTHER_OFFER = ("fleet", "elsewhere")
@@ -67,7 +67,7 @@ def listing(offer: tuple[str, str] = OTHER_OFFER, address: str | None = None) ->
 # Behind one hub
 
 
-@runs
+@async_test
 async def test_a_leaf_cannot_replace_or_remove_what_another_lists() -> None:
     async with hub() as (center, url), leaf("a", url) as a, leaf("b", url) as b:
         await offering(a)
@@ -78,7 +78,7 @@ async def test_a_leaf_cannot_replace_or_remove_what_another_lists() -> None:
         assert not await finds(center, OTHER_OFFER)
 
 
-@runs
+@async_test
 async def test_the_hub_itself_cannot_replace_or_remove_what_a_leaf_lists() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         await offering(a)
@@ -88,7 +88,7 @@ async def test_the_hub_itself_cannot_replace_or_remove_what_a_leaf_lists() -> No
         assert await finds(center)
 
 
-@runs
+@async_test
 async def test_who_lists_something_can_list_it_otherwise_and_remove_it() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         await offering(a)
@@ -98,21 +98,22 @@ async def test_who_lists_something_can_list_it_otherwise_and_remove_it() -> None
         assert not await finds(center, OTHER_OFFER)
 
 
-@runs
+@async_test
 async def test_what_a_leaf_listed_that_is_gone_can_be_replaced_and_removed() -> None:
     async with hub() as (center, url), leaf("b", url) as b:
-        for again in (lambda: b.register(TRUCK, *OTHER_OFFER), lambda: b.unregister(TRUCK)):
+        for replaces in (True, False):
             async with leaf("a", url) as a:
                 await offering(a)
             await until(lambda: not knows(center, TRUCK))
             echo(b, TRUCK)
-            await again()
+            await (b.register(TRUCK, *OTHER_OFFER) if replaces else b.unregister(TRUCK))
+            assert await finds(center, OTHER_OFFER) is replaces
             await b.stop_worker(TRUCK)
             await b.ready()
         assert not await finds(center)
 
 
-@runs
+@async_test
 async def test_a_leaf_that_comes_back_lists_itself_again() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         await offering(a)
@@ -124,7 +125,7 @@ async def test_a_leaf_that_comes_back_lists_itself_again() -> None:
         assert await finds(center)
 
 
-@runs
+@async_test
 async def test_a_leaf_that_is_restarted_lists_itself_again() -> None:
     async with hub("top") as (top, top_url), hub("low") as (low, low_url):
         await low.connect(top_url, name="up", parent=True)
@@ -134,7 +135,7 @@ async def test_a_leaf_that_is_restarted_lists_itself_again() -> None:
                 assert await finds(top)
 
 
-@runs
+@async_test
 async def test_behind_two_hubs_nobody_can_replace_or_remove_what_another_lists() -> None:
     async with (
         hub("top") as (top, top_url),
@@ -155,7 +156,7 @@ async def test_behind_two_hubs_nobody_can_replace_or_remove_what_another_lists()
 # What a peer says of itself
 
 
-@runs
+@async_test
 async def test_the_owner_that_a_leaf_claims_to_be_is_not_believed() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         await offering(a)
@@ -171,7 +172,7 @@ async def test_the_owner_that_a_leaf_claims_to_be_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("asked", [[], ["a"], ["a", "some-hub"]])
-@runs
+@async_test
 async def test_no_word_of_another_owner_or_node_lets_a_peer_speak_for_it(asked: list[str]) -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         await offering(a)
@@ -187,7 +188,7 @@ async def test_no_word_of_another_owner_or_node_lets_a_peer_speak_for_it(asked: 
         assert await finds(center)
 
 
-@runs
+@async_test
 async def test_what_goes_through_another_leaf_or_a_worker_is_nobodys_word() -> None:
     async with (
         hub("top") as (top, top_url),
@@ -206,7 +207,7 @@ async def test_what_goes_through_another_leaf_or_a_worker_is_nobodys_word() -> N
         assert await finds(low)
 
 
-@runs
+@async_test
 async def test_a_name_that_nobody_has_can_be_listed_by_anybody_and_removed_by_whom_it_is() -> None:
     async with hub() as (center, url), liar(url) as b, liar(url) as c:
         b.greet("b")
@@ -226,7 +227,7 @@ def global_lister(host: Node) -> str:
     return everywhere._listers[TRUCK].node
 
 
-@runs
+@async_test
 async def test_what_a_hub_listed_for_everybody_is_not_replaced_or_removed_from_elsewhere() -> None:
     async with (
         fleet("here", "there") as [(host, host_url), (_, url), (there, there_url)],
@@ -248,7 +249,7 @@ async def test_what_a_hub_listed_for_everybody_is_not_replaced_or_removed_from_e
         assert len(await host.discover(*OFFER, Scope.GLOBAL_ONLY)) == 1
 
 
-@runs
+@async_test
 async def test_a_participant_that_moves_takes_its_listing_for_everybody_with_it() -> None:
     async with (
         fleet("here", "there") as [(host, _), (_, url), (_, there_url)],
@@ -263,7 +264,7 @@ async def test_a_participant_that_moves_takes_its_listing_for_everybody_with_it(
         assert found.address == there_url.replace("://", "#")
 
 
-@runs
+@async_test
 async def test_a_participant_that_is_restarted_elsewhere_is_listed_there() -> None:
     async with fleet("here", "there") as [(host, _), (_, url), (_, there_url)]:
         async with leaf("a", url) as a:
@@ -281,7 +282,7 @@ async def test_a_participant_that_is_restarted_elsewhere_is_listed_there() -> No
             assert found.address == there_url.replace("://", "#")
 
 
-@runs
+@async_test
 async def test_what_a_hub_listed_that_is_gone_can_be_listed_by_another() -> None:
     async with hub("directory") as (host, url):
         host.host_directory()
@@ -294,7 +295,7 @@ async def test_what_a_hub_listed_that_is_gone_can_be_listed_by_another() -> None
             await until(lambda: not host.sessions)
 
 
-@runs
+@async_test
 async def test_a_hub_that_does_not_answer_for_its_listing_keeps_it() -> None:
     async with hub("directory") as (host, url), liar(url) as one, liar(url) as two:
         host.host_directory()
@@ -312,7 +313,7 @@ async def test_a_hub_that_does_not_answer_for_its_listing_keeps_it() -> None:
         assert global_lister(host) == "one"
 
 
-@runs
+@async_test
 async def test_the_node_that_hosts_the_directory_keeps_its_own_listings() -> None:
     async with (
         fleet("there") as [(_, host_url), (there, _)],

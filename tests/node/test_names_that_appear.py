@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.node.live import Journal, RawPeer, echo, raw_listener, runs, until
+from tests.node.live import RawPeer, raw_listener
 from tests.node.test_hierarchy_attacks import Attacker
 from tests.node.test_hubs import QUIET, hub, knows, leaf
 from tests.node.test_readiness import told
@@ -14,6 +14,7 @@ from tests.node.test_routing_scenarios import place_of
 from waystation.core.outcome import Reason
 from waystation.errors import UndeliverableError
 from waystation.node import FAIL, Node, Wait
+from waystation.testing import Recorder, async_test, echo, until
 from waystation.wire import hierarchy as wire
 from waystation.wire.hierarchy import Appeared, Resolve, Resolved, Withdraw
 from waystation.wire.ockam import PREFACE
@@ -23,7 +24,7 @@ LONG = 600.0
 """Timeout in seconds that no test would wait for."""
 
 
-@runs
+@async_test
 async def test_a_request_is_answered_by_a_worker_that_comes_later() -> None:
     async with hub() as (_, url), leaf("a", url) as a:
         asking = asyncio.ensure_future(a.request(TRUCK, b"early", timeout=LONG))
@@ -33,7 +34,7 @@ async def test_a_request_is_answered_by_a_worker_that_comes_later() -> None:
             assert (await asking).payload == b"early"
 
 
-@runs
+@async_test
 async def test_a_request_waits_for_a_worker_behind_another_hub_two_levels_up() -> None:
     async with (
         hub("top") as (_, top_url),
@@ -50,7 +51,7 @@ async def test_a_request_waits_for_a_worker_behind_another_hub_two_levels_up() -
             assert (await asking).payload == b"far"
 
 
-@runs
+@async_test
 async def test_a_request_waits_for_its_own_node_to_start_the_worker() -> None:
     async with hub() as (_, url), leaf("a", url) as a:
         asking = asyncio.ensure_future(a.request(TRUCK, b"at home", timeout=LONG))
@@ -59,7 +60,7 @@ async def test_a_request_waits_for_its_own_node_to_start_the_worker() -> None:
         assert (await asking).payload == b"at home"
 
 
-@runs
+@async_test
 async def test_a_request_waits_for_its_hub_to_come_and_then_for_the_name() -> None:
     async with hub() as (_, url):
         pass  # and so its port is free
@@ -74,10 +75,10 @@ async def test_a_request_waits_for_its_hub_to_come_and_then_for_the_name() -> No
                 assert (await asking).payload == b"first"
 
 
-@runs
+@async_test
 async def test_a_name_that_never_appears_fails_the_request_with_the_reason_and_its_id() -> None:
     async with hub() as (_, url), leaf("a", url) as a:
-        journal = Journal(a)
+        journal = Recorder(a)
         with pytest.raises(UndeliverableError, match="truck-7 was dropped: NO_ROUTE") as caught:
             await a.request(TRUCK, b"?", timeout=0.3)
         error = caught.value
@@ -87,13 +88,13 @@ async def test_a_name_that_never_appears_fails_the_request_with_the_reason_and_i
         assert error.message_id == record.arrival.message.id
         assert error.message_id in str(error)
         await until(lambda: not a._kernel.waiting.waited_for)
-    journal.each_ended_once()
+    journal.check_outcomes()
 
 
-@runs
+@async_test
 async def test_a_request_that_is_cancelled_waits_no_longer() -> None:
     async with hub() as (_, url), leaf("a", url) as a:
-        journal = Journal(a)
+        journal = Recorder(a)
         asking = asyncio.ensure_future(a.request(TRUCK, b"?", timeout=LONG))
         await until(lambda: a._kernel.waiting.for_absent)
         asking.cancel()
@@ -104,7 +105,7 @@ async def test_a_request_that_is_cancelled_waits_no_longer() -> None:
         assert journal.outcomes() == [(b"?", "NO_ROUTE")]
 
 
-@runs
+@async_test
 async def test_a_request_with_another_policy_does_not_wait_for_a_name() -> None:
     async with hub() as (_, url), leaf("a", url) as a:
         for policy in (FAIL, Wait(LONG)):
@@ -112,7 +113,7 @@ async def test_a_request_with_another_policy_does_not_wait_for_a_name() -> None:
                 await a.request(TRUCK, b"?", timeout=LONG, policy=policy)
 
 
-@runs
+@async_test
 async def test_a_node_without_a_parent_does_not_wait_for_a_name() -> None:
     async with hub() as (center, _), Node("alone") as alone:
         for node in (center, alone):
@@ -122,14 +123,14 @@ async def test_a_node_without_a_parent_does_not_wait_for_a_name() -> None:
                 await node.request("tcp#127.0.0.1:1 => echo", b"?", timeout=LONG)
 
 
-@runs
+@async_test
 async def test_a_leaf_does_not_wait_for_a_place_that_cannot_be_reached() -> None:
     async with hub() as (_, url), leaf("a", url) as a:
         with pytest.raises(UndeliverableError, match="TRANSPORT_DOWN"):
             await a.request("tcp#127.0.0.1:1 => echo", b"?", timeout=LONG)
 
 
-@runs
+@async_test
 async def test_what_a_leaf_sends_without_asking_for_a_reply_does_not_wait() -> None:
     async with hub() as (_, url), leaf("a", url) as a:
         assert (await a.send(TRUCK, b"?")).reason is Reason.NO_ROUTE
@@ -138,7 +139,7 @@ async def test_what_a_leaf_sends_without_asking_for_a_reply_does_not_wait() -> N
 # What the hub tells
 
 
-@runs
+@async_test
 async def test_a_hub_tells_who_asked_in_vain_when_the_name_comes_and_when_it_goes() -> None:
     async with hub() as (center, url), leaf("b", url) as b:
         peer = await Attacker.dial(place_of(url))
@@ -152,7 +153,7 @@ async def test_a_hub_tells_who_asked_in_vain_when_the_name_comes_and_when_it_goe
         peer.close()
 
 
-@runs
+@async_test
 async def test_a_hub_tells_what_its_own_parent_told_it() -> None:
     async with (
         hub("top") as (_, top_url),
@@ -169,7 +170,7 @@ async def test_a_hub_tells_what_its_own_parent_told_it() -> None:
         peer.close()
 
 
-@runs
+@async_test
 async def test_who_has_the_name_itself_is_not_told_of_it() -> None:
     async with hub() as (center, url):
         peer, other = await Attacker.dial(place_of(url)), await Attacker.dial(place_of(url))
@@ -186,7 +187,7 @@ async def test_who_has_the_name_itself_is_not_told_of_it() -> None:
         other.close()
 
 
-@runs
+@async_test
 async def test_a_leaf_believes_its_hub_that_a_name_has_come() -> None:
     over = asyncio.Event()
 
@@ -209,7 +210,7 @@ async def test_a_leaf_believes_its_hub_that_a_name_has_come() -> None:
         session.give_up()
 
 
-@runs
+@async_test
 async def test_only_a_parent_can_say_that_a_name_has_come() -> None:
     async with hub("top") as (_, top_url), hub("low") as (low, low_url):
         await low.connect(top_url, name="up", parent=True)
@@ -224,7 +225,7 @@ async def test_only_a_parent_can_say_that_a_name_has_come() -> None:
 
 
 @pytest.mark.rule("FL-5")
-@runs
+@async_test
 async def test_a_hub_remembers_a_limited_number_of_names_and_of_those_who_asked() -> None:
     async with hub() as (center, url):
         wanted = center._kernel.hierarchy.questions._wanted

@@ -9,10 +9,10 @@ import asyncio
 
 import pytest
 
-from tests.node.live import runs
 from waystation import Node
 from waystation.core.message import Message
 from waystation.node import Context
+from waystation.testing import async_test
 
 TIMES = 100
 
@@ -29,7 +29,7 @@ async def leaf(node: Node, url: str) -> None:
     await node.connect(url, name="hub", parent=True)
 
 
-@runs
+@async_test
 async def test_a_worker_and_then_a_request() -> None:
     for number in range(TIMES):
         async with Node("hub", hub=True) as center, Node("truck") as truck, Node("phone") as phone:
@@ -43,7 +43,7 @@ async def test_a_worker_and_then_a_request() -> None:
             assert (await center.request("truck-7", b"from the hub")).payload == b"from the hub"
 
 
-@runs
+@async_test
 async def test_a_request_to_a_worker_that_nobody_waited_for() -> None:
     for number in range(TIMES):
         async with Node("hub", hub=True) as center, Node("truck") as truck, Node("phone") as phone:
@@ -55,7 +55,7 @@ async def test_a_request_to_a_worker_that_nobody_waited_for() -> None:
             assert reply.payload == b"%d" % number
 
 
-@runs
+@async_test
 async def test_a_request_before_there_is_a_worker() -> None:
     for number in range(TIMES):
         async with Node("hub", hub=True) as center, Node("truck") as truck, Node("phone") as phone:
@@ -67,7 +67,7 @@ async def test_a_request_before_there_is_a_worker() -> None:
             assert (await asking).payload == b"%d" % number
 
 
-@runs
+@async_test
 async def test_the_leaves_before_the_hub() -> None:
     async with Node("probe") as probe:
         url = await hub(probe)  # a port that is free from now on
@@ -84,7 +84,7 @@ async def test_the_leaves_before_the_hub() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["eu/de", "eu/+", "*"])
-@runs
+@async_test
 async def test_a_subscription_and_then_a_broadcast(pattern: str) -> None:
     for number in range(TIMES):
         async with Node("hub", hub=True) as center, Node("truck") as truck, Node("phone") as phone:
@@ -96,7 +96,7 @@ async def test_a_subscription_and_then_a_broadcast(pattern: str) -> None:
                 assert (await anext(positions)).payload == b"%d" % number
 
 
-@runs
+@async_test
 async def test_a_subscription_and_ready_and_then_a_broadcast_from_the_hub() -> None:
     for number in range(TIMES):
         async with Node("hub", hub=True) as center, Node("phone") as phone:
@@ -107,7 +107,7 @@ async def test_a_subscription_and_ready_and_then_a_broadcast_from_the_hub() -> N
             assert (await anext(positions)).payload == b"%d" % number
 
 
-@runs
+@async_test
 async def test_two_levels_of_hubs() -> None:
     for number in range(TIMES):
         async with (

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from tests.node.live import RawPeer, echo, raw_listener, runs, until
+from tests.node.live import RawPeer, raw_listener
 from tests.node.test_hierarchy_attacks import Attacker
 from tests.node.test_hubs import QUIET, hub, knows, leaf
 from tests.node.test_routing_scenarios import place_of
@@ -20,7 +20,7 @@ from waystation.errors import LocalError, NotReadyError
 from waystation.node import Node
 from waystation.node.questions import ASKED_LIMIT, QUESTION_LIMIT
 from waystation.node.readiness import Readiness
-from waystation.testing import tcp_path
+from waystation.testing import async_test, echo, tcp_path, until
 from waystation.wire import hierarchy as wire
 from waystation.wire.hello import Hello
 from waystation.wire.hierarchy import Announce, Contested, Payload, Resolve, Resolved
@@ -53,14 +53,14 @@ def nothing_is_asked(*nodes: Node) -> bool:
     return not any(readiness(node)._questions or readiness(node)._by_number for node in nodes)
 
 
-@runs
+@async_test
 async def test_a_node_without_a_parent_is_ready_at_once() -> None:
     async with Node("alone") as node:
         echo(node, TRUCK)
         await node.ready(timeout=0)
 
 
-@runs
+@async_test
 async def test_when_a_leaf_is_ready_its_hub_knows_its_workers_and_subscriptions() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         for number in range(100):
@@ -72,7 +72,7 @@ async def test_when_a_leaf_is_ready_its_hub_knows_its_workers_and_subscriptions(
         assert nothing_is_asked(center, a)
 
 
-@runs
+@async_test
 async def test_when_a_leaf_is_ready_all_hubs_above_it_know_its_workers() -> None:
     async with AsyncExitStack() as stack:
         hubs: list[Node] = []
@@ -93,7 +93,7 @@ async def test_when_a_leaf_is_ready_all_hubs_above_it_know_its_workers() -> None
         assert nothing_is_asked(a, *hubs)
 
 
-@runs
+@async_test
 async def test_a_leaf_with_two_parents_is_ready_when_both_know() -> None:
     async with hub("one") as (one, one_url), hub("two") as (two, two_url), Node("a") as a:
         for name, url in (("one", one_url), ("two", two_url)):
@@ -106,7 +106,7 @@ async def test_a_leaf_with_two_parents_is_ready_when_both_know() -> None:
 
 
 @pytest.mark.parametrize("size", [2, 5])
-@runs
+@async_test
 async def test_the_question_ends_where_all_hubs_are_parents_of_each_other(size: int) -> None:
     async with AsyncExitStack() as stack:
         hubs = [await stack.enter_async_context(hub(f"hub-{n}")) for n in range(size)]
@@ -122,7 +122,7 @@ async def test_the_question_ends_where_all_hubs_are_parents_of_each_other(size: 
         assert asked == 0
 
 
-@runs
+@async_test
 async def test_a_parent_that_does_not_reply_is_named() -> None:
     async with hub("center") as (_, url), tcp_path(place_of(url)) as path, Node("a") as a:
         session = await a.connect(f"tcp://{path.place}", name="up", parent=True)
@@ -139,7 +139,7 @@ async def test_a_parent_that_does_not_reply_is_named() -> None:
         assert session.is_open
 
 
-@runs
+@async_test
 async def test_a_parent_without_a_link_is_named_with_what_is_wrong() -> None:
     async with Node("a", limits=QUIET) as a, hub() as (_, url):
         await a.connect(url, name="there", parent=True)
@@ -149,7 +149,7 @@ async def test_a_parent_without_a_link_is_named_with_what_is_wrong() -> None:
             await a.ready(timeout=SOON)
 
 
-@runs
+@async_test
 async def test_a_leaf_that_is_started_first_is_ready_when_its_hub_has_come() -> None:
     async with hub() as (_, url):
         pass  # and so its port is free
@@ -164,7 +164,7 @@ async def test_a_leaf_that_is_started_first_is_ready_when_its_hub_has_come() -> 
             assert knows(center, TRUCK)
 
 
-@runs
+@async_test
 async def test_a_parent_that_lost_its_link_is_asked_again_over_the_next() -> None:
     async with hub() as (center, url), tcp_path(place_of(url)) as path, Node("a") as a:
         await a.connect(f"tcp://{path.place}", name="hub", parent=True)
@@ -179,7 +179,7 @@ async def test_a_parent_that_lost_its_link_is_asked_again_over_the_next() -> Non
         assert nothing_is_asked(a)
 
 
-@runs
+@async_test
 async def test_a_hub_does_not_wait_for_a_parent_that_lost_its_link() -> None:
     async with (
         hub("top") as (_, top_url),
@@ -196,7 +196,7 @@ async def test_a_hub_does_not_wait_for_a_parent_that_lost_its_link() -> None:
         await ready
 
 
-@runs
+@async_test
 async def test_a_parent_that_is_no_parent_any_more_is_not_waited_for() -> None:
     async with hub() as (_, url), tcp_path(place_of(url)) as path, Node("a") as a:
         session = await a.connect(f"tcp://{path.place}", parent=True, keep=False)
@@ -207,7 +207,7 @@ async def test_a_parent_that_is_no_parent_any_more_is_not_waited_for() -> None:
         await ready
 
 
-@runs
+@async_test
 async def test_a_node_that_is_closed_is_not_ready() -> None:
     async with hub() as (_, url), tcp_path(place_of(url)) as path:
         async with Node("a", limits=QUIET) as a:
@@ -221,7 +221,7 @@ async def test_a_node_that_is_closed_is_not_ready() -> None:
                 await waiting
 
 
-@runs
+@async_test
 async def test_an_invalid_timeout_is_an_error_at_once() -> None:
     async with Node("a") as a:
         with pytest.raises(LocalError, match="invalid timeout"):
@@ -232,7 +232,7 @@ async def test_an_invalid_timeout_is_an_error_at_once() -> None:
 
 
 @pytest.mark.rule("CL-4")
-@runs
+@async_test
 async def test_a_name_that_another_holds_is_told_with_who_and_where() -> None:
     async with hub("center") as (_, url), leaf("a", url) as a:
         async with leaf("garage", url) as garage:
@@ -253,7 +253,7 @@ async def test_a_name_that_another_holds_is_told_with_who_and_where() -> None:
 
 
 @pytest.mark.rule("CL-4")
-@runs
+@async_test
 async def test_a_name_that_is_taken_two_levels_up_is_told_too() -> None:
     async with (
         hub("top") as (_, top_url),
@@ -276,7 +276,7 @@ async def test_a_name_that_is_taken_two_levels_up_is_told_too() -> None:
 
 
 @pytest.mark.rule("CL-4")
-@runs
+@async_test
 async def test_a_name_of_the_hub_itself_is_taken() -> None:
     async with hub("top") as (top, top_url), hub("low") as (low, low_url), leaf("a", low_url) as a:
         await low.connect(top_url, name="up", parent=True)
@@ -291,7 +291,7 @@ async def test_a_name_of_the_hub_itself_is_taken() -> None:
             await a.ready()
 
 
-@runs
+@async_test
 async def test_who_stops_and_starts_a_worker_whose_name_is_free_by_then_is_ready() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         echo(center, TRUCK)
@@ -305,7 +305,7 @@ async def test_who_stops_and_starts_a_worker_whose_name_is_free_by_then_is_ready
         assert knows(center, TRUCK)
 
 
-@runs
+@async_test
 async def test_only_a_parent_says_that_a_name_is_taken() -> None:
     async with hub() as (center, url):
         echo(center, TRUCK)
@@ -319,7 +319,7 @@ async def test_only_a_parent_says_that_a_name_is_taken() -> None:
 # What a parent replies, and to whom
 
 
-@runs
+@async_test
 async def test_the_question_is_one_that_a_hub_of_the_first_version_answers_at_once() -> None:
     asked: list[Resolve] = []
 
@@ -339,7 +339,7 @@ async def test_the_question_is_one_that_a_hub_of_the_first_version_answers_at_on
         assert asked[0].participant != asked[1].participant
 
 
-@runs
+@async_test
 async def test_a_parent_that_is_no_hub_says_so() -> None:
     async with Node("plain", limits=QUIET) as plain, Node("a", limits=QUIET) as a:
         listening = await plain.listen("tcp://127.0.0.1:0")
@@ -348,7 +348,7 @@ async def test_a_parent_that_is_no_hub_says_so() -> None:
             await a.ready()
 
 
-@runs
+@async_test
 async def test_a_node_that_is_no_hub_has_taken_nothing() -> None:
     async with Node("plain", limits=QUIET) as plain:
         listening = await plain.listen("tcp://127.0.0.1:0")
@@ -358,7 +358,7 @@ async def test_a_node_that_is_no_hub_has_taken_nothing() -> None:
         peer.close()
 
 
-@runs
+@async_test
 async def test_a_peer_from_outside_is_never_ready() -> None:
     async with Node("hub", hub=True, limits=QUIET) as center:
         listening = await center.listen("tcp://127.0.0.1:0", outside=True)
@@ -368,7 +368,7 @@ async def test_a_peer_from_outside_is_never_ready() -> None:
         peer.close()
 
 
-@runs
+@async_test
 async def test_a_question_that_passed_a_hub_or_has_come_far_goes_no_further() -> None:
     async with (
         hub("top") as (_, top_url),
@@ -387,7 +387,7 @@ async def test_a_question_that_passed_a_hub_or_has_come_far_goes_no_further() ->
 
 
 @pytest.mark.rule("FL-5")
-@runs
+@async_test
 async def test_nobody_can_make_a_hub_ask_without_end() -> None:
     async with (
         hub("top") as (_, top_url),
@@ -409,7 +409,7 @@ async def test_nobody_can_make_a_hub_ask_without_end() -> None:
         peer.close()
 
 
-@runs
+@async_test
 async def test_a_hub_forgets_a_question_that_its_parent_never_answers() -> None:
     async with (
         hub("top") as (_, top_url),
@@ -428,7 +428,7 @@ async def test_a_hub_forgets_a_question_that_its_parent_never_answers() -> None:
         path.cut()
 
 
-@runs
+@async_test
 async def test_only_the_parent_that_was_asked_can_say_that_it_has_taken_everything() -> None:
     async with hub() as (_, url), tcp_path(place_of(url)) as path, hub("low") as (low, low_url):
         await low.connect(f"tcp://{path.place}", name="up", parent=True)
@@ -448,7 +448,7 @@ async def test_only_the_parent_that_was_asked_can_say_that_it_has_taken_everythi
 # Subscriptions
 
 
-@runs
+@async_test
 async def test_a_subscription_that_was_entered_is_known_to_the_hub() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         for number in range(100):
@@ -458,7 +458,7 @@ async def test_a_subscription_that_was_entered_is_known_to_the_hub() -> None:
             assert len(center.router.subscriptions) == 0
 
 
-@runs
+@async_test
 async def test_a_subscription_that_cannot_be_entered_is_closed() -> None:
     async with hub() as (_, url), tcp_path(place_of(url)) as path, Node("a") as a:
         await a.connect(f"tcp://{path.place}", name="hub", parent=True)

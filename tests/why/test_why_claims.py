@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from waystation.core.address import Address, Route
 from waystation.core.message import Arrival, Message
@@ -111,7 +112,7 @@ def test_a_route_that_came_after_the_last_claim_is_the_better_explanation(told: 
 
 def rows(*claims: tuple[str, str, str, str]) -> Iterable[dict[str, Any]]:
     names = ("kind", "session", "owner", "origin")
-    return [dict(zip(names, values, strict=True)) for values in claims]
+    return [{"number": 1, "path": [], **dict(zip(names, values, strict=True))} for values in claims]
 
 
 def test_owners_on_nodes_of_one_name_are_told_apart_by_their_sessions() -> None:
@@ -129,6 +130,16 @@ def test_two_sessions_of_one_owner_are_no_contest() -> None:
         "hub", NAME, rows(("claim", "s1", "x", "truck"), ("claim", "s2", "x", "truck"))
     )
     assert claims.contest("0#s1") is None
+
+
+@pytest.mark.rule("CL-2")
+def test_a_claim_that_its_session_replaced_is_gone_and_the_new_one_is_there(told: Told) -> None:
+    old, new = claim(1, "a"), structs.replace(claim(5, "a"), path=("truck-7a", "hub-b"))
+    ended = structs.replace(old, kind=ClaimKind.WITHDRAW, at=BEGIN + 5)
+    lines = told(
+        old, route(1, "a"), claim(2, "b", ClaimKind.CONTESTED), new, ended, message(9, TO_A)
+    )
+    assert "hub-a kept it for node truck-7a, and truck-7b stood by" in lines[-1]
 
 
 def test_three_owners_are_listed() -> None:

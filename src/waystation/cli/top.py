@@ -22,7 +22,8 @@ from waystation.cli.options import SECONDS, SETTINGS, json_option
 from waystation.cli.peer import URL, node_for, peer_options
 from waystation.core.budget import MIB
 from waystation.core.outcome import Outcome
-from waystation.errors import LocalError, NoAnswerError, UndeliverableError
+from waystation.errors import LocalError, NoReplyError, UndeliverableError
+from waystation.node.contested import ClaimsSnapshot
 from waystation.node.flow import Snapshot as Load
 from waystation.node.runner import run, stop_signals
 from waystation.node.status import STATUS, Question, Snapshot
@@ -42,6 +43,7 @@ Look: TypeAlias = Callable[[], Awaitable[Snapshot]]
 """Requests one snapshot from the node."""
 
 _CONNECT_TIMEOUT: Final = 10.0  # seconds at least, however short --timeout is
+_CONTESTED: Final = 10  # names that are shown, of those that several owners claim
 _OUTCOMES: Final = tuple(str(outcome) for outcome in Outcome if outcome is not Outcome.DROPPED)
 
 
@@ -82,13 +84,14 @@ async def _watch(view: View, options: dict[str, Any], *, as_json: bool) -> None:
     async with node_for(view.name, [view.url], options) as node:
         await node.connect(view.url, name="watched", wait=max(view.timeout, _CONNECT_TIMEOUT))
         with stop_signals() as stop:  # before this, Ctrl-C ends the process
-            question = msgspec.json.encode(Question(routes=view.routes, filter=view.filter))
+            asked = Question(routes=view.routes, filter=view.filter, contested=_CONTESTED)
+            question = msgspec.json.encode(asked)
 
             async def look() -> Snapshot:
                 route = f"watched => {STATUS}"
                 try:
                     reply = await node.request(route, question, timeout=view.timeout)
-                except (NoAnswerError, UndeliverableError) as error:
+                except (NoReplyError, UndeliverableError) as error:
                     raise _no_status(view.url, error) from error
                 return _read(reply.payload, view.url)
 
@@ -162,9 +165,10 @@ def line(seen: Snapshot) -> str:
         for name, count in _ordered(seen)
     ]
     text = ", ".join(counts) or "no messages yet"
+    contested = f", {seen.contested_total} contested names" if seen.contested_total else ""
     return (
         f"{_printable(seen.node)} {_since(seen.uptime)}: {text}; "
-        f"{seen.sessions_total} sessions, {seen.routes_total} routes"
+        f"{seen.sessions_total} sessions, {seen.routes_total} routes{contested}"
     )
 
 
@@ -173,6 +177,8 @@ def picture(seen: Snapshot) -> RenderableType:
     parts: list[RenderableType] = [_head(seen), _messages(seen), _sessions(seen)]
     if seen.flow is not None and (seen.flow.receivers or seen.flow.sessions):
         parts.append(_flow(seen.flow))
+    if seen.claims is not None and seen.claims != ClaimsSnapshot(seen.claims.claims):
+        parts.append(_claims(seen, seen.claims))
     return Group(*parts, _routes(seen))
 
 
@@ -233,6 +239,23 @@ def _flow(flow: Load) -> Table:
         row = (_plain(f"from {session.name}"), f"{session.bytes:,}", "", _plain(state + some))
         table.add_row(*row)
     return table
+
+
+def _claims(seen: Snapshot, claims: ClaimsSnapshot) -> RenderableType:
+    """Who claims names that others have, and how many had to wait or were refused."""
+    text = (
+        f"claims: {claims.claims}, {claims.standbys} standing by, {claims.held_back} names held "
+        f"back, {sum(claims.refused.values())} refused, {claims.silent} of {claims.probes} probes "
+        "unanswered"
+    )
+    title = f"contested names: {len(seen.contested)} of {seen.contested_total}"
+    table = _table(title, "name", "holder", "standing by", "for")
+    for contest in seen.contested:
+        nodes = [standby.node for standby in contest.standbys]
+        some = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
+        held = _since((seen.at - contest.since) / 1000)
+        table.add_row(_plain(contest.participant), _plain(contest.holder), _plain(some), held)
+    return Group(Text(text, "italic"), *([table] if seen.contested else []))
 
 
 def _routes(seen: Snapshot) -> Table:

@@ -44,6 +44,7 @@ _TITLES: Final = {
     "connections": "Connections",
     "routes": "Routes",
     "subscriptions": "Subscriptions",
+    "contested": "Contested",
     "why": "Why",
     "send": "Send",
 }

@@ -88,6 +88,12 @@ _SUBSCRIPTIONS: Final = _Kind(
     ),
     "subscriptions",
 )
+_CONTESTED: Final = _Kind(
+    lambda find, most, skip, _: Question(
+        routes=0, sessions=0, contested=most, find_contested=find, skip_contested=skip
+    ),
+    "contested",
+)
 
 
 class Views:
@@ -105,6 +111,7 @@ class Views:
             "connections": lambda query: self._table(_SESSIONS, query),
             "routes": lambda query: self._table(_ROUTES, query),
             "subscriptions": lambda query: self._table(_SUBSCRIPTIONS, query),
+            "contested": lambda query: self._table(_CONTESTED, query),
             "why": self._why,
             "send": self._send,
         }

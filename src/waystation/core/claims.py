@@ -125,6 +125,7 @@ class ClaimChange(Struct, frozen=True):
     contest: Claim | None = None  # stands by: the session of `after` is to be probed (CL-6)
     dead: tuple[Claim, ...] = ()  # dead by number: their sessions are to be probed (CL-6)
     ended: tuple[Claim, ...] = ()  # all that ended, the dead among them; not what was renewed
+    doubted: Claim | None = None  # the best is of an older session than another: to be probed too
 
     @property
     def is_move(self) -> bool:
@@ -180,6 +181,7 @@ class Claims:
         self._claims: dict[str, Claim | list[Claim]] = {}
         self._names: dict[bytes, _Names] = {}  # what is claimed over a session
         self._owners: dict[str, _Owner] = {}
+        self._grown: dict[str, None] = {}  # owners whose lowest number parents do not know
         self._departed = _Memory()  # owners without claims, and their lowest numbers
         self._recent = _Memory()  # names without claims
         # Names with claims that will expire: what was extended comes out too early and is filed
@@ -220,6 +222,24 @@ class Claims:
         """The lowest number of an owner's sessions that still live; 0 if it was not told."""
         record = self._owners.get(owner)
         return self._departed.get(owner) if record is None else record.lowest
+
+    def lowest_numbers(self) -> list[tuple[str, int]]:
+        """The lowest numbers that a new parent is to be told, with their owners."""
+        return [(name, owner.lowest) for name, owner in self._owners.items() if owner.lowest > 1]
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether `take_grown` has something to tell."""
+        return bool(self._grown)
+
+    def take_grown(self) -> list[tuple[str, int]]:
+        """The lowest numbers that have grown since the last call, with their owners.
+
+        All parents are to be told, since what is dead may be the best further up. Owners without a
+        claim here are not among them: word of those could go round in a ring for ever.
+        """
+        grown, self._grown = self._grown, {}
+        return [(owner, self._owners[owner].lowest) for owner in grown]
 
     def is_recent(self, participant: str, now: int) -> bool:
         """Whether a name is claimed, or was within the last ten minutes (CL-4)."""
@@ -270,12 +290,14 @@ class Claims:
         if lowest <= record.lowest:
             return []
         record.lowest = lowest
+        if lowest > 1:
+            self._grown[owner] = None
         changes = []
         for name in list(_listed(record.names)):
             old = self._known(name)
             dead = tuple(c for c in old if c.owner == owner and c.number < lowest)
             if dead:
-                new = [claim for claim in old if claim not in dead]
+                new = [c for c in old if c.owner != owner or c.number >= lowest]
                 changes.append(self._settled(name, old, new, now, dead=dead))
         return changes
 
@@ -325,7 +347,10 @@ class Claims:
         name, owner = claim.participant, claim.owner
         record = self._owners.get(owner)
         if record is None:
-            self._owners[owner] = _Owner(self._departed.pop(owner), claim, name)
+            lowest = self._departed.pop(owner)
+            self._owners[owner] = _Owner(lowest, claim, name)
+            if lowest > 1:
+                self._grown[owner] = None
         else:
             record.latest = claim = _sharing(claim, record.latest)
             record.names = _with(record.names, name)
@@ -351,10 +376,11 @@ class Claims:
         live = _arranged([known for known in new if now < known.expiry], old)
         self._store(name, old, live, now)
         before, after = old[0] if old else None, live[0] if live else None
-        gone = (known for known in old if known not in live)
+        by_session = {known.session: known for known in live}
+        gone = (known for known in old if by_session.get(known.session) is not known)
         ended = tuple(known for known in gone if claim is None or not claim.goes_like(known))
-        contest = _contest(old, live, claim)
-        return ClaimChange(name, before, after, refused, contest, dead, ended)
+        contest, doubted = _contest(old, live, claim), _doubted(old, live, claim)
+        return ClaimChange(name, before, after, refused, contest, dead, ended, doubted)
 
     def _store(self, name: str, old: list[Claim], live: list[Claim], now: int) -> None:
         if not live:
@@ -385,6 +411,7 @@ class Claims:
             record.names = left
             return
         del self._owners[owner]
+        self._grown.pop(owner, None)
         if record.lowest > 1:
             self._departed.put(owner, now, record.lowest)
 
@@ -456,7 +483,22 @@ def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
         known.session == claim.session and known.owner == claim.owner for known in old
     ):
         return claim
-    return others[0] if live[0].session != old[0].session else None
+    return None if live[0].goes_like(old[0]) else others[0]
+
+
+def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
+    """The best claim, if it and a newer session of its owner were not known together before."""
+    if len(live) < 2:
+        return None
+    best = live[0]
+    newer = [known for known in live if known.owner == best.owner and known.number > best.number]
+    if not newer:
+        return None
+    if claim in newer and not any(
+        known.session == claim.session and known.number == claim.number for known in old
+    ):
+        return best
+    return None if best.goes_like(old[0]) else best
 
 
 def _owners(claims: list[Claim]) -> set[str]:

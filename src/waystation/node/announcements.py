@@ -44,10 +44,9 @@ class Announcements:
         # What the parents are to be told at the end of this turn of the event loop:
         self._names: dict[str, None] = {}
         self._subscriptions: dict[Subscribed, bool] = {}  # False: unsubscribed
-        self._owners: dict[str, None] = {}  # whose lowest number has grown
         self._own_lowest = False  # ours has
         self._is_due = False
-        self._damping = Damping()
+        self.damping = Damping()
         self._timer: asyncio.TimerHandle | None = None
 
     # What happens
@@ -59,14 +58,15 @@ class Announcements:
         named = [
             self._named(entry)
             for name, entry in table.items()
-            if self._is_announced(entry) and not self._damping.is_waiting(name)
+            if self._is_announced(entry) and not self.damping.is_waiting(name)
         ]
         subscribed = kernel.router.subscriptions.snapshot()
         _log.debug(
             "session %s: announcing %d participants and %d subscriptions",
             *(parent.name, len(named), len(subscribed)),
         )
-        self._tell(parent, named, subscribed=subscribed, own_lowest=True)
+        owners = [owner for owner, _ in kernel.hierarchy.claims.known.lowest_numbers()]
+        self._tell(parent, named, subscribed=subscribed, owners=owners, own_lowest=True)
 
     def link_lost(self) -> None:
         """Tell the other parents that a session has ended."""
@@ -88,10 +88,9 @@ class Announcements:
         self._names[name] = None
         self._tell_soon()
 
-    def lowest_grew(self, owner: str) -> None:
-        """Tell the parents that claims of an owner are dead, wherever they stand."""
+    def lowest_grew(self) -> None:
+        """Tell the parents that claims of some owners are dead, wherever they stand."""
         if self._kernel.hierarchy.parents:
-            self._owners[owner] = None
             self._tell_soon()
 
     def subscription_changed(self, change: SubscriptionChange) -> None:
@@ -115,8 +114,8 @@ class Announcements:
 
     def _damp(self, name: str, best: Claim | None) -> None:
         now = self._kernel.tick() // 1000
-        was_waiting = self._damping.is_waiting(name)
-        wait = self._damping.changed(name, now)
+        was_waiting = self.damping.is_waiting(name)
+        wait = self.damping.changed(name, now)
         if wait and not was_waiting:
             if best is not None:
                 detail = f"it changes too often: announced in {wait / 1000:g} s"
@@ -127,14 +126,14 @@ class Announcements:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        due = self._damping.next_due()
+        due = self.damping.next_due()
         if due is not None:
             seconds = max(0, due - self._kernel.tick() // 1000) / 1000
             self._timer = asyncio.get_running_loop().call_later(seconds, self._release)
 
     def _release(self) -> None:
         self._timer = None
-        for name in self._damping.due(self._kernel.tick() // 1000):
+        for name in self.damping.due(self._kernel.tick() // 1000):
             self._kernel.hierarchy.claims.note(ClaimKind.RELEASED, name, "")
             self._names[name] = None
             self._tell_soon()
@@ -153,9 +152,9 @@ class Announcements:
         self._is_due = False
         names, self._names = self._names, {}
         subscriptions, self._subscriptions = self._subscriptions, {}
-        owners, self._owners = self._owners, {}
+        grown = [owner for owner, _ in self._kernel.hierarchy.claims.known.take_grown()]
         own_lowest, self._own_lowest = self._own_lowest, False
-        if not (names or subscriptions or owners or own_lowest):
+        if not (names or subscriptions or grown or own_lowest):
             return
         named, gone = self._look_up(names)
         unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
@@ -169,7 +168,7 @@ class Announcements:
             *(len(gone), len(unsubscribed)),
         )
         for parent in self._kernel.hierarchy.parents:
-            self._tell(parent, named, gone, list(subscribed), unsubscribed, owners, own_lowest)
+            self._tell(parent, named, gone, list(subscribed), unsubscribed, grown, own_lowest)
 
     def _look_up(self, names: Iterable[str]) -> tuple[list[_Named], list[str]]:
         """Which names there are now, and which there are not."""
@@ -206,7 +205,7 @@ class Announcements:
                 own.append(wire.participant_of(entry))
             elif self._is_hidden(parent, claim):
                 withdrawn.append(entry.participant)
-            elif not self._damping.is_waiting(entry.participant):
+            elif not self.damping.is_waiting(entry.participant):
                 relayed.append((entry, claim))
         _send(parent, Unsubscribe, unsubscribed)
         _send(parent, Withdraw, withdrawn)
@@ -224,7 +223,7 @@ class Announcements:
 
     def _may_tell(self, parent: Session, receiver: str) -> bool:
         """Whether a parent knows a subscriber from us."""
-        if self._damping.is_waiting(receiver):
+        if self.damping.is_waiting(receiver):
             return False
         claim = self._kernel.hierarchy.claims.best(receiver)
         return claim is None or not self._is_hidden(parent, claim)

@@ -14,7 +14,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from waystation.core.address_types import USUAL_TYPES
-from waystation.core.claims import Claim, ClaimChange, Claims
+from waystation.core.claims import DEAD, EXPIRED, Claim, ClaimChange, Claims
 from waystation.core.expiry import NEVER
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Reason
@@ -38,6 +38,13 @@ CHECK_INTERVAL: Final = 10_000
 
 SUBSCRIBER: Final = "subscriber"
 """How the names begin that a node gives to its subscribers."""
+
+NOT_CLAIMABLE: Final = "the name cannot be claimed over that session"
+
+# Why a claim ended, as the journal tells it.
+TAKEN_BACK: Final = "it was taken back"
+OTHERWISE: Final = "its session claims the name otherwise"
+NOT_THERE: Final = "its peer was asked for the name and does not have it"
 
 _DIGITS: Final = frozenset("0123456789abcdef")
 _GENERATED: Final = 16
@@ -85,9 +92,15 @@ class LeafClaims:
         claim = self.known.get(session.address.data, name)
         return self.speaker(session) if claim is None else claim.owner
 
-    def speaker(self, session: Session) -> str:
+    @staticmethod
+    def speaker(session: Session) -> str:
         """Who the peer of a session is as an owner (CL-1)."""
-        return self._claimant(session)[0]
+        if session.claimant is not None:
+            return session.claimant[0]
+        hello = session.hello
+        if hello is None:
+            return f"session:{session.name}"
+        return owner_of(hello.secret) if hello.secret else f"node:{hello.node}"
 
     def is_recent(self, name: str) -> bool:
         """Whether a name is claimed, or was until a while ago: only claims lead there (CL-4)."""
@@ -95,15 +108,11 @@ class LeafClaims:
 
     # Sessions
 
-    def link_opened(self, session: Session) -> None:
-        """Note who the peer of a session is, and that another session of it is newer."""
-        owner, number = self._claimant(session)
-        self._sessions.setdefault(owner, {})[session.address.data] = number
-
     def session_ended(self, session: Session) -> None:
         """End the claims of a session (RE-12)."""
         data = session.address.data
-        self._apply_all(self.known.session_ended(data, self._now()))
+        why = f"its session ended: {session.failure}" if session.failure else "its session ended"
+        self._apply_all(self.known.session_ended(data, self._now()), why)
         if session.claimant is not None:
             owner, _ = session.claimant
             session.claimant = None
@@ -115,17 +124,25 @@ class LeafClaims:
     def _claimant(self, session: Session) -> tuple[str, int]:
         """Who a session's peer is as an owner, and the number of the session (CL-1).
 
-        A peer that tells no secret is known by its name, and its sessions are numbered here: the
-        time, so that the newest is the highest also where another hub numbers them.
+        It is asked for at the first claim: then the hello has come. A peer that tells no secret is
+        known by its name, and its sessions are numbered here: the time, so that the newest is the
+        highest also where another hub numbers them.
         """
         if session.claimant is None:
-            hello = session.hello
+            hello, number = session.hello, self._kernel.tick()
             if hello is not None and hello.secret:
-                session.claimant = owner_of(hello.secret), hello.session
-            else:
-                owner = f"session:{session.name}" if hello is None else f"node:{hello.node}"
-                session.claimant = owner, self._kernel.tick()
+                number = hello.session
+            session.claimant = self.speaker(session), number
+            self._note_session(session, *session.claimant)
         return session.claimant
+
+    def _note_session(self, session: Session, owner: str, number: int) -> None:
+        """Remember who claims over a session, and probe its older ones: they may be half open."""
+        others = self._sessions.setdefault(owner, {})
+        for data, older in list(others.items()):
+            if older < number:
+                self._kernel.hierarchy.contests.probe_session(data)
+        others[session.address.data] = number
 
     # What a leaf says
 
@@ -180,7 +197,7 @@ class LeafClaims:
     def _add(self, session: Session, claim: Claim) -> None:
         why = self._objection(session, claim)
         if why:
-            self._note(ClaimKind.REFUSED, claim, why, Reason.REFUSED)
+            self._refuse(claim, why, NOT_CLAIMABLE)
             self._decline(session, why)
             if self._kernel.own_receiver(claim.participant) is not None:
                 self._kernel.hierarchy.contests.held_here(claim)
@@ -189,12 +206,12 @@ class LeafClaims:
         if change is None:
             return
         if change.refused:
-            self._note(ClaimKind.REFUSED, claim, change.refused, Reason.REFUSED)
+            self._refuse(claim, change.refused, change.refused)
         else:
             session.participants[claim.participant] = None
             kind = ClaimKind.CLAIM if change.contest is None else ClaimKind.CONTESTED
             self._note(kind, claim, self._holder_of(change))
-        self._apply(change)
+        self._apply(change, OTHERWISE)
 
     def _objection(self, session: Session, claim: Claim) -> str:
         """Why this name cannot be claimed; empty if it can."""
@@ -218,12 +235,12 @@ class LeafClaims:
             return str(error)
         return ""
 
-    def withdrawn(self, session: Session, name: str) -> None:
+    def withdrawn(self, session: Session, name: str, why: str = TAKEN_BACK) -> None:
         """End the claim of a session to a name."""
         session.participants.pop(name, None)
         change = self.known.withdraw(session.address.data, name, self._now())
         if change is not None:
-            self._apply(change)
+            self._apply(change, why)
 
     def _note_lowest(self, session: Session, owner: str, lowest: int) -> None:
         """End claims of sessions that have ended, as their owner says, and what they relayed."""
@@ -232,8 +249,9 @@ class LeafClaims:
             return
         if lowest <= self.known.lowest(owner):
             return
-        self._apply_all(self.known.note_lowest(owner, lowest, self._now()))
-        self._kernel.hierarchy.announcements.lowest_grew(owner)
+        self._apply_all(self.known.note_lowest(owner, lowest, self._now()), DEAD)
+        if self.known.has_grown:
+            self._kernel.hierarchy.announcements.lowest_grew()
         for data, number in list(self._sessions.get(owner, {}).items()):
             if number < lowest:
                 self._kernel.hierarchy.contests.probe_session(data)
@@ -257,7 +275,7 @@ class LeafClaims:
         for name in list(session.participants):
             change = self.known.expire(name, now)
             if change is not None:
-                self._apply(change)
+                self._apply(change, EXPIRED)
             entry = table.lookup(name, now)
             if self.known.get(data, name) is None and (
                 entry is None or entry.address != session.address
@@ -266,7 +284,7 @@ class LeafClaims:
 
     def purge(self, now: int) -> None:
         """End claims that have expired."""
-        self._apply_all(self.known.purge(now))
+        self._apply_all(self.known.purge(now), EXPIRED)
 
     # Subscriptions
 
@@ -316,17 +334,17 @@ class LeafClaims:
         if claim is not None:
             self._put(claim)
 
-    def _apply_all(self, changes: Iterable[ClaimChange]) -> None:
+    def _apply_all(self, changes: Iterable[ClaimChange], why: str) -> None:
         for change in changes:
-            self._apply(change)
+            self._apply(change, why)
 
-    def _apply(self, change: ClaimChange) -> None:
-        """Follow a change of the claims to a name: every one passes here."""
+    def _apply(self, change: ClaimChange, why: str) -> None:
+        """Follow a change of the claims to a name; `why` some ended. Every one passes here."""
         hierarchy, name = self._kernel.hierarchy, change.participant
         before, after = change.before, change.after
         subscribed = self._patterns_of_best(name, before)
         for claim in change.ended:
-            self._end(claim, was_best=claim is before)
+            self._end(claim, why, was_best=claim is before)
         if before is not after:
             self._replace(name, before, after)
             self._move_subscriptions(name, before, after, subscribed)
@@ -335,12 +353,14 @@ class LeafClaims:
             hierarchy.contests.holder_changed(name, after)
         if change.contest is not None and after is not None:
             hierarchy.contests.begin(change.contest, after)
-        for claim in change.dead:
+        for claim in change.dead if change.doubted is None else (*change.dead, change.doubted):
             hierarchy.contests.probe(claim)
         self._watch_expiry(after)
+        if change.contest is not None or name in hierarchy.contested:
+            hierarchy.contested.note(change, self._now())
 
-    def _end(self, claim: Claim, *, was_best: bool) -> None:
-        self._note(ClaimKind.WITHDRAW, claim)
+    def _end(self, claim: Claim, why: str, *, was_best: bool) -> None:
+        self._note(ClaimKind.WITHDRAW, claim, why)
         data, name = claim.session, claim.participant
         self._kernel.hierarchy.contests.claim_ended(claim)
         if self.known.get(data, name) is not None:
@@ -423,7 +443,7 @@ class LeafClaims:
         while self._expiries and self._expiries[0][0] <= now:
             change = self.known.expire(heappop(self._expiries)[1], now)
             if change is not None:
-                self._apply(change)
+                self._apply(change, EXPIRED)
         self._wake_later()
 
     def close(self) -> None:
@@ -440,6 +460,11 @@ class LeafClaims:
         if change.contest is None or change.after is None:
             return ""
         return f"{change.after.origin} has the name"
+
+    def _refuse(self, claim: Claim, why: str, kind: str) -> None:
+        """Record a claim that is refused, and count it under one of a few reasons."""
+        self._kernel.hierarchy.contested.refused[kind] += 1
+        self._note(ClaimKind.REFUSED, claim, why, Reason.REFUSED)
 
     def note(self, kind: ClaimKind, name: str, detail: str) -> None:
         """Record an event of the best claim to a name."""

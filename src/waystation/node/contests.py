@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from waystation.core.claims import Claim
 from waystation.errors import quote
+from waystation.node.claims import NOT_THERE
 from waystation.wire import hierarchy as wire
 from waystation.wire.hierarchy import Contested, Resolve, Resolved
 
@@ -111,6 +112,7 @@ class Contests:
             )
             of_session[claim.owner] = self._by_number[number] = probe
             self._file(probe, now + self._kernel.limits.contest)
+            self._kernel.hierarchy.contested.probes += 1
             _log.debug("session %s: probed for %s", session.name, quote(claim.participant))
             session.send_control(wire.encode(Resolve(number, claim.participant, probe=True)))
         return probe
@@ -127,6 +129,7 @@ class Contests:
     def probed(self, session: Session, question: Resolve) -> None:
         """Reply to a probe at once, and probe in turn whoever has the name behind us."""
         hierarchy, name = self._kernel.hierarchy, question.participant
+        hierarchy.announcements.tell_now()  # what was before the reply is to be told before it
         found = hierarchy.questions.is_elsewhere(name, session)
         session.answer(wire.encode(Resolved(question.number, found)))
         claim = hierarchy.claims.best(name)
@@ -140,7 +143,7 @@ class Contests:
             return False
         probe.is_heard = True
         if not answer.found:
-            self._kernel.hierarchy.claims.withdrawn(session, probe.name)
+            self._kernel.hierarchy.claims.withdrawn(session, probe.name, NOT_THERE)
         if probe.is_direct and not probe.is_settled:
             self._settle(probe)
         return True
@@ -197,6 +200,7 @@ class Contests:
         elif not probe.shows_life:
             self._forget(probe)
             self._settle(probe, tells=False)
+            self._kernel.hierarchy.contested.silent += 1
             probe.session.break_off(
                 f"silent for {contest:g} s while somebody else claims {quote(probe.name)}"
             )
@@ -245,9 +249,18 @@ class Contests:
             if holder is None or standby is None or standby.owner == holder.owner:
                 continue
             self._told.add((standby.session, name))
+            self._warn(holder, standby)
             news.append((standby.session, (name, holder.origin, True)))
             news.append((holder.session, (name, standby.origin, False)))
         return news
+
+    def _warn(self, holder: Claim, standby: Claim) -> None:
+        """Log that two nodes claim a name, as a complaint about the one that came later."""
+        session = self._kernel.links.sessions.get(standby.session)
+        if session is not None:
+            name = quote(standby.participant)
+            who = f"node {quote(holder.origin)} has it, node {quote(standby.origin)} stands by"
+            self._kernel.hierarchy.complain(session, f"{name} is claimed by two owners: {who}")
 
     def _tell(self, news: _News) -> None:
         by_session: dict[bytes, list[wire.Contest]] = {}
@@ -304,7 +317,9 @@ class Contests:
         of_parent = self._taken.setdefault(parent.address.data, {})
         if is_taken:
             of_parent[name] = other
-            complain(parent, f"{quote(name)} is taken: node {quote(other)} has it")
+            hub = quote(parent.peer or parent.name)
+            held = f"{quote(name)} is held by node {quote(other)} at hub {hub}"
+            complain(parent, f"{held}; this node stands by")
         else:
             of_parent.pop(name, None)
             if other:

@@ -21,6 +21,7 @@ from waystation.core.routing import RouteChange, RouteKind
 from waystation.errors import quote
 from waystation.node.announcements import Announcements
 from waystation.node.claims import LeafClaims
+from waystation.node.contested import ContestedNames
 from waystation.node.contests import Contests
 from waystation.node.questions import Questions
 from waystation.wire import hierarchy as wire
@@ -62,6 +63,7 @@ class Hierarchy:
         self.claims = LeafClaims(kernel)
         self.contests = Contests(kernel)
         self.questions = Questions(kernel)
+        self.contested = ContestedNames(self.claims.known, self.announcements.damping)
 
     @property
     def owner(self) -> str:
@@ -93,9 +95,8 @@ class Hierarchy:
         self._kernel.router.has_parent = True
 
     def link_opened(self, session: Session) -> None:
-        """Tell a parent everything; note who another peer is."""
+        """Announce everything to a parent, and ask it what waits for an answer."""
         if not session.is_parent:
-            self.claims.link_opened(session)
             return
         self.announcements.link_opened(session)
         self.questions.link_opened(session)

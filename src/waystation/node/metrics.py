@@ -12,6 +12,7 @@ from waystation.core.outcome import Reason
 from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
 from waystation.net.tasks import COUNTS
+from waystation.node.contested import ClaimsSnapshot
 from waystation.node.flow import Snapshot
 from waystation.node.node import Node
 from waystation.node.status import Question, Status
@@ -68,7 +69,24 @@ class NodeMetrics:
         farthest = "Seconds that the clock of any peer is off, at most."
         yield gauge("peer_clock_offset_max_seconds", farthest, largest)
         yield gauge("draining", "Whether the node is closing.", int(self._node.draining))
+        yield from _claims(self._node.contested.snapshot())
         yield from _flow(self._node.flow)
+
+
+def _claims(claims: ClaimsSnapshot) -> Iterator[Family]:
+    """Who claims names, and what became of it (CL-1, CL-3, CL-4, CL-6)."""
+    yield gauge("claims", "Claims of peers to names.", claims.claims)
+    waiting = "Claims that stand by, since another owner has the name."
+    yield gauge("standby_claims", waiting, claims.standbys)
+    contested = "Names that several owners claim."
+    yield gauge("contested_names", contested, claims.contested)
+    often = "Names that change so often that parents are told of them later."
+    yield gauge("held_back_names", often, claims.held_back)
+    probes = {"sent": claims.probes, "unanswered": claims.silent}
+    asked = "How often the holder of a name was asked whether it is there, and did not answer."
+    yield counter("probes", asked, probes, "event")
+    refused = "Claims that were refused."
+    yield counter("claims_refused", refused, claims.refused, "reason")
 
 
 def _flow(flow: Snapshot) -> Iterator[Family]:

@@ -26,8 +26,9 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
-from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
+from waystation.errors import LocalError, NoReplyError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
+from waystation.node.contested import ContestedNames
 from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
 from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
@@ -268,6 +269,11 @@ class Node:
         return self._kernel.flow.snapshot()
 
     @property
+    def contested(self) -> ContestedNames:
+        """The names that several owners claim here, and how many claims there are (CL-4)."""
+        return self._kernel.hierarchy.contested
+
+    @property
     def draining(self) -> bool:
         """Whether it takes nothing new any more, since it is being closed or is closed."""
         return self._kernel.stage is not _RUNNING
@@ -431,7 +437,7 @@ class Node:
         """Send a message and wait for the reply to it.
 
         Raises UndeliverableError when the message is dropped on its way, here or at another node of
-        ours, and NoAnswerError when nobody replied in time. With the default policy, a leaf's
+        ours, and NoReplyError when nobody replied in time. With the default policy, a leaf's
         request to a name that nobody has waits for that name, as long as the timeout allows.
         """
         onward = self._parsed(route)
@@ -452,7 +458,7 @@ class Node:
             alarm.cancel()
             kernel.requests.close(request)
         if reply is None:
-            raise NoAnswerError(str(onward), timeout, id)
+            raise NoReplyError(str(onward), timeout, id)
         if isinstance(reply, Undeliverable):
             raise UndeliverableError(str(onward), reply.reason, reply.node, id)
         return reply

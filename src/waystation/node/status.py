@@ -15,7 +15,7 @@ import contextlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -25,9 +25,10 @@ from waystation.core.address import Address
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.record import MessageRecord, Record, SessionRecord
-from waystation.core.routing import RoutingEntry, RoutingTable
+from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import flow
+from waystation.node.contested import ClaimsSnapshot, Contest
 from waystation.node.session import Session
 from waystation.node.worker import Context
 
@@ -60,9 +61,9 @@ T_co = TypeVar("T_co", covariant=True)
 class Question(Struct, frozen=True):
     """What somebody wants to know: how many of each, after how many others, matching what.
 
-    `filter` is for the participants of routes, `find_sessions` for names, peers and places, and
-    `find_subscriptions` for patterns and receivers. With `over` only routes to that one address
-    are listed.
+    `filter` is for the participants of routes, `find_sessions` for names, peers and places,
+    `find_subscriptions` for patterns and receivers, and `find_contested` for participants and the
+    nodes that claim them. With `over` only routes to that one address are listed.
     """
 
     routes: int = 20
@@ -75,10 +76,16 @@ class Question(Struct, frozen=True):
     subscriptions: int = 0
     find_subscriptions: str = _ALL
     skip_subscriptions: int = 0
+    contested: int = 0
+    find_contested: str = _ALL
+    skip_contested: int = 0
 
 
 class RouteStatus(Struct, frozen=True, omit_defaults=True):
-    """A routing entry; `expiry` in milliseconds since the epoch, None for never."""
+    """A routing entry; `expiry` in milliseconds since the epoch, None for never.
+
+    A `contested` participant is claimed by other owners too.
+    """
 
     participant: str
     address: str
@@ -86,6 +93,7 @@ class RouteStatus(Struct, frozen=True, omit_defaults=True):
     visible: bool = False
     sticky: bool = False
     expiry: int | None = None
+    contested: bool = False
 
 
 class SessionStatus(Struct, frozen=True, omit_defaults=True):
@@ -147,6 +155,10 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     clock_slewing: bool = False  # the node's clock follows the wall clock at present
     clock_off: bool = False  # the wall clock is too far off to be followed
     flow: flow.Snapshot | None = None  # None: of a node that does not count bytes
+    claims: ClaimsSnapshot | None = None  # None: of a node that does not keep all claims
+    contested_total: int = 0
+    contested: list[Contest] = []
+    contested_fitting: int | None = None
 
 
 class LossCounter(Protocol):
@@ -248,6 +260,16 @@ class Status:
             *(asked.find_subscriptions, asked.skip_subscriptions, asked.subscriptions),
             lambda pair: pair,
         )
+        names = self._node.contested
+        contested, contested_fitting = yield from _page(
+            lambda: _Lookups(names.listed(), lambda name: names.about(name, milliseconds)),
+            *(asked.find_contested, asked.skip_contested, asked.contested),
+            lambda contest: (
+                contest.participant,
+                contest.holder,
+                *(standby.node for standby in contest.standbys),
+            ),
+        )
         events: Counter[str] = Counter()
         for (kind, _), count in self.session_events.items():
             events[kind] += count
@@ -266,7 +288,7 @@ class Status:
             bytes=now.bytes,
             bytes_rate=round((now.bytes - before.bytes) / seconds, 1),
             routes_total=len(self._node.router.table),
-            routes=[_route(entry) for entry in routes],
+            routes=[_route(entry, contested=entry.participant in names) for entry in routes],
             sessions_total=len(self._node.sessions),
             sessions=[_session(session) for session in sessions],
             session_events=dict(sorted(events.items())),
@@ -281,6 +303,10 @@ class Status:
             clock_slewing=self._node.clock_slewing,
             clock_off=self._node.clock_off,
             flow=self._node.flow,
+            claims=names.snapshot(),
+            contested_total=len(names),
+            contested=contested,
+            contested_fitting=contested_fitting,
         )
 
     def _routes(self, asked: Question, now: int) -> _Entries[RoutingEntry] | None:
@@ -292,11 +318,11 @@ class Status:
             return [entry] if entry is not None and fits else []
         if asked.over:
             names = table.participants_at(_address(asked.over), now)
-            return _Routes(table, names[:LARGE_TABLE], now)
+            return _Lookups(names[:LARGE_TABLE], lambda name: table.lookup(name, now))
         if len(table) > LARGE_TABLE:
             return None
         if len(table) > STRIDE:
-            return _Routes(table, table.participants(), now)
+            return _Lookups(table.participants(), lambda name: table.lookup(name, now))
         return table.snapshot(now).values()
 
     def _subscriptions(self) -> _Entries[tuple[str, str]] | None:
@@ -328,25 +354,24 @@ class _Entries(Protocol[T_co]):
     def __iter__(self) -> Iterator[T_co]: ...
 
 
-class _Routes:
-    """Entries of a table that may change between two looks; each is looked up when it is due.
+class _Lookups(Generic[T]):
+    """What a table has under these names, looked up one by one: it may change in between.
 
-    Only the names are copied. Those that expired lately may still count.
+    Only the names are copied. Those that are gone by now still count.
     """
 
-    def __init__(self, table: RoutingTable, names: list[str], now: int) -> None:
-        self._table = table
+    def __init__(self, names: list[str], look_up: Callable[[str], T | None]) -> None:
         self._names = names
-        self._now = now
+        self._look_up = look_up
 
     def __len__(self) -> int:
         return len(self._names)
 
-    def __iter__(self) -> Iterator[RoutingEntry]:
+    def __iter__(self) -> Iterator[T]:
         for name in self._names:
-            entry = self._table.lookup(name, self._now)
-            if entry is not None:
-                yield entry
+            found = self._look_up(name)
+            if found is not None:
+                yield found
 
 
 def _page(
@@ -387,10 +412,16 @@ def _address(text: str) -> Address:
         return Address(0, b"")
 
 
-def _route(entry: RoutingEntry) -> RouteStatus:
+def _route(entry: RoutingEntry, *, contested: bool) -> RouteStatus:
     expiry: Any = None if entry.expiry == NEVER else entry.expiry
     return RouteStatus(
-        entry.participant, str(entry.address), entry.local, entry.visible, entry.sticky, expiry
+        entry.participant,
+        str(entry.address),
+        entry.local,
+        entry.visible,
+        entry.sticky,
+        expiry,
+        contested,
     )
 
 

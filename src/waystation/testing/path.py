@@ -111,9 +111,11 @@ class TcpPath:
                 if counts and self._left == 0:
                     await asyncio.sleep(0.05)  # let the peer have what was let through
                     self.cut()
+            await self._open.wait()  # nobody hears of the end of what is frozen either
             if not sink.transport.is_closing():
                 sink.write_eof()  # the other direction goes on, as on a real path
         except OSError:
+            await self._open.wait()
             sink.transport.abort()
 
 

@@ -7,13 +7,19 @@ from collections.abc import Callable
 
 from waystation.core.address import Address
 from waystation.core.outcome import Outcome, Verdict
-from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
+from waystation.core.record import (
+    ChangeRecord,
+    ClaimRecord,
+    MessageRecord,
+    Record,
+    SessionRecord,
+)
 from waystation.core.routing import RouteChange
 from waystation.node import Node
 
 
 class Recorder:
-    """Observes a node from now on: outcomes of messages, sessions, and changes of routes.
+    """Observes a node from now on: outcomes of messages, sessions, routes and claims.
 
     >>> import asyncio
     >>> async def scenario():
@@ -29,6 +35,7 @@ class Recorder:
         self.messages: list[MessageRecord] = []
         self.sessions: list[SessionRecord] = []
         self.routes: list[RouteChange] = []
+        self.claims: list[ClaimRecord] = []
         self.stop: Callable[[], None] = node.observe(self._record)
 
     def _record(self, record: Record) -> None:
@@ -36,6 +43,8 @@ class Recorder:
             self.messages.append(record)
         elif isinstance(record, SessionRecord):
             self.sessions.append(record)
+        elif isinstance(record, ClaimRecord):
+            self.claims.append(record)
         elif isinstance(record, ChangeRecord) and isinstance(record.change, RouteChange):
             self.routes.append(record.change)
 

@@ -6,11 +6,15 @@ Nodes journal each claim to a name, whether it is the routing entry or stands by
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeAlias
 
 from waystation.why.lookup import Row
 
 _MADE = frozenset({"claim", "contested"})
 _ENDED = frozenset({"withdraw", "refused"})
+
+
+_Key: TypeAlias = tuple[str, str, int, tuple[str, ...]]
 
 
 class ClaimsThen:
@@ -19,22 +23,22 @@ class ClaimsThen:
     def __init__(self, node: str, participant: str, events: Iterable[Row]) -> None:
         self._node = node
         self._participant = participant
-        self._live: dict[str, Row] = {}  # by session, the longest-lived first
+        self._live: dict[_Key, Row] = {}  # the longest-lived first
         self._last: Row | None = None  # what ended the last of them
         for row in events:
             if row["kind"] in _MADE:
-                self._live.setdefault(row["session"], row)
+                self._live.setdefault(_key(row), row)
             elif row["kind"] in _ENDED:
-                self._live.pop(row["session"], None)
+                self._live.pop(_key(row), None)
                 self._last = row
 
     def contest(self, entry: str | None) -> str | None:
         """Who claimed the name, if several owners did; `entry` is the address it led to."""
         first: dict[str, Row] = {}  # by owner
         holder = None
-        for session, row in self._live.items():
+        for row in self._live.values():
             first.setdefault(row["owner"], row)
-            if entry == f"0#{session}":
+            if entry == f"0#{row['session']}":
                 holder = row["owner"]
         if len(first) < 2 or holder is None:
             return None
@@ -48,6 +52,11 @@ class ClaimsThen:
     def ending(self) -> Row | None:
         """The event that ended the last claim, if none was left."""
         return None if self._live else self._last
+
+
+def _key(row: Row) -> _Key:
+    """What tells a claim from others: a session may claim a name first so, then otherwise."""
+    return row["session"], row["owner"], row["number"], tuple(row["path"] or ())
 
 
 def _nodes(claims: dict[str, Row]) -> dict[str, str]:
