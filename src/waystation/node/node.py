@@ -126,7 +126,7 @@ class Node:
 
         A message whose route goes on behind the worker is forwarded without it (WK-4), unless it
         wants to see the `passing` ones as well. What a `visible` one publishes is for everybody
-        (MC-10).
+        (MC-10). At a leaf the hub knows the names a moment later: `ready` waits for that.
         """
 
         def start(handler: _H) -> _H:
