@@ -17,7 +17,7 @@ from tests.node.test_hubs import QUIET, hub, knows, leaf
 from tests.node.test_routing_scenarios import place_of
 from waystation import NameTaken
 from waystation.errors import LocalError, NotReadyError
-from waystation.node import Node
+from waystation.node import Limits, Node
 from waystation.node.questions import ASKED_LIMIT, QUESTION_LIMIT
 from waystation.node.readiness import Readiness
 from waystation.testing import async_test, echo, tcp_path, until
@@ -314,6 +314,22 @@ async def test_only_a_parent_says_that_a_name_is_taken() -> None:
         await told(peer, Resolved)
         await center.ready()
         peer.close()
+
+
+@async_test
+async def test_contests_without_end_do_not_delay_the_reply_without_end() -> None:
+    limits = Limits(heartbeat=0.0, contest=0.01)
+    async with Node("hub", hub=True, limits=limits) as center, Node("a", limits=limits) as a:
+        listening = await center.listen("tcp://127.0.0.1:0")
+        await a.connect(listening.url, name="hub", parent=True)
+        await a.ready()
+        [session] = center.sessions
+        contests = center._kernel.hierarchy.contests
+        contests._undecided[session.address.data] = 1
+        await a.ready()
+        contests._undecided.clear()
+        await a.ready()
+        assert session.questions == 0
 
 
 # What a parent replies, and to whom

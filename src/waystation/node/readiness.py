@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 
 READY_TIME: Final = 10.0
 """Default timeout in seconds for the parents to take what was announced."""
+
+SETTLING_TIME: Final = 1.0
+"""Seconds by which a contest may be decided later than its limit says."""
 
 
 class _Question(Struct, eq=False):
@@ -98,28 +102,26 @@ class Readiness:
 
     def answer(self, session: Session, question: Resolve) -> None:
         """Reply to a leaf as soon as all that it announced was taken, here and by the parents."""
-        kernel, hierarchy = self._kernel, self._kernel.hierarchy
-
-        def reply(*, taken: bool = True) -> None:
-            session.answer(wire.encode(Resolved(question.number, taken)))
-
-        path = list(dict.fromkeys(question.asked))
-        is_known = question.participant in self._known or kernel.name in path
-        if not hierarchy.is_hub or session.is_parent or session.from_outside:
-            reply(taken=False)
-        elif is_known or len(path) >= ASKED_LIMIT:
-            hierarchy.contests.when_settled(session, reply)
-        elif session.questions >= QUESTION_LIMIT:
+        kernel, id = self._kernel, question.participant
+        if not kernel.hierarchy.is_hub or session.is_parent or session.from_outside:
+            session.answer(wire.encode(Resolved(question.number, found=False)))
+            return
+        if session.questions >= QUESTION_LIMIT:
             kernel.flow.unanswered += 1
+            return
+        session.questions += 1
+        path = list(dict.fromkeys(question.asked))
+        reply = partial(self._reply_when_settled, session, question.number)
+        if id in self._known or kernel.name in path or len(path) >= ASKED_LIMIT:
+            reply()
         else:
-            self._remember(question.participant)
-            self._pass_on(session, question.participant, [*path, kernel.name], reply)
+            self._remember(id)
+            self._pass_on(session, id, [*path, kernel.name], reply)
 
     def _pass_on(
         self, session: Session, id: str, path: list[str], reply: Callable[[], None]
     ) -> None:
         """Ask the parents that have a link, and reply when they have."""
-        hierarchy = self._kernel.hierarchy
 
         def give_up() -> None:
             session.questions -= 1
@@ -127,14 +129,28 @@ class Readiness:
 
         def ended() -> None:
             timeout.cancel()
-            session.questions -= 1
-            hierarchy.contests.when_settled(session, reply)
+            reply()
 
-        session.questions += 1
         timeout = asyncio.get_running_loop().call_later(self.FORGET_TIME, give_up)
-        open_ones = [parent for parent in hierarchy.parents if parent.is_open]
+        open_ones = [parent for parent in self._kernel.hierarchy.parents if parent.is_open]
         question = _Question(id, path, dict.fromkeys(open_ones, 0), ended)
         self._ask(question)
+
+    def _reply_when_settled(self, session: Session, number: int) -> None:
+        """Reply when it is decided who holds the leaf's names: who does not was told before.
+
+        Contests that begin later must not delay it for ever, so it waits as long as one takes.
+        """
+
+        def reply() -> None:
+            if not timeout.cancelled():
+                timeout.cancel()
+                session.questions -= 1
+                session.answer(wire.encode(Resolved(number, found=True)))
+
+        seconds = self._kernel.limits.contest + SETTLING_TIME
+        timeout = asyncio.get_running_loop().call_later(seconds, reply)
+        self._kernel.hierarchy.contests.when_settled(session, reply)
 
     def _remember(self, id: str) -> None:
         if len(self._known) >= self.KNOWN_LIMIT:
