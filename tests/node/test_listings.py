@@ -243,8 +243,10 @@ async def test_what_a_hub_listed_for_everybody_is_not_replaced_or_removed_from_e
             await b.register(TRUCK, *OTHER_OFFER, everywhere=True)
         with pytest.raises(LocalError, match="'truck-7' is listed by node 'a'"):
             await b.unregister(TRUCK)
-        c.greet("c")
-        for ask in (Register(listing(address="tcp#10.0.0.1:4000")), Leave(TRUCK)):
+        owner = a._kernel.hierarchy.owner
+        c.greet("c", secret="c" * 32)
+        evil = listing(address="tcp#10.0.0.1:4000")
+        for ask in (Register(evil), Register(evil, owner=owner), Leave(TRUCK, owner=owner)):
             assert "'truck-7' is listed by node 'a'" in await c.asks(ask)
         assert len(await host.discover(*OFFER, Scope.GLOBAL_ONLY)) == 1
 
