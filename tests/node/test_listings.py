@@ -72,7 +72,7 @@ async def test_a_leaf_cannot_replace_or_remove_what_another_lists() -> None:
     async with hub() as (center, url), leaf("a", url) as a, leaf("b", url) as b:
         await offering(a)
         for refused in (b.register(TRUCK, *OTHER_OFFER), b.unregister(TRUCK)):
-            with pytest.raises(LocalError, match="refused: 'truck-7' belongs to somebody else"):
+            with pytest.raises(LocalError, match="refused: 'truck-7' is a participant of node 'a'"):
                 await refused
         assert await finds(center)
         assert not await finds(center, OTHER_OFFER)
@@ -148,7 +148,7 @@ async def test_behind_two_hubs_nobody_can_replace_or_remove_what_another_lists()
             await node.connect(top_url, name="up", parent=True)
         await offering(a)
         for refused in (b.register(TRUCK, *OTHER_OFFER), b.unregister(TRUCK)):
-            with pytest.raises(LocalError, match="'truck-7' belongs to somebody else"):
+            with pytest.raises(LocalError, match="'truck-7' is a participant of node 'a'"):
                 await refused
         assert await finds(top)
 
@@ -184,7 +184,7 @@ async def test_no_word_of_another_owner_or_node_lets_a_peer_speak_for_it(asked: 
                     Register(listing(), owner=owner, asked=asked),
                     Leave(TRUCK, owner=owner, asked=asked),
                 ):
-                    assert "belongs to somebody else" in await b.asks(ask)
+                    assert "'truck-7' is a participant of node 'a'" in await b.asks(ask)
         assert await finds(center)
 
 
@@ -323,7 +323,7 @@ async def test_the_node_that_hosts_the_directory_keeps_its_own_listings() -> Non
     ):
         await offering(a, everywhere=True)
         echo(there, TRUCK)
-        with pytest.raises(WaystationError, match="'truck-7' belongs to somebody else"):
+        with pytest.raises(WaystationError, match="'truck-7' is a participant of node 'a'"):
             await there.register(TRUCK, *OTHER_OFFER, everywhere=True)
         await a.unregister(TRUCK)
         await a.stop_worker(TRUCK)

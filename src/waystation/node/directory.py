@@ -163,7 +163,9 @@ class ProviderDirectory:
         """Let nobody speak for a participant that is somebody else's."""
         entry = self._kernel.entry(name)
         if entry is not None and entry.local and entry.address != message.return_route.first:
-            raise RemoteError(f"{quote(name)} belongs to somebody else")
+            claim = self._kernel.hierarchy.claims.best(name)
+            node = self._kernel.name if claim is None else claim.origin
+            raise RemoteError(f"{quote(name)} is a participant of node {quote(node)}")
 
     def _lister(self, ask: Register | Leave, message: Message) -> Lister | None:
         """Who asks, as this node knows it, whatever the question says; None for itself.
