@@ -28,8 +28,9 @@ from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.routing import Refusal, RouteKind, RoutingEntry
 from waystation.errors import LocalError
-from waystation.node import FAIL, Context, Node, Wait
+from waystation.node import FAIL, Context, Limits, Node, Wait
 from waystation.testing import (
+    Fleet,
     DEADLINE,
     ManualClock,
     Recorder,
@@ -107,22 +108,25 @@ async def test_1a_the_first_registration_creates_the_entry_at_the_leaf_and_at_it
         assert [provider.participant for provider in found] == [TRUCK]
 
 
-@pytest.mark.rule("RE-3", "RE-7")
+@pytest.mark.rule("RE-3", "RE-7", "CL-6")
 @async_test
 async def test_1b_a_restarted_provider_replaces_its_entry_and_is_reached_at_its_new_place() -> None:
-    async with hub() as (center, url), leaf("first", url) as first:
+    async with Fleet.over_tcp(limits=Limits(contest=0.3)) as fleet:
+        center = await fleet.hub("center")
+        first = await fleet.leaf("first", center)
         echo(first, TRUCK)
-        await until(lambda: knows(center, TRUCK))
+        await fleet.knows(center, TRUCK)
         before = existing(center)
-        async with leaf("second", url) as second:  # while nobody knows yet that the first is gone
-            got = collect(second, TRUCK)
-            await until(lambda: existing(center).address != before.address)
-            assert existing(center).expiry == NEVER
-            await center.send(TRUCK, b"to the second")
-            await until(lambda: got)
-            await first.sessions[0].close()
-            await until(lambda: len(center.sessions) == 1)
-            assert knows(center, TRUCK)  # the old one's end does not take the new one along
+        second = await fleet.leaf("second", center)
+        fleet.freeze(first)  # and nobody knows yet that it is gone
+        got = collect(second, TRUCK)
+        await until(lambda: knows(center, TRUCK) and existing(center).address != before.address)
+        assert existing(center).expiry == NEVER
+        await center.send(TRUCK, b"to the second")
+        await until(lambda: got)
+        await fleet.kill(first)
+        await until(lambda: len(center.sessions) == 1)
+        assert knows(center, TRUCK)  # the old one's end does not take the new one along
 
 
 # 2. A local provider registers globally
