@@ -45,7 +45,7 @@ def test_a_directory_that_is_no_journal_is_told_before_anything_is_done(
     (places["X"] / "notes.txt").write_text("no journal")
     code, out, err = call(*(str(places.get(word, word)) for word in arguments))
     assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "is not a journal: it has none of members, messages" in err
+    assert "is not a journal: it has none of claims, members, messages" in err
     assert not places["T"].exists()
 
 

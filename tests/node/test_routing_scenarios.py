@@ -30,8 +30,8 @@ from waystation.core.routing import Refusal, RouteKind, RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import FAIL, Context, Limits, Node, Wait
 from waystation.testing import (
-    Fleet,
     DEADLINE,
+    Fleet,
     ManualClock,
     Recorder,
     async_test,

@@ -199,9 +199,10 @@ def test_leaving_a_fault_out_leaves_the_others_as_they_are() -> None:
     assert [fault.number for fault in both.faults if fault.number not in (0, 2)] == []
 
 
-def test_a_ring_of_hubs_is_noticed() -> None:
+@pytest.mark.rule("CL-2")
+def test_a_ring_of_hubs_settles() -> None:
     ring = list(TOPOLOGIES).index("ring")
-    assert "P16" in try_seed(ring, SMALL, [])
+    assert not {"P1", "P5", "P16"} & set(try_seed(ring, SMALL, []))
 
 
 def test_the_last_line_counts(
