@@ -27,6 +27,7 @@ from tests.groups.crowd import (
 )
 from waystation.core.outcome import Outcome, Reason
 from waystation.groups import Group
+from waystation.groups.multicast import WAITING, Multicast
 from waystation.testing import async_test, until
 
 HOST = "127.0.0.1"
@@ -151,3 +152,34 @@ async def test_what_no_datagram_can_hold_is_too_large() -> None:
         assert (await a.send(bytes(60_000))).reason is Reason.TOO_LARGE
         await a.send(bytes(50_000))
         await until(lambda: [len(payload) for payload in ear.payloads()] == [50_000])
+
+
+@pytest.mark.rule("FL-1")
+@async_test
+async def test_datagrams_that_the_system_does_not_take_are_bounded_in_bytes() -> None:
+    class Clogged:
+        """A socket that takes nothing until it is told to."""
+
+        taken: int | None = None
+
+        def send(self, datagram: bytes, to: object) -> bool:
+            del datagram, to
+            if self.taken is None:
+                return False
+            self.taken += 1
+            return True
+
+        def close(self) -> None: ...
+
+    async with members(["a", "b"], address(), interface=HOST) as (a, _):
+        carrier = carrier_of(a)
+        assert isinstance(carrier, Multicast)
+        clogged = Clogged()
+        sockets, carrier.sockets = carrier.sockets, [clogged, *carrier.sockets[1:]]  # type: ignore[list-item]
+        for _ in range(200):
+            carrier.to_all(bytes(60_000), notice=False)
+        assert WAITING - 61_000 <= carrier.waiting_bytes <= WAITING
+        clogged.taken = 0
+        carrier._drain()
+        assert (clogged.taken, carrier.waiting_bytes) == (69, 0)
+        carrier.sockets = sockets

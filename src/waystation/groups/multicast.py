@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from waystation.core.budget import OVERHEAD
 from waystation.core.identity import Physical, Uuid
 from waystation.errors import LocalError
 from waystation.groups.carrier import Carrier
@@ -40,8 +41,8 @@ LONGEST: Final = 65_535
 BUFFER: Final = 4 << 20
 """Bytes that the system is asked to keep for each socket."""
 
-WAITING: Final = 1_024
-"""Datagrams that wait while the system takes none; more are lost, and sent again later."""
+WAITING: Final = 4 << 20
+"""Bytes that wait while the system takes none; more are lost, and sent again later (FL-1)."""
 
 _log = logging.getLogger("waystation.group")
 
@@ -67,6 +68,7 @@ class Multicast(Carrier):
         self._interface = interface
         self._greeting = greeting(settings.group)
         self._waiting: deque[Datagram] = deque()
+        self.waiting_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -142,12 +144,15 @@ class Multicast(Carrier):
             return
         datagram = self._greeting + packet
         is_sent = not self._waiting and self.sockets[0].send(datagram, to)
-        if not is_sent and len(self._waiting) < WAITING:
+        size = len(datagram) + OVERHEAD
+        if not is_sent and self.waiting_bytes + size <= WAITING:
             self._waiting.append((datagram, to))
+            self.waiting_bytes += size
 
     def _drain(self) -> None:
         while self._waiting and self.sockets and self.sockets[0].send(*self._waiting[0]):
-            self._waiting.popleft()
+            datagram, _ = self._waiting.popleft()
+            self.waiting_bytes -= len(datagram) + OVERHEAD
 
 
 def _note_failure(error: OSError) -> None:

@@ -92,6 +92,8 @@ def _claims(claims: ClaimsSnapshot) -> Iterator[Family]:
 def _flow(flow: Snapshot) -> Iterator[Family]:
     """What the node holds of others' messages, and who has to wait (FL-1, FL-3)."""
     yield gauge("budget_used_bytes", "Bytes of messages that the node holds.", flow.used)
+    aside = "Bytes of the budget set aside for messages that inboxes have not counted yet."
+    yield gauge("budget_aside_bytes", aside, flow.aside)
     yield gauge("budget_limit_bytes", "Bytes of messages that the node may hold.", flow.limit)
     by_session = {load.name: load.bytes for load in flow.sessions}
     brought = "Bytes that the node holds of what a session brought; the largest ten."
