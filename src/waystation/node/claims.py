@@ -42,7 +42,7 @@ SUBSCRIBER: Final = "subscriber"
 NOT_CLAIMABLE: Final = "the name cannot be claimed over that session"
 
 # Why a claim ended, as the journal tells it.
-TAKEN_BACK: Final = "it was taken back"
+TAKEN_BACK: Final = "its claim was taken back"
 OTHERWISE: Final = "its session claims the name otherwise"
 NOT_THERE: Final = "its peer was asked for the name and does not have it"
 
@@ -89,7 +89,7 @@ class LeafClaims:
     def session_ended(self, session: Session) -> None:
         """End the claims of a session (RE-12)."""
         data = session.address.data
-        why = f"its session ended: {session.failure}" if session.failure else "its session ended"
+        why = f"its session ended ({session.failure})" if session.failure else "its session ended"
         self._apply_all(self.known.session_ended(data, self._now()), why)
         if session.claimant is not None:
             owner, _ = session.claimant
