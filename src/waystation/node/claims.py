@@ -95,6 +95,28 @@ class LeafClaims:
         claim = self.best(entry.participant)
         return claim if claim is not None and claim.session == entry.address.data else None
 
+    def owner_of(self, name: str) -> str | None:
+        """Whose participant it is, as far as this node knows; None if it has no live claim."""
+        if self._kernel.own_receiver(name) is not None:
+            return self._kernel.hierarchy.owner
+        claim = self.best(name)
+        return None if claim is None else claim.owner
+
+    def owner_over(self, session: Session, name: str) -> str:
+        """For whom a session speaks of a name: for the owner it claims that for, or its peer."""
+        claim = self.known.get(session.address.data, name)
+        return self.speaker(session) if claim is None else claim.owner
+
+    @staticmethod
+    def speaker(session: Session) -> str:
+        """Who the peer of a session is as an owner (CL-1)."""
+        if session.claimant is not None:
+            return session.claimant.owner
+        hello = session.hello
+        if hello is None:
+            return f"session:{session.name}"
+        return owner_of(hello.secret) if hello.secret else f"node:{hello.node}"
+
     def is_recent(self, name: str) -> bool:
         """Whether a name was claimed until a while ago: only claims lead there (CL-4).
 
@@ -126,14 +148,11 @@ class LeafClaims:
         highest also where another hub numbers them.
         """
         if session.claimant is None:
-            hello = session.hello
-            peer = session.peer or session.name
+            hello, number = session.hello, self._kernel.tick()
             if hello is not None and hello.secret:
-                owner, number = owner_of(hello.secret), hello.session
-            else:
-                owner = f"session:{peer}" if hello is None else f"node:{peer}"
-                number = self._kernel.tick()
-            session.claimant = Claimant(owner, number, peer, (peer,))
+                number = hello.session
+            peer = session.peer or session.name
+            session.claimant = Claimant(self.speaker(session), number, peer, (peer,))
             self._note_session(session, session.claimant)
         return session.claimant
 
@@ -220,6 +239,8 @@ class LeafClaims:
         if why or entry is None:
             self._refuse(claim, why, NOT_CLAIMABLE)
             self._decline(session, why)
+            if self._kernel.own_receiver(claim.participant) is not None:
+                self._kernel.hierarchy.contests.held_here(claim)
             return
         change = self.known.announce(claim, now)
         if change is None:
