@@ -154,4 +154,5 @@ def test_why_tells_a_contest_of_a_live_fleet(tmp_path: Path) -> None:
         "truck-7 was claimed by 2 owners; hub-a kept it for node truck-7a, and truck-7b stood by",
     )
     assert lost.summary.startswith("dropped at hub-a, NO_ROUTE: the last claim to truck-7 ended ")
+    assert lost.summary.endswith("its session ended: closed")
     assert check(tmp_path) == []

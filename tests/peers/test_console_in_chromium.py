@@ -22,7 +22,7 @@ from tests.peers.kept import PeerMissing, needed, tool
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
-from waystation.testing import run_checked, until
+from waystation.testing import echo, run_checked, until
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 
@@ -173,6 +173,27 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
 
 
 @runs
+async def test_a_contested_name_leads_from_its_route_to_who_claims_it() -> None:
+    async with (
+        hub() as top,
+        leaf("gateway", top),
+        shown(top.url, interval=LOOK) as console,
+        browsing() as page,
+    ):
+        await page.goto(f"http://{console.place}/routes")
+        await sees(page, "#rows", "gateway-echo")
+        async with Node("rival") as rival:
+            echo(rival, "gateway-echo")
+            await rival.connect(top.url, parent=True)
+            await page.click("#rows .badge.contested")
+            await sees(page, "main h2", "Contested names")
+            await sees(page, "#rows tr", r"gateway-echo\s+gateway\s+\S+\s+rival")
+            await sees(page, "#nodes dl", r"Contested names\s*1")
+            await picture(page, "contested")
+        await sees(page, "#rows", "No matches")
+
+
+@runs
 async def test_a_message_is_sent_and_watched_as_it_hops(tmp_path: Path) -> None:
     async with (
         fleet(tmp_path) as (top, gate),
@@ -259,7 +280,7 @@ def test_it_fits_a_phone_and_the_night(tmp_path: Path, scheme: str) -> None:
             shown(top.url, gate.url, journal=tmp_path, interval=LOOK) as console,
             browsing(viewport=PHONE, color_scheme=scheme) as page,
         ):
-            for name in ("connections", "routes", "subscriptions", "why", "send"):
+            for name in ("connections", "routes", "subscriptions", "contested", "why", "send"):
                 await page.goto(f"http://{console.place}/{name}")
                 await sees(page, "#nodes .card.here:nth-child(2)", "gateway")
                 width = await page.evaluate("document.documentElement.scrollWidth")

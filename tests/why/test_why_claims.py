@@ -16,7 +16,7 @@ from waystation.core.record import ChangeRecord, ClaimKind, ClaimRecord, Message
 from waystation.core.routing import RouteChange, RouteKind, RoutingEntry
 from waystation.journal import Journal
 from waystation.why import explain, explanation_lines
-from waystation.why.claims import ClaimsThen
+from waystation.why.claims import LONGEST_WAIT, ClaimsThen
 
 BEGIN = 1_700_000_000_000_000
 ID = f"{7:032x}"
@@ -93,6 +93,49 @@ def test_a_message_after_the_last_claim_ended_says_so(told: Told, detail: str, e
     )  # fmt: skip
     told_why = f"the last claim to truck-7 ended 163 ms before{end}; it was there 200 ms later"
     assert lines[1] == f"dropped at hub-a, NO_ROUTE: {told_why}"
+
+
+def relayed(at: int, kind: ClaimKind, detail: str = "") -> ClaimRecord:
+    """The claim of a truck behind another hub."""
+    return structs.replace(claim(at, "a", kind, detail), path=("truck-7a", "hub-b"))
+
+
+@pytest.mark.rule("CL-6")
+def test_how_a_relayed_claim_ended_is_told_by_the_hub_that_had_its_session(
+    told: Told, tmp_path: Path
+) -> None:
+    silent = "its session ended: silent for 3 s"
+    with Journal(tmp_path, "hub-b", clock=lambda: BEGIN) as journal:
+        journal.note(claim(1, "a"))
+        journal.note(claim(500, "a", ClaimKind.WITHDRAW, "of another time"))
+        journal.note(claim(501, "a"))
+        journal.note(claim(999, "a", ClaimKind.WITHDRAW, silent))
+    lines = told(
+        relayed(1, ClaimKind.CLAIM), route(1, "a"),
+        relayed(1_000, ClaimKind.WITHDRAW, "it was taken back"),
+        route(1_000, "a", RouteKind.REMOVE), message(4_000, NO_ROUTE),
+    )  # fmt: skip
+    assert lines[1].endswith(f"ended 3 ms before: at hub-b, {silent}")
+
+
+@pytest.mark.rule("CL-3")
+@pytest.mark.parametrize(
+    ("at", "is_released", "is_told"),
+    [(4_000, False, True), (4_000, True, False), (LONGEST_WAIT + 2_000, False, False)],
+)
+def test_a_name_that_a_hub_held_back_is_told(
+    told: Told, tmp_path: Path, at: int, is_released: bool, is_told: bool
+) -> None:
+    with Journal(tmp_path, "hub-b", clock=lambda: BEGIN) as journal:
+        journal.note(claim(1_001, "a", ClaimKind.HELD))
+        if is_released:
+            journal.note(claim(1_002, "a", ClaimKind.RELEASED))
+    lines = told(
+        relayed(1, ClaimKind.CLAIM), route(1, "a"), relayed(1_000, ClaimKind.WITHDRAW),
+        route(1_000, "a", RouteKind.REMOVE), message(at, NO_ROUTE),
+    )  # fmt: skip
+    later = ": hub-b told of the next one later, since the name changed too often"
+    assert lines[1].endswith(" before" + later * is_told)
 
 
 def test_a_refused_claim_is_the_cause_if_there_was_no_other(told: Told) -> None:

@@ -5,13 +5,18 @@ Nodes journal each claim to a name, whether it is the routing entry or stands by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Final, TypeAlias
 
+from waystation.core import damping
 from waystation.why.lookup import Row
+
+LONGEST_WAIT: Final = damping.LONGEST_WAIT * 1_000
+"""Microseconds for which a name is held back at most."""
 
 _MADE = frozenset({"claim", "contested"})
 _ENDED = frozenset({"withdraw", "refused"})
+_WAITS = frozenset({"held", "released"})
 
 
 _Key: TypeAlias = tuple[str, str, int, tuple[str, ...]]
@@ -52,6 +57,29 @@ class ClaimsThen:
     def ending(self) -> Row | None:
         """The event that ended the last claim, if none was left."""
         return None if self._live else self._last
+
+
+def cause_of_end(ended: Row, before: int, events: Callable[[str], list[Row]]) -> str:
+    """Why a claim ended, by the node nearest to its origin that tells; empty if none does.
+
+    `events` are those of the claims to that name at a node. What happened there since the claim
+    ended and `before` a time counts too: the next claim may be held back (CL-3).
+    """
+    for node in (ended["path"] or ())[1:]:
+        rows = events(node)
+        lately = (row["kind"] for row in rows if before - LONGEST_WAIT < row["at"] <= before)
+        if [kind for kind in lately if kind in _WAITS][-1:] == ["held"]:
+            return f"{node} told of the next one later, since the name changed too often"
+        same = [
+            row
+            for row in rows
+            if row["kind"] == "withdraw"
+            and (row["owner"], row["number"]) == (ended["owner"], ended["number"])
+        ]
+        if same:
+            nearest = min(same, key=lambda row: abs(row["at"] - ended["at"]))
+            return f"at {node}, {nearest['detail']}" if nearest["detail"] else ""
+    return ended["detail"] or ""
 
 
 def _key(row: Row) -> _Key:

@@ -18,7 +18,7 @@ from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
-from waystation.why.claims import ClaimsThen
+from waystation.why.claims import ClaimsThen, cause_of_end
 from waystation.why.clocks import Visit, corrections
 from waystation.why.explanation import Decision, Explanation, Hop, Step
 from waystation.why.lookup import MessageLookup, Row
@@ -228,10 +228,15 @@ class _Hop:
         if ended is None or any(r["kind"] == "put" and r["at"] > ended["at"] for r in changes):
             return None
         before = span(self._received - ended["at"])
-        detail = f": {ended['detail']}" if ended["detail"] else ""
         if ended["kind"] == "refused":
+            detail = f": {ended['detail']}" if ended["detail"] else ""
             return f"a claim to {name} was refused {before} before{detail}"
-        return f"the last claim to {name} ended {before} before{detail}"
+        cause = cause_of_end(ended, self._received, lambda node: self._claims_at(node, name))
+        why = f": {cause}" if cause else ""
+        return f"the last claim to {name} ended {before} before{why}"
+
+    def _claims_at(self, node: str, name: str) -> list[Row]:
+        return self._evidence.claim_events(node, None, {name})
 
     def _why_unknown(self, name: str, comes: bool) -> str:
         if comes:

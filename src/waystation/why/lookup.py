@@ -60,7 +60,7 @@ class MessageLookup:
         """The subscription changes, in order."""
         return self._rows(SUBSCRIPTIONS, node, incarnation, None)
 
-    def claim_events(self, node: str, incarnation: int, participants: set[str]) -> list[Row]:
+    def claim_events(self, node: str, incarnation: int | None, participants: set[str]) -> list[Row]:
         """What became of the claims to some participants, in order."""
         wanted = pc.field("participant").isin(sorted(participants))
         return self._rows(CLAIMS, node, incarnation, wanted)
