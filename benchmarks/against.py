@@ -47,6 +47,8 @@ def measure(work, qos, n):
         began = time.perf_counter()
         return b.looped(work, place, qos, n) / (time.perf_counter() - began)
 """
+# The other revision may not have it.
+_CLAIMS = (HERE / "benchmarks" / "bench_claims.py").read_text()
 
 CASES = {
     "live: in process, one way": Case(
@@ -84,6 +86,9 @@ CASES = {
     "websocket: 2,000 leaves until all have announced": Case(
         "from benchmarks.websocket import leaves\nprint(leaves.measure(2_000).seconds_first)", "s"
     ),
+    "claims: 10,000 leaves announce": Case(_CLAIMS + "print(announce(1))", "names/s"),
+    "claims: 10,000 leaves announce again": Case(_CLAIMS + "print(announce(2))", "names/s"),
+    "claims: a change beside 100,000 names": Case(_CLAIMS + "print(relay(100_000))", "changes/s"),
     "router: JGroups 5, one to one, 100 B": Case(
         _ROUTER + "print(rate(OURS_5, 'one to one', 100).deliveries)", "msg/s"
     ),
@@ -115,7 +120,7 @@ CASES = {
     ),
 }
 
-_IS_RATE = frozenset({"msg/s"})
+_IS_RATE = frozenset({"msg/s", "names/s", "changes/s"})
 
 
 def measure(case: Case, checkout: Path) -> float:

@@ -14,7 +14,7 @@ import waystation
 from waystation import Message, Node
 from waystation.core.routing import RouteChange, RouteKind
 from waystation.errors import UndeliverableError
-from waystation.node import ChangeRecord, Context, Queue, Record, Wait
+from waystation.node import ChangeRecord, Context, Queue, Record
 
 TRUCK = "truck-7"
 
@@ -23,7 +23,7 @@ class Entry:
     """The truck's routing entry at the hub, as an observer hears of it."""
 
     def __init__(self, hub: Node) -> None:
-        self.there, self.gone = asyncio.Event(), asyncio.Event()
+        self.gone = asyncio.Event()
         hub.observe(self.hear)
 
     def hear(self, record: Record) -> None:
@@ -31,9 +31,8 @@ class Entry:
         change = record.change if isinstance(record, ChangeRecord) else None
         if isinstance(change, RouteChange) and change.entry.participant == TRUCK:
             print(f"hub: {change.kind} {TRUCK}")
-            put = change.kind is RouteKind.PUT
-            (self.there if put else self.gone).set()
-            (self.gone if put else self.there).clear()
+            if change.kind is RouteKind.REMOVE:
+                self.gone.set()
 
 
 @asynccontextmanager
@@ -55,10 +54,9 @@ async def main() -> None:
         entry = Entry(hub)
         door = await hub.listen("tcp://127.0.0.1:0")
         await phone.connect(door.url, name="hub", parent=True)
-        positions = phone.subscribe(TRUCK, "position", "eu/*")
 
-        async with truck(door.url) as node:
-            reply = await phone.request(TRUCK, b"are you locked?", policy=Wait(persist=True))
+        async with phone.subscribe(TRUCK, "position", "eu/*") as positions, truck(door.url) as node:
+            reply = await phone.request(TRUCK, b"are you locked?")  # as soon as it has come
             print(f"phone: {reply.payload.decode()}")
             await node.publish("position", b"48.1,11.6", partition="eu/munich", provider=TRUCK)
             position = await anext(positions)
@@ -66,14 +64,13 @@ async def main() -> None:
 
         await entry.gone.wait()
         try:
-            await phone.request(TRUCK, b"are you locked?")
+            await phone.request(TRUCK, b"are you locked?", timeout=1)
         except UndeliverableError as error:
             print(f"phone: {error.reason}")
         verdict = await hub.send(TRUCK, b"drive safely!", policy=Queue(60, persist=True))
         print(f"hub: {verdict.outcome}")
 
         async with truck(door.url):
-            await entry.there.wait()
             await phone.request(TRUCK, b"welcome back!")
 
 

@@ -12,7 +12,7 @@ from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Outcome, Reason
-from waystation.errors import DecodeError, LocalError, RemoteError, WaystationError
+from waystation.errors import DecodeError, LocalError, NameTaken, RemoteError, WaystationError
 
 if TYPE_CHECKING:
     from waystation.groups import Group
@@ -28,6 +28,7 @@ __all__ = [
     "LocalError",
     "Message",
     "MulticastId",
+    "NameTaken",
     "Node",
     "Outcome",
     "Reason",

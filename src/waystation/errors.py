@@ -5,6 +5,8 @@
     ├── UndeliverableError  a request was dropped on its way
     ├── NoReplyError        a request got no reply in time (also a TimeoutError)
     ├── UnreachableError    a peer could not be connected to (also a ConnectionError)
+    ├── NotReadyError       a parent did not take what was announced (also a TimeoutError)
+    ├── NameTaken           another node holds a name of this one
     └── RemoteError         a peer did something wrong
         └── DecodeError         its bytes are not valid in their format
 
@@ -14,6 +16,8 @@ Only decoders raise a RemoteError, and their callers turn it into such an outcom
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
 
 _SHOWN_CHARACTERS = 60
 
@@ -40,24 +44,29 @@ class LocalError(WaystationError, ValueError):
 class UndeliverableError(WaystationError):
     """A request was dropped, so there will be no reply; `reason` says why (OB-2).
 
-    `node` is the name of the node that dropped it, None for this one.
+    `node` is the name of the node that dropped it, None for this one. `message_id` is the id of the
+    request, by which `waystation why` tells its story.
     """
 
-    def __init__(self, route: str, reason: str, node: str | None = None) -> None:
+    def __init__(
+        self, route: str, reason: str, node: str | None = None, message_id: str = ""
+    ) -> None:
         where = "" if node is None else f" by node {quote(node)}"
-        super().__init__(f"the request to {route} was dropped{where}: {reason}")
+        super().__init__(f"the request to {route} was dropped{where}: {reason}{_id(message_id)}")
         self.route = route
         self.reason = reason
         self.node = node
+        self.message_id = message_id
 
 
 class NoReplyError(WaystationError, TimeoutError):
-    """A request got no reply in time."""
+    """A request got no reply in time; `message_id` is its id."""
 
-    def __init__(self, route: str, seconds: float) -> None:
-        super().__init__(f"no reply from {route} within {seconds:g} s")
+    def __init__(self, route: str, seconds: float, message_id: str = "") -> None:
+        super().__init__(f"no reply from {route} within {seconds:g} s{_id(message_id)}")
         self.route = route
         self.seconds = seconds
+        self.message_id = message_id
 
 
 class UnreachableError(WaystationError, ConnectionError):
@@ -69,6 +78,43 @@ class UnreachableError(WaystationError, ConnectionError):
         super().__init__(f"cannot connect to {text}")
         self.place = place
         self.detail = detail
+
+
+class NotReadyError(WaystationError, TimeoutError):
+    """Parents did not say in time that they took what this node announced.
+
+    `parents` are the names of the sessions with them, each with what is wrong.
+
+    >>> raise NotReadyError({"hub": "is not a hub; create it with hub=True"})
+    Traceback (most recent call last):
+    waystation.errors.NotReadyError: not ready: parent 'hub' is not a hub; create it with hub=True
+    """
+
+    def __init__(self, parents: Mapping[str, str]) -> None:
+        told = ". Also, ".join(f"parent {quote(name)} {why}" for name, why in parents.items())
+        super().__init__(f"not ready: {told}")
+        self.parents = dict(parents)
+
+
+class NameTaken(WaystationError):  # noqa: N818 - programs that use it know it by this name
+    """A name of this node is held by another node, `holder`, so messages to it go there (CL-4).
+
+    `taken` has all such names with their holders; `name` is the first of them.
+
+    >>> error = NameTaken({"truck-7": "garage"}, ["10.0.0.1:4000 (node 'hub')"])
+    >>> str(error).partition(",")[0]
+    "node 'garage' holds the name 'truck-7' at 10.0.0.1:4000 (node 'hub')"
+    """
+
+    def __init__(self, taken: Mapping[str, str], places: Iterable[str]) -> None:
+        self.taken = dict(taken)
+        self.name, self.holder = next(iter(self.taken.items()))
+        others = f" (and others hold {len(taken) - 1} more)" if len(taken) > 1 else ""
+        super().__init__(
+            f"node {quote(self.holder)} holds the name {quote(self.name)}{others} "
+            f"at {', '.join(places)}, and messages to it go there; "
+            "choose another name, or stop that one"
+        )
 
 
 class RemoteError(WaystationError):
@@ -95,6 +141,10 @@ class DecodeError(RemoteError):
         self.format = format
         self.offset = offset
         self.too_large = too_large
+
+
+def _id(message_id: str) -> str:
+    return f" (message {message_id})" if message_id else ""
 
 
 def quote(value: object) -> str:

@@ -117,8 +117,8 @@ class Child:
         """Tell a new hub of every name."""
         raise NotImplementedError
 
-    def probed(self, name: str, link: Link) -> bool:
-        """Whether it has a name, asked over a link."""
+    def probed(self, name: str) -> bool:
+        """Whether it has a name."""
         raise NotImplementedError
 
 
@@ -158,7 +158,7 @@ class Leaf(Child):
         self._restart()
         self.connect(hub)
 
-    def probed(self, name: str, link: Link) -> bool:
+    def probed(self, name: str) -> bool:
         return name in self.names
 
     def _announce(self, link: Link, name: str) -> None:
@@ -256,7 +256,7 @@ class Hub(Child):
         for claim in (*change.dead, *filter(None, [change.doubted])):
             self.network.probe(self.sessions[claim.session], change.participant)
 
-    def probed(self, name: str, link: Link) -> bool:
+    def probed(self, name: str) -> bool:
         self.speak()
         best = self.claims.best(name, now=0)
         if best is None:
@@ -268,8 +268,12 @@ class Hub(Child):
 class Network:
     """All hubs, leaves and links, and what is under way between them."""
 
-    def __init__(self, chance: Random, names: tuple[str, ...], hubs: int) -> None:
+    def __init__(
+        self, chance: Random, names: tuple[str, ...], hubs: int, *, twice: bool = False
+    ) -> None:
         self.chance, self.names = chance, names
+        self.hearings = 2 if twice else 1  # how often each word arrives
+        self.heard: list[Announced] = []
         self.owners = count(1)
         self.links: list[Link] = []
         self.silent: dict[Link, None] = {}  # probed, and nobody is there to reply
@@ -297,6 +301,11 @@ class Network:
         elif name not in link.probes:
             link.probes.append(name)
 
+    @property
+    def is_probing(self) -> bool:
+        """Whether somebody waits for a sign of life."""
+        return bool(self.silent) or any(link.probes for link in self.links)
+
     def steps(self) -> list[tuple[str, Link | Hub]]:
         """What may happen next."""
         steps: list[tuple[str, Link | Hub]] = []
@@ -319,7 +328,7 @@ class Network:
         if isinstance(where, Hub):
             where.speak()
         elif kind == "hear":
-            where.hub.hear(where, where.up.popleft())
+            self._hear(where, where.up.popleft())
         elif kind == "silence":
             del self.silent[where]
             if where.hub_open:
@@ -328,11 +337,18 @@ class Network:
             self._reply(where, where.probes.popleft())
         return True
 
+    def _hear(self, link: Link, word: Word) -> None:
+        if isinstance(word, Announced):
+            self.heard.append(word)
+        for _ in range(self.hearings):
+            if link.hub_open:
+                link.hub.hear(link, word)
+
     def _reply(self, link: Link, name: str) -> None:
         if not link.child_open:
             self.silent[link] = None
         elif link.hub_open and name:
-            link.up.append(Probed(name, link.child.probed(name, link)))
+            link.up.append(Probed(name, link.child.probed(name)))
 
     def run(self, limit: int = 100_000) -> None:
         """Let everything happen that has to."""
@@ -340,6 +356,16 @@ class Network:
             if not self.step():
                 return
         raise AssertionError("the network does not come to rest")
+
+    def lose_hub(self, hub: Hub) -> None:
+        """A hub crashes, and all its peers notice."""
+        self.hubs.remove(hub)
+        for link in list(hub.sessions.values()):
+            hub.ended(link)
+        for link in list(hub.links):
+            link.child_open = False
+            if link.hub_open:
+                link.hub.ended(link)
 
     def heartbeat(self) -> None:
         """Both ends of every link find out that the other has given it up."""
@@ -396,6 +422,21 @@ class Network:
                         is_meant = link.told.get(name) == said
                     if not (link.is_live and is_meant):
                         yield hub, claim
+
+    def ways(self, hub: Hub) -> int:
+        """The number of ways without a circle from the sessions of leaves to a hub."""
+
+        def up_from(at: Hub, passed: frozenset[Hub]) -> int:
+            further = {link.hub for link in at.links} - passed
+            return (at is hub) + sum(up_from(parent, passed | {parent}) for parent in further)
+
+        sessions = (link for each in self.hubs for link in each.sessions.values())
+        direct = [link.hub for link in sessions if isinstance(link.child, Leaf)]
+        return sum(up_from(each, frozenset([each])) for each in direct)
+
+    def bound(self) -> int:
+        """How many words about a name one change causes at most."""
+        return 2 * sum(len(hub.links) * (1 + self.ways(hub)) for hub in self.hubs)
 
     def check(self) -> None:
         """Every hub that can know of a name reaches it, and nobody knows anything else."""

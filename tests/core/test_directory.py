@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rule_errors import breaks
-from waystation.core.directory import Directory, Provider, Scope
+from waystation.core.directory import Directory, Lister, Provider, Scope
 from waystation.core.expiry import NEVER, Deadlines
 from waystation.errors import LocalError
 
@@ -125,6 +125,38 @@ def test_an_expiry_that_is_no_instant_is_refused_and_what_was_known_stays(bad: i
     with pytest.raises(LocalError, check=breaks("RE-14")):
         directory.register(Provider("a", "fleet", "fuel", expiry=bad))
     assert found(directory) == ["a"]
+
+
+@pytest.mark.rule("CL-5")
+def test_what_is_listed_tells_who_listed_it_until_it_is_gone() -> None:
+    directory = Directory()
+    first, other = Lister("o1", "o1", "a"), Lister("o2", "o2", "b")
+    assert directory.listed_by_another("a", other, 0) is None
+    directory.register(Provider("a", "fleet", "position", expiry=5_000), first)
+    assert directory.listed_by_another("a", first, 0) is None
+    assert directory.listed_by_another("a", other, 4_999) == first
+    assert directory.listed_by_another("a", other, 5_000) is None
+    directory.register(Provider("a", "fleet", "position"), other)
+    assert directory.listed_by_another("a", first, 0) == other
+    directory.leave("a")
+    assert directory.listed_by_another("a", first, 0) is None
+
+
+@pytest.mark.rule("CL-5")
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (Lister("o1", "s1"), Lister("o1", "s2"), True),  # an owner that moved to another hub
+        (Lister("o1", "s1"), Lister("o2", "s1"), True),  # a hub knows its leaves
+        (Lister("o1", "s1"), Lister("o2", "s2"), False),
+        (Lister("", ""), Lister("o2", ""), False),  # of nobody knows who spoke
+        (Lister("", ""), Lister("", ""), True),
+        (Lister("o1", "s1", "a"), Lister("o2", "s2", "a"), False),  # a name proves nothing
+    ],
+)
+def test_a_listing_is_its_owners_and_its_speakers(one: Lister, other: Lister, same: bool) -> None:
+    assert one.is_same(other) is same
+    assert other.is_same(one) is same
 
 
 def test_scopes_are_written_as_their_names() -> None:

@@ -123,7 +123,7 @@ async def test_a_request_that_is_dropped_far_away_gets_an_answer_that_names_the_
         with pytest.raises(UndeliverableError, match="FAILED"):
             await a.request("broken", b"?")
         with pytest.raises(UndeliverableError, match="NO_ROUTE"):
-            await a.request("nobody", b"?")
+            await a.request("nobody", b"?", timeout=0.2)
 
 
 @async_test

@@ -77,7 +77,7 @@ def test_a_partition_separates_until_it_heals(fleet: Fleet) -> None:
         fleet.partition(truck)
         await fleet.forgets(hub, "truck-7")
         with pytest.raises(UndeliverableError, match="NO_ROUTE"):
-            await phone.request("truck-7", b"lost")
+            await phone.request("truck-7", b"lost", timeout=0.2)
         assert (await hub.request("phone-1", b"stays")).payload == b"stays"
         fleet.heal()
         await fleet.ready()

@@ -16,6 +16,7 @@ from waystation.wire.hello import Hello, Proof
 from waystation.wire.hierarchy import (
     ITEMS,
     Announce,
+    Appeared,
     Contested,
     Declined,
     Participant,
@@ -55,6 +56,7 @@ said = st.one_of(
         st.booleans(),
     ),
     st.builds(Resolved, st.integers(0, 2**63), st.booleans()),
+    st.builds(Appeared, st.lists(texts, max_size=5)),
     st.builds(Declined, texts),
     st.builds(Contested, st.lists(st.tuples(texts, texts, st.booleans()), max_size=3)),
 )

@@ -1,30 +1,41 @@
 """Claims: who has a name, by the word of the peers (CL-1, CL-2, CL-4, CL-6).
 
 A peer claims a name: messages to it go over the session of that peer. A node keeps every live claim
-and tells its parents of the best. What becomes of a claim, all of it:
+and tells its parents of the best, which alone is a routing entry (CL-7). What becomes of a claim:
 
-    it equals what is known                     nothing, and nobody is told          CL-3
-    its path names this node, or is too long    refused                              CL-2
-    its number is below the owner's lowest      refused, dead: its session is probed CL-1, CL-6
-    nobody has the name                         the best                             CL-1
-    its owner holds the name                    the best if it ranks before the best CL-1
-    another owner holds the name                stands by; the holder is probed      CL-4, CL-6
-    taken back, its session ends, now >= expiry gone; the next is the best at once   CL-1
+    it equals what is known                       nothing, and nobody is told            CL-3
+    its path names this node, or is too long      refused                                CL-2
+    its number is below the owner's lowest        refused: it is dead, and is probed     CL-1, CL-6
+    nobody has the name                           the best                               CL-1
+    its owner holds the name                      the best if it ranks before the best   CL-1
+    another owner holds the name                  stands by, and the holder is probed    CL-4, CL-6
+    withdrawn, session ended, now >= expiry       gone: the next is the best at once     CL-1
 
-A session has one claim to a name, so that a new one replaces the former, even if it is refused.
+A session has one claim to a name: a new one ends the former, even if the new one is refused.
 
-Why a network of such nodes settles, also in rings and meshes where nodes are each other's parents:
-of one owner the shorter path is better, a path grows with each node, and a node never gives up the
-owner that it holds while it knows a claim of it. So what is told with paths of two nodes does not
-change any more once the leaves rest. A node that has such a claim of the owner it holds tells it
-for good, so what is told with paths of three nodes comes to rest next, and so on up to the longest.
+Why a network of such nodes settles, also rings and meshes in which nodes are each other's parents:
+of one owner the shorter path is better, a path grows with each node, and a node never leaves the
+owner that it holds while it knows a claim of it. Once the leaves rest, direct claims are constant.
+A node that holds the owner of one keeps it, and tells its parents the same for good; no other tells
+a path of two nodes. So those are constant too, and then, likewise, the paths of three nodes, up to
+the longest. How much is said until then is not proven, only tested up to six hubs: after one change
+all nodes together tell of the name at most twice the sum, over all links, of one and the number of
+ways without a circle from the leaves to the lower end. In a tree that is little; in a full mesh it
+can be hundreds, which is what damping is for (CL-3).
 
-Two things are up to the caller, or names stay lost until a heartbeat fails:
+What a node has to do besides, or a name may stay lost until a heartbeat fails somewhere:
 
-- That an owner's lowest number has grown is told to the parents even if no best claim changed: a
-  claim that is dead by it may be the best further up.
-- A session whose own owner and number (of its hello) are below the lowest is dead like a claim, and
-  is probed: what it relays has other owners and would stay.
+- `take_grown` is told to the parents, even if no best claim changed: what is dead by an owner's
+  lowest number may be the best further up.
+- `contest`, `dead` and `doubted` of a change are probed, and whoever is probed for a name probes
+  the session of its own best in turn (CL-6).
+- When a node opens another session, its older sessions are probed. What a hub relayed over them has
+  other owners, whose numbers do not tell that it is dead.
+
+Two cases are left to the heartbeat of the session that is half open. A lowest number cannot tell
+that a session has ended while an older one of its owner lives: its claims stay best wherever no
+newer one of the owner is known beside them (`doubted`). And a probe that is under way is lost when
+a link on its way breaks, unless the best moves where the contest is known.
 
 Times are milliseconds, and never decrease from one call to the next.
 """
@@ -32,7 +43,7 @@ Times are milliseconds, and never decrease from one call to the next.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -85,10 +96,6 @@ class Claim(Struct, frozen=True, gc=False):
     def origin(self) -> str:
         """The name of the node where the participant lives."""
         return self.path[0]
-
-    def alive(self, now: Expiry) -> bool:
-        """Whether it has not expired."""
-        return now < self.expiry
 
     def goes_like(self, other: Claim | None) -> bool:
         """Whether the two differ in expiry and visibility at most: one renews the other."""
@@ -176,9 +183,9 @@ class Claims:
         self.node = node
         self.count = 0  # number of claims, including expired ones that `purge` has not ended
         self.contested = 0  # number of names that several owners claim
-        # A name's claims: one directly, several as a list, the best first and the others in the
-        # order in which they came. Most names have one, and a list for each costs more than it.
-        self._claims: dict[str, Claim | list[Claim]] = {}
+        # A name's claims: one directly, several as a tuple, the best first and the others in the
+        # order in which they came. Most names have one, and a tuple for each costs half as much.
+        self._claims: dict[str, Claim | tuple[Claim, ...]] = {}
         self._names: dict[bytes, _Names] = {}  # what is claimed over a session
         self._owners: dict[str, _Owner] = {}
         self._grown: dict[str, None] = {}  # owners whose lowest number parents do not know
@@ -208,7 +215,7 @@ class Claims:
     def all(self, participant: str, now: int) -> list[Claim]:
         """All live claims to a name, the best first."""
         known = self._known(participant)
-        return _arranged([claim for claim in known if now < claim.expiry], known)
+        return list(_arranged([claim for claim in known if now < claim.expiry], known))
 
     def get(self, session: bytes, participant: str) -> Claim | None:
         """The claim of a session to a name, expired or not."""
@@ -252,6 +259,8 @@ class Claims:
 
     def announce(self, claim: Claim, now: int) -> ClaimChange | None:
         """Take a claim; None if it is known already."""
+        if claim.participant not in self._claims and not self._refusal(claim, now):
+            return self._first(claim)
         old = self._known(claim.participant)
         former = next((known for known in old if known.session == claim.session), None)
         if former is not None and former == claim and now < claim.expiry:
@@ -267,6 +276,13 @@ class Claims:
         else:
             new.append(claim)
         return self._settled(claim.participant, old, new, now, claim=claim)
+
+    def _first(self, claim: Claim) -> ClaimChange:
+        """Take a claim to a name that nobody claims: mostly, and there is nothing to compare."""
+        name = claim.participant
+        claim = self._claims[name] = self._entered(claim, None)
+        self._recent.pop(name)
+        return ClaimChange(name, None, claim)
 
     def withdraw(self, session: bytes, participant: str, now: int) -> ClaimChange | None:
         """End the claim of a session to a name, and no other; None if there is none (CL-2)."""
@@ -324,11 +340,11 @@ class Claims:
 
     # How it is kept
 
-    def _known(self, name: str) -> list[Claim]:
+    def _known(self, name: str) -> tuple[Claim, ...]:
         known = self._claims.get(name)
         if known is None:
-            return []
-        return known if isinstance(known, list) else [known]
+            return ()
+        return known if isinstance(known, tuple) else (known,)
 
     def _refusal(self, claim: Claim, now: int) -> str:
         path = claim.path
@@ -357,15 +373,15 @@ class Claims:
         if former is None:
             self.count += 1
             self._names[claim.session] = _with(self._names.get(claim.session), name)
-        if former is None or claim.expiry < former.expiry or former.expiry == NEVER:
+        if former is None or claim.expiry < former.expiry:
             self._file(name, claim.expiry)
         return claim
 
     def _settled(
         self,
         name: str,
-        old: list[Claim],
-        new: list[Claim],
+        old: Sequence[Claim],
+        new: Sequence[Claim],
         now: int,
         *,
         claim: Claim | None = None,
@@ -382,7 +398,7 @@ class Claims:
         contest, doubted = _contest(old, live, claim), _doubted(old, live, claim)
         return ClaimChange(name, before, after, refused, contest, dead, ended, doubted)
 
-    def _store(self, name: str, old: list[Claim], live: list[Claim], now: int) -> None:
+    def _store(self, name: str, old: Sequence[Claim], live: tuple[Claim, ...], now: int) -> None:
         if not live:
             if old:
                 del self._claims[name]
@@ -392,7 +408,6 @@ class Claims:
         else:
             self._claims[name] = live
         if not old:
-            self._recent.pop(name)
             return
         owners, former_owners = _owners(live), _owners(old)
         self.contested += (len(owners) > 1) - (len(former_owners) > 1)
@@ -461,20 +476,20 @@ class _Memory:
             self._kept.popitem(last=False)
 
 
-def _arranged(live: list[Claim], known: list[Claim]) -> list[Claim]:
+def _arranged(live: Sequence[Claim], known: Sequence[Claim]) -> tuple[Claim, ...]:
     """Live claims with the best first; `known` has the former best in front, if there was one.
 
     The holder stays while it has a claim, else it is the owner that has waited longest.
     """
     if len(live) < 2:
-        return live
+        return tuple(live)
     owners = _owners(live)
     holder = known[0].owner if known[0].owner in owners else live[0].owner
     best = min((claim for claim in live if claim.owner == holder), key=rank)
-    return [best, *(claim for claim in live if claim is not best)]
+    return (best, *(claim for claim in live if claim is not best))
 
 
-def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
+def _contest(old: Sequence[Claim], live: Sequence[Claim], claim: Claim | None) -> Claim | None:
     """The claim that stands by, if it is new, or if the one before it is."""
     others = [known for known in live if known.owner != live[0].owner]
     if not others:
@@ -486,7 +501,7 @@ def _contest(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
     return None if live[0].goes_like(old[0]) else others[0]
 
 
-def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim | None:
+def _doubted(old: Sequence[Claim], live: Sequence[Claim], claim: Claim | None) -> Claim | None:
     """The best claim, if it and a newer session of its owner were not known together before."""
     if len(live) < 2:
         return None
@@ -501,7 +516,7 @@ def _doubted(old: list[Claim], live: list[Claim], claim: Claim | None) -> Claim 
     return None if best.goes_like(old[0]) else best
 
 
-def _owners(claims: list[Claim]) -> set[str]:
+def _owners(claims: Iterable[Claim]) -> set[str]:
     return {claim.owner for claim in claims}
 
 

@@ -1,12 +1,14 @@
 """A directory of providers: who offers what, by domain and name, and at which address.
 
 Pure: the caller passes the time. An entry without an address is known only at this node; one with
-an address was registered globally and is reached there.
+an address was registered globally and is reached there. Each tells who listed it, since nobody else
+may replace or remove it while it lives (CL-5); whether it does is for the caller to say.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -42,6 +44,26 @@ class Provider(Struct, frozen=True, gc=False):
         return NEVER if self.expiry is None else self.expiry
 
 
+class Lister(Struct, frozen=True, gc=False):
+    """Who listed a provider: two words count as those of the same if owner or speaker agree.
+
+    The owner is whose participant it is (CL-1), wherever it is connected. The speaker told this
+    node: the owner itself, or a hub, which answers for its leaves.
+    """
+
+    owner: str = ""
+    speaker: str = ""
+    node: str = ""  # the name of the node where the word began, for people
+    session: bytes = b""  # the local address of the session that it came over
+
+    def is_same(self, other: Lister) -> bool:
+        """Whether it may replace or remove what another listed."""
+        return self.owner == other.owner or bool(self.speaker and self.speaker == other.speaker)
+
+
+NOBODY: Final = Lister()
+
+
 class Directory:
     """Providers by participant, found by domain and name.
 
@@ -57,6 +79,7 @@ class Directory:
 
     def __init__(self) -> None:
         self._providers: dict[str, Provider] = {}
+        self._listers: dict[str, Lister] = {}
         self._offers: dict[tuple[str, str], dict[str, None]] = {}
         self._deadlines: Deadlines[str] = Deadlines()
 
@@ -64,11 +87,12 @@ class Directory:
         """Number of entries, including expired ones that `purge` has not removed."""
         return len(self._providers)
 
-    def register(self, provider: Provider) -> None:
+    def register(self, provider: Provider, lister: Lister = NOBODY) -> None:
         """Add or replace a provider."""
         _check(provider)
         self.leave(provider.participant)
         self._providers[provider.participant] = provider
+        self._listers[provider.participant] = lister
         self._offers.setdefault((provider.domain, provider.name), {})[provider.participant] = None
         if provider.expiry is not None:
             self._deadlines.file(provider.participant, provider.expiry)
@@ -77,6 +101,7 @@ class Directory:
         """Remove a provider and return it; None if it was not registered."""
         provider = self._providers.pop(participant, None)
         if provider is not None:
+            del self._listers[participant]
             offered = self._offers[provider.domain, provider.name]
             del offered[participant]
             if not offered:
@@ -87,6 +112,12 @@ class Directory:
         """The entry of a participant, or None."""
         provider = self._providers.get(participant)
         return provider if provider is not None and now < provider.ends() else None
+
+    def listed_by_another(self, participant: str, lister: Lister, now: Expiry) -> Lister | None:
+        """Who else listed a participant, unless that has expired; None if nobody else did."""
+        if self.find(participant, now) is None or lister.is_same(self._listers[participant]):
+            return None
+        return self._listers[participant]
 
     def lookup(self, domain: str, name: str, now: Expiry) -> list[Provider]:
         """The providers of this domain and name, the earliest registered first."""

@@ -64,6 +64,12 @@ class Subscription(InboxReceiver):
         self._reader: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
+        """Return when the parents, if there are any, send what is published to it."""
+        try:
+            await self._kernel.readiness.wait(names=False)
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(self, *error: object) -> None:

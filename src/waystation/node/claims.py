@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
+from msgspec import Struct
+
 from waystation.core.address_types import USUAL_TYPES
 from waystation.core.claims import DEAD, EXPIRED, Claim, ClaimChange, Claims
 from waystation.core.expiry import NEVER
@@ -36,6 +38,9 @@ NAME_LIMIT: Final = 1_024
 CHECK_INTERVAL: Final = 10_000
 """Milliseconds between two checks of which participants of a full session are gone."""
 
+OLDER_SESSIONS: Final = 4
+"""Number of a peer's sessions that are probed when it opens another one."""
+
 SUBSCRIBER: Final = "subscriber"
 """How the names begin that a node gives to its subscribers."""
 
@@ -47,10 +52,19 @@ OTHERWISE: Final = "its session claims the name otherwise"
 NOT_THERE: Final = "its peer was asked for the name and does not have it"
 
 _DIGITS: Final = frozenset("0123456789abcdef")
-_GENERATED: Final = 16
+GENERATED: Final = 16
 """Number of hexadecimal digits at the end of a generated name."""
 
 _log = logging.getLogger("waystation.node")
+
+
+class Claimant(Struct, frozen=True, gc=False):
+    """Who claims over a session: the owner that its peer is, and the session's number."""
+
+    owner: str
+    number: int
+    peer: str
+    path: tuple[str, ...]  # of its own names
 
 
 class LeafClaims:
@@ -62,7 +76,8 @@ class LeafClaims:
         # Subscriptions of claims that are not the best, by session and participant.
         self._kept: dict[tuple[bytes, str], dict[str, None]] = {}
         # Sessions by the owner that their peer is: what it says of its sessions ends others.
-        self._sessions: dict[str, dict[bytes, int]] = {}
+        # Tuples, since nearly every owner has one, and there may be many owners.
+        self._sessions: dict[str, tuple[tuple[bytes, int], ...]] = {}
         # When the best claim expires to a name that has others, in milliseconds.
         self._expiries: list[tuple[int, str]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -80,9 +95,36 @@ class LeafClaims:
         claim = self.best(entry.participant)
         return claim if claim is not None and claim.session == entry.address.data else None
 
+    def owner_of(self, name: str) -> str | None:
+        """Whose participant it is, as far as this node knows; None if it has no live claim."""
+        if self._kernel.own_receiver(name) is not None:
+            return self._kernel.hierarchy.owner
+        claim = self.best(name)
+        return None if claim is None else claim.owner
+
+    def owner_over(self, session: Session, name: str) -> str:
+        """For whom a session speaks of a name: for the owner it claims that for, or its peer."""
+        claim = self.known.get(session.address.data, name)
+        return self.speaker(session) if claim is None else claim.owner
+
+    @staticmethod
+    def speaker(session: Session) -> str:
+        """Who the peer of a session is as an owner (CL-1)."""
+        if session.claimant is not None:
+            return session.claimant.owner
+        hello = session.hello
+        if hello is None:
+            return f"session:{session.name}"
+        return owner_of(hello.secret) if hello.secret else f"node:{hello.node}"
+
     def is_recent(self, name: str) -> bool:
-        """Whether a name is claimed, or was until a while ago: only claims lead there (CL-4)."""
-        return self.known.is_recent(name, self._now())
+        """Whether a name was claimed until a while ago: only claims lead there (CL-4).
+
+        Not while a claim is in the table, which stays there whatever is put (RE-6).
+        """
+        entry = self._kernel.entry(name)
+        is_claimed = entry is not None and entry.local
+        return not is_claimed and self.known.is_recent(name, self._now())
 
     # Sessions
 
@@ -92,37 +134,35 @@ class LeafClaims:
         why = f"its session ended ({session.failure})" if session.failure else "its session ended"
         self._apply_all(self.known.session_ended(data, self._now()), why)
         if session.claimant is not None:
-            owner, _ = session.claimant
+            owner = session.claimant.owner
             session.claimant = None
-            of_owner = self._sessions.get(owner, {})
-            of_owner.pop(data, None)
-            if not of_owner:
-                self._sessions.pop(owner, None)
+            left = tuple(one for one in self._sessions.pop(owner, ()) if one[0] != data)
+            if left:
+                self._sessions[owner] = left
 
-    def _claimant(self, session: Session) -> tuple[str, int]:
-        """Who a session's peer is as an owner, and the number of the session (CL-1).
+    def _claimant(self, session: Session) -> Claimant:
+        """Who claims over a session (CL-1).
 
         It is asked for at the first claim: then the hello has come. A peer that tells no secret is
         known by its name, and its sessions are numbered here: the time, so that the newest is the
         highest also where another hub numbers them.
         """
         if session.claimant is None:
-            hello = session.hello
+            hello, number = session.hello, self._kernel.tick()
             if hello is not None and hello.secret:
-                session.claimant = owner_of(hello.secret), hello.session
-            else:
-                owner = f"session:{session.name}" if hello is None else f"node:{hello.node}"
-                session.claimant = owner, self._kernel.tick()
-            self._note_session(session, *session.claimant)
+                number = hello.session
+            peer = session.peer or session.name
+            session.claimant = Claimant(self.speaker(session), number, peer, (peer,))
+            self._note_session(session, session.claimant)
         return session.claimant
 
-    def _note_session(self, session: Session, owner: str, number: int) -> None:
+    def _note_session(self, session: Session, claimant: Claimant) -> None:
         """Remember who claims over a session, and probe its older ones: they may be half open."""
-        others = self._sessions.setdefault(owner, {})
-        for data, older in list(others.items()):
-            if older < number:
+        others = self._sessions.get(claimant.owner, ())
+        for data, number in others[-OLDER_SESSIONS:]:
+            if number < claimant.number:
                 self._kernel.hierarchy.contests.probe_session(data)
-        others[session.address.data] = number
+        self._sessions[claimant.owner] = (*others, (session.address.data, claimant.number))
 
     # What a leaf says
 
@@ -137,80 +177,113 @@ class LeafClaims:
         if told.claims and len(told.claims) != number:
             self._decline(session, f"{number} participants with {len(told.claims)} claims")
             return
+        claimant, now = self._claimant(session), self._now()
         for index, participant in enumerate(told.participants):
-            relayed = told.claims[index] if told.claims else None
-            claim = self._claim(session, participant, relayed, told.owners)
+            if told.claims:
+                claim = self._relayed(session, participant, told.claims[index], told.owners)
+            else:
+                claim = self._claim(session, participant, claimant)
             if claim is not None:
-                self._add(session, claim)
+                self._add(session, claim, now)
         if told.lowest and session.hello is not None and session.hello.secret:
-            self._note_lowest(session, self._claimant(session)[0], told.lowest)
+            self._note_lowest(session, claimant.owner, told.lowest)
         for owner, lowest in told.owners:
             if lowest:
                 self._note_lowest(session, owner, lowest)
 
-    def _claim(
+    def _relayed(
         self,
         session: Session,
         participant: wire.Participant,
-        relayed: wire.RelayedClaim | None,
+        relayed: wire.RelayedClaim,
         owners: list[wire.Owner],
     ) -> Claim | None:
-        """The claim that an announcement makes; None if it makes none."""
-        name, visible, _ = participant
-        owner, number = self._claimant(session)
-        peer = session.peer or session.name
-        path: tuple[str, ...] = (peer,)
-        if relayed is not None:
-            index, its_number, told = relayed
-            nodes = told if told[-1:] == [peer] else [*told, peer]
-            if len(nodes) > 1:  # of its own names a peer's hello says whose they are
-                if not 0 <= index < len(owners) or not 0 <= its_number < NUMBER_LIMIT:
-                    self._decline(session, f"invalid claim to {quote(name)}")
-                    return None
-                owner, number, path = owners[index][0], its_number, tuple(nodes)
-        if max(map(len, (owner, *path))) > NODE_NAME_LIMIT + len("session:"):
-            self._decline(session, f"the claim to {quote(name)} has too long a name in it")
+        """The claim that a hub relays; None if it makes no sense."""
+        claimant = self._claimant(session)
+        peer, (index, number, told) = claimant.peer, relayed
+        nodes = told if told[-1:] == [peer] else [*told, peer]
+        if len(nodes) == 1:  # of its own names a peer's hello says whose they are
+            return self._claim(session, participant, claimant)
+        name = quote(participant[0])
+        if not 0 <= index < len(owners) or not 0 <= number < NUMBER_LIMIT:
+            self._decline(session, f"invalid claim to {name}")
             return None
-        expiry = session.in_own_time(wire.expiry_of(participant))
-        return Claim(name, session.address.data, peer, owner, number, path, visible, expiry)
+        owner = owners[index][0]
+        if max(map(len, (owner, *nodes))) > NODE_NAME_LIMIT + len("session:"):
+            self._decline(session, f"the claim to {name} has too long a name in it")
+            return None
+        return self._claim(session, participant, Claimant(owner, number, peer, tuple(nodes)))
 
-    def _add(self, session: Session, claim: Claim) -> None:
-        why = self._objection(session, claim)
-        if why:
+    @staticmethod
+    def _claim(session: Session, participant: wire.Participant, claimant: Claimant) -> Claim:
+        expiry = session.in_own_time(wire.expiry_of(participant))
+        return Claim(
+            participant[0],
+            session.address.data,
+            claimant.peer,
+            claimant.owner,
+            claimant.number,
+            claimant.path,
+            participant[1],
+            expiry,
+        )
+
+    def _add(self, session: Session, claim: Claim, now: int) -> None:
+        name, why, entry = claim.participant, self._objection(session, claim), None
+        try:
+            entry = RoutingEntry.of(
+                name, session.address, local=True, visible=claim.visible, expiry=claim.expiry
+            )
+        except LocalError as error:
+            why = why or str(error)
+        if why or entry is None:
             self._refuse(claim, why, NOT_CLAIMABLE)
             self._decline(session, why)
+            if self._kernel.own_receiver(claim.participant) is not None:
+                self._kernel.hierarchy.contests.held_here(claim)
             return
-        change = self.known.announce(claim, self._now())
+        change = self.known.announce(claim, now)
         if change is None:
             return
         if change.refused:
             self._refuse(claim, change.refused, change.refused)
         else:
-            session.participants[claim.participant] = None
+            session.participants[name] = None
             kind = ClaimKind.CLAIM if change.contest is None else ClaimKind.CONTESTED
             self._note(kind, claim, self._holder_of(change))
+            if change.before is None:  # mostly: nobody else claims it
+                self._kernel.put_route(entry)
+                self._kernel.hierarchy.announcements.claim_changed(name, claim, is_move=True)
+                return
         self._apply(change, OTHERWISE)
 
     def _objection(self, session: Session, claim: Claim) -> str:
-        """Why this name cannot be claimed; empty if it can."""
+        """Why a name cannot be claimed, or not over this session; empty if it can."""
         name, kernel = claim.participant, self._kernel
         if len(name) > NAME_LIMIT:
             return f"{quote(name)} is longer than {NAME_LIMIT} characters"
-        if len(claim.path) == 1 or kernel.name not in claim.path:  # or it came in a circle
-            if kernel.is_own_name(name):
-                return f"{quote(name)} is a name of node {kernel.name} itself"
-            if _is_of_session(name):
-                return f"{quote(name)} has the form of a session's name"
-        if _is_of_subscriber(name):
-            best = self.best(name)
-            if best is not None and best.owner != claim.owner:
-                return f"{quote(name)} is the subscriber of another node"
+        if kernel.is_own_name(name) and not self._came_in_a_circle(claim):
+            return f"{quote(name)} is a name of node {kernel.name} itself"
         if not self.may_add(session, name):
             return f"a session announces at most {kernel.limits.participants} participants"
-        try:
-            RoutingEntry.of(name, session.address, local=True, expiry=claim.expiry)
-        except LocalError as error:
-            return str(error)
+        is_generated = name[-GENERATED - 1 : -GENERATED] == "-"
+        return self._objection_to_generated(claim) if is_generated else ""
+
+    def _came_in_a_circle(self, claim: Claim) -> bool:
+        """Whether it is this node's own word, which is refused without any complaint."""
+        return len(claim.path) > 1 and self._kernel.name in claim.path
+
+    def _objection_to_generated(self, claim: Claim) -> str:
+        """Why a name cannot be claimed that some node gave to a session or a subscriber."""
+        name = claim.participant
+        kind, digits = name[: -GENERATED - 1], name[-GENERATED:]
+        if not _DIGITS.issuperset(digits):
+            return ""
+        if kind in USUAL_TYPES:
+            return f"{quote(name)} has the form of a session's name"
+        best = self.best(name) if kind == SUBSCRIBER else None
+        if best is not None and best.owner != claim.owner:
+            return f"{quote(name)} is the subscriber of another node"
         return ""
 
     def withdrawn(self, session: Session, name: str, why: str = TAKEN_BACK) -> None:
@@ -230,7 +303,7 @@ class LeafClaims:
         self._apply_all(self.known.note_lowest(owner, lowest, self._now()), DEAD)
         if self.known.has_grown:
             self._kernel.hierarchy.announcements.lowest_grew()
-        for data, number in list(self._sessions.get(owner, {}).items()):
+        for data, number in self._sessions.get(owner, ()):
             if number < lowest:
                 self._kernel.hierarchy.contests.probe_session(data)
 
@@ -464,18 +537,3 @@ class LeafClaims:
 
     def _now(self) -> int:
         return self._kernel.tick() // 1000
-
-
-def _is_generated(name: str) -> bool:
-    _, dash, digits = name.rpartition("-")
-    return bool(dash) and len(digits) == _GENERATED and _DIGITS.issuperset(digits)
-
-
-def _is_of_session(name: str) -> bool:
-    """Whether a name has the form of those that nodes give to their sessions."""
-    return _is_generated(name) and name.rpartition("-")[0] in USUAL_TYPES
-
-
-def _is_of_subscriber(name: str) -> bool:
-    """Whether a name has the form of those that nodes give to their subscribers."""
-    return name.startswith(SUBSCRIBER) and _is_generated(name)

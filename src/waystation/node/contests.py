@@ -272,6 +272,10 @@ class Contests:
                 for part in wire.in_payloads(contests):
                     session.send_control(wire.encode(Contested(part)))
 
+    def held_here(self, claim: Claim) -> None:
+        """Tell who claims a name that this node itself has: that claim is not kept."""
+        self._tell([(claim.session, (claim.participant, self._kernel.name, True))])
+
     def holder_changed(self, name: str, holder: Claim | None) -> None:
         """Tell who stood by for a name and has it now."""
         if holder is not None and (holder.session, name) in self._told:
@@ -302,6 +306,11 @@ class Contests:
             if claim is not None and claim.session != parent.address.data:
                 news.append((claim.session, (name, other, is_taken)))
         self._tell(news)
+
+    def own_name_gone(self, name: str) -> None:
+        """Forget who has a name that this node no longer has: it may begin anew with it."""
+        for names in self._taken.values():
+            names.pop(name, None)
 
     def _note_own(self, parent: Session, name: str, other: str, *, is_taken: bool) -> None:
         complain = self._kernel.hierarchy.complain

@@ -4,6 +4,10 @@ Each node keeps a list of what its participants, and those of its leaves, offer.
 global directory; hubs ask it. Leaves ask their hub. All questions go to the worker
 `waystation.directory` of the node that is asked, as ordinary requests, and what was found elsewhere
 gets a routing entry before it is returned.
+
+Nobody replaces or removes what somebody else listed, while that lives (CL-5). In a list of what is
+behind this node it lives as long as its owner has the participant. In the list for the whole fleet
+it lives until it expires, unless the hub that listed it says that the participant is gone.
 """
 
 from __future__ import annotations
@@ -14,18 +18,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 
 from waystation.core.address import Address, Route
-from waystation.core.directory import Directory, Provider, Scope
+from waystation.core.directory import Directory, Lister, Provider, Scope
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, RemoteError, WaystationError, quote
 from waystation.net.tasks import Tasks
+from waystation.node.session import Session
 from waystation.node.worker import Context
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
     from waystation.node.node import Node
-    from waystation.node.session import Session
 
 _log = logging.getLogger("waystation.node")
 
@@ -34,6 +38,7 @@ NAME: Final = "waystation.directory"
 OPEN_QUESTIONS: Final = 1_000
 """Maximum number of open questions of other nodes; more are refused."""
 
+_PROBE_TIME: Final = 5.0  # seconds for a hub to tell whether what it listed is still there
 _REMEMBERED: Final = 60_000  # milliseconds for which a found provider that never expires is routed
 
 
@@ -44,16 +49,23 @@ class _Ask(msgspec.Struct, frozen=True, tag_field="ask", kw_only=True):
 
 
 class Register(_Ask, frozen=True, tag="register"):
-    """List this provider."""
+    """List this provider, which is a participant of this owner (CL-5)."""
 
     provider: Provider
     everywhere: bool = False
+    owner: str = ""
+
+    @property
+    def participant(self) -> str:
+        """The name of the provider."""
+        return self.provider.participant
 
 
 class Leave(_Ask, frozen=True, tag="leave"):
-    """Take this participant off the list."""
+    """Take this participant of this owner off the list."""
 
     participant: str
+    owner: str = ""
 
 
 class Lookup(_Ask, frozen=True, tag="lookup"):
@@ -135,24 +147,46 @@ class ProviderDirectory:
     async def _answer(self, message: Message, context: Context) -> None:
         try:
             ask = self._in_own_time(_asks.decode(message.payload), message)
-            self._check_owner(ask, message)
-            answer = DirectoryReply([] if self._kernel.name in ask.asked else await self.do(ask))
+            lister = None
+            if not isinstance(ask, Lookup):
+                self._check_name(ask.participant, message)
+                lister = self._lister(ask, message)
+            is_circle = self._kernel.name in ask.asked
+            answer = DirectoryReply([] if is_circle else await self.do(ask, lister))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             answer = DirectoryReply(error=f"invalid question for a directory: {error}")
         except WaystationError as error:
             answer = DirectoryReply(error=str(error))
         await context.reply(_encode(answer))
 
-    def _check_owner(self, ask: Ask, message: Message) -> None:
+    def _check_name(self, name: str, message: Message) -> None:
         """Let nobody speak for a participant that is somebody else's."""
-        if isinstance(ask, Lookup):
-            return
-        name = ask.participant if isinstance(ask, Leave) else ask.provider.participant
         entry = self._kernel.entry(name)
         if entry is not None and entry.local and entry.address != message.return_route.first:
-            raise RemoteError(f"{quote(name)} belongs to somebody else")
+            claim = self._kernel.hierarchy.claims.best(name)
+            node = self._kernel.name if claim is None else claim.origin
+            raise RemoteError(f"{quote(name)} is a participant of node {quote(node)}")
 
-    async def do(self, ask: Ask) -> list[Provider]:
+    def _lister(self, ask: Register | Leave, message: Message) -> Lister | None:
+        """Who asks, as this node knows it, whatever the question says; None for itself.
+
+        A leaf speaks for the owners that it claims names for. Another hub is believed, since it
+        knows its leaves. What came through somebody else's hands may be anybody's.
+        """
+        back, receivers = message.return_route.addresses, self._kernel.receivers
+        passed = [receivers.get(hop.data) for hop in back]
+        if all(each is not None and not isinstance(each, Session) for each in passed):
+            return None
+        session, node = passed[0], ask.asked[0] if ask.asked else ""
+        if not isinstance(session, Session) or len(back) > 2:
+            return Lister(node=node)
+        claims = self._kernel.hierarchy.claims
+        speaker = claims.speaker(session)
+        is_leaf = session.participants or (session.hello is not None and session.hello.secret)
+        owner = claims.owner_over(session, ask.participant) if is_leaf else ask.owner or speaker
+        return Lister(owner, speaker, node or session.peer or session.name, session.address.data)
+
+    async def do(self, ask: Ask, lister: Lister | None = None) -> list[Provider]:
         """Do what a node asks, this one or another, here and where it has to be known."""
         now = self._kernel.tick() // 1000
         for participant in self._here.purge(now):
@@ -161,28 +195,71 @@ class ProviderDirectory:
             self._everywhere.purge(now)
         if isinstance(ask, Lookup):
             return await self._lookup(ask, now)
+        if lister is None:
+            own = self._kernel.hierarchy.owner
+            lister = Lister(own, own, self._kernel.name)
+        ask = msgspec.structs.replace(ask, owner=lister.owner)
         if isinstance(ask, Leave):
-            await self._leave(ask)
+            await self._leave(ask, lister)
         elif ask.provider.address is not None and self._everywhere is not None:
-            self._everywhere.register(ask.provider)  # by another node, for everybody
+            await self._list_everywhere(ask.provider, lister)  # by another node, for everybody
         else:
-            await self._register(ask)
+            await self._register(ask, lister)
         return []
 
-    async def _register(self, ask: Register) -> None:
-        self._here.register(ask.provider)
-        self._offered[ask.provider.participant] = ask
+    async def _register(self, ask: Register, lister: Lister) -> None:
+        self._check_here(ask.participant, lister)
+        self._here.register(ask.provider, lister)
+        self._offered[ask.participant] = ask
         self._kernel.hierarchy.announce_changes()  # the parents must know whose it is
         await self._ask_parents(ask)
         if ask.everywhere and not self._kernel.hierarchy.parents:
-            await self._register_everywhere(ask.provider)
+            await self._register_everywhere(ask, lister)
 
-    async def _register_everywhere(self, provider: Provider) -> None:
+    # Whose a listing is (CL-5)
+
+    def _check_here(self, participant: str, lister: Lister) -> None:
+        """Raise LocalError if somebody else lists a participant that is still there."""
+        now = self._kernel.tick() // 1000
+        other = self._here.listed_by_another(participant, lister, now)
+        if other is not None and other.owner == self._kernel.hierarchy.claims.owner_of(participant):
+            raise _listed_error(participant, other)
+
+    async def _list_everywhere(self, provider: Provider, lister: Lister) -> None:
+        """List a provider for everybody, unless somebody else's listing of it lives."""
+        assert self._everywhere is not None
+        now = self._kernel.tick() // 1000
+        other = self._everywhere.listed_by_another(provider.participant, lister, now)
+        if other is not None and await self._is_there(provider.participant, other):
+            raise _listed_error(provider.participant, other)
+        self._everywhere.register(provider, lister)
+
+    async def _is_there(self, participant: str, lister: Lister) -> bool:
+        """Whether what somebody listed for everybody is still there; in doubt it is.
+
+        The hub that listed it is asked, if it is connected: one that is not vouches for nothing.
+        """
+        kernel = self._kernel
+        if kernel.hierarchy.claims.owner_of(participant) == lister.owner:
+            return True
+        session = kernel.links.sessions.get(lister.session)
+        assert self._everywhere is not None
+        listed = self._everywhere.find(participant, kernel.tick() // 1000)
+        if session is None or session.participants or listed is None:
+            return False
+        ask = Lookup(listed.domain, listed.name, Scope.LOCAL_ONLY)
+        try:
+            found = await self._request(f"{session.name} => {NAME}", ask, timeout=_PROBE_TIME)
+        except WaystationError:
+            return True
+        return any(provider.participant == participant for provider in found)
+
+    async def _register_everywhere(self, ask: Register, lister: Lister) -> None:
         urls = [listening.url.replace("://", "#", 1) for listening in self._node.listening]
         own = self._address or next(iter(urls), None)
-        known = msgspec.structs.replace(provider, address=own)
+        known = msgspec.structs.replace(ask.provider, address=own)
         if self._everywhere is not None:
-            self._everywhere.register(known)
+            await self._list_everywhere(known, lister)
         elif self._beyond is not None and own is None:
             raise LocalError(
                 "this node has no address where others could reach it",
@@ -190,20 +267,26 @@ class ProviderDirectory:
                 hint="listen, or give the address to ask_directory",
             )
         elif self._beyond is not None:
-            await self._request(self._beyond, Register(known))
+            await self._request(self._beyond, Register(known, owner=ask.owner, asked=ask.asked))
         else:
             raise LocalError(
-                f"{quote(provider.participant)} cannot be listed everywhere",
+                f"{quote(ask.participant)} cannot be listed everywhere",
                 rule="RE-14",
                 hint="host a directory here, ask one elsewhere, or connect to a parent that does",
             )
 
-    async def _leave(self, ask: Leave) -> None:
-        self._here.leave(ask.participant)
-        self._offered.pop(ask.participant, None)
-        if self._everywhere is not None:
-            self._everywhere.leave(ask.participant)
-        elif self._beyond is not None:
+    async def _leave(self, ask: Leave, lister: Lister) -> None:
+        participant, everywhere = ask.participant, self._everywhere
+        self._check_here(participant, lister)
+        if everywhere is not None:
+            now = self._kernel.tick() // 1000
+            other = everywhere.listed_by_another(participant, lister, now)
+            if other is not None:
+                raise _listed_error(participant, other)
+            everywhere.leave(participant)
+        self._here.leave(participant)
+        self._offered.pop(participant, None)
+        if everywhere is None and self._beyond is not None:
             await self._request(self._beyond, ask)
         await self._ask_parents(ask)
 
@@ -263,10 +346,10 @@ class ProviderDirectory:
         except LocalError as error:
             raise RemoteError(f"a directory listed an invalid provider: {error}") from error
 
-    async def _request(self, route: str, ask: Ask) -> list[Provider]:
+    async def _request(self, route: str, ask: Ask, timeout: float = 30.0) -> list[Provider]:  # noqa: ASYNC109
         """Ask another node, and tell it who passed the question on."""
         ask = msgspec.structs.replace(ask, asked=[*ask.asked, self._kernel.name])
-        message = await self._node.request(route, _encode(ask))
+        message = await self._node.request(route, _encode(ask), timeout=timeout)
         try:
             answer = _answers.decode(message.payload)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -292,6 +375,14 @@ class ProviderDirectory:
             return provider
         expiry = session.in_own_time(provider.expiry)
         return msgspec.structs.replace(provider, expiry=None if expiry == NEVER else int(expiry))
+
+
+def _listed_error(participant: str, lister: Lister) -> LocalError:
+    return LocalError(
+        f"{quote(participant)} is listed by node {quote(lister.node)}",
+        rule="CL-5",
+        hint="list it under another name, or have that node unregister it",
+    )
 
 
 _WORKER: Final = Address(0, NAME.encode())

@@ -25,8 +25,10 @@ from waystation.node.contested import ContestedNames
 from waystation.node.contests import Contests
 from waystation.node.questions import Questions
 from waystation.wire import hierarchy as wire
+from waystation.wire.hello import owner_of
 from waystation.wire.hierarchy import (
     Announce,
+    Appeared,
     Contested,
     Declined,
     Payload,
@@ -64,6 +66,11 @@ class Hierarchy:
         self.contested = ContestedNames(self.claims.known, self.announcements.damping)
 
     @property
+    def owner(self) -> str:
+        """What the names of this node are known by as its own (CL-1)."""
+        return owner_of(self.secret)
+
+    @property
     def taken(self) -> dict[str, str]:
         """Names of this node that a parent gives to somebody else, with the node that has it."""
         return self.contests.taken
@@ -93,6 +100,7 @@ class Hierarchy:
             return
         self.announcements.link_opened(session)
         self.questions.link_opened(session)
+        self._kernel.readiness.parent_opened(session)
         self._kernel.directory.opened(session)
         self._kernel.waiting.ask_again()
 
@@ -105,6 +113,7 @@ class Hierarchy:
             self._end_claims(session)
             return
         self.contests.parent_lost(session)
+        self._kernel.readiness.parent_lost(session, ended=False)
         if len(self.parents) > 1:
             self._kernel.remove_routes_over(session.address)
             self.announcements.link_lost()
@@ -114,6 +123,7 @@ class Hierarchy:
         if session.is_parent:
             self.parents.remove(session)
             self._kernel.router.has_parent = bool(self.parents)
+            self._kernel.readiness.parent_lost(session, ended=True)
         self._end_claims(session)
         self._kernel.remove_routes_over(session.address)
 
@@ -128,6 +138,8 @@ class Hierarchy:
         entry = change.entry
         if change.kind is RouteKind.REMOVE:
             self.questions.participant_gone(entry.participant)
+        elif change.accepted:
+            self.questions.participant_came(entry)
         if self.parents and change.accepted and self.claims.relayed(entry) is None:
             self.announcements.entry_changed(entry)
 
@@ -142,7 +154,7 @@ class Hierarchy:
         told = wire.read(payload)
         if told is None:
             return False
-        if isinstance(told, Resolve | Resolved):
+        if isinstance(told, Resolve | Resolved | Appeared):
             self._receive_question(session, told)
         elif isinstance(told, Declined):
             self.complain(session, f"the peer declined an announcement: {quote(told.why)}")
@@ -157,10 +169,18 @@ class Hierarchy:
             self.decline(session, why)
         return True
 
-    def _receive_question(self, session: Session, told: Resolve | Resolved) -> None:
+    def _receive_question(self, session: Session, told: Resolve | Resolved | Appeared) -> None:
+        readiness = self._kernel.readiness
         if isinstance(told, Resolved):
-            if not self.contests.receive_answer(session, told):
+            if not (
+                self.contests.receive_answer(session, told)
+                or readiness.receive_answer(session, told)
+            ):
                 self.questions.receive_answer(session, told)
+        elif isinstance(told, Appeared):
+            self.questions.receive_appeared(session, told)
+        elif told.ready:
+            readiness.answer(session, told)
         elif told.probe:
             self.contests.probed(session, told)
         else:

@@ -38,6 +38,7 @@ from waystation.node.hierarchy import Hierarchy
 from waystation.node.ids import new_ids
 from waystation.node.links import Limits, Links
 from waystation.node.policy import check_seconds
+from waystation.node.readiness import Readiness
 from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
 from waystation.node.requests import REQUEST_PREFIX, PendingRequest, Requests, error_reply
 from waystation.node.session import Session
@@ -110,6 +111,7 @@ class Kernel:
         self._own: dict[str, tuple[bytes, Receiver, RoutingEntry]] = {}
         self._purge_at = 0
         self.hierarchy = Hierarchy(self, hub=hub)
+        self.readiness = Readiness(self)
         self.broadcasts = Broadcasts(self)
         self.requests = Requests(self)
         self.waiting = Waiting(self)
@@ -406,6 +408,7 @@ class Kernel:
         del self._own[name]
         if self.hierarchy.is_hub:
             self.hierarchy.claims.own_name_gone(name)
+        self.hierarchy.contests.own_name_gone(name)
 
     def remove_worker(self, worker: Worker) -> None:
         """Take all names from a worker that still has them."""

@@ -34,6 +34,7 @@ from waystation.node.flow import Snapshot
 from waystation.node.kernel import Carrier, Kernel, Observer, Stage
 from waystation.node.links import Limits, Listening
 from waystation.node.policy import WAIT, Policy, Wait, check_seconds
+from waystation.node.readiness import READY_TIME
 from waystation.node.receiver import NoRoom
 from waystation.node.requests import Undeliverable
 from waystation.node.runner import stop_signals
@@ -125,7 +126,7 @@ class Node:
 
         A message whose route goes on behind the worker is forwarded without it (WK-4), unless it
         wants to see the `passing` ones as well. What a `visible` one publishes is for everybody
-        (MC-10).
+        (MC-10). At a leaf the hub knows the names a moment later: `ready` waits for that.
         """
 
         def start(handler: _H) -> _H:
@@ -236,6 +237,16 @@ class Node:
         return await self._links.connect(
             places, name, _secret(token), wait=wait, reconnects=keep, parent=parent
         )
+
+    async def ready(self, timeout: float = READY_TIME) -> None:  # noqa: ASYNC109
+        """Wait until all parents know the workers and subscriptions that there are by now.
+
+        The hubs above them know by then as well, so that whoever is behind any of these hubs can
+        send to the workers. A node without a parent is ready at once. Raises NotReadyError after
+        `timeout` seconds, with the parents that did not reply, and NameTaken when another node
+        holds a name of this one.
+        """
+        await self._kernel.readiness.wait(timeout)
 
     @property
     def is_hub(self) -> bool:
@@ -362,7 +373,8 @@ class Node:
     ) -> Subscription:
         """Receive what matches from now on: by `async for`, or by calls of `callback`.
 
-        In the partition `+` stands for one segment, and `*` at the end for any number of them.
+        In the partition `+` stands for one segment, and `*` at the end for any number of them. At a
+        leaf the hub knows of it a moment later; `async with` waits for that, and so does `ready`.
         """
         if self._kernel.stage is not _RUNNING:
             raise LocalError(
@@ -425,35 +437,46 @@ class Node:
         """Send a message and wait for the reply to it.
 
         Raises UndeliverableError when the message is dropped on its way, here or at another node of
-        ours, and NoReplyError when nobody replied in time.
+        ours, and NoReplyError when nobody replied in time. With the default policy, a leaf's
+        request to a name that nobody has waits for that name, as long as the timeout allows.
         """
         onward = self._parsed(route)
         if payload.__class__ is not bytes:
             raise not_bytes_error(payload)
         kernel = self._kernel
         expiry = kernel.expiry_in(check_seconds(timeout))
-        if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > timeout):
-            policy = Wait(timeout, policy.persist)
         id = self.new_id()
         request = kernel.requests.open(onward, id)
         alarm = asyncio.get_running_loop().call_later(timeout, request.give_up)
         message = Message(onward, request.back, payload, id, expiry)
         try:
-            if kernel.stage is not _RUNNING:
-                verdict = kernel.refuse(message)
-            else:
-                verdict = await self.route(message, policy)
+            verdict = await self._send_request(message, policy, timeout)
             if verdict.reason is not None:
-                raise UndeliverableError(str(onward), verdict.reason)
+                raise UndeliverableError(str(onward), verdict.reason, message_id=id)
             reply = await request.reply
         finally:
             alarm.cancel()
             kernel.requests.close(request)
         if reply is None:
-            raise NoReplyError(str(onward), timeout)
+            raise NoReplyError(str(onward), timeout, id)
         if isinstance(reply, Undeliverable):
-            raise UndeliverableError(str(onward), reply.reason, reply.node)
+            raise UndeliverableError(str(onward), reply.reason, reply.node, id)
         return reply
+
+    async def _send_request(self, message: Message, policy: Policy, seconds: float) -> Verdict:
+        """Send a request, which waits as its policy says and no longer than it lives."""
+        kernel = self._kernel
+        if kernel.stage is not _RUNNING:
+            return kernel.refuse(message)
+        arrival = Arrival(message, kernel.stamp())
+        verdict = kernel.take(arrival)
+        if type(verdict) is not NoRoom:
+            return verdict
+        if policy == WAIT:
+            return await kernel.waiting.wait_for_name(verdict.receiver, arrival, Wait(seconds))
+        if isinstance(policy, Wait) and (policy.seconds is None or policy.seconds > seconds):
+            policy = Wait(seconds, policy.persist)
+        return await kernel.waiting.wait(verdict.receiver, arrival, policy)
 
     async def route(self, message: Message, policy: Policy = WAIT) -> Verdict:
         """Send a message to the first address of its onward route (AD-5)."""

@@ -1,7 +1,8 @@
 """Questions: who has a name that this node does not know, and what its peers want to know of it.
 
 A node asks its parents, one after the other. A hub replies at once if it knows the name, and asks
-its own parents if it does not. Whoever was told that a name is reached here hears when it goes.
+its own parents if it does not. Whoever was told that a name is reached here hears when it goes, and
+whoever asked in vain hears when it comes.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from msgspec import Struct
 from waystation.core.expiry import expiry_after
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
+from waystation.node.wanted import Wanted
 from waystation.wire import hierarchy as wire
-from waystation.wire.hierarchy import Resolve, Resolved, Withdraw
+from waystation.wire.hierarchy import Appeared, Resolve, Resolved, Withdraw
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -63,6 +65,7 @@ class Questions:
         self._open: dict[int, _Question] = {}
         self._by_participant: dict[str, _Question] = {}
         self._told: dict[str, dict[bytes, None]] = {}  # by participant: addresses of sessions
+        self._wanted = Wanted(kernel)
         self._gone: dict[str, None] = {}  # of them, those that went in this turn of the event loop
 
     # Asking
@@ -97,12 +100,21 @@ class Questions:
         if not answer.found:
             self._ask_next(question)
             return
+        self._put_found(question.participant, parent)
+        self._settle(question, found=True)
+
+    def receive_appeared(self, session: Session, told: Appeared) -> None:
+        """Note what a parent knows by now, if somebody here or below still waits for it."""
+        for name in told.participants if session.is_parent else ():
+            if name in self._kernel.waiting.waited_for or name in self._wanted:
+                self._put_found(name, session)
+
+    def _put_found(self, participant: str, parent: Session) -> None:
         kernel = self._kernel
         expiry = expiry_after(kernel.tick() // 1000, REMEMBERED)
-        entry = RoutingEntry.of_discovery(question.participant, parent.address, expiry)
+        entry = RoutingEntry.of_discovery(participant, parent.address, expiry)
         with contextlib.suppress(LocalError):  # a session of this node has the name by now
             kernel.put_route(entry)
-        self._settle(question, found=True)
 
     def _ask_next(self, question: _Question) -> None:
         if question.timeout is not None:
@@ -140,6 +152,8 @@ class Questions:
             known = found and self.is_elsewhere(name, session)
             if known:
                 self._remember(name, session)
+            elif not session.is_parent:
+                self._wanted.add(name, session)
             session.answer(wire.encode(Resolved(number, known)))
 
         def parent_answered(found: bool) -> None:
@@ -162,6 +176,11 @@ class Questions:
         """Whether a participant is reached from here, and not over this session."""
         entry = self._kernel.entry(name)
         return entry is not None and entry.address != session.address
+
+    def participant_came(self, entry: RoutingEntry) -> None:
+        """Tell whoever asked in vain for a participant that it is reached here now."""
+        for session in self._wanted.appeared(entry):
+            self._remember(entry.participant, session)
 
     def participant_gone(self, name: str) -> None:
         """Tell whoever asked for a participant that it is gone, unless it has come back by then."""

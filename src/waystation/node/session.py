@@ -42,6 +42,7 @@ from waystation.wire import flow
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
+    from waystation.node.claims import Claimant
     from waystation.node.kernel import Kernel
     from waystation.node.links import Links
 
@@ -124,7 +125,7 @@ class Session(Struct, eq=False):
     questions: int = 0  # that its peer asked, and that the parents have yet to answer
     complaints: set[str] = set()  # about what its peer sent
     number: int = 0  # of the link, if it is to a parent (CL-1)
-    claimant: tuple[str, int] | None = None  # who claims over it, and the number of the session
+    claimant: Claimant | None = None  # who claims over it
     reads: int = 0  # how often something was heard from the peer
     state: State = State.DISCONNECTED
     # OPEN, outflow FREE, nobody waits, and no name is held: asked for each message.

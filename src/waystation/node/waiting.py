@@ -52,14 +52,33 @@ class Waiting:
             return self.drop(receiver, arrival)
         if isinstance(policy, Queue):
             return self._queue(receiver, arrival, policy)
+        verdict = await self._until_taken(receiver, arrival, policy)
+        return self._drop_late(receiver, arrival, policy) if verdict is None else verdict
+
+    async def wait_for_name(self, receiver: Receiver, arrival: Arrival, policy: Wait) -> Verdict:
+        """Wait as `wait` does; at a leaf also for a name that nobody has, asking its parents."""
+        if not isinstance(receiver, AbsentReceiver) or not receiver.parent_may_know:
+            return await self.wait(receiver, arrival, policy)
+        policy = Wait(policy.seconds, persist=True)
+        verdict = await self._until_taken(receiver, arrival, policy)
+        if verdict is not None:
+            return verdict
+        name = receiver.verdict.recipient
+        if name is not None and self.kernel.entry(name) is None:
+            return self.kernel.drop(arrival, Reason.NO_ROUTE, name)
+        return self._drop_late(receiver, arrival, policy)  # it came, and was not reached in time
+
+    async def _until_taken(
+        self, receiver: Receiver, arrival: Arrival, policy: Wait | Queue
+    ) -> Verdict | None:
+        """Wait for somebody to take a message; None if nobody did in time."""
         pending = self._start(receiver, arrival, policy)
         try:
-            verdict = await pending
+            return await pending
         except asyncio.CancelledError:
             if pending.cancelled():
                 self.drop(receiver, arrival)  # the sender takes the message with it
             raise
-        return self._drop_late(receiver, arrival, policy) if verdict is None else verdict
 
     def keep(self, receiver: Receiver, arrival: Arrival) -> Verdict:
         """Keep a peer's message until there is room; QUEUED, which is not recorded, or the drop."""

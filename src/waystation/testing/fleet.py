@@ -204,8 +204,9 @@ class Fleet:
         """
         for join in self._joins:
             await until(lambda join=join: join.session.is_open)  # type: ignore[misc]
-        for join in [j for j in self._joins if j.session.is_parent]:
-            await until(lambda join=join: not unknown_to(join.listener, join.dialer))  # type: ignore[misc]
+        joins = [join for join in self._joins if join.session.is_parent]
+        # Together: what one hub has heard by now, the hub above it may not know yet.
+        await until(lambda: not any(unknown_to(join.listener, join.dialer) for join in joins))
 
     async def knows(self, node: Node, participant: str) -> None:
         """Wait until a node has a route to a participant."""

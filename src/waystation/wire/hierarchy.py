@@ -74,8 +74,9 @@ class Resolve(_Payload, frozen=True, tag="resolve", omit_defaults=True):
     """Asks whether a participant is reached through the receiver.
 
     `asked` are the names of the nodes that do not know it. With `ready`, the reply says that all
-    that was announced before was taken, also further up. With `probe`, somebody else claims the
-    participant, and the reply is a sign of life of whoever holds it (CL-6).
+    that was announced before was taken, also further up; `participant` is then the id of the
+    question, by which a hub knows it again that gets it by two ways. With `probe`, somebody else
+    claims the participant, and the reply is a sign of life of whoever holds it (CL-6).
     """
 
     number: int
@@ -90,6 +91,12 @@ class Resolved(_Payload, frozen=True, tag="resolved"):
 
     number: int
     found: bool
+
+
+class Appeared(_Payload, frozen=True, tag="appeared"):
+    """These participants, which the receiver asked for in vain, are reached through the sender."""
+
+    participants: list[str]
 
 
 class Declined(_Payload, frozen=True, tag="declined"):
@@ -109,7 +116,15 @@ class Contested(_Payload, frozen=True, tag="contested"):
 
 
 Payload: TypeAlias = (
-    Announce | Withdraw | Subscribe | Unsubscribe | Resolve | Resolved | Declined | Contested
+    Announce
+    | Withdraw
+    | Subscribe
+    | Unsubscribe
+    | Resolve
+    | Resolved
+    | Appeared
+    | Declined
+    | Contested
 )
 
 _decoder: Final[msgspec.json.Decoder[Payload]] = msgspec.json.Decoder(Payload)
