@@ -83,7 +83,7 @@ def test_a_holder_that_is_silent_is_counted_and_the_journal_says_so() -> None:
         claims = fleet.recorder(hub).claims
         await until(lambda: [r for r in claims if r.kind is ClaimKind.WITHDRAW])
         [ended] = [r for r in claims if r.kind is ClaimKind.WITHDRAW and r.participant == NAME]
-        assert ended.detail.startswith("its session ended: silent for 0.2 s")
+        assert ended.detail.startswith("its session ended (silent for 0.2 s")
         lines = NodeMetrics(hub).metrics().splitlines()
         assert 'waystation_node_probes_total{event="unanswered"} 1' in lines
         assert "waystation_node_contested_names 0" in lines
@@ -153,6 +153,6 @@ def test_why_tells_a_contest_of_a_live_fleet(tmp_path: Path) -> None:
     assert kept.remarks == (
         "truck-7 was claimed by 2 owners; hub-a kept it for node truck-7a, and truck-7b stood by",
     )
-    assert lost.summary.startswith("dropped at hub-a, NO_ROUTE: the last claim to truck-7 ended ")
-    assert lost.summary.endswith("its session ended: closed")
+    assert lost.summary.startswith("dropped at hub-a, NO_ROUTE: truck-7 had left ")
+    assert lost.summary.endswith("its session ended (closed)")
     assert check(tmp_path) == []

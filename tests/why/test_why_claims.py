@@ -91,7 +91,7 @@ def test_a_message_after_the_last_claim_ended_says_so(told: Told, detail: str, e
         claim(1_000, "a", ClaimKind.WITHDRAW, detail), route(1_000, "a", RouteKind.REMOVE),
         message(164_000, NO_ROUTE), claim(170_000, "b"), route(364_000, "b"),
     )  # fmt: skip
-    told_why = f"the last claim to truck-7 ended 163 ms before{end}; it was there 200 ms later"
+    told_why = f"truck-7 had left 163 ms before{end}; it was there 200 ms later"
     assert lines[1] == f"dropped at hub-a, NO_ROUTE: {told_why}"
 
 
@@ -104,7 +104,7 @@ def relayed(at: int, kind: ClaimKind, detail: str = "") -> ClaimRecord:
 def test_how_a_relayed_claim_ended_is_told_by_the_hub_that_had_its_session(
     told: Told, tmp_path: Path
 ) -> None:
-    silent = "its session ended: silent for 3 s"
+    silent = "its session ended (silent for 3 s)"
     with Journal(tmp_path, "hub-b", clock=lambda: BEGIN) as journal:
         journal.note(claim(1, "a"))
         journal.note(claim(500, "a", ClaimKind.WITHDRAW, "of another time"))
@@ -115,7 +115,7 @@ def test_how_a_relayed_claim_ended_is_told_by_the_hub_that_had_its_session(
         relayed(1_000, ClaimKind.WITHDRAW, "it was taken back"),
         route(1_000, "a", RouteKind.REMOVE), message(4_000, NO_ROUTE),
     )  # fmt: skip
-    assert lines[1].endswith(f"ended 3 ms before: at hub-b, {silent}")
+    assert lines[1].endswith(f"had left 3 ms before: at hub-b, {silent}")
 
 
 @pytest.mark.rule("CL-3")
@@ -134,7 +134,7 @@ def test_a_name_that_a_hub_held_back_is_told(
         relayed(1, ClaimKind.CLAIM), route(1, "a"), relayed(1_000, ClaimKind.WITHDRAW),
         route(1_000, "a", RouteKind.REMOVE), message(at, NO_ROUTE),
     )  # fmt: skip
-    later = ": hub-b told of the next one later, since the name changed too often"
+    later = ": hub-b tells of its next claim later, since the name changed too often"
     assert lines[1].endswith(" before" + later * is_told)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import RemoteError
-from waystation.wire.hello import NAME_LIMIT, PAYLOAD_LIMIT, Greeting, Hello, Proof
+from waystation.wire.hello import NAME_LIMIT, PAYLOAD_LIMIT, Greeting, Hello, Proof, owner_of
 
 TYPES = {"local": 0, "tcp": 1}
 
@@ -192,3 +192,20 @@ def test_a_nonce_and_a_proof_may_be_any_text() -> None:
     with pytest.raises(RemoteError, match="a different token"):
         a.hear(json.dumps({"waystation": "proof", "proof": "\U0001f600"}).encode())
     assert Proof("x").proof == "x"
+
+
+@pytest.mark.rule("CL-1")
+@pytest.mark.parametrize("told", [{"session": -1}, {"session": 2**63}, {"secret": "s" * 256}])
+def test_a_session_that_is_numbered_in_an_invalid_way_ends(told: dict[str, Any]) -> None:
+    a, _ = pair(None, None)
+    leaf = Greeting(Hello("leaf", TYPES, **told), None, initiator=True)
+    with pytest.raises(RemoteError, match="node 'leaf' numbers its sessions in an invalid way"):
+        a.hear(leaf.first())
+    assert a.peer is None
+
+
+@pytest.mark.rule("CL-1")
+def test_an_owner_follows_from_its_secret_and_not_the_other_way_round() -> None:
+    assert owner_of("one") == owner_of("one") != owner_of("two")
+    assert len(owner_of("one")) == 32
+    assert owner_of("\ud800")  # also of what is no text

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
@@ -48,7 +47,7 @@ SUBSCRIBER: Final = "subscriber"
 NOT_CLAIMABLE: Final = "the name cannot be claimed over that session"
 
 # Why a claim ended, as the journal tells it.
-TAKEN_BACK: Final = "it was taken back"
+TAKEN_BACK: Final = "its claim was taken back"
 OTHERWISE: Final = "its session claims the name otherwise"
 NOT_THERE: Final = "its peer was asked for the name and does not have it"
 
@@ -59,7 +58,7 @@ GENERATED: Final = 16
 _log = logging.getLogger("waystation.node")
 
 
-class Claimant(Struct, frozen=True):
+class Claimant(Struct, frozen=True, gc=False):
     """Who claims over a session: the owner that its peer is, and the session's number."""
 
     owner: str
@@ -77,7 +76,8 @@ class LeafClaims:
         # Subscriptions of claims that are not the best, by session and participant.
         self._kept: dict[tuple[bytes, str], dict[str, None]] = {}
         # Sessions by the owner that their peer is: what it says of its sessions ends others.
-        self._sessions: dict[str, dict[bytes, int]] = {}
+        # Tuples, since nearly every owner has one, and there may be many owners.
+        self._sessions: dict[str, tuple[tuple[bytes, int], ...]] = {}
         # When the best claim expires to a name that has others, in milliseconds.
         self._expiries: list[tuple[int, str]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -118,23 +118,27 @@ class LeafClaims:
         return owner_of(hello.secret) if hello.secret else f"node:{hello.node}"
 
     def is_recent(self, name: str) -> bool:
-        """Whether a name is claimed, or was until a while ago: only claims lead there (CL-4)."""
-        return self.known.is_recent(name, self._now())
+        """Whether a name was claimed until a while ago: only claims lead there (CL-4).
+
+        Not while a claim is in the table, which stays there whatever is put (RE-6).
+        """
+        entry = self._kernel.entry(name)
+        is_claimed = entry is not None and entry.local
+        return not is_claimed and self.known.is_recent(name, self._now())
 
     # Sessions
 
     def session_ended(self, session: Session) -> None:
         """End the claims of a session (RE-12)."""
         data = session.address.data
-        why = f"its session ended: {session.failure}" if session.failure else "its session ended"
+        why = f"its session ended ({session.failure})" if session.failure else "its session ended"
         self._apply_all(self.known.session_ended(data, self._now()), why)
         if session.claimant is not None:
             owner = session.claimant.owner
             session.claimant = None
-            of_owner = self._sessions.get(owner, {})
-            of_owner.pop(data, None)
-            if not of_owner:
-                self._sessions.pop(owner, None)
+            left = tuple(one for one in self._sessions.pop(owner, ()) if one[0] != data)
+            if left:
+                self._sessions[owner] = left
 
     def _claimant(self, session: Session) -> Claimant:
         """Who claims over a session (CL-1).
@@ -154,11 +158,11 @@ class LeafClaims:
 
     def _note_session(self, session: Session, claimant: Claimant) -> None:
         """Remember who claims over a session, and probe its older ones: they may be half open."""
-        others = self._sessions.setdefault(claimant.owner, {})
-        for data in list(islice(reversed(others), OLDER_SESSIONS)):
-            if others[data] < claimant.number:
+        others = self._sessions.get(claimant.owner, ())
+        for data, number in others[-OLDER_SESSIONS:]:
+            if number < claimant.number:
                 self._kernel.hierarchy.contests.probe_session(data)
-        others[session.address.data] = claimant.number
+        self._sessions[claimant.owner] = (*others, (session.address.data, claimant.number))
 
     # What a leaf says
 
@@ -299,7 +303,7 @@ class LeafClaims:
         self._apply_all(self.known.note_lowest(owner, lowest, self._now()), DEAD)
         if self.known.has_grown:
             self._kernel.hierarchy.announcements.lowest_grew()
-        for data, number in list(self._sessions.get(owner, {}).items()):
+        for data, number in self._sessions.get(owner, ()):
             if number < lowest:
                 self._kernel.hierarchy.contests.probe_session(data)
 

@@ -69,7 +69,7 @@ def cause_of_end(ended: Row, before: int, events: Callable[[str], list[Row]]) ->
         rows = events(node)
         lately = (row["kind"] for row in rows if before - LONGEST_WAIT < row["at"] <= before)
         if [kind for kind in lately if kind in _WAITS][-1:] == ["held"]:
-            return f"{node} told of the next one later, since the name changed too often"
+            return f"{node} tells of its next claim later, since the name changed too often"
         same = [
             row
             for row in rows

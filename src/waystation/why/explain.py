@@ -233,7 +233,7 @@ class _Hop:
             return f"a claim to {name} was refused {before} before{detail}"
         cause = cause_of_end(ended, self._received, lambda node: self._claims_at(node, name))
         why = f": {cause}" if cause else ""
-        return f"the last claim to {name} ended {before} before{why}"
+        return f"{name} had left {before} before{why}"
 
     def _claims_at(self, node: str, name: str) -> list[Row]:
         return self._evidence.claim_events(node, None, {name})
