@@ -28,11 +28,32 @@ class MessageRecord(Struct, frozen=True, gc=False):
     at: int
 
 
+class Cause(StrEnum):
+    """Why a routing entry or a subscription changed."""
+
+    WORKER = "worker"  # a worker, session, subscriber or request of this node began or ended
+    ANNOUNCED = "announced"  # by the peer of a session
+    WITHDRAWN = "withdrawn"  # by the peer of a session
+    SESSION_CLOSED = "session_closed"  # RE-12
+    REQUEST = "request"  # a request came from this sender (RE-13)
+    RESOLVED = "resolved"  # somebody was asked for the participant, and answered
+    CLAIM = "claim"
+    HELD_BACK = "held_back"
+    REFUSED = "refused"
+
+
 class ChangeRecord(Struct, frozen=True, gc=False):
-    """A change of a routing entry, a subscription or the membership of a group."""
+    """A change of a routing entry, a subscription or the membership of a group.
+
+    `session` is the local name of the session whose peer wanted it, `message_id` the request that
+    it follows from.
+    """
 
     change: RouteChange | SubscriptionChange | MemberChange
     at: int
+    cause: Cause | None = None
+    session: str | None = None
+    message_id: str | None = None
 
 
 class SessionKind(StrEnum):

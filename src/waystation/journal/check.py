@@ -176,7 +176,7 @@ class _NodeCheck:
         wrong = [
             f"{field.name} should be {_type_name(field.type)}"
             for field in expected
-            if not (field.name in ADDED_COLUMNS and field.name not in schema.names)
+            if not (field.name in ADDED_COLUMNS[table] and field.name not in schema.names)
             and (
                 field.name not in schema.names
                 or _type_name(schema.field(field.name).type) != _type_name(field.type)

@@ -125,9 +125,8 @@ def _groups(footers: list[Footer], target: int, barriers: list[Stem]) -> Iterato
     group: list[Footer] = []
     size = 0
     for footer in footers:
-        stem = footer.stem
         fits = size + footer.size <= target
-        if group and not (fits and _are_neighbours(group[-1].stem, stem, barriers)):
+        if group and not (fits and _are_neighbours(group[-1], footer, barriers)):
             if len(group) > 1:
                 yield group
             group, size = [], 0
@@ -137,9 +136,10 @@ def _groups(footers: list[Footer], target: int, barriers: list[Stem]) -> Iterato
         yield group
 
 
-def _are_neighbours(one: Stem, next: Stem, barriers: list[Stem]) -> bool:
-    between = any(one < barrier < next for barrier in barriers)
-    return one.incarnation == next.incarnation and not between
+def _are_neighbours(one: Footer, next: Footer, barriers: list[Stem]) -> bool:
+    between = any(one.stem < barrier < next.stem for barrier in barriers)
+    alike = (one.stem.incarnation, one.version) == (next.stem.incarnation, next.version)
+    return alike and not between
 
 
 def _merge(directory: Path, table: str, group: list[Footer]) -> int:
@@ -147,7 +147,13 @@ def _merge(directory: Path, table: str, group: list[Footer]) -> int:
     modified = max(footer.path.stat().st_mtime for footer in group)
     rows = sum(footer.rows for footer in group)
     path = write_sealed(
-        directory, table, first.stem, _rows_of(group), fsync=True, suffix=COMPACTING
+        directory,
+        table,
+        first.stem,
+        _rows_of(group),
+        fsync=True,
+        version=first.version,
+        suffix=COMPACTING,
     )
     _remove(rest)
     os.utime(path, (modified, modified))  # retention goes by the age of the rows

@@ -37,6 +37,7 @@ from waystation.journal.schema import (
     SCHEMAS,
     SUBSCRIPTIONS,
     conform,
+    version_in,
 )
 
 UNREADABLE: Final = (
@@ -90,6 +91,11 @@ class TailContent(Struct):
         """The number of rows in the batches."""
         return sum(batch.num_rows for batch in self.batches)
 
+    @property
+    def version(self) -> int:
+        """The version of the rows."""
+        return version_in(None if self.schema is None else self.schema.metadata)
+
 
 def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> TailContent:
     """Read the complete batches of a tail, each validated.
@@ -137,6 +143,7 @@ class Footer(Struct, frozen=True):
     size: int  # of the file, in bytes
     schema: pa.Schema
     ours: bool = True  # written by this package, which leaves no gaps between seqs
+    version: int = 1
 
 
 def read_footer(path: Path) -> Footer:
@@ -148,9 +155,16 @@ def read_footer(path: Path) -> Footer:
     with pq.ParquetFile(path) as file:
         metadata = file.metadata
         stored = (metadata.metadata or {}).get(LAST_SEQ)
-        last = _greatest_seq(file) if stored is None else int(stored)
-        ours = stored is not None
-        return Footer(stem, path, metadata.num_rows, last, size, file.schema_arrow, ours)
+        return Footer(
+            stem,
+            path,
+            metadata.num_rows,
+            _greatest_seq(file) if stored is None else int(stored),
+            size,
+            file.schema_arrow,
+            ours=stored is not None,
+            version=version_in(metadata.metadata),
+        )
 
 
 def _greatest_seq(file: Any) -> int:
@@ -335,7 +349,7 @@ class TableReader:
 
     def __init__(self, journal: Path, table: str, node: str, report: ReportProblem) -> None:
         self._directory = table_directory(journal, table, node)
-        self._schema = SCHEMAS[table]
+        self._table = table
         self._report = report
         self._reported: set[Path] = set()
         self._done = _BEGINNING
@@ -361,7 +375,7 @@ class TableReader:
         done = self._done  # rows up to here are skipped; a covered file starts before it
         try:
             for batch in self._read(stem):
-                new = _after(conform(batch, self._schema), stem.incarnation, done)
+                new = _after(conform(batch, self._table), stem.incarnation, done)
                 if new.num_rows:
                     last = pc.max(new.column("seq")).as_py()
                     self._done = max(self._done, (stem.incarnation, last))

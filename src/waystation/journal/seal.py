@@ -35,7 +35,14 @@ from waystation.journal.read import (
     removed_rows,
     split_covered,
 )
-from waystation.journal.schema import NODES, SCHEMAS, conform
+from waystation.journal.schema import (
+    MESSAGES,
+    NODES,
+    SCHEMAS,
+    VERSION_KEY,
+    WRITTEN_VERSION,
+    conform,
+)
 from waystation.journal.tail import ReportLoss, Tail
 
 ROW_GROUP: Final = 131_072
@@ -45,8 +52,8 @@ _LOG: Final = logging.getLogger("waystation.journal")
 _RETRY_SECONDS: Final = 5.0
 _RETENTION_SECONDS: Final = 60.0
 _ASCENDING: Final = ("seq", "at", "received_at", "expiry")
-_IDS: Final = ("message_id",)
-_FALSE_POSITIVES: Final = 0.05  # of the Bloom filter, which then takes about a byte per id
+_SEARCHED: Final = ("message_id", "recipient")  # columns of messages with a Bloom filter
+_FALSE_POSITIVES: Final = 0.05  # of a Bloom filter, which then takes about a byte per value
 
 # Sealed files.
 
@@ -58,12 +65,16 @@ def write_sealed(
     batches: Iterable[pa.RecordBatch],
     *,
     fsync: bool,
+    version: int = WRITTEN_VERSION,
     suffix: str = SEALING,
 ) -> Path:
-    """Write rows, which must be in the order of seq, to the sealed file of a stem."""
+    """Write rows, which must be in the order of seq, to the sealed file of a stem.
+
+    `version` is that of the file which the rows were read from.
+    """
     temporary = directory / stem.temporary(suffix)
     try:
-        _write_parquet(temporary, SCHEMAS[table], batches)
+        _write_parquet(temporary, table, batches, version)
         if fsync:
             sync_path(temporary)
         sealed = temporary.rename(directory / stem.sealed)
@@ -84,7 +95,7 @@ def seal_tail(directory: Path, table: str, stem: Stem, *, fsync: bool) -> TailCo
     path = directory / stem.tail
     content = read_tail(path)
     if content.batches and not _reaches(directory / stem.sealed, content.batches[-1]):
-        write_sealed(directory, table, stem, content.batches, fsync=fsync)
+        write_sealed(directory, table, stem, content.batches, fsync=fsync, version=content.version)
     path.unlink()
     return content
 
@@ -100,23 +111,27 @@ def _reaches(sealed: Path, batch: pa.RecordBatch) -> bool:
     return bool(last >= batch.column("seq")[-1].as_py())
 
 
-def _write_parquet(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+def _write_parquet(path: Path, table: str, batches: Iterable[pa.RecordBatch], version: int) -> None:
+    schema = SCHEMAS[table]
     last = -1
-    groups = _row_groups(schema, batches)
-    first = next(groups, schema.empty_table())  # the largest: it sizes the Bloom filter
-    with pq.ParquetWriter(path, schema, **_options(schema, first.num_rows)) as writer:
+    groups = _row_groups(table, batches)
+    first = next(groups, schema.empty_table())  # the largest: it sizes the Bloom filters
+    with pq.ParquetWriter(path, schema, **_options(table, first)) as writer:
         for group in chain([first] if first.num_rows else [], groups):
             writer.write_table(group, row_group_size=ROW_GROUP)
             last = group.column("seq")[-1].as_py()
-        writer.add_key_value_metadata({LAST_SEQ.decode(): str(last)})
+        writer.add_key_value_metadata(
+            {LAST_SEQ.decode(): str(last), VERSION_KEY.decode(): str(version)}
+        )
 
 
-def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _row_groups(table: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Regroup rows into row groups; at most one is held in memory."""
+    schema = SCHEMAS[table]
     held: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        rest = conform(batch, schema)
+        rest = conform(batch, table)
         while rows + rest.num_rows >= ROW_GROUP:
             yield pa.Table.from_batches([*held, rest[: ROW_GROUP - rows]], schema)
             rest = rest[ROW_GROUP - rows :]
@@ -127,10 +142,13 @@ def _row_groups(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterato
         yield pa.Table.from_batches(held, schema)
 
 
-def _options(schema: pa.Schema, rows: int) -> dict[str, Any]:
-    ids = [name for name in _IDS if name in schema.names]
+def _options(table: str, rows: pa.Table) -> dict[str, Any]:
+    """How a table is encoded; the rows are those of the largest row group."""
+    schema = rows.schema
+    searched = _SEARCHED if table == MESSAGES else ()
     encodings = {name: "DELTA_BINARY_PACKED" for name in _ASCENDING if name in schema.names}
-    encodings |= dict.fromkeys(ids, "DELTA_LENGTH_BYTE_ARRAY")
+    if table == MESSAGES:
+        encodings["message_id"] = "DELTA_LENGTH_BYTE_ARRAY"  # hardly any of them repeats
     repeating = [
         f"{field.name}.list.element" if pa.types.is_list(field.type) else field.name
         for field in schema
@@ -141,12 +159,19 @@ def _options(schema: pa.Schema, rows: int) -> dict[str, Any]:
         "use_dictionary": repeating,
         "column_encoding": encodings,
         "bloom_filter_options": {
-            name: {"ndv": max(rows, 1), "fpp": _FALSE_POSITIVES} for name in ids
+            name: {"ndv": _distinct(rows, name), "fpp": _FALSE_POSITIVES} for name in searched
         },
         "sorting_columns": [pq.SortingColumn(schema.get_field_index("seq"))],
         "store_schema": False,  # the Parquet types are enough
         "write_page_checksum": True,
     }
+
+
+def _distinct(rows: pa.Table, name: str) -> int:
+    """About how many values of a column differ, at least 1."""
+    if name == "message_id":  # counting would take longer than writing
+        return int(rows.num_rows) or 1
+    return max(int(pc.count_distinct(rows.column(name)).as_py()), 1)
 
 
 # Recovery.

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from waystation.journal.files import is_same_file, sync_directory
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.schema import SCHEMAS
+from waystation.journal.schema import SCHEMAS, VERSION_KEY, WRITTEN_VERSION
 
 ReportLoss: TypeAlias = Callable[[int, str], None]
 """Called with the number of records lost (0 if unknown), and why."""
@@ -44,7 +44,7 @@ class Tail:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o644)
         try:
-            self._write(SCHEMAS[table].serialize())
+            self._write(_versioned(SCHEMAS[table]).serialize())
         except OSError:
             self.close()
             raise
@@ -92,6 +92,10 @@ class Tail:
     def close(self) -> None:
         """Close the file and leave it where it is."""
         os.close(self._descriptor)
+
+
+def _versioned(schema: pa.Schema) -> pa.Schema:
+    return schema.with_metadata({VERSION_KEY: str(WRITTEN_VERSION).encode()})
 
 
 def _compressed(batch: pa.RecordBatch) -> pa.Buffer:

@@ -41,7 +41,7 @@ _LAST: Final = LAST_INSTANT * 1_000 + 999
 _USUAL_ADDRESS: Final = r"^(25[0-5]|2[0-4][0-9]|1?[0-9]?[0-9])#[!-/1-~][!-~]*$"
 
 KINDS: Final = {
-    NODES: ["start", "stop", "lost", "clock"],
+    NODES: ["start", "stop", "lost", "corrupt", "clock"],
     ROUTES: ["put", "remove"],
     SUBSCRIPTIONS: ["subscribe", "unsubscribe"],
     MEMBERS: ["join", "leave", "suspect", "invalidate", "address"],

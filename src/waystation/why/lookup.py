@@ -25,7 +25,14 @@ from waystation.journal.read import (
     instants_as_integers,
     read_tail,
 )
-from waystation.journal.schema import MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
+from waystation.journal.schema import (
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    conform,
+)
 
 Row = dict[str, Any]
 
@@ -72,7 +79,7 @@ class MessageLookup:
         directory = table_directory(self._journal, MESSAGES, node)
         seen: set[tuple[int, int]] = set()
         for batch in self._batches_with(directory, id):
-            for row in instants_as_integers(batch).to_pylist():
+            for row in instants_as_integers(conform(batch, MESSAGES)).to_pylist():
                 position = (row["incarnation"], row["seq"])
                 if position not in seen:  # a compacted file may exist beside its sources
                     seen.add(position)
