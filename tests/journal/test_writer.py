@@ -47,15 +47,18 @@ CONTRACT = {
     # As the contract's words map to Arrow's: long, int, timestamp, bool, string, array<string>.
     "nodes": "kind string, detail string, lost int64, offset_us int64",
     "routes": "kind string, participant string, address string, local bool, visible bool, "
-    "expiry timestamp, sticky bool, accepted bool",
-    "subscriptions": "kind string, pattern string, receiver string",
+    "expiry timestamp, sticky bool, accepted bool, session string, cause string, message_id string",
+    "subscriptions": "kind string, pattern string, receiver string, session string, cause string, "
+    "message_id string",
     "members": "kind string, grp string, uuid string, name string, physical array, dialect string",
     "sessions": "kind string, session string, role string, transport string, place string, "
     "peer string, peer_incarnation int64, identity string, reason string, detail string, "
     "offset_us int64, rtt_us int64",
     "messages": "message_id string, kind string, onward array, return array, multicast_id string, "
     "outcome string, reason string, next_hop string, recipient string, bytes int32, "
-    "expiry timestamp, from_global bool, received_at timestamp",
+    "expiry timestamp, from_global bool, received_at timestamp, origin string, answers string, "
+    "via string, from_node string, out string, next_node string, copy int32, sender string, "
+    "durable bool, attempt int32, custodian string, internal bool",
 }
 TYPES = {
     "int64": pa.int64(),
