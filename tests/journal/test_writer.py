@@ -35,13 +35,13 @@ from waystation.core.identity import LogicalAddress, Mapping
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.core.record import ChangeRecord, MessageRecord, SessionKind, SessionRecord
+from waystation.core.record import Cause, ChangeRecord, MessageRecord, SessionKind, SessionRecord
 from waystation.core.routing import Refusal, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.convert import Converter
-from waystation.journal.schema import SCHEMAS
+from waystation.journal.schema import ADDED_COLUMNS, SCHEMAS
 
 CONTRACT = {
     # As the contract's words map to Arrow's: long, int, timestamp, bool, string, array<string>.
@@ -74,7 +74,7 @@ MEMBER = Mapping(LogicalAddress(bytes(15) + b"\7", "truck-7"), ("10.0.0.7:1", "1
 def one_of_each_table(journal: Journal) -> None:
     journal.note(change_record(1))
     subscribe = SubscriptionChange(SubscriptionKind.SUBSCRIBE, "garage/door/*", "app", edge=True)
-    journal.note(ChangeRecord(subscribe, BEGIN + 2))
+    journal.note(ChangeRecord(subscribe, BEGIN + 2, Cause.ANNOUNCED, "leaf-3", "4bf9" * 8))
     journal.note(ChangeRecord(MemberChange(MemberKind.JOIN, "fleet", MEMBER), BEGIN + 3))
     journal.note(SessionRecord(SessionKind.OPENED, "hub", "1#h:1", "h", None, "", BEGIN + 4))
     journal.note(message_record(5))
@@ -132,6 +132,9 @@ def test_each_kind_of_change_is_a_row(tmp_path: Path) -> None:
         "expiry": None,
         "sticky": False,
         "accepted": True,
+        "session": None,
+        "cause": None,
+        "message_id": None,
     }
     assert subscription == {
         **every,
@@ -140,6 +143,9 @@ def test_each_kind_of_change_is_a_row(tmp_path: Path) -> None:
         "kind": "subscribe",
         "pattern": "garage/door/*",
         "receiver": "app",
+        "session": "leaf-3",
+        "cause": "announced",
+        "message_id": "4bf9" * 8,
     }
     assert member == {
         **every,
@@ -179,6 +185,7 @@ def test_a_message_is_written_as_it_arrived_with_its_outcome(tmp_path: Path) -> 
         "expiry": 1_800_000_000_000_000,
         "from_global": True,
         "received_at": BEGIN,
+        **dict.fromkeys(ADDED_COLUMNS["messages"]),
     }
 
 
