@@ -14,7 +14,7 @@ from waystation.console.journal_follower import latest_drops
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.housekeeping import compact
-from waystation.journal.layout import TAIL, Stem, table_directory
+from waystation.journal.layout import OLD_TAIL, TAIL, Stem, table_directory
 from waystation.journal.read import read_footer, read_tail
 from waystation.journal.schema import ADDED_COLUMNS, SCHEMAS, VERSION_KEY, WRITTEN_VERSION
 from waystation.journal.seal import write_sealed
@@ -44,7 +44,7 @@ def names_in(directory: Path) -> list[str]:
 
 def tail_of(name: str) -> Path:
     """The tail that a killed node left."""
-    [tail] = table_directory(OLD / name, "messages", f"{name}-killed").glob(f".*{TAIL}")
+    [tail] = table_directory(OLD / name, "messages", f"{name}-killed").glob(f".*{OLD_TAIL}")
     return tail
 
 
@@ -91,7 +91,7 @@ def test_a_newer_node_seals_the_tails_of_an_older_one(tmp_path: Path, name: str)
     after = [entry for entry in entries(tmp_path) if entry.node == node]
     assert after[: len(before)] == before
     assert [entry.fields["kind"] for entry in after[len(before) :]] == ["start", "stop"]
-    assert list(tmp_path.rglob(f"*{TAIL}")) == []
+    assert list(tmp_path.rglob(f"*{node}/*{OLD_TAIL}")) == []
     [sealed] = table_directory(tmp_path, "messages", node).glob("*.parquet")
     assert read_footer(sealed).version == 1
     assert check(tmp_path) == []

@@ -29,12 +29,12 @@ from waystation.journal.files import FileLock
 from waystation.journal.layout import (
     COMPACTING,
     REMOVED,
-    TAIL,
     Stem,
     all_nodes,
     files_in,
     housekeeping_lock_path,
     table_directory,
+    tails_in,
 )
 from waystation.journal.read import (
     UNREADABLE,
@@ -105,7 +105,7 @@ def _compact_directory(
     done = Compacted(len(footers), len(counting))
     # A merged file must not cover rows that are not sealed yet or cannot be read.
     barriers = [
-        *files_in(directory, TAIL),
+        *tails_in(directory),
         *filter(None, (Stem.parse(p.name) for p, _ in problems)),
     ]
     for group in _groups(counting, target, barriers):

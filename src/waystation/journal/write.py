@@ -26,6 +26,7 @@ from typing import Final, Literal, Self, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waystation import __version__
 from waystation.core.clock import current_clock, now_ns
 from waystation.core.record import Record
 from waystation.errors import LocalError, quote
@@ -35,7 +36,7 @@ from waystation.journal.housekeeping import RetentionLimits, apply_retention
 from waystation.journal.layout import check_node, last_incarnation, lock_path
 from waystation.journal.read import last_instant
 from waystation.journal.schema import MESSAGES, NodeKind, NodeRecord
-from waystation.journal.seal import Sealer
+from waystation.journal.seal import Finding, Sealer, write_findings
 from waystation.journal.tail import Tails
 
 Fsync: TypeAlias = Literal["never", "seal", "flush"]
@@ -53,7 +54,7 @@ class Losses:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._unreported: dict[str, int] = {}
+        self._unreported: dict[tuple[NodeKind, str], int] = {}
         self._total = 0
 
     @property
@@ -61,14 +62,17 @@ class Losses:
         """All records lost so far, reported or not."""
         return self._total
 
-    def add(self, count: int, reason: str) -> None:
-        """Count a loss; 0 if the number is unknown."""
+    def add(self, kind: NodeKind, count: int, reason: str) -> None:
+        """Count a loss of records that are LOST or CORRUPT; 0 if their number is unknown."""
+        if kind is NodeKind.CORRUPT:
+            _LOG.warning("%d records failed their checksum: %s", count, reason)
         with self._lock:
             self._total += count
-            self._unreported[reason] = self._unreported.get(reason, 0) + count
+            unreported = self._unreported.get((kind, reason), 0)
+            self._unreported[kind, reason] = unreported + count
 
-    def take(self) -> dict[str, int]:
-        """The unreported losses by reason, which count as reported from now on."""
+    def take(self) -> dict[tuple[NodeKind, str], int]:
+        """The unreported losses by kind and reason, which count as reported from now on."""
         with self._lock:
             taken, self._unreported = self._unreported, {}
         return taken
@@ -163,7 +167,7 @@ class Journal:
         self._mark = self._flush_records
         self._wake = Event()
         self._closing = False
-        self._buffer.append(NodeRecord(NodeKind.START, f"process {os.getpid()}", self._instant()))
+        self._buffer.append(NodeRecord(NodeKind.START, _start_detail(sample), self._instant()))
         self._thread = Thread(target=self._run, name=f"journal-writer-{node}", daemon=True)
         self._thread.start()
         self._sealer.start()
@@ -182,7 +186,7 @@ class Journal:
         """Wake the writer, or drop the record if the buffer is full."""
         waiting = len(self._buffer)
         if waiting >= self._full:
-            self._losses.add(1, self._trouble or _OVERLOADED)
+            self._losses.add(NodeKind.LOST, 1, self._trouble or _OVERLOADED)
             return
         self._buffer.append(record)
         self._mark = min(waiting + self._wake_every, self._full)
@@ -233,7 +237,19 @@ class Journal:
         self._wake.set()
         self._thread.join(timeout)
         self._sealer.stop(timeout)
+        self._report_late_losses()
         self._release()
+
+    def _report_late_losses(self) -> None:
+        """Write down what was lost while the last tails were written and sealed, if possible."""
+        losses = self._losses.take()
+        if not losses or self._lock is None:
+            return
+        findings = [Finding(self.incarnation, *lost, count) for lost, count in losses.items()]
+        try:
+            write_findings(self.directory, self.node, findings, seq=self._seq, at=self._instant())
+        except OSError as error:
+            _LOG.warning("journal of %s: cannot report lost records: %s", self.node, error)
 
     def _open(self, incarnation: int | None) -> int:
         """Lock the directory and choose the incarnation.
@@ -345,7 +361,8 @@ class Journal:
                 self._convert(records[middle:])
                 return
             _LOG.warning("journal of %s: skipped an invalid record: %r", self.node, error)
-            self._losses.add(1, f"no record of the journal: {type(error).__name__}")
+            why = f"no record of the journal: {type(error).__name__}"
+            self._losses.add(NodeKind.LOST, 1, why)
             return
         self._at = max(self._at, records[-1].at)
         self._queue(batches)
@@ -400,8 +417,8 @@ class Journal:
         if self._retry_seconds:
             return False
         losses = self._losses.take()
-        for reason, count in losses.items():
-            self._convert([NodeRecord(NodeKind.LOST, reason, self._instant(), count)])
+        for (kind, reason), count in losses.items():
+            self._convert([NodeRecord(kind, reason, self._instant(), count)])
         return bool(losses)
 
     def _abandon_pending(self) -> None:
@@ -409,7 +426,7 @@ class Journal:
             buffered = len(self._buffer)
             count = self._pending_rows + buffered
             _LOG.warning("journal of %s: closed without its last %d records", self.node, count)
-            self._losses.add(count, self._trouble)
+            self._losses.add(NodeKind.LOST, count, self._trouble)
             self._pending.clear()
             self._pending_rows = 0
             del self._buffer[:buffered]
@@ -418,6 +435,15 @@ class Journal:
         """The current time, but not before the latest timestamp written."""
         self._at = max(self._at, self._clock())
         return self._at
+
+
+def _start_detail(sample: float) -> str:
+    """What a start row tells readers: which version wrote the rows, and which share of messages.
+
+    >>> _start_detail(1).replace(__version__, "0.2.0")
+    'waystation 0.2.0 sample=1.0'
+    """
+    return f"waystation {__version__} sample={float(sample)}"
 
 
 def _check_positive(**options: float | None) -> None:

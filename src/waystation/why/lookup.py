@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
+from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
 from waystation.journal.pruning import may_hold_text
 from waystation.journal.read import (
     UNREADABLE,
@@ -87,14 +87,17 @@ class MessageLookup:
 
     def _batches_with(self, directory: Path, id: str) -> Iterator[pa.RecordBatch]:
         wanted = pc.field("message_id") == id
-        for stem in files_in(directory, TAIL):
+        for tail in tails_in(directory).values():
             try:
-                for batch in read_tail(directory / stem.tail).batches:
+                content = read_tail(tail)
+                for damage in content.damaged:
+                    self._report(tail, str(damage))
+                for batch in content.batches:
                     yield batch.filter(wanted)
             except FileNotFoundError:
                 continue  # sealed meanwhile
             except UNREADABLE as error:
-                self._report(directory / stem.tail, error)
+                self._report(tail, error)
         for stem in files_in(directory, SEALED):
             try:
                 yield from _found_in(directory / stem.sealed, id)
@@ -122,7 +125,8 @@ class MessageLookup:
 
 def _found_in(path: Path, id: str) -> Iterator[pa.RecordBatch]:
     """The rows of a message in a sealed file."""
-    with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes) as file:
+    checked = {"page_checksum_verification": True}
+    with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes, **checked) as file:
         for group in range(file.num_row_groups):
             if not may_hold_text(bytes, file.metadata.row_group(group), "message_id", id):
                 continue
