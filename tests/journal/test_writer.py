@@ -6,6 +6,7 @@ import logging
 import os
 import subprocess
 import sys
+import tracemalloc
 from itertools import count
 from pathlib import Path
 from threading import Event, Thread
@@ -465,22 +466,21 @@ def test_records_that_the_writer_cannot_keep_up_with_are_counted_and_reported(
     assert check(tmp_path) == []
 
 
-@pytest.mark.rule("OB-6")
+@pytest.mark.rule("OB-6", "OB-9")
 def test_large_messages_do_not_accumulate_in_memory(tmp_path: Path, disk_is_free: Event) -> None:
-    message = Message(Route(), Route(), bytes(2**20), "4bf9" * 8)
-
-    def note(number: int) -> None:
-        journal.note(MessageRecord(Arrival(message, BEGIN + number), NO_ROUTE, BEGIN + number))
-
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
-        note(0)
-        until(lambda: rows(tmp_path, "messages"))  # from now on their size is known
         disk_is_free.clear()
-        for number in range(1, 5_000):
-            note(number)
-        assert journal.waiting < 1_000
-        assert journal.lost > 3_000
-        disk_is_free.set()
+        tracemalloc.start()
+        try:
+            for number in range(300):
+                journal.note(large_record(number))
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            disk_is_free.set()
+    assert kept < 10_000_000
+    assert journal.lost == 0
+    assert len(rows(tmp_path, "messages")) == 300
 
 
 @pytest.mark.rule("OB-6")
@@ -537,3 +537,31 @@ def test_a_reason_is_written_as_in_the_rules(tmp_path: Path) -> None:
         for number, reason in enumerate(Reason):
             journal.note(message_record(number, Verdict.dropped(reason)))
     assert [row["reason"] for row in rows(tmp_path, "messages")] == [str(r) for r in Reason]
+
+
+def large_record(number: int) -> MessageRecord:
+    """A megabyte that was dropped."""
+    message = Message(Route.parse("truck-8"), Route(), bytes(1_000_000), f"{number:032x}")
+    return MessageRecord(Arrival(message, BEGIN + number), NO_ROUTE, BEGIN + number)
+
+
+@pytest.mark.rule("OB-6", "OB-9")
+def test_large_messages_that_are_dropped_together_are_all_recorded(tmp_path: Path) -> None:
+    with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
+        journal.note(large_record(0))
+        until(lambda: rows(tmp_path, "messages"))
+        for number in range(1, 301):
+            journal.note(large_record(number))
+    assert journal.lost == 0
+    found = rows(tmp_path, "messages")
+    assert [row["seq"] for row in found] == list(range(1, 302))
+    assert {row["bytes"] for row in found} == {1_000_000}
+
+
+def test_a_payload_that_is_none_does_not_stop_the_caller(tmp_path: Path) -> None:
+    message: Any = Message(Route.parse("a"), Route(), None, "4bf9" * 8)  # type: ignore[arg-type]
+    with Journal(tmp_path, "garage") as journal:
+        journal.note(MessageRecord(Arrival(message, BEGIN), NO_ROUTE, BEGIN))
+        journal.note(message_record(1))
+    assert journal.lost == 1
+    assert len(rows(tmp_path, "messages")) == 1

@@ -12,9 +12,10 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from waystation.core.gossip import MemberChange
-from waystation.core.message import Arrival
+from waystation.core.message import Arrival, Sized
 from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange
@@ -26,6 +27,12 @@ class MessageRecord(Struct, frozen=True, gc=False):
     arrival: Arrival
     verdict: Verdict
     at: int
+
+    def without_payload(self) -> MessageRecord:
+        """The same record, which keeps only the length of the payload in memory (OB-9)."""
+        message = self.arrival.message
+        slim = replace(message, payload=Sized.of(len(message.payload)))
+        return replace(self, arrival=replace(self.arrival, message=slim))
 
 
 class Cause(StrEnum):

@@ -17,7 +17,7 @@ import pyarrow as pa
 from waystation.journal.files import is_same_file, sync_directory
 from waystation.journal.frames import frame_header
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.schema import VERSION_KEY, WRITTEN_VERSION, NodeKind
+from waystation.journal.schema import ADDED_COLUMNS, VERSION_KEY, WRITTEN_VERSION, NodeKind
 
 ReportLoss: TypeAlias = Callable[[NodeKind, int, str], None]
 """Called with the kind of loss, the number of records lost (0 if unknown), and why."""
@@ -51,7 +51,7 @@ class Tail:
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Write a batch, completely or not at all."""
-        payload = memoryview(_stream_of(batch))
+        payload = memoryview(_stream_of(batch, self.table))
         header = frame_header(payload, batch.num_rows, self.size)
         try:
             self._write(memoryview(header))
@@ -91,8 +91,15 @@ class Tail:
         os.close(self._descriptor)
 
 
-def _stream_of(batch: pa.RecordBatch) -> pa.Buffer:
-    """A batch as an Arrow stream, whose schema tells the version."""
+def _stream_of(batch: pa.RecordBatch, table: str) -> pa.Buffer:
+    """A batch as an Arrow stream, whose schema tells the version.
+
+    Columns that are null in every row are left out: readers see nulls in what a batch lacks.
+    """
+    added = ADDED_COLUMNS[table]
+    empty = {name for name in added if batch.column(name).null_count == batch.num_rows}
+    if empty:
+        batch = batch.select([name for name in batch.schema.names if name not in empty])
     sink = pa.BufferOutputStream()
     schema = batch.schema.with_metadata(_VERSION)
     with pa.ipc.new_stream(sink, schema, options=_LZ4) as stream:

@@ -1,6 +1,6 @@
 """The journal of one node: takes records on the hot path and writes them in threads (OB-4 .. OB-6).
 
-    the caller   `note` appends the record to a list, and nothing else
+    the caller   `note` appends the record to a list, a large payload replaced by its length
     the writer   takes records off the list, converts them to columns, appends those to tails
     the sealer   turns finished tails into Parquet (seal.py)
 
@@ -21,10 +21,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from waystation import __version__
 from waystation.core.clock import current_clock, now_ns
@@ -35,7 +34,7 @@ from waystation.journal.files import FileLock
 from waystation.journal.housekeeping import RetentionLimits, apply_retention
 from waystation.journal.layout import check_node, last_incarnation, lock_path
 from waystation.journal.read import last_instant
-from waystation.journal.schema import MESSAGES, NodeKind, NodeRecord
+from waystation.journal.schema import NodeKind, NodeRecord
 from waystation.journal.seal import Finding, Sealer, write_findings
 from waystation.journal.tail import Tails
 
@@ -43,7 +42,7 @@ Fsync: TypeAlias = Literal["never", "seal", "flush"]
 
 _LOG: Final = logging.getLogger("waystation.journal")
 _CHUNK: Final = 4_096  # records converted at once: this holds the interpreter for milliseconds
-_PAYLOAD_BYTES: Final = 64 * 2**20  # roughly how much payload may wait before the writer is woken
+_LARGE: Final = 1_024  # bytes: smaller payloads weigh less than the record that has them
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 10.0
 _OVERLOADED: Final = "the writer could not keep up"
@@ -161,7 +160,6 @@ class Journal:
         self._pause = flush_seconds / 2
         self._buffer_records = buffer_records
         self._flush_records = max(1, min(flush_records, buffer_records // 2))
-        self._wake_every = self._flush_records  # fewer when messages are large
         self._full = buffer_records
         self._buffer: list[Record | NodeRecord] = []
         self._mark = self._flush_records
@@ -176,11 +174,17 @@ class Journal:
 
     def note(self, record: Record) -> None:
         """Take a record; never blocks and never raises. Rows are in the order of the calls."""
+        noted: Any = record
+        try:
+            if len(noted.arrival.message.payload) > _LARGE:
+                noted = noted.without_payload()
+        except (AttributeError, TypeError):
+            pass  # not about a message; the writer finds out what it is
         buffer = self._buffer
         if len(buffer) < self._mark:
-            buffer.append(record)
+            buffer.append(noted)
         else:
-            self._note_at_mark(record)
+            self._note_at_mark(noted)
 
     def _note_at_mark(self, record: Record) -> None:
         """Wake the writer, or drop the record if the buffer is full."""
@@ -189,7 +193,7 @@ class Journal:
             self._losses.add(NodeKind.LOST, 1, self._trouble or _OVERLOADED)
             return
         self._buffer.append(record)
-        self._mark = min(waiting + self._wake_every, self._full)
+        self._mark = min(waiting + self._flush_records, self._full)
         self._wake.set()
 
     # State, for those who watch it.
@@ -321,7 +325,7 @@ class Journal:
         while True:
             self._gather()
             self._write()
-            if self._retry_seconds or len(self._buffer) < self._wake_every:
+            if self._retry_seconds or len(self._buffer) < self._flush_records:
                 break
         if self._report_losses():
             self._write()
@@ -345,7 +349,7 @@ class Journal:
             records = buffer[:count]
             del buffer[:count]
             self._convert(records)
-        self._mark = min(self._wake_every, self._full)
+        self._mark = min(self._flush_records, self._full)
 
     def _convert(self, records: Sequence[Row]) -> None:
         if self._threshold < 2**32:
@@ -372,14 +376,6 @@ class Journal:
             self._pending.append((table, batch))
             self._pending_rows += batch.num_rows
             self._seq += batch.num_rows
-            if table == MESSAGES:
-                self._limit_by_payload(batch)
-
-    def _limit_by_payload(self, batch: pa.RecordBatch) -> None:
-        """Let fewer records wait when messages are large: each keeps its payload in memory."""
-        mean = pc.sum(batch.column("bytes")).as_py() // batch.num_rows + 1
-        self._wake_every = min(self._flush_records, max(16, _PAYLOAD_BYTES // mean))
-        self._full = min(self._buffer_records, max(64, 4 * _PAYLOAD_BYTES // mean))
 
     def _write(self) -> None:
         """Append the pending batches to their tails, unless a retry has to wait."""
