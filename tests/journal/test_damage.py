@@ -20,7 +20,7 @@ from tests.journal.traffic import entries, losses, message_record, rows, until
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.frames import HEADER_SIZE, MARKER, Frame, frame_header, read_frames
-from waystation.journal.layout import CORRUPT, TAIL, Stem, table_directory
+from waystation.journal.layout import CORRUPT, NEW_TAIL, Stem, table_directory
 from waystation.journal.read import JournalReader, TailContent, read_sealed, read_tail
 from waystation.journal.schema import SCHEMAS
 from waystation.journal.seal import ROW_GROUP, write_sealed
@@ -231,7 +231,7 @@ def test_a_running_node_finds_damage_when_it_seals(tmp_path: Path) -> None:
             journal.note(message_record(number))
             until(lambda: journal.waiting == 0)
         until(lambda: len(rows(tmp_path, "messages")) == 3)
-        [path] = tmp_path.glob(f"messages/*/.*{TAIL}")
+        [path] = tmp_path.glob(f"messages/*/.*{NEW_TAIL}")
         with path.open("r+b") as file:
             file.seek(-20, os.SEEK_END)
             byte = file.read(1)[0]

@@ -14,7 +14,7 @@ from waystation.console.journal_follower import latest_drops
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.housekeeping import compact
-from waystation.journal.layout import OLD_TAIL, TAIL, Stem, table_directory
+from waystation.journal.layout import NEW_TAIL, OLD_TAIL, Stem, table_directory
 from waystation.journal.read import read_footer, read_tail
 from waystation.journal.schema import ADDED_COLUMNS, SCHEMAS, VERSION_KEY, WRITTEN_VERSION
 from waystation.journal.seal import write_sealed
@@ -125,8 +125,8 @@ def test_compaction_keeps_the_version_of_files_and_mixes_none(tmp_path: Path) ->
 @pytest.mark.rule("UP-3")
 def test_a_file_tells_its_version(tmp_path: Path) -> None:
     with Journal(tmp_path, "new", flush_seconds=0.01):
-        until(lambda: any(read_tail(tail).batches for tail in tmp_path.rglob(f"*{TAIL}")))
-        [tail] = tmp_path.rglob(f"*{TAIL}")
+        until(lambda: any(read_tail(tail).batches for tail in tmp_path.rglob(f"*{NEW_TAIL}")))
+        [tail] = tmp_path.rglob(f"*{NEW_TAIL}")
         assert read_tail(tail).version == WRITTEN_VERSION
     [sealed] = (tmp_path / "nodes/node=new").glob("*.parquet")
     assert read_footer(sealed).version == WRITTEN_VERSION

@@ -27,8 +27,9 @@ from waystation.errors import LocalError, quote
 from waystation.journal.schema import SCHEMAS
 
 SEALED: Final = ".parquet"
-TAIL: Final = ".tail"
-OLD_TAIL: Final = ".arrows"  # without checksums; an older version must not take ours for its own
+OLD_TAIL: Final = ".arrows"  # without checksums
+NEW_TAIL: Final = ".tail"  # another name: version 0.1 would remove a tail that it cannot read
+TAIL: Final = (NEW_TAIL, OLD_TAIL)
 CORRUPT: Final = ".corrupt"
 SEALING: Final = ".seal.tmp"
 COMPACTING: Final = ".pack.tmp"
@@ -66,8 +67,8 @@ class Stem(Struct, frozen=True, order=True):
 
     @property
     def tail(self) -> str:
-        """The name of the tail."""
-        return f".{self.incarnation}-{self.first}{TAIL}"
+        """The name of the tail, as it is written now; `tails_in` finds older ones too."""
+        return f".{self.incarnation}-{self.first}{NEW_TAIL}"
 
     def corrupt(self, start: int) -> str:
         """The name of the file with the damaged bytes that a tail had at this offset."""
@@ -141,7 +142,7 @@ def all_nodes(journal: Path) -> list[str]:
     return sorted({node for table in SCHEMAS for node in nodes_of(journal, table)})
 
 
-def files_in(directory: Path, suffix: str) -> list[Stem]:
+def files_in(directory: Path, suffix: str | tuple[str, ...]) -> list[Stem]:
     """The journal's files with this suffix, in the order of their rows."""
     return sorted(stem for name, stem in _named(directory) if name.endswith(suffix))
 
@@ -151,7 +152,7 @@ def tails_in(directory: Path) -> dict[Stem, Path]:
 
     A path may be gone by the time it is opened: then the tail has been sealed.
     """
-    tails = [(stem, name) for name, stem in _named(directory) if name.endswith((TAIL, OLD_TAIL))]
+    tails = [(stem, name) for name, stem in _named(directory) if name.endswith(TAIL)]
     return {stem: directory / name for stem, name in sorted(tails)}
 
 

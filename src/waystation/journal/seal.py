@@ -23,12 +23,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from waystation.errors import LocalError
 from waystation.journal.convert import Converter
 from waystation.journal.files import FileLock, sync_directory, sync_path
 from waystation.journal.frames import Damage
 from waystation.journal.layout import (
     SEALING,
     Stem,
+    all_nodes,
     files_in,
     lock_path,
     table_directory,
@@ -320,12 +322,37 @@ def _reported_lost(path: Path) -> int:
 
 
 class SealedTails(Struct, frozen=True):
-    """What was sealed of a node that does not run; `findings` says what is missing or damaged."""
+    """What was done with the tails of a node; prints as text.
+
+    `problems` says what is missing or damaged, `left` why the tails were left as they are.
+    """
 
     node: str
-    tails: int
-    rows: int
-    findings: list[str]
+    tails: int = 0
+    rows: int = 0
+    problems: list[str] = []
+    left: str | None = None
+    running: bool = False
+
+    def __str__(self) -> str:
+        if self.left is not None:
+            return f"{self.node}: tails not sealed: {self.left}"
+        done = f"{self.node}: {self.tails} tails sealed, {self.rows} rows"
+        return "\n".join([done, *(f"  {problem}" for problem in self.problems)])
+
+
+def seal_all_left(journal: Path) -> list[SealedTails]:
+    """Seal the tails of all nodes that do not run; nodes without tails are not in the result."""
+    done = []
+    for node in all_nodes(journal):
+        if any(tails_in(table_directory(journal, table, node)) for table in SCHEMAS):
+            try:
+                done.append(seal_left_tails(journal, node))
+            except LocalError:
+                done.append(SealedTails(node, left="it is running", running=True))
+            except OSError as error:
+                done.append(SealedTails(node, left=str(error)))
+    return done
 
 
 def seal_left_tails(journal: Path, node: str) -> SealedTails:
@@ -339,9 +366,8 @@ def seal_left_tails(journal: Path, node: str) -> SealedTails:
         findings = recovery.run()
         for incarnation, own in groupby(findings, lambda finding: finding.incarnation):
             _write_at_end(journal, node, incarnation, list(own))
-        return SealedTails(
-            node, recovery.tails, recovery.rows, [finding.detail for finding in findings]
-        )
+        problems = [finding.detail for finding in findings]
+        return SealedTails(node, recovery.tails, recovery.rows, problems)
     finally:
         lock.release()
 
