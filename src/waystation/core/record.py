@@ -9,7 +9,7 @@ decides in milliseconds, which are these times divided by a thousand and rounded
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -47,6 +47,13 @@ class Cause(StrEnum):
     CLAIM = "claim"
     HELD_BACK = "held_back"
     REFUSED = "refused"
+
+
+Source: TypeAlias = tuple[Cause | None, str | None, str | None]
+"""Whose word a change was: why it came, over which session, and from which message."""
+
+NO_SOURCE: Final[Source] = (None, None, None)
+OWN_SOURCE: Final[Source] = (Cause.WORKER, None, None)
 
 
 class ChangeRecord(Struct, frozen=True, gc=False):

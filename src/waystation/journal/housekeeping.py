@@ -28,6 +28,7 @@ from waystation.errors import LocalError
 from waystation.journal.files import FileLock
 from waystation.journal.layout import (
     COMPACTING,
+    CORRUPT,
     REMOVED,
     Stem,
     all_nodes,
@@ -219,7 +220,10 @@ def apply_retention(journal: Path, node: str, limits: RetentionLimits, now: floa
 
 
 def _remove_surplus(journal: Path, node: str, limits: RetentionLimits, now: float) -> int:
-    footers = {table: read_footers(table_directory(journal, table, node), []) for table in SCHEMAS}
+    directories = {table: table_directory(journal, table, node) for table in SCHEMAS}
+    footers = {table: read_footers(directory, []) for table, directory in directories.items()}
+    if limits.age is not None:
+        _remove_set_aside(directories.values(), now - limits.age)
     total = sum(footer.size for files in footers.values() for footer in files)
     removed = 0
     for candidate in _candidates(footers):
@@ -231,6 +235,15 @@ def _remove_surplus(journal: Path, node: str, limits: RetentionLimits, now: floa
         total -= candidate.size
         removed += len(candidate.footers)
     return removed
+
+
+def _remove_set_aside(directories: Iterable[Path], before: float) -> None:
+    """Remove what failed its checksum and was set aside before this time."""
+    for directory in directories:
+        for path in directory.glob(f".*{CORRUPT}"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
 
 
 def _candidates(footers: dict[str, list[Footer]]) -> Iterable[_Candidate]:

@@ -24,7 +24,6 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.errors import LocalError
-from waystation.journal.convert import Converter
 from waystation.journal.files import FileLock, sync_directory, sync_path
 from waystation.journal.frames import Damage
 from waystation.journal.layout import (
@@ -56,7 +55,6 @@ from waystation.journal.schema import (
     VERSION_KEY,
     WRITTEN_VERSION,
     NodeKind,
-    NodeRecord,
     conform,
 )
 from waystation.journal.tail import ReportLoss, Tail
@@ -397,8 +395,18 @@ def write_findings(
 ) -> None:
     """Write rows of `nodes` to a sealed file of their own: what one incarnation lacks."""
     incarnation = findings[0].incarnation
-    rows = [NodeRecord(found.kind, found.detail, at, found.count) for found in findings]
-    [(_, batch)] = Converter(incarnation).convert(rows, seq)
+    rows = [
+        {
+            "incarnation": incarnation,
+            "seq": number,
+            "at": at,
+            "kind": str(found.kind),
+            "detail": found.detail,
+            "lost": found.count,
+        }
+        for number, found in enumerate(findings, seq)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, SCHEMAS[NODES])
     directory = table_directory(journal, NODES, node)
     directory.mkdir(parents=True, exist_ok=True)
     write_sealed(directory, NODES, Stem(incarnation, seq), [batch], fsync=True, version=version)
