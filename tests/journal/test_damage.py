@@ -24,6 +24,7 @@ from waystation.journal.layout import CORRUPT, NEW_TAIL, Stem, table_directory
 from waystation.journal.read import JournalReader, TailContent, read_sealed, read_tail
 from waystation.journal.schema import SCHEMAS
 from waystation.journal.seal import ROW_GROUP, write_sealed
+from waystation.why import explain
 from waystation.why.lookup import MessageLookup
 
 Seqs = list[int]
@@ -225,6 +226,25 @@ def test_the_node_that_recovers_a_damaged_tail_says_so_and_keeps_the_bytes(
 
 
 @pytest.mark.rule("OB-9")
+@pytest.mark.parametrize("damaged", range(3))
+def test_whichever_batch_is_damaged_the_journal_is_whole_again_once_that_is_known(
+    tmp_path: Path, damaged: int
+) -> None:
+    path = left_tail(tmp_path)
+    data = bytearray(path.read_bytes())
+    frame = list(read_frames(bytes(data)))[damaged]
+    data[frame.start + 3] ^= 1  # in its header, so that not even the number of rows is known
+    path.write_bytes(data)
+    Journal(tmp_path, "garage").close()
+    [(known, _)] = corrupt_rows(tmp_path)
+    missing = sum(lost for lost, _ in losses(tmp_path))
+    assert (known, missing) == (0, 0 if damaged == 2 else 10)  # nothing comes after the last
+    for aside in path.parent.glob(f".*{CORRUPT}"):
+        aside.unlink()
+    assert check(tmp_path) == []
+
+
+@pytest.mark.rule("OB-9")
 def test_a_running_node_finds_damage_when_it_seals(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02) as journal:
         for number in range(3):
@@ -251,6 +271,17 @@ def test_a_lookup_tells_of_damage_and_finds_the_rest(tmp_path: Path) -> None:
     assert len(lookup.message(f"{25:032x}")) == 1
     assert lookup.message(f"{15:032x}") == []
     assert "10 rows: wrong checksum" in lookup.problems[0]
+
+
+@pytest.mark.rule("OB-9")
+def test_an_explanation_says_that_a_journal_is_damaged(tmp_path: Path) -> None:
+    damage_second_batch(left_tail(tmp_path))
+    before = explain(tmp_path, f"{25:032x}")
+    assert any("10 rows: wrong checksum" in remark for remark in before.remarks)
+    Journal(tmp_path, "garage").close()
+    after = explain(tmp_path, f"{25:032x}")
+    told = "the journal of garage has 10 damaged records, so this may be incomplete"
+    assert told in after.remarks
 
 
 # Sealed files.
