@@ -71,7 +71,7 @@ class Damage(Struct, frozen=True):
         return self.problem == TORN
 
     def __str__(self) -> str:
-        rows = f", {self.rows} rows" if self.rows else ""
+        rows = f", {self.rows} row{'s' * (self.rows > 1)}" if self.rows else ""
         return f"{self.size} bytes from byte {self.start} on{rows}: {self.problem}"
 
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from waystation.journal.checksum import is_changed
 from waystation.journal.frames import Damage, Frame, read_frames
 from waystation.journal.layout import (
     OLD_TAIL,
@@ -244,7 +245,7 @@ def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
 
     A row group that cannot be read costs no other: the error is raised after the last one (OB-9).
     """
-    damaged: list[str] = []
+    damaged = ["its checksum is wrong, so rows may be missing or changed"] * is_changed(path)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         groups = file.num_row_groups
         for group in range(groups):

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.errors import LocalError
+from waystation.journal import checksum
 from waystation.journal.files import FileLock, sync_directory, sync_path
 from waystation.journal.frames import Damage
 from waystation.journal.layout import (
@@ -156,8 +157,13 @@ def _write_parquet(path: Path, table: str, batches: Iterable[pa.RecordBatch], ve
             writer.write_table(group, row_group_size=ROW_GROUP)
             last = group.column("seq")[-1].as_py()
         writer.add_key_value_metadata(
-            {LAST_SEQ.decode(): str(last), VERSION_KEY.decode(): str(version)}
+            {
+                LAST_SEQ.decode(): str(last),
+                VERSION_KEY.decode(): str(version),
+                checksum.KEY: checksum.ZEROS,
+            }
         )
+    checksum.write_checksum(path)
 
 
 def _row_groups(table: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -51,7 +51,8 @@ _OVERLOADED: Final = "the writer could not keep up"
 class Losses:
     """Counts lost records by reason, from any thread, until a `lost` row reports them (OB-6)."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: str) -> None:
+        self._node = node
         self._lock = Lock()
         self._unreported: dict[tuple[NodeKind, str], int] = {}
         self._total = 0
@@ -64,7 +65,7 @@ class Losses:
     def add(self, kind: NodeKind, count: int, reason: str) -> None:
         """Count a loss of records that are LOST or CORRUPT; 0 if their number is unknown."""
         if kind is NodeKind.CORRUPT:
-            _LOG.warning("%d records failed their checksum: %s", count, reason)
+            _LOG.warning("journal of %s: damaged, %d records lost: %s", self._node, count, reason)
         with self._lock:
             self._total += count
             unreported = self._unreported.get((kind, reason), 0)
@@ -128,7 +129,7 @@ class Journal:
         self._clock = self._clock_of_process() if clock is None else clock
         self._lock: FileLock | None = None
         self.incarnation = self._open(incarnation)
-        self._losses = Losses()
+        self._losses = Losses(node)
         limits = RetentionLimits(keep_age, keep_bytes)
         self._sealer = Sealer(
             self.directory,
