@@ -36,7 +36,7 @@ def age(journal: Path) -> Path:
     """Remove the added columns from the sealed file of members."""
     [path] = (journal / "members").rglob("*.parquet")
     file = pq.ParquetFile(path)
-    metadata = {b"waystation.last_seq": b"0"} | (file.metadata.metadata or {})
+    metadata = {b"waystation.last_seq": b"0"}
     older = file.read().drop_columns(ADDED_COLUMNS["members"]).replace_schema_metadata(metadata)
     pq.write_table(older, path)
     return path

@@ -318,7 +318,7 @@ def test_a_damaged_row_group_costs_no_other(tmp_path: Path) -> None:
     data[seq.data_page_offset + seq.total_compressed_size - 5] ^= 4
     path.write_bytes(data)
     found: list[int] = []
-    with pytest.raises(ValueError, match="checksum is wrong.*row group 1 of 2"):
+    with pytest.raises(ValueError, match=r"checksum is wrong.*row group 1 of 2"):
         found += [seq for batch in read_sealed(path) for seq in batch.column("seq").to_pylist()]
     reported: list[str] = []
     kept = list(JournalReader(tmp_path, lambda _, problem: reported.append(problem)).entries())

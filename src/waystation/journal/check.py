@@ -191,10 +191,15 @@ class _NodeCheck:
 
     def _check_sealed(self, table: str, footer: Footer) -> None:
         seqs, reported = [], 0
-        for batch in read_sealed(footer.path):
-            self._check_incarnation(footer.path, footer.stem, batch)
-            seqs.append(batch.column("seq"))
-            reported += _reported_lost(table, batch)
+        try:
+            for batch in read_sealed(footer.path):
+                self._check_incarnation(footer.path, footer.stem, batch)
+                seqs.append(batch.column("seq"))
+                reported += _reported_lost(table, batch)
+        except FileNotFoundError:
+            raise
+        except UNREADABLE as error:
+            self._add("unreadable", footer.path, error_text(error))
         self._check_rows(footer.path, footer.stem, seqs, reported)
 
     def _check_tail(self, path: Path, table: str, stem: Stem) -> None:
