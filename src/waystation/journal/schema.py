@@ -3,8 +3,8 @@
 Readers import this too, so it stays cheap and writes nothing. How records become columns is in
 convert.py, where the files are in layout.py.
 
-A column is only ever added, and files from before it was are read with nulls in it. What the values
-of a row mean may still change: the version in a file's metadata says which meaning its rows have.
+A column is only ever added, and files from before it was are read with nulls in it (UP-3). What the
+values of a row mean may still change: the version in a file's metadata says what they mean.
 """
 
 from __future__ import annotations
