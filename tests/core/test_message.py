@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.rule_errors import breaks
 from waystation.core.address import Address, Route
 from waystation.core.expiry import NEVER
-from waystation.core.message import Arrival, Message, check_message_id, message_id
+from waystation.core.message import Arrival, Message, Sized, check_message_id, message_id
 from waystation.errors import LocalError
 
 ID = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -150,3 +150,8 @@ def test_what_is_no_trace_id_is_refused_by_name_and_rule(id: str) -> None:
 
 def test_a_message_prints_its_routes_and_its_size() -> None:
     assert str(message("a => b", "c")) == "0#a => 0#b | 0#c | 5 B"
+
+
+def test_a_size_stands_for_bytes_that_nobody_keeps() -> None:
+    assert len(Sized.of(10**9)) == 10**9
+    assert bytes(Sized.of(3)) == b""

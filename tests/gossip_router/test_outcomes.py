@@ -17,7 +17,7 @@ from waystation.core.identity import uuid_text
 from waystation.core.outcome import Reason
 from waystation.core.record import MessageRecord
 from waystation.gossip_router import Admission, Door, GossipServer, Settings
-from waystation.gossip_router.outcomes import MemberRecord, Outcomes, Sized
+from waystation.gossip_router.outcomes import MemberRecord, Outcomes
 from waystation.journal import Journal
 from waystation.testing import async_test, until
 from waystation.wire import jgroups2
@@ -271,8 +271,3 @@ def test_the_journal_takes_what_a_router_tells(tmp_path: Path) -> None:
     assert [row["next_hop"] for row in rows] == [None, place("g", 1), place("g", 1), None]
     assert [row["return"] for row in rows] == [[], [place("g", 2)], [place("g", 2)], []]
     assert len({row["message_id"] for row in rows}) == 4
-
-
-def test_a_size_stands_for_bytes_that_nobody_keeps() -> None:
-    assert len(Sized.of(10**9)) == 10**9
-    assert bytes(Sized.of(3)) == b""

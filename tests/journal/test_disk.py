@@ -144,7 +144,7 @@ def test_a_tail_removed_before_it_is_sealed_is_reported(tmp_path: Path) -> None:
     with Journal(tmp_path, "garage", flush_seconds=0.02, seal_seconds=1.0) as journal:
         journal.note(message_record(1))
         until(lambda: rows_so_far(tmp_path, "messages"))
-        (tail,) = [file for file in tmp_path.rglob(".*.arrows") if "messages" in file.parts]
+        (tail,) = [file for file in tmp_path.rglob(".*.tail") if "messages" in file.parts]
         tail.unlink()
         until(lambda: losses(tmp_path))
     assert losses(tmp_path)[0] == (1, f"messages/{tail.name[1:]} vanished")
@@ -161,7 +161,7 @@ def test_failed_sealing_is_retried(tmp_path: Path, caplog: pytest.LogCaptureFixt
         obstacle.rmdir()
     assert len(caplog.records) == 1
     assert "cannot seal, will retry" in caplog.text
-    assert not list(tmp_path.rglob(".*.arrows"))
+    assert not list(tmp_path.rglob(".*.tail"))
     assert len(rows(tmp_path, "messages")) == 1
 
 
@@ -271,7 +271,7 @@ def test_without_the_lock_no_other_tail_is_touched(
             patch.setattr(write, "FileLock", full)
             other = Journal(tmp_path, "garage", incarnation=6, flush_seconds=0.02)
             other.close()
-            assert list(tmp_path.rglob(".5-1.arrows"))
+            assert list(tmp_path.rglob(".5-1.tail"))
         assert other.lost == 2  # its start and its stop
         living.note(message_record(2))
     assert len(rows(tmp_path, "messages")) == 2

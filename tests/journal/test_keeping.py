@@ -20,6 +20,7 @@ from tests.journal.traffic import (
     rows,
     until,
 )
+from waystation import __version__
 from waystation.errors import LocalError
 from waystation.journal import Journal
 from waystation.journal.check import check
@@ -273,3 +274,24 @@ def test_following_returns_each_row_once(tmp_path: Path) -> None:
                 found += [e.position[1] for e in reader.entries() if e.table == "messages"]
     found += [e.position[1] for e in reader.entries() if e.table == "messages"]
     assert sorted(found) == list(range(1, 201))
+
+
+def test_what_was_set_aside_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    many_files(tmp_path, 1)
+    directory = tmp_path / "messages" / "node=garage"
+    old, new = directory / ".5-1.0.corrupt", directory / ".5-1.900.corrupt"
+    for path, modified in [(old, 1_000), (new, 5_000)]:
+        path.write_bytes(b"damaged")
+        os.utime(path, (modified, modified))
+    for sealed_file in tmp_path.rglob("*.parquet"):
+        os.utime(sealed_file, (5_000, 5_000))
+    assert apply_retention(tmp_path, "garage", RetentionLimits(bytes=2**40), now=5_050) == 0
+    assert old.exists()
+    assert apply_retention(tmp_path, "garage", RetentionLimits(age=100), now=5_050) == 0
+    assert (old.exists(), new.exists()) == (False, True)
+
+
+def test_a_start_row_tells_the_version_and_the_share_of_messages(tmp_path: Path) -> None:
+    Journal(tmp_path, "garage", sample=0.25).close()
+    [start, _] = rows(tmp_path, "nodes")
+    assert start["detail"] == f"waystation {__version__} sample=0.25"

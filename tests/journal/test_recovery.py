@@ -22,7 +22,7 @@ from waystation.journal.convert import Converter
 from waystation.journal.layout import Stem, table_directory
 from waystation.journal.read import JournalReader, read_tail
 from waystation.journal.schema import NodeKind, NodeRecord
-from waystation.journal.seal import recover, seal_tail, write_sealed
+from waystation.journal.seal import Recovery, seal_tail, write_sealed
 from waystation.journal.tail import Tail
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +70,7 @@ def test_a_truncated_end_is_removed_and_reported(tmp_path: Path, cut: int) -> No
     [(lost, detail)] = losses(tmp_path)
     assert lost == 0
     assert detail.startswith("incarnation 5: ")
-    assert "bytes torn off messages/5-1.arrows at byte" in detail
+    assert "bytes torn off messages/5-1.tail" in detail
     assert check(tmp_path) == []
 
 
@@ -128,8 +128,8 @@ def test_a_partially_sealed_file_is_removed(tmp_path: Path) -> None:
 
 def test_recovery_does_not_touch_other_nodes_or_the_current_incarnation(tmp_path: Path) -> None:
     path = left_tail(tmp_path)
-    recover(tmp_path, "garage", 5, fsync=False, report=lambda _, why: pytest.fail(why))
-    recover(tmp_path, "hall", 9, fsync=False, report=lambda _, why: pytest.fail(why))
+    assert Recovery(tmp_path, "garage", 5, fsync=False).run() == []
+    assert Recovery(tmp_path, "hall", 9, fsync=False).run() == []
     assert path.exists()
 
 
@@ -146,7 +146,8 @@ def test_wherever_a_tail_is_truncated_its_complete_batches_are_read(
     assert content.batches == whole.batches[: len(content.batches)]
     assert (content.torn == 0) == (not content.problem)
     assert content.end + content.torn == path.stat().st_size
-    seal_tail(path.parent, "messages", Stem(5, 1), fsync=False)
+    assert content.damaged == []
+    seal_tail(path, "messages", fsync=False)
     found = [entry for entry in entries(directory) if entry.table == "messages"]
     assert len(found) == 10 * len(content.batches)
 
@@ -175,7 +176,7 @@ def test_bit_flips_and_truncations_of_a_sealed_file_never_crash_a_reader(
 ) -> None:
     directory = tmp_path_factory.mktemp("flip")
     path = left_tail(directory)
-    seal_tail(path.parent, "messages", Stem(5, 1), fsync=False)
+    seal_tail(path, "messages", fsync=False)
     sealed = path.with_name("5-1.parquet")
     flip(sealed, flips)
     if kept < 0.3:
@@ -234,7 +235,7 @@ def kill_and_check(directory: Path, round: int) -> None:
     assert process.stdout is not None
     try:
         incarnation = json.loads(process.stdout.readline())["incarnation"]
-        until(lambda: [*directory.rglob(f"*/.{incarnation}-*.arrows")])  # the first flush
+        until(lambda: [*directory.rglob(f"*/.{incarnation}-*.tail")])  # the first flush
         time.sleep((round * 37 % 101) / 250)
         safe = max(written(directory, incarnation), default=0)
     finally:

@@ -48,7 +48,7 @@ BAD_ROWS = [
     ("subscriptions", {"receiver": None}, "receiver is empty"),
     ("members", {"kind": "gone"}, "kind is not one of join, leave, suspect, invalidate, address"),
     ("members", {"uuid": ""}, "uuid is empty"),
-    ("nodes", {"kind": "pause"}, "kind is not one of start, stop, lost, clock"),
+    ("nodes", {"kind": "pause"}, "kind is not one of start, stop, lost, corrupt, clock"),
     ("messages", {"message_id": "ABC"}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": "g" * 32}, "message_id is not 32 lower-case hex digits"),
     ("messages", {"message_id": None}, "message_id is not 32 lower-case hex digits"),

@@ -1,4 +1,4 @@
-"""`waystation journal`: print, check and compact a journal, for people and for programs.
+"""`waystation journal`: print, check, seal and compact a journal, for people and for programs.
 
 The journal is an extra (pyarrow): it is imported by the commands that need it, not by this module.
 """
@@ -26,6 +26,7 @@ from waystation.cli.options import (
 )
 from waystation.core.message import check_message_id
 from waystation.core.outcome import Outcome, Reason
+from waystation.errors import quote
 
 if TYPE_CHECKING:
     from waystation.journal.read import Entry, JournalReader
@@ -68,7 +69,7 @@ class Instant(click.ParamType[int]):
         return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
-_HELP: Final = """Read, check and compact a journal.
+_HELP: Final = """Read, check, seal and compact a journal.
 
 \b
 Examples:
@@ -80,7 +81,7 @@ Examples:
 
 @click.group(help=_HELP)
 def journal() -> None:
-    """Read, check and compact a journal."""
+    """Read, check, seal and compact a journal."""
 
 
 _directory = click.argument(
@@ -239,6 +240,36 @@ def check(directory: Path, *, as_json: bool) -> int:
     if not problems and not as_json:
         click.echo("no problems")
     return 1 if problems else 0
+
+
+_SEAL: Final = """Seal what nodes that no longer run left unsealed, as their next start would.
+
+A node that was killed leaves its last records in tails, which Spark does not see. Nodes that run
+are left alone.
+
+\b
+Examples:
+  waystation journal seal J
+  waystation journal seal J --node hub --json
+"""
+
+
+@journal.command(help=_SEAL, context_settings={"auto_envvar_prefix": "WAYSTATION"})
+@_directory
+@click.option("--node", help="Only this node; it is an error if that runs.")
+@json_option
+def seal(directory: Path, *, node: str | None, as_json: bool) -> None:
+    """Seal what nodes that no longer run left unsealed."""
+    known = check_is_journal(directory)
+    if node is not None and node not in known:
+        raise click.UsageError(f"{directory} has no node {quote(node)}")
+    from waystation.journal.seal import seal_all_left, seal_left_tails  # noqa: PLC0415
+
+    done = seal_all_left(directory) if node is None else [seal_left_tails(directory, node)]
+    for sealed in done:
+        click.echo(msgspec.json.encode(sealed).decode() if as_json else str(sealed))
+    if not done and not as_json:
+        click.echo("nothing to seal")
 
 
 _COMPACT: Final = """Merge small sealed files; safe while the journal is written and read.

@@ -96,6 +96,7 @@ def build(
 ) -> None:
     """Build all tables."""
     _check_selection(journal, node, since, until)
+    seal_left(journal)
     with spark_session(master) as spark:
         from waystation.pipeline import build as build_tables  # noqa: PLC0415
 
@@ -114,6 +115,15 @@ def build(
     else:
         for line in _summary_lines(summary):
             click.echo(line)
+
+
+def seal_left(journal: Path) -> None:
+    """Let Spark see the last records of nodes that were killed, and say so."""
+    from waystation.journal.seal import seal_all_left  # noqa: PLC0415
+
+    for sealed in seal_all_left(journal):
+        if not sealed.running:
+            click.echo(f"waystation: {sealed}", err=True)
 
 
 def _check_selection(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from waystation.journal.layout import SEALED, TAIL, files_in, nodes_of, table_directory
+from waystation.journal.layout import SEALED, files_in, nodes_of, table_directory, tails_in
 from waystation.journal.read import UNREADABLE, instants_as_integers, read_sealed, read_tail
 from waystation.journal.schema import MESSAGES
 
@@ -73,9 +73,9 @@ class JournalFollower:
             yield from _message_rows(node, batch.filter(wanted))
 
     def _batches(self, directory: Path) -> Iterator[pa.RecordBatch]:
-        for stem in files_in(directory, TAIL):
+        for tail in tails_in(directory).values():
             try:
-                yield from self._new_in_tail(directory / stem.tail)
+                yield from self._new_in_tail(tail)
             except UNREADABLE:
                 continue  # sealed meanwhile, or damaged: `waystation journal check` reports that
         for stem in files_in(directory, SEALED):
@@ -114,9 +114,8 @@ def _newest(journal: Path) -> list[tuple[str, Path]]:
     found: list[tuple[float, str, Path]] = []
     for node in nodes_of(journal, MESSAGES):
         directory = table_directory(journal, MESSAGES, node)
-        tails = [directory / stem.tail for stem in files_in(directory, TAIL)]
         for path in [
-            *tails,
+            *tails_in(directory).values(),
             *(directory / stem.sealed for stem in files_in(directory, SEALED)[-1:]),
         ]:
             with suppress(OSError):  # sealed or removed meanwhile
@@ -125,7 +124,7 @@ def _newest(journal: Path) -> list[tuple[str, Path]]:
 
 
 def _batches_of(path: Path) -> Iterator[pa.RecordBatch]:
-    return iter(read_tail(path).batches) if path.suffix == TAIL else read_sealed(path)
+    return read_sealed(path) if path.suffix == SEALED else iter(read_tail(path).batches)
 
 
 def _message_rows(node: str, batch: pa.RecordBatch) -> Iterator[MessageRow]:

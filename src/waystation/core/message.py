@@ -126,6 +126,26 @@ class Message(Struct, frozen=True, gc=False):
         return now >= self.expiry
 
 
+class Sized(bytes):
+    """A payload of which only the length is known, for records of messages.
+
+    >>> len(Sized.of(12)), bytes(Sized.of(12))
+    (12, b'')
+    """
+
+    size = 0
+
+    @classmethod
+    def of(cls, size: int) -> Sized:
+        """A payload of this many bytes."""
+        made = cls()
+        made.size = size
+        return made
+
+    def __len__(self) -> int:
+        return self.size
+
+
 class Arrival(Struct, frozen=True, gc=False):
     """A message as it entered a node, with facts that never leave the node.
 

@@ -9,12 +9,13 @@ decides in milliseconds, which are these times divided by a thousand and rounded
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from waystation.core.gossip import MemberChange
-from waystation.core.message import Arrival
+from waystation.core.message import Arrival, Sized
 from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange
@@ -27,12 +28,46 @@ class MessageRecord(Struct, frozen=True, gc=False):
     verdict: Verdict
     at: int
 
+    def without_payload(self) -> MessageRecord:
+        """The same record, which keeps only the length of the payload in memory (OB-9)."""
+        message = self.arrival.message
+        slim = replace(message, payload=Sized.of(len(message.payload)))
+        return replace(self, arrival=replace(self.arrival, message=slim))
+
+
+class Cause(StrEnum):
+    """Why a routing entry or a subscription changed."""
+
+    WORKER = "worker"  # a worker, session, subscriber or request of this node began or ended
+    ANNOUNCED = "announced"  # by the peer of a session
+    WITHDRAWN = "withdrawn"  # by the peer of a session
+    SESSION_CLOSED = "session_closed"  # RE-12
+    REQUEST = "request"  # a request came from this sender (RE-13)
+    RESOLVED = "resolved"  # somebody was asked for the participant, and answered
+    CLAIM = "claim"
+    HELD_BACK = "held_back"
+    REFUSED = "refused"
+
+
+Source: TypeAlias = tuple[Cause | None, str | None, str | None]
+"""Whose word a change was: why it came, over which session, and from which message."""
+
+NO_SOURCE: Final[Source] = (None, None, None)
+OWN_SOURCE: Final[Source] = (Cause.WORKER, None, None)
+
 
 class ChangeRecord(Struct, frozen=True, gc=False):
-    """A change of a routing entry, a subscription or the membership of a group."""
+    """A change of a routing entry, a subscription or the membership of a group.
+
+    `session` is the local name of the session whose peer wanted it, `message_id` the request that
+    it follows from.
+    """
 
     change: RouteChange | SubscriptionChange | MemberChange
     at: int
+    cause: Cause | None = None
+    session: str | None = None
+    message_id: str | None = None
 
 
 class SessionKind(StrEnum):

@@ -14,7 +14,7 @@ from waystation.core.address import Address, Route
 from waystation.core.address_types import GOSSIP
 from waystation.core.clock import now_ns
 from waystation.core.identity import uuid_text
-from waystation.core.message import Arrival, Message
+from waystation.core.message import Arrival, Message, Sized
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import ChangeRecord, MessageRecord
 
@@ -25,26 +25,6 @@ class MemberRecord(ChangeRecord, frozen=True, gc=False):
     """A change of membership, and in which dialect: groups of different dialects never meet."""
 
     dialect: str = ""
-
-
-class Sized(bytes):
-    """A payload of which only the length is known.
-
-    >>> len(Sized.of(12))
-    12
-    """
-
-    size = 0
-
-    @classmethod
-    def of(cls, size: int) -> Sized:
-        """A payload of this many bytes."""
-        made = cls()
-        made.size = size
-        return made
-
-    def __len__(self) -> int:
-        return self.size
 
 
 class Outcomes:

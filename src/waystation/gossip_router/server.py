@@ -375,7 +375,7 @@ class GossipServer:
         self.counts.members[change.kind.value] += 1
         _log.info("%s", change)
         if self._observe is not None:
-            self._observe(MemberRecord(change, now_ns() // 1000, dialect.value))
+            self._observe(MemberRecord(change, now_ns() // 1000, dialect=dialect.value))
 
     def _remove_member(self, dialect: Dialect, group: str, uuid: bytes) -> Entry:
         """Take a member off the roster of its group."""

@@ -1,4 +1,4 @@
-"""The journal: what happened at a node, in columnar, crash-safe files (OB-4 .. OB-6).
+"""The journal: what happened at a node, in columnar, crash-safe files (OB-4 .. OB-6, OB-9).
 
 `Journal.note` takes the records that a node passes to its observers; the journal itself knows
 nothing of nodes. It needs pyarrow: `pip install 'waystation[journal]'`.
@@ -8,6 +8,7 @@ nothing of nodes. It needs pyarrow: `pip install 'waystation[journal]'`.
     convert       records to Arrow                pruning       which row groups to skip
     tail          files being written             check         whether all rows are there
     seal          tails to Parquet, recovery      housekeeping  compaction and retention
+    frames        batches of a tail, checked      checksum      of a sealed file
     files         locks and fsync                 otel          spans for OpenTelemetry
 
 What reads never imports what writes (write, convert, tail, seal, housekeeping).

@@ -37,6 +37,7 @@ from waystation.core.record import (
 from waystation.core.routing import RouteChange
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import (
+    ADDED_COLUMNS,
     CLAIMS,
     INSTANT,
     MEMBERS,
@@ -67,6 +68,9 @@ _THOUSAND: Final = pa.scalar(1_000, pa.int64())
 _UNICAST: Final = pa.scalar("unicast", TEXT)
 _ASCENDING: Final = pa.array(range(16_385), pa.int64())
 _ID_OFFSETS: Final = pa.py_buffer(array("i", range(0, _ID_DIGITS * 16_385, _ID_DIGITS)))
+# Columns of a message that no record tells yet, and nulls for them.
+_UNKNOWN: Final = [SCHEMAS[MESSAGES].field(name).type for name in ADDED_COLUMNS[MESSAGES]]
+_NULLS: Final = {type: pa.nulls(16_385, type) for type in _UNKNOWN}
 _VERDICT: Final = pa.struct({"outcome": TEXT, "reason": TEXT, "next_hop": TEXT, "recipient": TEXT})
 _BROADCAST: Final = pa.struct({"kind": TEXT, "multicast_id": TEXT})
 
@@ -233,6 +237,7 @@ class Converter:
             _expiries([message.expiry for message in messages]),
             _flags([arrival.from_global for arrival in arrivals]),
             _instants([arrival.received_at for arrival in arrivals]),
+            *(_nulls(type, len(records)) for type in _UNKNOWN),
         ]
         return self._batch(MESSAGES, seqs, [record.at for record in records], columns)
 
@@ -255,6 +260,7 @@ class Converter:
             _expiries([entry.expiry for entry in entries]),
             _flags([entry.sticky for entry in entries]),
             _flags([change.accepted for change in changes]),
+            *_sources(rows),
         ]
         return self._batch(ROUTES, seqs, [row.at for row in rows], columns)
 
@@ -264,6 +270,7 @@ class Converter:
             pa.array([str(change.kind) for change in changes], TEXT),
             pa.array([change.pattern for change in changes], TEXT),
             pa.array([change.receiver for change in changes], TEXT),
+            *_sources(rows),
         ]
         return self._batch(SUBSCRIPTIONS, seqs, [row.at for row in rows], columns)
 
@@ -379,6 +386,20 @@ def _node_record(row: NodeRecord | ClockRecord) -> NodeRecord:
     if isinstance(row, NodeRecord):
         return row
     return NodeRecord(NodeKind.CLOCK, row.detail, row.at, offset_us=row.offset_us)
+
+
+def _sources(rows: list[ChangeRecord]) -> list[pa.Array]:
+    """The columns that say whose word each change was."""
+    return [
+        pa.array([row.session for row in rows], TEXT),
+        pa.array([row.cause and str(row.cause) for row in rows], TEXT),
+        pa.array([row.message_id for row in rows], TEXT),
+    ]
+
+
+def _nulls(type: pa.DataType, count: int) -> pa.Array:
+    nulls = _NULLS[type]
+    return nulls[:count] if count <= len(nulls) else pa.nulls(count, type)
 
 
 def _packed(type: pa.DataType, count: int, values: array[int] | bytes) -> pa.Array:

@@ -28,13 +28,14 @@ from waystation.errors import LocalError
 from waystation.journal.files import FileLock
 from waystation.journal.layout import (
     COMPACTING,
+    CORRUPT,
     REMOVED,
-    TAIL,
     Stem,
     all_nodes,
     files_in,
     housekeeping_lock_path,
     table_directory,
+    tails_in,
 )
 from waystation.journal.read import (
     UNREADABLE,
@@ -105,7 +106,7 @@ def _compact_directory(
     done = Compacted(len(footers), len(counting))
     # A merged file must not cover rows that are not sealed yet or cannot be read.
     barriers = [
-        *files_in(directory, TAIL),
+        *tails_in(directory),
         *filter(None, (Stem.parse(p.name) for p, _ in problems)),
     ]
     for group in _groups(counting, target, barriers):
@@ -125,9 +126,8 @@ def _groups(footers: list[Footer], target: int, barriers: list[Stem]) -> Iterato
     group: list[Footer] = []
     size = 0
     for footer in footers:
-        stem = footer.stem
         fits = size + footer.size <= target
-        if group and not (fits and _are_neighbours(group[-1].stem, stem, barriers)):
+        if group and not (fits and _are_neighbours(group[-1], footer, barriers)):
             if len(group) > 1:
                 yield group
             group, size = [], 0
@@ -137,9 +137,10 @@ def _groups(footers: list[Footer], target: int, barriers: list[Stem]) -> Iterato
         yield group
 
 
-def _are_neighbours(one: Stem, next: Stem, barriers: list[Stem]) -> bool:
-    between = any(one < barrier < next for barrier in barriers)
-    return one.incarnation == next.incarnation and not between
+def _are_neighbours(one: Footer, next: Footer, barriers: list[Stem]) -> bool:
+    between = any(one.stem < barrier < next.stem for barrier in barriers)
+    alike = (one.stem.incarnation, one.version) == (next.stem.incarnation, next.version)
+    return alike and not between
 
 
 def _merge(directory: Path, table: str, group: list[Footer]) -> int:
@@ -147,7 +148,13 @@ def _merge(directory: Path, table: str, group: list[Footer]) -> int:
     modified = max(footer.path.stat().st_mtime for footer in group)
     rows = sum(footer.rows for footer in group)
     path = write_sealed(
-        directory, table, first.stem, _rows_of(group), fsync=True, suffix=COMPACTING
+        directory,
+        table,
+        first.stem,
+        _rows_of(group),
+        fsync=True,
+        version=first.version,
+        suffix=COMPACTING,
     )
     _remove(rest)
     os.utime(path, (modified, modified))  # retention goes by the age of the rows
@@ -213,7 +220,10 @@ def apply_retention(journal: Path, node: str, limits: RetentionLimits, now: floa
 
 
 def _remove_surplus(journal: Path, node: str, limits: RetentionLimits, now: float) -> int:
-    footers = {table: read_footers(table_directory(journal, table, node), []) for table in SCHEMAS}
+    directories = {table: table_directory(journal, table, node) for table in SCHEMAS}
+    footers = {table: read_footers(directory, []) for table, directory in directories.items()}
+    if limits.age is not None:
+        _remove_set_aside(directories.values(), now - limits.age)
     total = sum(footer.size for files in footers.values() for footer in files)
     removed = 0
     for candidate in _candidates(footers):
@@ -225,6 +235,15 @@ def _remove_surplus(journal: Path, node: str, limits: RetentionLimits, now: floa
         total -= candidate.size
         removed += len(candidate.footers)
     return removed
+
+
+def _remove_set_aside(directories: Iterable[Path], before: float) -> None:
+    """Remove what failed its checksum and was set aside before this time."""
+    for directory in directories:
+        for path in directory.glob(f".*{CORRUPT}"):
+            with suppress(FileNotFoundError):
+                if path.stat().st_mtime < before:
+                    path.unlink()
 
 
 def _candidates(footers: dict[str, list[Footer]]) -> Iterable[_Candidate]:

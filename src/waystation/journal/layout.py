@@ -1,9 +1,12 @@
 """Layout of a journal's directory: paths, file names, and how a node's name is escaped in them.
 
     JOURNAL/<table>/node=<node>/<incarnation>-<first seq>.parquet    sealed
-    JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.arrows    a tail, being written
+    JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.tail      being written
+    JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.arrows    the same, by version 0.1
     JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.seal.tmp  being sealed
     JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.pack.tmp  being compacted
+    JOURNAL/<table>/node=<node>/.<incarnation>-<first seq>.<byte>.corrupt
+                                                                     what a tail had from there on
     JOURNAL/<table>/node=<node>/_removed                             what retention removed
     JOURNAL/.node=<node>.lock                                        held by the node's writer
     JOURNAL/.pack.lock                                               held while files are removed
@@ -24,7 +27,10 @@ from waystation.errors import LocalError, quote
 from waystation.journal.schema import SCHEMAS
 
 SEALED: Final = ".parquet"
-TAIL: Final = ".arrows"
+OLD_TAIL: Final = ".arrows"  # without checksums
+NEW_TAIL: Final = ".tail"  # another name: version 0.1 would remove a tail that it cannot read
+TAIL: Final = (NEW_TAIL, OLD_TAIL)
+CORRUPT: Final = ".corrupt"
 SEALING: Final = ".seal.tmp"
 COMPACTING: Final = ".pack.tmp"
 REMOVED: Final = "_removed"
@@ -61,8 +67,12 @@ class Stem(Struct, frozen=True, order=True):
 
     @property
     def tail(self) -> str:
-        """The name of the tail."""
-        return f".{self.incarnation}-{self.first}{TAIL}"
+        """The name of the tail, as it is written now; `tails_in` finds older ones too."""
+        return f".{self.incarnation}-{self.first}{NEW_TAIL}"
+
+    def corrupt(self, start: int) -> str:
+        """The name of the file with the damaged bytes that a tail had at this offset."""
+        return f".{self.incarnation}-{self.first}.{start}{CORRUPT}"
 
     def temporary(self, suffix: str) -> str:
         """The name of the sealed file while it is being written."""
@@ -132,9 +142,18 @@ def all_nodes(journal: Path) -> list[str]:
     return sorted({node for table in SCHEMAS for node in nodes_of(journal, table)})
 
 
-def files_in(directory: Path, suffix: str) -> list[Stem]:
+def files_in(directory: Path, suffix: str | tuple[str, ...]) -> list[Stem]:
     """The journal's files with this suffix, in the order of their rows."""
     return sorted(stem for name, stem in _named(directory) if name.endswith(suffix))
+
+
+def tails_in(directory: Path) -> dict[Stem, Path]:
+    """The tails of a table's directory, of this version and the first, in the order of their rows.
+
+    A path may be gone by the time it is opened: then the tail has been sealed.
+    """
+    tails = [(stem, name) for name, stem in _named(directory) if name.endswith(TAIL)]
+    return {stem: directory / name for stem, name in sorted(tails)}
 
 
 def _named(directory: Path) -> Iterator[tuple[str, Stem]]:

@@ -22,14 +22,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from waystation.journal.checksum import is_changed
+from waystation.journal.frames import Damage, Frame, read_frames
 from waystation.journal.layout import (
+    OLD_TAIL,
     REMOVED,
     SEALED,
-    TAIL,
     Stem,
     all_nodes,
     files_in,
     table_directory,
+    tails_in,
 )
 from waystation.journal.pruning import may_hold_text
 from waystation.journal.schema import (
@@ -41,6 +44,7 @@ from waystation.journal.schema import (
     SCHEMAS,
     SUBSCRIPTIONS,
     conform,
+    version_in,
 )
 
 UNREADABLE: Final = (
@@ -79,20 +83,27 @@ def error_text(error: BaseException) -> str:
 class TailContent(Struct):
     """What could be read of a tail.
 
-    `end` is the offset at which the last complete batch ends, `torn` the number of bytes after it,
-    and `problem` says what is wrong with those. A tail that is being written may be torn briefly.
+    `end` is the offset at which the last complete batch ends. `torn` is the number of bytes at the
+    end that are incomplete, and `problem` says what is wrong with those. A tail that is being
+    written may be torn briefly. `damaged` are the bytes that failed their checksum (OB-9).
     """
 
     schema: pa.Schema | None
     batches: list[pa.RecordBatch]
     end: int
-    torn: int
-    problem: str
+    torn: int = 0
+    problem: str = ""
+    damaged: list[Damage] = []
 
     @property
     def rows(self) -> int:
         """The number of rows in the batches."""
         return sum(batch.num_rows for batch in self.batches)
+
+    @property
+    def version(self) -> int:
+        """The version of the rows."""
+        return version_in(None if self.schema is None else self.schema.metadata)
 
 
 def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> TailContent:
@@ -104,8 +115,44 @@ def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> Ta
     with path.open("rb") as file:
         file.seek(start)
         data = file.read()
+    content = TailContent(schema, [], start)
+    if path.suffix == OLD_TAIL:
+        _read_stream(data, content)
+    else:
+        _read_frames(data, content)
+    return content
+
+
+def _read_frames(data: bytes, content: TailContent) -> None:
+    for found in read_frames(data, content.end):
+        damage = _read_frame(found, content) if isinstance(found, Frame) else found
+        if damage is None:
+            continue
+        if damage.torn:
+            content.torn, content.problem = damage.size, damage.problem
+        else:
+            content.damaged.append(damage)
+
+
+def _read_frame(frame: Frame, content: TailContent) -> Damage | None:
+    """Take the rows of a frame; returns what is wrong if they cannot be read."""
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(frame.payload)) as stream:
+            batches = list(stream)
+            for batch in batches:
+                batch.validate(full=True)
+    except UNREADABLE as error:
+        return Damage(frame.start, frame.size, frame.rows, error_text(error))
+    content.schema = stream.schema
+    content.batches += batches
+    content.end = frame.end
+    return None
+
+
+def _read_stream(data: bytes, content: TailContent) -> None:
+    """Read a tail of the first version: a schema, then batches, without checksums."""
     source = pa.BufferReader(data)
-    content = TailContent(schema, [], start, 0, "")
+    start = content.end
     try:
         while source.tell() < len(data):
             _read_message(source, content)
@@ -113,7 +160,6 @@ def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> Ta
     except UNREADABLE as error:
         content.problem = error_text(error)
     content.torn = start + len(data) - content.end
-    return content
 
 
 def _read_message(source: pa.BufferReader, content: TailContent) -> None:
@@ -141,6 +187,7 @@ class Footer(Struct, frozen=True):
     size: int  # of the file, in bytes
     schema: pa.Schema
     ours: bool = True  # written by this package, which leaves no gaps between seqs
+    version: int = 1
 
 
 def read_footer(path: Path) -> Footer:
@@ -152,9 +199,16 @@ def read_footer(path: Path) -> Footer:
     with pq.ParquetFile(path) as file:
         metadata = file.metadata
         stored = (metadata.metadata or {}).get(LAST_SEQ)
-        last = _greatest_seq(file) if stored is None else int(stored)
-        ours = stored is not None
-        return Footer(stem, path, metadata.num_rows, last, size, file.schema_arrow, ours)
+        return Footer(
+            stem,
+            path,
+            metadata.num_rows,
+            _greatest_seq(file) if stored is None else int(stored),
+            size,
+            file.schema_arrow,
+            ours=stored is not None,
+            version=version_in(metadata.metadata),
+        )
 
 
 def _greatest_seq(file: Any) -> int:
@@ -191,11 +245,26 @@ def split_covered(footers: list[Footer]) -> tuple[list[Footer], list[Footer]]:
 
 
 def read_sealed(path: Path) -> Iterator[pa.RecordBatch]:
-    """The rows of a sealed file, checksums verified; raises one of UNREADABLE."""
+    """The rows of a sealed file, checksums verified; raises one of UNREADABLE.
+
+    A row group that cannot be read costs no other: the error is raised after the last one (OB-9).
+    """
+    damaged = ["its checksum is wrong, so rows may be missing or changed"] * is_changed(path)
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
-        for batch in file.iter_batches(batch_size=16_384, use_threads=False):
-            batch.validate(full=True)
-            yield batch
+        groups = file.num_row_groups
+        for group in range(groups):
+            try:
+                yield from _read_row_group(file, group)
+            except UNREADABLE as error:
+                damaged.append(f"row group {group + 1} of {groups}: {error_text(error)}")
+    if damaged:
+        raise ValueError("; ".join(damaged))
+
+
+def _read_row_group(file: Any, group: int) -> Iterator[pa.RecordBatch]:
+    for batch in file.iter_batches(batch_size=16_384, row_groups=[group], use_threads=False):
+        batch.validate(full=True)
+        yield batch
 
 
 def find_in_sealed(path: Path, column: str, text: str) -> Iterator[pa.RecordBatch]:
@@ -303,11 +372,12 @@ def last_instant(journal: Path, node: str) -> int | None:
 
 
 def _end_of(directory: Path) -> int | None:
-    stems = {*files_in(directory, TAIL), *files_in(directory, SEALED)}
-    for stem in sorted(stems, reverse=True):
+    tails = tails_in(directory)
+    for stem in sorted({*tails, *files_in(directory, SEALED)}, reverse=True):
         try:
             sealed = directory / stem.sealed
-            end = _end_of_sealed(sealed) if sealed.exists() else _end_of_tail(directory / stem.tail)
+            is_sealed = stem not in tails or sealed.exists()
+            end = end_of_sealed(sealed) if is_sealed else _end_of_tail(tails[stem])
         except UNREADABLE:
             continue  # whoever reads the rows reports it
         if end is not None:
@@ -315,7 +385,8 @@ def _end_of(directory: Path) -> int | None:
     return None
 
 
-def _end_of_sealed(path: Path) -> int | None:
+def end_of_sealed(path: Path) -> int | None:
+    """The time of the last row of a sealed file, in microseconds."""
     with pq.ParquetFile(path) as file:
         groups = file.num_row_groups
         if not groups:
@@ -428,10 +499,11 @@ class TableReader:
 
     def __init__(self, journal: Path, table: str, node: str, report: ReportProblem) -> None:
         self._directory = table_directory(journal, table, node)
-        self._schema = SCHEMAS[table]
+        self._table = table
         self._report = report
-        self._reported: set[Path] = set()
+        self._reported: set[tuple[Path, int]] = set()
         self._done = _BEGINNING
+        self._paths: dict[Stem, Path] = {}  # of the tails
         self._tails: dict[Stem, tuple[int, pa.Schema]] = {}  # how far each tail was read
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -445,7 +517,7 @@ class TableReader:
             return
 
     def _stems(self) -> list[Stem]:
-        tails = files_in(self._directory, TAIL)
+        tails = self._paths = tails_in(self._directory)
         sealed = files_in(self._directory, SEALED)  # second: finds a tail that was just sealed
         self._tails = {stem: self._tails[stem] for stem in tails if stem in self._tails}
         return sorted({*tails, *sealed})
@@ -454,7 +526,7 @@ class TableReader:
         done = self._done  # rows up to here are skipped; a covered file starts before it
         try:
             for batch in self._read(stem):
-                new = _after(conform(batch, self._schema), stem.incarnation, done)
+                new = _after(conform(batch, self._table), stem.incarnation, done)
                 if new.num_rows:
                     last = pc.max(new.column("seq")).as_py()
                     self._done = max(self._done, (stem.incarnation, last))
@@ -466,24 +538,25 @@ class TableReader:
 
     def _read(self, stem: Stem) -> Iterator[pa.RecordBatch]:
         path = self._directory / stem.sealed
-        if not path.exists():
-            yield from self._read_tail(stem)
+        if stem in self._paths and not path.exists():
+            yield from self._read_tail(stem, self._paths[stem])
         elif (stem.incarnation, read_footer(path).last) > self._done:
             yield from read_sealed(path)
 
-    def _read_tail(self, stem: Stem) -> Iterator[pa.RecordBatch]:
-        path = self._directory / stem.tail
+    def _read_tail(self, stem: Stem, path: Path) -> Iterator[pa.RecordBatch]:
         start, schema = self._tails.get(stem, (0, None))
         content = read_tail(path, start, schema)
         if content.schema is not None:
             self._tails[stem] = content.end, content.schema
         yield from content.batches
         if content.torn:
-            self._report_once(path, f"{content.torn} bytes after byte {content.end} are incomplete")
+            self._report_once(path, f"the last {content.torn} bytes are incomplete")
+        for damage in content.damaged:
+            self._report_once(path, str(damage), damage.start)
 
-    def _report_once(self, path: Path, problem: str) -> None:
-        if path not in self._reported:
-            self._reported.add(path)
+    def _report_once(self, path: Path, problem: str, where: int = -1) -> None:
+        if (path, where) not in self._reported:
+            self._reported.add((path, where))
             self._report(path, problem)
 
 

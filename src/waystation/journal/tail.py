@@ -1,8 +1,7 @@
-"""Tails: the files of the tables that are being written, in Arrow's streaming format.
+"""Tails: the files of the tables that are being written, a frame for each batch (frames.py).
 
-That format is a schema and then batches, each with its length in front. So a reader finds every
-complete batch, and recognises what a crash left after the last one as torn. There is no checksum;
-readers validate each batch (read.py). Only the writer's thread calls what is here.
+A reader finds every complete frame, recognises what a crash left after the last one as torn, and
+what the disk did to others by their checksums (OB-9). Only the writer's thread calls what is here.
 """
 
 from __future__ import annotations
@@ -16,15 +15,16 @@ from typing import Final, TypeAlias
 import pyarrow as pa
 
 from waystation.journal.files import is_same_file, sync_directory
+from waystation.journal.frames import frame_header
 from waystation.journal.layout import Stem, table_directory
-from waystation.journal.schema import SCHEMAS
+from waystation.journal.schema import ADDED_COLUMNS, VERSION_KEY, WRITTEN_VERSION, NodeKind
 
-ReportLoss: TypeAlias = Callable[[int, str], None]
-"""Called with the number of records lost (0 if unknown), and why."""
+ReportLoss: TypeAlias = Callable[[NodeKind, int, str], None]
+"""Called with the kind of loss, the number of records lost (0 if unknown), and why."""
 
-_END_OF_STREAM: Final = 8  # bytes
 # LZ4: less than a third of the bytes for no more work than writing them uncompressed.
 _LZ4: Final = pa.ipc.IpcWriteOptions(compression="lz4")
+_VERSION: Final = {VERSION_KEY: str(WRITTEN_VERSION).encode()}
 
 
 class Tail:
@@ -43,11 +43,6 @@ class Tail:
         directory.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o644)
-        try:
-            self._write(SCHEMAS[table].serialize())
-        except OSError:
-            self.close()
-            raise
 
     @property
     def label(self) -> str:
@@ -56,21 +51,23 @@ class Tail:
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Write a batch, completely or not at all."""
-        self._write(_compressed(batch))
-        self.rows += batch.num_rows
-
-    def _write(self, data: pa.Buffer) -> None:
-        view = memoryview(data)
+        payload = memoryview(_stream_of(batch, self.table))
+        header = frame_header(payload, batch.num_rows, self.size)
         try:
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            self._write(memoryview(header))
+            self._write(payload)
         except OSError:
             self._undo_partial_write()
             raise
-        self.size += data.size
+        self.size += len(header) + len(payload)
+        self.rows += batch.num_rows
+
+    def _write(self, data: memoryview) -> None:
+        while data:
+            data = data[os.write(self._descriptor, data) :]
 
     def _undo_partial_write(self) -> None:
-        """Truncate: a partial batch would make every batch after it unreadable."""
+        """Truncate: a frame must begin where its header says."""
         try:
             os.ftruncate(self._descriptor, self.size)
             os.lseek(self._descriptor, self.size, os.SEEK_SET)
@@ -94,14 +91,20 @@ class Tail:
         os.close(self._descriptor)
 
 
-def _compressed(batch: pa.RecordBatch) -> pa.Buffer:
-    """The bytes of a batch in a stream, without the schema at the start of that."""
+def _stream_of(batch: pa.RecordBatch, table: str) -> pa.Buffer:
+    """A batch as an Arrow stream, whose schema tells the version.
+
+    Columns that are null in every row are left out: readers see nulls in what a batch lacks.
+    """
+    added = ADDED_COLUMNS[table]
+    empty = {name for name in added if batch.column(name).null_count == batch.num_rows}
+    if empty:
+        batch = batch.select([name for name in batch.schema.names if name not in empty])
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=_LZ4) as stream:
+    schema = batch.schema.with_metadata(_VERSION)
+    with pa.ipc.new_stream(sink, schema, options=_LZ4) as stream:
         stream.write_batch(batch)
-    whole = sink.getvalue()
-    start = batch.schema.serialize().size
-    return whole.slice(start, whole.size - start - _END_OF_STREAM)
+    return sink.getvalue()
 
 
 class Tails:
@@ -174,4 +177,4 @@ class Tails:
         """Report the rows of a tail whose file was removed or replaced."""
         del self._open[tail.table]
         tail.close()
-        self._report_loss(tail.rows, f"{tail.label} vanished")
+        self._report_loss(NodeKind.LOST, tail.rows, f"{tail.label} vanished")

@@ -1,6 +1,6 @@
 """The journal of one node: takes records on the hot path and writes them in threads (OB-4 .. OB-6).
 
-    the caller   `note` appends the record to a list, and nothing else
+    the caller   `note` appends the record to a list, a large payload replaced by its length
     the writer   takes records off the list, converts them to columns, appends those to tails
     the sealer   turns finished tails into Parquet (seal.py)
 
@@ -21,11 +21,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Final, Literal, Self, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from waystation import __version__
 from waystation.core.clock import current_clock, now_ns
 from waystation.core.record import Record
 from waystation.errors import LocalError, quote
@@ -34,15 +34,15 @@ from waystation.journal.files import FileLock
 from waystation.journal.housekeeping import RetentionLimits, apply_retention
 from waystation.journal.layout import check_node, last_incarnation, lock_path
 from waystation.journal.read import last_instant
-from waystation.journal.schema import MESSAGES, NodeKind, NodeRecord
-from waystation.journal.seal import Sealer
+from waystation.journal.schema import NodeKind, NodeRecord
+from waystation.journal.seal import Finding, Sealer, write_findings
 from waystation.journal.tail import Tails
 
 Fsync: TypeAlias = Literal["never", "seal", "flush"]
 
 _LOG: Final = logging.getLogger("waystation.journal")
 _CHUNK: Final = 4_096  # records converted at once: this holds the interpreter for milliseconds
-_PAYLOAD_BYTES: Final = 64 * 2**20  # roughly how much payload may wait before the writer is woken
+_LARGE: Final = 1_024  # bytes: smaller payloads weigh less than the record that has them
 _FIRST_RETRY: Final = 0.1
 _LAST_RETRY: Final = 10.0
 _OVERLOADED: Final = "the writer could not keep up"
@@ -51,9 +51,10 @@ _OVERLOADED: Final = "the writer could not keep up"
 class Losses:
     """Counts lost records by reason, from any thread, until a `lost` row reports them (OB-6)."""
 
-    def __init__(self) -> None:
+    def __init__(self, node: str) -> None:
+        self._node = node
         self._lock = Lock()
-        self._unreported: dict[str, int] = {}
+        self._unreported: dict[tuple[NodeKind, str], int] = {}
         self._total = 0
 
     @property
@@ -61,14 +62,17 @@ class Losses:
         """All records lost so far, reported or not."""
         return self._total
 
-    def add(self, count: int, reason: str) -> None:
-        """Count a loss; 0 if the number is unknown."""
+    def add(self, kind: NodeKind, count: int, reason: str) -> None:
+        """Count a loss of records that are LOST or CORRUPT; 0 if their number is unknown."""
+        if kind is NodeKind.CORRUPT:
+            _LOG.warning("journal of %s: damaged, %d records lost: %s", self._node, count, reason)
         with self._lock:
             self._total += count
-            self._unreported[reason] = self._unreported.get(reason, 0) + count
+            unreported = self._unreported.get((kind, reason), 0)
+            self._unreported[kind, reason] = unreported + count
 
-    def take(self) -> dict[str, int]:
-        """The unreported losses by reason, which count as reported from now on."""
+    def take(self) -> dict[tuple[NodeKind, str], int]:
+        """The unreported losses by kind and reason, which count as reported from now on."""
         with self._lock:
             taken, self._unreported = self._unreported, {}
         return taken
@@ -125,7 +129,7 @@ class Journal:
         self._clock = self._clock_of_process() if clock is None else clock
         self._lock: FileLock | None = None
         self.incarnation = self._open(incarnation)
-        self._losses = Losses()
+        self._losses = Losses(node)
         limits = RetentionLimits(keep_age, keep_bytes)
         self._sealer = Sealer(
             self.directory,
@@ -157,13 +161,12 @@ class Journal:
         self._pause = flush_seconds / 2
         self._buffer_records = buffer_records
         self._flush_records = max(1, min(flush_records, buffer_records // 2))
-        self._wake_every = self._flush_records  # fewer when messages are large
         self._full = buffer_records
         self._buffer: list[Record | NodeRecord] = []
         self._mark = self._flush_records
         self._wake = Event()
         self._closing = False
-        self._buffer.append(NodeRecord(NodeKind.START, f"process {os.getpid()}", self._instant()))
+        self._buffer.append(NodeRecord(NodeKind.START, _start_detail(sample), self._instant()))
         self._thread = Thread(target=self._run, name=f"journal-writer-{node}", daemon=True)
         self._thread.start()
         self._sealer.start()
@@ -172,20 +175,26 @@ class Journal:
 
     def note(self, record: Record) -> None:
         """Take a record; never blocks and never raises. Rows are in the order of the calls."""
+        noted: Any = record
+        try:
+            if len(noted.arrival.message.payload) > _LARGE:
+                noted = noted.without_payload()
+        except (AttributeError, TypeError):
+            pass  # not about a message; the writer finds out what it is
         buffer = self._buffer
         if len(buffer) < self._mark:
-            buffer.append(record)
+            buffer.append(noted)
         else:
-            self._note_at_mark(record)
+            self._note_at_mark(noted)
 
     def _note_at_mark(self, record: Record) -> None:
         """Wake the writer, or drop the record if the buffer is full."""
         waiting = len(self._buffer)
         if waiting >= self._full:
-            self._losses.add(1, self._trouble or _OVERLOADED)
+            self._losses.add(NodeKind.LOST, 1, self._trouble or _OVERLOADED)
             return
         self._buffer.append(record)
-        self._mark = min(waiting + self._wake_every, self._full)
+        self._mark = min(waiting + self._flush_records, self._full)
         self._wake.set()
 
     # State, for those who watch it.
@@ -233,7 +242,19 @@ class Journal:
         self._wake.set()
         self._thread.join(timeout)
         self._sealer.stop(timeout)
+        self._report_late_losses()
         self._release()
+
+    def _report_late_losses(self) -> None:
+        """Write down what was lost while the last tails were written and sealed, if possible."""
+        losses = self._losses.take()
+        if not losses or self._lock is None:
+            return
+        findings = [Finding(self.incarnation, *lost, count) for lost, count in losses.items()]
+        try:
+            write_findings(self.directory, self.node, findings, seq=self._seq, at=self._instant())
+        except OSError as error:
+            _LOG.warning("journal of %s: cannot report lost records: %s", self.node, error)
 
     def _open(self, incarnation: int | None) -> int:
         """Lock the directory and choose the incarnation.
@@ -305,7 +326,7 @@ class Journal:
         while True:
             self._gather()
             self._write()
-            if self._retry_seconds or len(self._buffer) < self._wake_every:
+            if self._retry_seconds or len(self._buffer) < self._flush_records:
                 break
         if self._report_losses():
             self._write()
@@ -329,7 +350,7 @@ class Journal:
             records = buffer[:count]
             del buffer[:count]
             self._convert(records)
-        self._mark = min(self._wake_every, self._full)
+        self._mark = min(self._flush_records, self._full)
 
     def _convert(self, records: Sequence[Row]) -> None:
         if self._threshold < 2**32:
@@ -345,7 +366,8 @@ class Journal:
                 self._convert(records[middle:])
                 return
             _LOG.warning("journal of %s: skipped an invalid record: %r", self.node, error)
-            self._losses.add(1, f"no record of the journal: {type(error).__name__}")
+            why = f"no record of the journal: {type(error).__name__}"
+            self._losses.add(NodeKind.LOST, 1, why)
             return
         self._at = max(self._at, records[-1].at)
         self._queue(batches)
@@ -355,14 +377,6 @@ class Journal:
             self._pending.append((table, batch))
             self._pending_rows += batch.num_rows
             self._seq += batch.num_rows
-            if table == MESSAGES:
-                self._limit_by_payload(batch)
-
-    def _limit_by_payload(self, batch: pa.RecordBatch) -> None:
-        """Let fewer records wait when messages are large: each keeps its payload in memory."""
-        mean = pc.sum(batch.column("bytes")).as_py() // batch.num_rows + 1
-        self._wake_every = min(self._flush_records, max(16, _PAYLOAD_BYTES // mean))
-        self._full = min(self._buffer_records, max(64, 4 * _PAYLOAD_BYTES // mean))
 
     def _write(self) -> None:
         """Append the pending batches to their tails, unless a retry has to wait."""
@@ -400,8 +414,8 @@ class Journal:
         if self._retry_seconds:
             return False
         losses = self._losses.take()
-        for reason, count in losses.items():
-            self._convert([NodeRecord(NodeKind.LOST, reason, self._instant(), count)])
+        for (kind, reason), count in losses.items():
+            self._convert([NodeRecord(kind, reason, self._instant(), count)])
         return bool(losses)
 
     def _abandon_pending(self) -> None:
@@ -409,7 +423,7 @@ class Journal:
             buffered = len(self._buffer)
             count = self._pending_rows + buffered
             _LOG.warning("journal of %s: closed without its last %d records", self.node, count)
-            self._losses.add(count, self._trouble)
+            self._losses.add(NodeKind.LOST, count, self._trouble)
             self._pending.clear()
             self._pending_rows = 0
             del self._buffer[:buffered]
@@ -418,6 +432,15 @@ class Journal:
         """The current time, but not before the latest timestamp written."""
         self._at = max(self._at, self._clock())
         return self._at
+
+
+def _start_detail(sample: float) -> str:
+    """What a start row tells readers: which version wrote the rows, and which share of messages.
+
+    >>> _start_detail(1).replace(__version__, "0.2.0")
+    'waystation 0.2.0 sample=1.0'
+    """
+    return f"waystation {__version__} sample={float(sample)}"
 
 
 def _check_positive(**options: float | None) -> None:

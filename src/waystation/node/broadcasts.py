@@ -22,7 +22,7 @@ from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind, pattern_of
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.core.record import ChangeRecord
+from waystation.core.record import NO_SOURCE, OWN_SOURCE, ChangeRecord, Source
 from waystation.core.router import FanOut
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
@@ -112,7 +112,7 @@ class Subscription(InboxReceiver):
             return
         self._closed = True
         kernel, name = self._kernel, self.address.name
-        kernel.broadcasts.remove_subscriber(self.pattern, name)
+        kernel.broadcasts.remove_subscriber(self.pattern, name, OWN_SOURCE)
         kernel.remove_receiver(self.address)
         for arrival in self._inbox.empty():
             kernel.drop(arrival, reason, name)
@@ -185,28 +185,28 @@ class Broadcasts:
         address = Address(LOCAL, f"subscriber-{kernel.new_id()[-16:]}".encode())
         subscription = Subscription(kernel, pattern, address, inbox)
         kernel.add_receiver(address, subscription, RoutingEntry(address.name, address, local=True))
-        self.add_subscriber(pattern, address.name)
+        self.add_subscriber(pattern, address.name, OWN_SOURCE)
         return subscription
 
-    def add_subscriber(self, pattern: str, receiver: str) -> bool:
+    def add_subscriber(self, pattern: str, receiver: str, source: Source = NO_SOURCE) -> bool:
         """Subscribe a participant to a pattern (MC-8); returns False if it was subscribed."""
         change = self._kernel.router.subscriptions.subscribe(pattern, receiver)
         if change is not None:
-            self._follow(change)
+            self._follow(change, source)
         return change is not None
 
-    def remove_subscriber(self, pattern: str, receiver: str) -> bool:
+    def remove_subscriber(self, pattern: str, receiver: str, source: Source = NO_SOURCE) -> bool:
         """End a subscription of a participant; returns whether there was one."""
         change = self._kernel.router.subscriptions.unsubscribe(pattern, receiver)
         if change is not None:
-            self._follow(change)
+            self._follow(change, source)
         return change is not None
 
-    def drop_subscriber(self, receiver: str) -> int:
+    def drop_subscriber(self, receiver: str, source: Source = NO_SOURCE) -> int:
         """End all subscriptions of a participant that is gone; returns their number."""
         changes = self._kernel.router.subscriptions.unsubscribe_all(receiver)
         for change in changes:
-            self._follow(change)
+            self._follow(change, source)
         return len(changes)
 
     def provider_changed(self, provider: str) -> None:
@@ -367,10 +367,10 @@ class Broadcasts:
 
     # Telling others
 
-    def _follow(self, change: SubscriptionChange) -> None:
+    def _follow(self, change: SubscriptionChange, source: Source) -> None:
         """Tell of a change; the first subscription to a pattern, and the last, concern others."""
         kernel, pattern = self._kernel, change.pattern
-        kernel.notify(ChangeRecord(change, kernel.tick()))
+        kernel.notify(ChangeRecord(change, kernel.tick(), *source))
         if kernel.hierarchy.parents:
             kernel.hierarchy.announcements.subscription_changed(change)
         if not change.edge:

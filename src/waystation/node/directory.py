@@ -21,6 +21,7 @@ from waystation.core.address import Address, Route
 from waystation.core.directory import Directory, Lister, Provider, Scope
 from waystation.core.expiry import NEVER
 from waystation.core.message import Message
+from waystation.core.record import Cause
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, RemoteError, WaystationError, quote
 from waystation.net.tasks import Tasks
@@ -345,7 +346,8 @@ class ProviderDirectory:
         try:
             if isinstance(address, str):
                 address = Address.parse(address, kernel.router.types.numbers)
-            kernel.put_route(RoutingEntry.of_discovery(provider.participant, address, expiry))
+            entry = RoutingEntry.of_discovery(provider.participant, address, expiry)
+            kernel.put_route(entry, (Cause.RESOLVED, None, None))
         except LocalError as error:
             raise RemoteError(f"a directory listed an invalid provider: {error}") from error
 

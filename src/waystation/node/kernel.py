@@ -27,7 +27,16 @@ from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Reason, Verdict
-from waystation.core.record import ChangeRecord, ClockRecord, MessageRecord, Record
+from waystation.core.record import (
+    NO_SOURCE,
+    OWN_SOURCE,
+    Cause,
+    ChangeRecord,
+    ClockRecord,
+    MessageRecord,
+    Record,
+    Source,
+)
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
 from waystation.errors import LocalError, quote
@@ -399,13 +408,13 @@ class Kernel:
         Called again for the same receiver, it replaces the entry.
         """
         self._own[entry.participant] = (address.data, receiver, entry)
-        self._put(entry)
+        self._put(entry, OWN_SOURCE)
 
     def remove_receiver(self, address: Address, name: str | None = None) -> None:
         """Remove a receiver and its entry; `name` saves decoding the address."""
         name = name or address.name
         if address.data in self.receivers:  # or the table refused its entry (RE-15)
-            self.remove_route(name)
+            self.remove_route(name, OWN_SOURCE)
         del self._own[name]
         if self.hierarchy.is_hub:
             self.hierarchy.claims.own_name_gone(name)
@@ -421,7 +430,7 @@ class Kernel:
         """The routing entry of a participant, unless it has none or that has expired."""
         return self.router.table.lookup(participant, self.tick() // 1000)
 
-    def put_route(self, entry: RoutingEntry) -> RouteChange:
+    def put_route(self, entry: RoutingEntry, source: Source = NO_SOURCE) -> RouteChange:
         """Put an entry into the routing table; the rules decide whether it is accepted (RE).
 
         Raises LocalError for an entry that nobody here could follow: over the name of a worker, a
@@ -440,7 +449,7 @@ class Kernel:
                 rule="RE-1",
                 hint="start a worker of that name, or give the address of a session",
             )
-        return self._put(entry)
+        return self._put(entry, source)
 
     def check_not_own(self, participant: str, *, rule: str) -> None:
         """Raise LocalError for a name that belongs to a receiver of this node."""
@@ -451,12 +460,12 @@ class Kernel:
                 hint="stop or close that first, or choose another name",
             )
 
-    def remove_route(self, participant: str) -> RouteChange | None:
+    def remove_route(self, participant: str, source: Source = NO_SOURCE) -> RouteChange | None:
         """Remove the entry of a participant; None if there was none."""
         at = self.tick()
         change = self.router.table.remove(participant, at // 1000)
         if change is not None:
-            self._follow(change, at)
+            self._follow(change, at, source)
         return change
 
     def remove_routes_over(self, address: Address) -> list[RouteChange]:
@@ -464,7 +473,7 @@ class Kernel:
         at = self.tick()
         changes = self.router.table.remove_address(address, at // 1000)
         for change in changes:
-            self._follow(change, at)
+            self._follow(change, at, (Cause.SESSION_CLOSED, address.name, None))
         return changes
 
     def remember_sender(self, message: Message, session: Session) -> None:
@@ -480,7 +489,7 @@ class Kernel:
             session.participants[name] = None
             entry = RoutingEntry.of_request(name, session.address, message.expiry)
             with contextlib.suppress(LocalError):  # for the name of a session, which stays that
-                self.put_route(entry)
+                self.put_route(entry, (Cause.REQUEST, session.name, message.id))
 
     def free_address(self, name: str, *, reserved: bool = False) -> Address:
         """The local address of this name, if no receiver of this node has it."""
@@ -535,18 +544,18 @@ class Kernel:
             receiver = self.links.reach(address)
         return Outbound(receiver, message, verdicts) if isinstance(receiver, Session) else receiver
 
-    def _put(self, entry: RoutingEntry) -> RouteChange:
+    def _put(self, entry: RoutingEntry, source: Source) -> RouteChange:
         at = self.tick()
         if at >= self._purge_at:
             self._purge_at = at + PURGE_INTERVAL
             self.router.table.purge(at // 1000)
             self.hierarchy.claims.purge(at // 1000)
         change = self.router.table.put(entry, at // 1000)
-        self._follow(change, at)
+        self._follow(change, at, source)
         self.waiting.appeared(entry.participant)
         return change
 
-    def _follow(self, change: RouteChange, at: int) -> None:
+    def _follow(self, change: RouteChange, at: int, source: Source) -> None:
         """Follow a change of the routing table: every one passes here."""
         own = self._own.get(change.entry.participant)
         if own is not None and change.accepted:
@@ -556,7 +565,7 @@ class Kernel:
             else:
                 self.receivers.pop(data, None)
         if self.observers:
-            self.notify(ChangeRecord(change, at))
+            self.notify(ChangeRecord(change, at, *source))
         if self.hierarchy.parents or self.hierarchy.is_hub:
             self.hierarchy.route_changed(change)
         if self.router.has_global_transport and change.accepted:

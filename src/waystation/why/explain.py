@@ -328,6 +328,10 @@ def _remarks(lookup: MessageLookup, hops: tuple[Hop, ...]) -> Iterable[str]:
         lost = sum(row["lost"] or 0 for row in life if row["kind"] == "lost")
         if lost:
             yield f"the journal of {node} lost {lost} records, so this may be incomplete"
+        corrupt = [row["lost"] or 0 for row in life if row["kind"] == "corrupt"]
+        if corrupt:
+            many = sum(corrupt) or "some"
+            yield f"the journal of {node} has {many} damaged records, so this may be incomplete"
     yield from lookup.problems
 
 

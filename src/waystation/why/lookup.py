@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.journal.layout import SEALED, TAIL, all_nodes, files_in, table_directory
+from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
 from waystation.journal.read import (
     UNREADABLE,
     TableReader,
@@ -24,7 +24,15 @@ from waystation.journal.read import (
     instants_as_integers,
     read_tail,
 )
-from waystation.journal.schema import CLAIMS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
+from waystation.journal.schema import (
+    CLAIMS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    conform,
+)
 
 Row = dict[str, Any]
 
@@ -76,7 +84,7 @@ class MessageLookup:
         directory = table_directory(self._journal, MESSAGES, node)
         seen: set[tuple[int, int]] = set()
         for batch in self._batches_with(directory, id):
-            for row in instants_as_integers(batch).to_pylist():
+            for row in instants_as_integers(conform(batch, MESSAGES)).to_pylist():
                 position = (row["incarnation"], row["seq"])
                 if position not in seen:  # a compacted file may exist beside its sources
                     seen.add(position)
@@ -84,14 +92,17 @@ class MessageLookup:
 
     def _batches_with(self, directory: Path, id: str) -> Iterator[pa.RecordBatch]:
         wanted = pc.field("message_id") == id
-        for stem in files_in(directory, TAIL):
+        for tail in tails_in(directory).values():
             try:
-                for batch in read_tail(directory / stem.tail).batches:
+                content = read_tail(tail)
+                for damage in content.damaged:
+                    self._report(tail, str(damage))
+                for batch in content.batches:
                     yield batch.filter(wanted)
             except FileNotFoundError:
                 continue  # sealed meanwhile
             except UNREADABLE as error:
-                self._report(directory / stem.tail, error)
+                self._report(tail, error)
         for stem in files_in(directory, SEALED):
             try:
                 yield from find_in_sealed(directory / stem.sealed, "message_id", id)
