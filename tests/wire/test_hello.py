@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import RemoteError
-from waystation.wire.hello import NAME_LIMIT, PAYLOAD_LIMIT, Greeting, Hello, Proof
+from waystation.wire.hello import (
+    CAN_LIMIT,
+    CAPABILITY_LIMIT,
+    FIRST_VERSION,
+    NAME_LIMIT,
+    PAYLOAD_LIMIT,
+    VERSION_LIMIT,
+    Greeting,
+    Hello,
+    Proof,
+)
 
 TYPES = {"local": 0, "tcp": 1}
 
@@ -192,3 +202,34 @@ def test_a_nonce_and_a_proof_may_be_any_text() -> None:
     with pytest.raises(RemoteError, match="a different token"):
         a.hear(json.dumps({"waystation": "proof", "proof": "\U0001f600"}).encode())
     assert Proof("x").proof == "x"
+
+
+@pytest.mark.rule("UP-1")
+def test_a_hello_of_the_first_version_tells_no_version_and_understands_nothing_new() -> None:
+    here = side("a")
+    here.hear(b'{"waystation":"hello","node":"b","types":{"tcp":1},"beat":15.0}')
+    assert here.peer == Hello("b", {"tcp": 1}, 15.0, "", False, FIRST_VERSION, ())
+
+
+@pytest.mark.rule("UP-1")
+def test_a_hello_of_a_later_version_may_say_more() -> None:
+    here = side("a")
+    said = {"waystation": "hello", "node": "b", "types": {}, "version": "9.9", "moon": [{}, None]}
+    here.hear(json.dumps(said | {"can": ["hold", "fly"]}).encode())
+    assert here.peer == Hello("b", {}, version="9.9", can=("hold", "fly"))
+
+
+@pytest.mark.rule("UP-1")
+def test_of_what_a_peer_says_that_it_understands_only_so_much_is_kept() -> None:
+    here = side("a")
+    can = ["x" * (CAPABILITY_LIMIT + 1), "hold", *(str(number) for number in range(10_000))]
+    said = {"waystation": "hello", "node": "b", "types": {}, "version": "9" * 1_000, "can": can}
+    payload = json.dumps(said, separators=(",", ":")).encode()
+    assert len(payload) > PAYLOAD_LIMIT  # ten thousand do not even fit
+    with pytest.raises(RemoteError, match="too long"):
+        here.hear(payload)
+    said["can"] = can[:5_000]
+    here.hear(json.dumps(said).encode())
+    assert here.peer is not None
+    assert here.peer.can == tuple(can[1:CAN_LIMIT])
+    assert here.peer.version == "9" * VERSION_LIMIT

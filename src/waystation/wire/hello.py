@@ -24,6 +24,18 @@ PAYLOAD_LIMIT: Final = 64 * 1024
 NAME_LIMIT: Final = 255
 """Maximum length of a node's name, in characters."""
 
+FIRST_VERSION: Final = "0.1"
+"""The version of nodes whose hello does not tell it."""
+
+VERSION_LIMIT: Final = 64
+"""Characters of a peer's version that are kept; it is shown and decides nothing (UP-1)."""
+
+CAN_LIMIT: Final = 32
+"""Maximum number of things that a peer can tell it understands; further ones are ignored."""
+
+CAPABILITY_LIMIT: Final = 32
+"""Maximum length of the name of one of them, in characters; longer ones are ignored."""
+
 PROOF_PURPOSE: Final = b"waystation session 1 "
 
 
@@ -38,7 +50,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
     beat: float = 0.0  # seconds; 0 for never
     nonce: str = ""
     token: bool = False  # whether it requires a proof
-    version: str = ""
+    version: str = FIRST_VERSION
     can: tuple[str, ...] = ()
     time: int = 0  # microseconds since the epoch, on the clock of its node; 0: not told
     clock_off: int = 0  # microseconds that its wall clock is off, if too far to follow (TM-1)
@@ -102,7 +114,7 @@ class Greeting:
             raise RemoteError(f"node {quote(hello.node)} sent a second hello")
         if hello.token and self._token is None:
             raise RemoteError(f"node {quote(hello.node)} requires a token, but none is set here")
-        self.peer = hello
+        self.peer = _within_limits(hello)
         if self._token is None:
             return None
         if not hello.token:
@@ -120,6 +132,12 @@ class Greeting:
         role = b"opener " if initiator else b"listener "
         text = PROOF_PURPOSE + role + f"{prover.nonce} {verifier.nonce}".encode(errors="replace")
         return hmac.digest(self._token, text, "sha256").hex()
+
+
+def _within_limits(hello: Hello) -> Hello:
+    """A peer's hello without what is too long: it is kept and shown while the session lasts."""
+    can = tuple(word for word in hello.can[:CAN_LIMIT] if len(word) <= CAPABILITY_LIMIT)
+    return msgspec.structs.replace(hello, version=hello.version[:VERSION_LIMIT], can=can)
 
 
 def _read(payload: bytes) -> Payload | None:
