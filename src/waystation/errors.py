@@ -3,7 +3,7 @@
     WaystationError
     ├── LocalError          the caller made a mistake (also a ValueError)
     ├── UndeliverableError  a request was dropped on its way
-    ├── NoAnswerError       a request got no answer in time (also a TimeoutError)
+    ├── NoReplyError        a request got no reply in time (also a TimeoutError)
     ├── UnreachableError    a peer could not be connected to (also a ConnectionError)
     └── RemoteError         a peer did something wrong
         └── DecodeError         its bytes are not valid in their format
@@ -38,7 +38,7 @@ class LocalError(WaystationError, ValueError):
 
 
 class UndeliverableError(WaystationError):
-    """A request was dropped, so there will be no answer; `reason` says why (OB-2).
+    """A request was dropped, so there will be no reply; `reason` says why (OB-2).
 
     `node` is the name of the node that dropped it, None for this one.
     """
@@ -51,11 +51,11 @@ class UndeliverableError(WaystationError):
         self.node = node
 
 
-class NoAnswerError(WaystationError, TimeoutError):
-    """A request got no answer in time."""
+class NoReplyError(WaystationError, TimeoutError):
+    """A request got no reply in time."""
 
     def __init__(self, route: str, seconds: float) -> None:
-        super().__init__(f"no answer from {route} within {seconds:g} s")
+        super().__init__(f"no reply from {route} within {seconds:g} s")
         self.route = route
         self.seconds = seconds
 

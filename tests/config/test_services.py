@@ -8,56 +8,56 @@ from pathlib import Path
 import pytest
 
 from tests.config.files import ECHO, NODE, plan, problems
-from tests.node.live import PATIENCE, runs, until
 from waystation.config import running
 from waystation.config.schemes import SCHEMES, Scheme
 from waystation.errors import LocalError
 from waystation.gossip_router import GossipServer
 from waystation.mqtt.broker import Broker
+from waystation.testing import DEADLINE, async_test, until
 
 LEAF = '[node]\nname = "leaf"\n'
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-@runs
+@async_test
 async def test_every_transport_listens_and_connects(scheme: str, tmp_path: Path) -> None:
     listen = f'[[listen]]\nurl = "{scheme}://127.0.0.1:0"\n'
     async with running(plan(tmp_path, NODE + listen + ECHO)) as hub:
         [listening] = hub.listening
-        connect = f'[[connect]]\nurl = "{listening.url}"\nname = "hub"\nwait = {PATIENCE}\n'
+        connect = f'[[connect]]\nurl = "{listening.url}"\nname = "hub"\nwait = {DEADLINE}\n'
         async with running(plan(tmp_path, LEAF + connect)) as leaf:
-            answer = await leaf.node.request("hub => echo", b"hello", timeout=PATIENCE)
+            answer = await leaf.node.request("hub => echo", b"hello", timeout=DEADLINE)
             assert answer.payload == b"hello"
 
 
-@runs
+@async_test
 async def test_members_of_a_group_are_reached_through_its_router(tmp_path: Path) -> None:
     router = GossipServer()
     await router.start("127.0.0.1:0")
     groups = f'[groups]\nvia = "gossip://{router.place}"\n'
     listen = '[[listen]]\nurl = "gossip://fleet/hub"\n'
-    connect = f'[[connect]]\nurl = "gossip://fleet/hub"\nname = "hub"\nwait = {PATIENCE}\n'
+    connect = f'[[connect]]\nurl = "gossip://fleet/hub"\nname = "hub"\nwait = {DEADLINE}\n'
     async with (
         running(plan(tmp_path, NODE + groups + listen + ECHO)),
         running(plan(tmp_path, LEAF + groups + connect)) as leaf,
     ):
-        answer = await leaf.node.request("hub => echo", b"hello", timeout=PATIENCE)
+        answer = await leaf.node.request("hub => echo", b"hello", timeout=DEADLINE)
         assert answer.payload == b"hello"
     await router.drain()
 
 
-@runs
+@async_test
 async def test_peers_and_broadcasts_are_reached_through_a_broker(tmp_path: Path) -> None:
     broker = Broker()
     await broker.start("127.0.0.1:0")
     mqtt = f'[mqtt]\nurl = "mqtt://{broker.place}"\nprefix = "test"\ntopic = '
-    connect = f'[[connect]]\nurl = "mqtt://hubs/hub"\nname = "hub"\nwait = {PATIENCE}\n'
+    connect = f'[[connect]]\nurl = "mqtt://hubs/hub"\nname = "hub"\nwait = {DEADLINE}\n'
     async with (
         running(plan(tmp_path, f'{NODE}hub = true\n{mqtt}"hubs/hub"\n{ECHO}')) as hub,
         running(plan(tmp_path, f'{LEAF}hub = true\n{mqtt}"hubs/leaf"\n{connect}')) as leaf,
     ):
         assert [listening.place for listening in hub.listening] == ["hubs/hub"]
-        answer = await leaf.node.request("hub => echo", b"hello", timeout=PATIENCE)
+        answer = await leaf.node.request("hub => echo", b"hello", timeout=DEADLINE)
         assert answer.payload == b"hello"
         heard: list[bytes] = []
         leaf.node.subscribe("hub", "news", callback=lambda m: heard.append(m.payload))

@@ -13,11 +13,12 @@ from urllib.parse import urlencode, urlsplit
 
 from msgspec import Struct
 
-from tests.node.live import PATIENCE, QUICK, echo
+from tests.node.live import QUICK
 from waystation.console import Console, Settings
 from waystation.journal import Journal
 from waystation.node import Node
 from waystation.node.status import Status
+from waystation.testing import DEADLINE, echo
 
 SOON = 0.05
 """Seconds between two polls of a console in a test."""
@@ -49,7 +50,7 @@ class Browser:
 
     async def until(self, path: str, condition: Callable[[str], object], **headers: str) -> str:
         """The text of a page, once it satisfies a condition."""
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+        deadline = asyncio.get_running_loop().time() + DEADLINE
         while True:
             page = await self.get(path, **headers)
             if condition(page.text):
@@ -73,7 +74,7 @@ class Browser:
         name = ""
         held = b""
         while True:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE):
                 data = await reader.read(1 << 20)
             if not data:
                 return
@@ -86,7 +87,7 @@ class Browser:
                     yield name, json.loads(value)
 
     def _ask(self, method: str, path: str, body: str | None, headers: Mapping[str, str]) -> Page:
-        connection = http.client.HTTPConnection(self.place, timeout=PATIENCE)
+        connection = http.client.HTTPConnection(self.place, timeout=DEADLINE)
         try:
             told = {name.replace("_", "-"): value for name, value in headers.items()}
             connection.request(method, path, body, told)

@@ -10,12 +10,13 @@ import msgspec
 import pytest
 
 from tests.console.live import Told, hub, shown
-from tests.node.live import QUICK, collect, runs, settle, until
+from tests.node.live import QUICK
 from waystation.console import fleet as module
 from waystation.core.access import Access
 from waystation.core.message import Message
 from waystation.node import Context, Node
 from waystation.node.status import STATUS, Snapshot
+from waystation.testing import async_test, collect, settle, until
 
 STRANGE = {
     "node": "\u202eevil" * 100,
@@ -58,7 +59,7 @@ async def telling_nonsense(payload: bytes) -> AsyncIterator[Told]:
         yield Told(node, (await node.listen("tcp://127.0.0.1:0")).url)
 
 
-@runs
+@async_test
 async def test_an_invalid_status_is_reported_and_does_not_affect_other_nodes() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "MAX_STATUS_BYTES", 50_000)
@@ -74,7 +75,7 @@ async def test_an_invalid_status_is_reported_and_does_not_affect_other_nodes() -
             await browser.until("/routes", lambda text: "card here" in text)
 
 
-@runs
+@async_test
 async def test_unusual_numbers_and_names_are_displayed_safely() -> None:
     strange = msgspec.json.encode(STRANGE)
     msgspec.json.decode(strange, type=Snapshot)
@@ -88,7 +89,7 @@ async def test_unusual_numbers_and_names_are_displayed_safely() -> None:
             assert all(mark not in page.text for mark in ("\u202e", "<i>"))
 
 
-@runs
+@async_test
 async def test_no_watched_node_reaches_another_one_through_the_console() -> None:
     async with hub("one") as one, hub("two") as two:
         got = collect(two.node, "target")

@@ -7,12 +7,12 @@ import os
 import time
 from pathlib import Path
 
-from tests.node.live import runs, until
 from waystation.console.journal_follower import JournalFollower, MessageRow, latest_drops
 from waystation.core.record import MessageRecord
 from waystation.journal import Journal
 from waystation.journal.layout import SEALED, table_directory
 from waystation.node import Node
+from waystation.testing import async_test, until
 
 
 async def lose(node: Node, name: str) -> str:
@@ -29,7 +29,7 @@ async def lose(node: Node, name: str) -> str:
     return ids[0]
 
 
-@runs
+@async_test
 async def test_each_row_is_returned_once_and_again_for_other_ids(tmp_path: Path) -> None:
     async with Node("hub") as node:
         journal = Journal(tmp_path, "hub", flush_seconds=0.01)
@@ -57,7 +57,7 @@ async def test_each_row_is_returned_once_and_again_for_other_ids(tmp_path: Path)
         assert sealed.look(both) == []
 
 
-@runs
+@async_test
 async def test_sealed_and_damaged_files_are_skipped(
     tmp_path: Path,
 ) -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.console.live import hub, shown
-from tests.node.live import runs
 from waystation.console import pages
 from waystation.console.fleet import State
+from waystation.testing import async_test
 
 CONSOLE = Path(pages.__file__).parent
 STYLE = (CONSOLE / "static" / "console.css").read_text("utf-8")
@@ -64,7 +64,7 @@ def test_what_a_selector_looks_for_is_on_a_page(text: str, selector: str) -> Non
     assert names <= given()
 
 
-@runs
+@async_test
 async def test_each_view_has_its_heading() -> None:
     async with hub() as top, shown(top.url) as browser:
         for view, heading in HEADINGS.items():

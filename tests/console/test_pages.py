@@ -8,13 +8,13 @@ import re
 import pytest
 
 from tests.console.live import hub, leaf, shown
-from tests.node.live import PATIENCE, echo, runs, until
 from waystation import __version__
 from waystation.console import pages as module
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
 from waystation.node.links import CAPABILITIES
+from waystation.testing import DEADLINE, async_test, echo, until
 
 EVIL = "<script>alert(1)</script>&\"'"
 
@@ -23,7 +23,7 @@ def card_states(text: str) -> list[str]:
     return re.findall(r'<li class="card (\w+)">', text)
 
 
-@runs
+@async_test
 async def test_a_fleet_is_shown_with_its_connections() -> None:
     async with hub() as top, leaf("truck", top) as truck, shown(top.url, truck.url) as browser:
         text = await browser.until(
@@ -43,7 +43,7 @@ async def test_a_fleet_is_shown_with_its_connections() -> None:
         assert (first.status, first.headers["location"]) == (303, "/connections")
 
 
-@runs
+@async_test
 async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
     async with hub() as top, shown(top.url) as browser:
         address = Address(1, b"10.0.0.7:4000")
@@ -66,7 +66,7 @@ async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
         assert beyond.status == 200
 
 
-@runs
+@async_test
 async def test_a_table_too_large_to_search_requires_the_full_name() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("waystation.node.status.LARGE_TABLE", 3)
@@ -80,7 +80,7 @@ async def test_a_table_too_large_to_search_requires_the_full_name() -> None:
             assert "<td>b</td>" in found.text
 
 
-@runs
+@async_test
 async def test_routes_over_a_session_and_subscriptions_are_found() -> None:
     async with hub() as top, leaf("truck", top) as truck, shown(top.url, truck.url) as browser:
         truck.node.subscribe("garage", "temperature", "eu/+")
@@ -100,7 +100,7 @@ async def test_routes_over_a_session_and_subscriptions_are_found() -> None:
         assert subscriptions.text.count("garage/temperature/eu/+") == 2  # at the leaf and the hub
 
 
-@runs
+@async_test
 async def test_names_from_peers_are_escaped() -> None:
     async with hub(EVIL) as top, Node(EVIL + "2") as guest, shown(top.url) as browser:
         await guest.connect(top.url)
@@ -112,7 +112,7 @@ async def test_names_from_peers_are_escaped() -> None:
             assert "<b>" not in re.sub(r"<b>[\w ,./]+</b>", "", page.text)
 
 
-@runs
+@async_test
 async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself() -> None:
     async with hub("stays") as stays:
         async with hub("goes") as goes:
@@ -128,7 +128,7 @@ async def test_a_node_that_goes_away_is_shown_as_away_and_comes_back_by_itself()
             await context.__aexit__(None, None, None)
 
 
-@runs
+@async_test
 async def test_an_unreachable_node_and_a_silent_node_are_distinguished() -> None:
     async with Node("mute") as mute:
         listener = await mute.listen("tcp://127.0.0.1:0")
@@ -142,7 +142,7 @@ async def test_an_unreachable_node_and_a_silent_node_are_distinguished() -> None
             assert "NO_ROUTE" in text
 
 
-@runs
+@async_test
 async def test_events_report_changes_of_the_fleet() -> None:
     async with hub() as top, shown(top.url) as browser, browser.events() as events:
         seen = 0
@@ -157,7 +157,7 @@ async def test_events_report_changes_of_the_fleet() -> None:
         await guest.close()
 
 
-@runs
+@async_test
 async def test_too_many_open_pages_are_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MAX_STREAMS", 1)
@@ -168,19 +168,19 @@ async def test_too_many_open_pages_are_refused() -> None:
             await browser.until("/", lambda _: True)
 
 
-@runs
+@async_test
 async def test_an_open_stream_does_not_delay_the_shutdown() -> None:
     async with hub() as top:
         context = shown(top.url)
         browser = await context.__aenter__()
         async with browser.events() as events:
             await anext(events)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE):
                 await context.__aexit__(None, None, None)
                 assert [name async for name, _ in events if name != "fleet"] == []
 
 
-@runs
+@async_test
 async def test_a_console_with_a_token_requires_it() -> None:
     token = "a-token-of-many-letters"  # noqa: S105
     async with hub() as top, shown(top.url, token=token) as browser:
@@ -201,7 +201,7 @@ async def test_a_console_with_a_token_requires_it() -> None:
             assert (await browser.get("/routes", Cookie=cookie)).status == 200
 
 
-@runs
+@async_test
 async def test_the_page_and_everything_it_loads_exist() -> None:
     async with hub() as top, shown(top.url) as browser:
         page = await browser.get("/connections")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tests.console.live import hub, shown
-from tests.node.live import runs
+from waystation.testing import async_test
 
 ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 AT = 1_794_814_841_379_000
@@ -47,7 +47,7 @@ def build_tables(directory: Path) -> None:
         pq.write_table(table, directory / name / "part-0.parquet")
 
 
-@runs
+@async_test
 async def test_built_tables_explain_what_the_journal_does_not_have(tmp_path: Path) -> None:
     tables, journal = tmp_path / "tables", tmp_path / "journal"
     build_tables(tables)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.console.live import Browser, hub, leaf, shown
-from tests.node.live import PATIENCE, runs, until
 from waystation.node import Node
+from waystation.testing import DEADLINE, async_test, until
 
 
 async def send(browser: Browser, via: str, route: str, **form: str) -> str:
@@ -25,7 +25,7 @@ def plain(html: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
-@runs
+@async_test
 async def test_a_reply_is_shown() -> None:
     async with hub() as top, shown(top.url) as browser:
         await browser.until("/send", lambda text: "here" in text)
@@ -40,7 +40,7 @@ async def test_a_reply_is_shown() -> None:
 
 
 @pytest.mark.rule("OB-2")
-@runs
+@async_test
 async def test_a_drop_at_another_node_is_shown_with_its_node_and_reason() -> None:
     async with hub() as top, shown(top.url) as browser:
         await browser.until("/send", lambda text: "here" in text)
@@ -49,7 +49,7 @@ async def test_a_drop_at_another_node_is_shown_with_its_node_and_reason() -> Non
         assert "dropped by hub: NO_ROUTE" in text
 
 
-@runs
+@async_test
 async def test_without_reply_and_journal_the_outcome_is_unknown() -> None:
     async with hub() as top, shown(top.url) as browser:
         await browser.until("/send", lambda text: "here" in text)
@@ -58,7 +58,7 @@ async def test_without_reply_and_journal_the_outcome_is_unknown() -> None:
         assert "watching" not in text
 
 
-@runs
+@async_test
 async def test_a_missing_reply_is_reported_after_the_time_to_live() -> None:
     async with hub() as top, shown(top.url) as browser:
 
@@ -72,7 +72,7 @@ async def test_a_missing_reply_is_reported_after_the_time_to_live() -> None:
         assert "watching" not in text
 
 
-@runs
+@async_test
 async def test_with_a_journal_every_hop_of_message_and_reply_is_shown(tmp_path: Path) -> None:
     async with (
         hub(journal=tmp_path) as top,
@@ -106,7 +106,7 @@ async def test_with_a_journal_every_hop_of_message_and_reply_is_shown(tmp_path: 
         assert lost.partition("=")[2] in losses.text
 
 
-@runs
+@async_test
 async def test_why_reports_an_invalid_or_unknown_id(tmp_path: Path) -> None:
     async with hub() as top, shown(top.url, journal=tmp_path) as browser:
         assert "invalid message id" in (await browser.get("/why?id=xyz")).text
@@ -131,7 +131,7 @@ MISTAKES = [
 ]
 
 
-@runs
+@async_test
 async def test_a_mistake_in_the_form_is_reported_with_the_form() -> None:
     async with hub() as top, shown(top.url) as browser:
         for form, problem in MISTAKES:
@@ -142,7 +142,7 @@ async def test_a_mistake_in_the_form_is_reported_with_the_form() -> None:
             assert fields["payload"] in page.text
 
 
-@runs
+@async_test
 async def test_a_form_that_is_too_large_is_refused() -> None:
     async with hub() as top, shown(top.url) as browser:
         assert (await browser.post("/send", "payload=" + "x" * 300_000)).status == 413
@@ -150,7 +150,7 @@ async def test_a_form_that_is_too_large_is_refused() -> None:
         assert (await browser.get("/send?watch=unknown")).status == 200
 
 
-@runs
+@async_test
 async def test_the_number_of_messages_in_flight_is_limited() -> None:
     async with hub() as top, shown(top.url, kept=2) as browser:
 
@@ -165,7 +165,7 @@ async def test_the_number_of_messages_in_flight_is_limited() -> None:
         assert len(set(paths)) == 2
 
 
-@runs
+@async_test
 async def test_only_the_latest_messages_are_remembered() -> None:
     async with hub() as top, shown(top.url, kept=2) as browser:
         await browser.until("/send", lambda text: "here" in text)
@@ -176,12 +176,12 @@ async def test_only_the_latest_messages_are_remembered() -> None:
         assert page.text.count("/send?watch=") == 2
 
 
-@runs
+@async_test
 async def test_a_message_through_a_node_that_is_away_is_dropped() -> None:
     async with Node("gone") as gone:
         nobody = (await gone.listen("tcp://127.0.0.1:0")).url
     async with shown(nobody) as browser:
         path = await send(browser, nobody, "echo", ttl="0.1")
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             text = await browser.until(path, lambda text: "watching" not in text)
         assert "dropped at console: TRANSPORT_DOWN" in text or "no reply" in text

@@ -7,12 +7,13 @@ import asyncio
 import msgspec
 import pytest
 
-from tests.node.live import PATIENCE, QUICK, echo, runs, until
+from tests.node.live import QUICK
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
 from waystation.node import status as module
 from waystation.node.status import STATUS, Question, Snapshot, Status
+from waystation.testing import DEADLINE, async_test, echo, until
 
 
 def fill(node: Node, count: int, place: bytes = b"a:1") -> None:
@@ -21,7 +22,7 @@ def fill(node: Node, count: int, place: bytes = b"a:1") -> None:
         node.put_route(RoutingEntry(name, Address(1, place), local=False))
 
 
-@runs
+@async_test
 async def test_routes_are_paged_with_their_total() -> None:
     async with Node("hub") as node:
         status = Status(node)
@@ -41,7 +42,7 @@ async def test_routes_are_paged_with_their_total() -> None:
         assert status.snapshot(Question(routes=3, skip_routes=-5)).routes == first.routes[:3]
 
 
-@runs
+@async_test
 async def test_what_was_not_requested_is_not_counted() -> None:
     async with Node("hub") as node:
         seen = Status(node).snapshot(Question(routes=0, sessions=0))
@@ -52,7 +53,7 @@ async def test_what_was_not_requested_is_not_counted() -> None:
         )
 
 
-@runs
+@async_test
 async def test_routes_over_one_address_are_found_without_a_scan() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LARGE_TABLE", 50)
@@ -70,7 +71,7 @@ async def test_routes_over_one_address_are_found_without_a_scan() -> None:
             assert (everything.routes, everything.routes_fitting) == ([], None)
 
 
-@runs
+@async_test
 async def test_sessions_and_subscriptions_can_be_searched() -> None:
     async with Node("hub", hub=True, limits=QUICK) as hub, Node("truck", limits=QUICK) as truck:
         status = Status(hub)
@@ -95,7 +96,7 @@ async def test_sessions_and_subscriptions_can_be_searched() -> None:
         assert Status(truck).snapshot().sessions[0].parent
 
 
-@runs
+@async_test
 async def test_messages_pass_while_a_large_table_is_searched() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "STRIDE", 10)
@@ -105,11 +106,11 @@ async def test_messages_pass_while_a_large_table_is_searched() -> None:
             echo(node)
             fill(node, 1_000)
             question = msgspec.json.encode(Question(filter="truck-*7"))
-            asked = asyncio.create_task(node.request(STATUS, question, timeout=PATIENCE))
+            asked = asyncio.create_task(node.request(STATUS, question, timeout=DEADLINE))
             await asyncio.sleep(0)
             passed = 0
             while not asked.done():
-                await node.request("echo", b"", timeout=PATIENCE)
+                await node.request("echo", b"", timeout=DEADLINE)
                 passed += 1
             seen = msgspec.json.decode(asked.result().payload, type=Snapshot)
             assert seen.routes_fitting == 100

@@ -47,20 +47,20 @@ def test_a_message_without_onward_route_cannot_be_forwarded() -> None:
 @pytest.mark.rule("WK-3")
 def test_an_answer_goes_along_the_return_route() -> None:
     received = message("responder", "something => sender")
-    answer = received.answered(Address(0, b"responder"), b"fine", id="1" * 32, expiry=77)
+    answer = received.reply_from(Address(0, b"responder"), b"fine", id="1" * 32, expiry=77)
     assert routes(answer) == ("0#something => 0#sender", "0#responder")
     assert (answer.payload, answer.expiry) == (b"fine", 77)
-    assert received.answered(Address(0, b"x"), b"", id=ID).expiry == NEVER
+    assert received.reply_from(Address(0, b"x"), b"", id=ID).expiry == NEVER
 
 
 @pytest.mark.rule("WK-3")
 def test_an_answer_has_an_id_of_its_own_and_says_what_it_answers() -> None:
     received = message("responder", "sender")
-    one, other = (received.answered(Address(0, b"x"), b"", id=digit * 32) for digit in "12")
+    one, other = (received.reply_from(Address(0, b"x"), b"", id=digit * 32) for digit in "12")
     assert len({received.id, check_message_id(one.id), check_message_id(other.id)}) == 3
-    assert one.answers(received.id)
-    assert other.answers(received.id)
-    assert not one.answers("3" * 32)
+    assert one.replies_to(received.id)
+    assert other.replies_to(received.id)
+    assert not one.replies_to("3" * 32)
 
 
 @pytest.mark.rule("WK-2")
@@ -68,7 +68,7 @@ def test_an_answer_has_an_id_of_its_own_and_says_what_it_answers() -> None:
 def test_the_documents_example_of_forwarding_and_replies() -> None:
     first = message("B => C", "A")
     second = first.forwarded()
-    third = second.answered(Address(0, b"C"), b"reply", id=ID)
+    third = second.reply_from(Address(0, b"C"), b"reply", id=ID)
     fourth = third.forwarded()
     assert routes(second) == ("0#C", "0#B => 0#A")
     assert routes(third) == ("0#B => 0#A", "0#C")

@@ -9,10 +9,11 @@ import pytest
 import trustme
 
 from tests.gossip_router.clients import HERE, Client2, Client5, Raw, serving, uuid
-from tests.node.live import runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from waystation.errors import LocalError
 from waystation.gossip_router import Admission, Door, GossipServer, RouterMetrics
 from waystation.net.tls import Tls
+from waystation.testing import async_test, until
 from waystation.wire import jgroups2, jgroups5
 from waystation.wire.jgroups5 import GetMembers, Goodbye, Members, Message, PingData, Register
 
@@ -66,7 +67,7 @@ async def test_both_generations_work_over_tls(certificates: Certificates) -> Non
         assert await two.answer() == jgroups2.Message(None, uuid(1), bytes(3_000_000))
 
 
-@runs
+@async_test
 async def test_who_speaks_no_tls_or_brings_no_certificate_gets_nowhere(
     certificates: Certificates,
 ) -> None:
@@ -142,7 +143,7 @@ async def test_a_certificate_opens_the_groups_that_name_it(certificates: Certifi
         assert server.counts.refused == {"registration": 2}
 
 
-@runs
+@async_test
 async def test_a_token_opens_its_group_for_the_connection_that_brings_it() -> None:
     async with (
         serving(admission=Admission({"fleet": Door(tokens=("sesame",))})) as (server, _),

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.gossip_router.clients import Client2, Client5, Raw, serving, uuid
-from tests.node.live import PATIENCE, runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from tests.transports.certificates import authority
 from waystation.gossip_router import GossipServer
 from waystation.gossip_router.client import Client
+from waystation.testing import DEADLINE, async_test, until
 from waystation.wire import jgroups2, jgroups5
 
 MANY = 300
@@ -86,7 +87,7 @@ async def test_many_half_frames_are_given_up() -> None:
             each.writer.close()
 
 
-@runs
+@async_test
 async def test_handshakes_that_nobody_finishes_are_given_up_and_count_as_connections() -> None:
     tls = authority().tls("127.0.0.1")
     async with serving(tls=tls, silence=1.0, connections=20) as (server, _):
@@ -97,7 +98,7 @@ async def test_handshakes_that_nobody_finishes_are_given_up_and_count_as_connect
         for each in silent:
             await each.ended()
             each.writer.close()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while not await joins(server):
                 pass
 
@@ -114,7 +115,7 @@ async def joins(server: GossipServer) -> bool:
 
 
 @pytest.mark.parametrize("generation", [2, 5])
-@runs
+@async_test
 async def test_garbage_behind_a_registration_ends_that_client_alone(generation: int) -> None:
     chance = random.Random(generation)
     async with serving() as (server, _), await Client5.open(server) as member:
@@ -300,7 +301,7 @@ class Full:
         asyncio.get_running_loop().call_soon(self.lost)
 
 
-@runs
+@async_test
 async def test_any_number_of_stuck_receivers_is_given_up_at_once() -> None:
     """When the first goes, the others are told; and none of them has room to be told anything."""
     async with serving(queue=1_000, slow_receiver="shed") as (server, _):

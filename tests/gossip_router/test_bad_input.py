@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.gossip_router.clients import Client2, Client5, Raw, serving, uuid
-from tests.node.live import runs, until
 from waystation.errors import LocalError
 from waystation.gossip_router import GossipServer, Settings
+from waystation.testing import async_test, until
 from waystation.wire import jgroups2, jgroups5
 
 VECTORS = Path(__file__).parent.parent / "wire/vectors"
@@ -43,7 +43,7 @@ MALFORMED_2 = {
 
 
 @pytest.mark.parametrize("case", MALFORMED_5)
-@runs
+@async_test
 async def test_malformed_frames_of_5_end_that_connection_only(case: str) -> None:
     async with (
         serving() as (server, _),
@@ -59,7 +59,7 @@ async def test_malformed_frames_of_5_end_that_connection_only(case: str) -> None
 
 
 @pytest.mark.parametrize("case", MALFORMED_2)
-@runs
+@async_test
 async def test_malformed_structures_of_2_end_that_connection_only(case: str) -> None:
     async with (
         serving() as (server, _),
@@ -76,7 +76,7 @@ async def test_malformed_structures_of_2_end_that_connection_only(case: str) -> 
 
 
 @pytest.mark.parametrize("name", ["jgroups-2.12.json", "jgroups-5.json"])
-@runs
+@async_test
 async def test_no_recorded_request_hurts_anybody_else(name: str) -> None:
     vectors = json.loads((VECTORS / name).read_text("utf-8"))
     requests = {
@@ -109,7 +109,7 @@ async def test_no_recorded_request_hurts_anybody_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"bela", b"\x16\x03\x01", b"\x10"])
-@runs
+@async_test
 async def test_who_speaks_neither_dialect_is_refused(first: bytes) -> None:
     async with serving() as (server, _), await Raw.open(server) as stranger:
         stranger.send(first)
@@ -117,7 +117,7 @@ async def test_who_speaks_neither_dialect_is_refused(first: bytes) -> None:
         assert server.counts.refused == {"first byte": 1}
 
 
-@runs
+@async_test
 async def test_a_probe_that_connects_and_ends_is_no_refusal() -> None:
     async with serving() as (server, _):
         async with await Raw.open(server):
@@ -126,7 +126,7 @@ async def test_a_probe_that_connects_and_ends_is_no_refusal() -> None:
         assert server.counts.refused == {}
 
 
-@runs
+@async_test
 async def test_one_connection_too_many_is_refused_and_the_others_stay(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -152,7 +152,7 @@ async def test_one_connection_too_many_is_refused_and_the_others_stay(
         ({"members_per_connection": 1}, "over 1 members on one connection"),
     ],
 )
-@runs
+@async_test
 async def test_a_member_over_a_limit_is_refused_as_each_generation_understands(
     limit: dict[str, Any], why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -175,7 +175,7 @@ async def test_a_member_over_a_limit_is_refused_as_each_generation_understands(
         assert why in caplog.text
 
 
-@runs
+@async_test
 async def test_a_message_over_the_limit_ends_its_sender_before_it_is_held() -> None:
     async with (
         serving(message=10_000) as (server, _),
@@ -197,7 +197,7 @@ STRUCTURE = jgroups2.encode(jgroups2.Connect("g", uuid(1), "m" * 2_000))
 
 
 @pytest.mark.parametrize("frame", [FRAMES[2], FRAMES[5], STRUCTURE], ids=["2", "5", "connect"])
-@runs
+@async_test
 async def test_a_frame_that_never_ends_is_given_up(frame: bytes) -> None:
     async with serving(frame=0.3) as (server, _), await Raw.open(server) as lazy:
         for position in range(len(frame) - 1):  # a byte now and then is no end
@@ -210,7 +210,7 @@ async def test_a_frame_that_never_ends_is_given_up(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("generation", FRAMES)
-@runs
+@async_test
 async def test_a_stream_that_is_always_within_some_frame_is_not_given_up(generation: int) -> None:
     frame = FRAMES[generation]
     async with serving(silence=0.3) as (server, _), await Raw.open(server) as busy:
@@ -222,7 +222,7 @@ async def test_a_stream_that_is_always_within_some_frame_is_not_given_up(generat
         assert server.counts.received == 60
 
 
-@runs
+@async_test
 async def test_the_life_of_a_client_can_be_followed_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -239,7 +239,7 @@ async def test_the_life_of_a_client_can_be_followed_in_the_log(
 
 
 @pytest.mark.rule("GR-9")
-@runs
+@async_test
 async def test_two_members_with_one_uuid_take_over_from_each_other_and_nobody_is_suspected() -> (
     None
 ):
@@ -269,7 +269,7 @@ LARGE = {5: (JOIN5, LARGE5), 2: (JOIN2, LARGE2)}
 
 @pytest.mark.rule("FL-2")
 @pytest.mark.parametrize("generation", LARGE)
-@runs
+@async_test
 async def test_a_client_without_a_member_begins_no_large_message(generation: int) -> None:
     _, message = LARGE[generation]
     async with serving() as (server, _), await Raw.open(server) as stranger:
@@ -280,7 +280,7 @@ async def test_a_client_without_a_member_begins_no_large_message(generation: int
 
 @pytest.mark.rule("FL-2")
 @pytest.mark.parametrize("generation", LARGE)
-@runs
+@async_test
 async def test_a_large_message_may_come_right_behind_the_registration(generation: int) -> None:
     join, message = LARGE[generation]
     async with serving() as (server, _), await Raw.open(server) as member:
@@ -291,7 +291,7 @@ async def test_a_large_message_may_come_right_behind_the_registration(generation
 
 @pytest.mark.rule("FL-1")
 @pytest.mark.parametrize("generation", LARGE)
-@runs
+@async_test
 async def test_half_messages_of_all_clients_share_one_limit(generation: int) -> None:
     _, message = LARGE[generation]
     async with serving(input=2_000_000) as (server, _), await Client5.open(server) as honest:

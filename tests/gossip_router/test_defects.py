@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from tests.gossip_router.clients import HERE, Client2, Client5, Raw, serving, uuid
-from tests.node.live import runs, runs_on_every_loop, settle, until
+from tests.node.live import runs_on_every_loop
 from tests.transports.certificates import authority
 from waystation.gossip_router.client import Client
+from waystation.testing import async_test, settle, until
 from waystation.wire import jgroups2, jgroups5
 from waystation.wire.jgroups import PhysicalAddress
 
@@ -101,7 +102,7 @@ async def test_silence_is_no_answer_to_a_question_about_an_unknown_group() -> No
         assert await two.answer() == jgroups2.Members()
 
 
-@runs
+@async_test
 async def test_a_router_never_connects_to_a_member_dead_or_alive() -> None:
     called: list[object] = []
     listening = await asyncio.start_server(lambda *peer: called.append(peer), "127.0.0.1", 0)

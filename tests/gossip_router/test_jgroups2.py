@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.gossip_router.clients import HERE, Client2, Client5, Raw, serving, uuid
-from tests.node.live import runs, runs_on_every_loop
+from tests.node.live import runs_on_every_loop
+from waystation.testing import async_test
 from waystation.wire.jgroups2 import (
     Close,
     Connect,
@@ -47,7 +48,7 @@ def simple_probes() -> list[object]:
 
 
 @pytest.mark.parametrize(("steps", "better"), simple_probes())
-@runs
+@async_test
 async def test_a_probe_is_answered_as_by_the_real_router(
     steps: dict[str, Any], better: list[str] | None
 ) -> None:
@@ -67,7 +68,7 @@ async def test_a_probe_is_answered_as_by_the_real_router(
 @pytest.mark.parametrize(
     "kind", ["uuid-with-additional-data", "payload-uuid", "topology-uuid", "ip-as-logical"]
 )
-@runs
+@async_test
 async def test_every_sort_of_address_is_told_as_it_came(kind: str) -> None:
     (steps,) = (p["steps"] for p in VECTORS["probes"] if p["case"] == f"addr-{kind}")
     listed = steps["get"][0]
@@ -99,7 +100,7 @@ async def test_members_join_ask_and_talk() -> None:
 
 
 @pytest.mark.rule("GR-5")
-@runs
+@async_test
 async def test_a_message_with_fields_that_nobody_uses_is_passed_on_without_them() -> None:
     (steps,) = (p["steps"] for p in VECTORS["probes"] if p["case"] == "msg-multicast-extra-fields")
     async with serving() as (server, _), await Client2.open(server) as client:
@@ -108,7 +109,7 @@ async def test_a_message_with_fields_that_nobody_uses_is_passed_on_without_them(
         assert await client.answer() == Message(None, None, b"multi")
 
 
-@runs
+@async_test
 async def test_a_message_without_payload_or_receiver_is_dropped_and_counted() -> None:
     async with serving() as (server, _), await Client2.open(server) as client:
         await client.join("g", 1)
@@ -119,7 +120,7 @@ async def test_a_message_without_payload_or_receiver_is_dropped_and_counted() ->
 
 
 @pytest.mark.rule("GR-7")
-@runs
+@async_test
 async def test_leaving_is_answered_and_touches_only_what_is_ones_own() -> None:
     async with (
         serving() as (server, _),
@@ -161,7 +162,7 @@ async def test_the_group_of_a_vanished_member_learns_of_it_and_no_other_group_do
 
 
 @pytest.mark.rule("GR-8")
-@runs
+@async_test
 async def test_a_half_closed_connection_is_gone_and_one_that_said_close_is_not_suspected() -> None:
     async with (
         serving() as (server, _),
@@ -181,7 +182,7 @@ async def test_a_half_closed_connection_is_gone_and_one_that_said_close_is_not_s
 
 
 @pytest.mark.rule("GR-9")
-@runs
+@async_test
 async def test_a_member_that_connects_again_is_never_suspected() -> None:
     async with (
         serving() as (server, _),
@@ -199,7 +200,7 @@ async def test_a_member_that_connects_again_is_never_suspected() -> None:
         assert await new.sync() == [Message(None, uuid(2), b"who?")]
 
 
-@runs
+@async_test
 async def test_the_answer_to_connect_is_never_overtaken() -> None:
     async with serving() as (server, _), await Client2.open(server) as talker:
         await talker.join("g", 1)
@@ -221,7 +222,7 @@ async def test_the_answer_to_connect_is_never_overtaken() -> None:
         await talking
 
 
-@runs
+@async_test
 async def test_suspects_never_land_within_a_message() -> None:
     async with (
         serving() as (server, _),
@@ -244,7 +245,7 @@ async def test_suspects_never_land_within_a_message() -> None:
         assert (messages, suspects) == (38 * 40, 38)
 
 
-@runs
+@async_test
 async def test_a_client_of_2_that_is_silent_for_too_long_is_dead() -> None:
     async with (
         serving(silence=0.3) as (server, _),
@@ -263,7 +264,7 @@ async def test_a_client_of_2_that_is_silent_for_too_long_is_dead() -> None:
         assert server.counts.disconnected == {"silent": 2}
 
 
-@runs
+@async_test
 async def test_both_generations_share_a_port_and_never_see_one_another() -> None:
     async with (
         serving() as (server, _),

@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from tests.gossip_router.clients import HERE, Client5, serving, uuid
-from tests.node.live import runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from waystation.core.gossip import MemberKind
+from waystation.testing import async_test, until
 from waystation.wire.jgroups5 import (
     ALL_GROUPS,
     GetMembers,
@@ -61,7 +62,7 @@ async def test_a_message_reaches_its_member_or_its_group_and_nobody_else() -> No
         assert await stranger.sync() == []
 
 
-@runs
+@async_test
 async def test_a_sender_need_not_be_a_member_and_need_not_be_named() -> None:
     async with (
         serving() as (server, _),
@@ -75,7 +76,7 @@ async def test_a_sender_need_not_be_a_member_and_need_not_be_named() -> None:
         assert await member.sync() == [message]
 
 
-@runs
+@async_test
 async def test_a_message_to_nobody_is_counted_and_harms_nobody() -> None:
     async with serving() as (server, _), await Client5.open(server) as client:
         await client.join("g", 1)
@@ -91,7 +92,7 @@ async def test_a_message_to_nobody_is_counted_and_harms_nobody() -> None:
 
 
 @pytest.mark.rule("GR-7")
-@runs
+@async_test
 async def test_leaving_removes_that_member_only() -> None:
     async with serving() as (server, told), await Client5.open(server) as client:
         await client.join("g", 1)
@@ -102,7 +103,7 @@ async def test_leaving_removes_that_member_only() -> None:
 
 
 @pytest.mark.rule("GR-7")
-@runs
+@async_test
 async def test_nobody_can_make_a_member_of_another_connection_leave() -> None:
     async with (
         serving() as (server, _),
@@ -138,7 +139,7 @@ async def test_every_member_of_a_connection_that_vanished_is_suspected_and_leave
 
 
 @pytest.mark.rule("GR-8")
-@runs
+@async_test
 async def test_a_goodbye_without_leaving_is_suspected_and_after_leaving_it_is_not() -> None:
     async with (
         serving() as (server, _),
@@ -157,7 +158,7 @@ async def test_a_goodbye_without_leaving_is_suspected_and_after_leaving_it_is_no
 
 
 @pytest.mark.rule("GR-9")
-@runs
+@async_test
 async def test_the_newest_registration_wins_and_the_old_connection_is_ended() -> None:
     async with (
         serving() as (server, _),
@@ -176,7 +177,7 @@ async def test_the_newest_registration_wins_and_the_old_connection_is_ended() ->
         assert server.counts.disconnected == {"superseded": 1}
 
 
-@runs
+@async_test
 async def test_all_groups_are_told_one_by_one_and_the_last_is_marked() -> None:
     async with serving() as (server, _), await Client5.open(server) as client:
         client.say(GetMembers(None))
@@ -189,7 +190,7 @@ async def test_all_groups_are_told_one_by_one_and_the_last_is_marked() -> None:
         assert await client.frame() == Members(ALL_GROUPS + "h", (two,))
 
 
-@runs
+@async_test
 async def test_frames_that_a_router_has_no_use_for_are_ignored() -> None:
     async with serving() as (server, _), await Client5.open(server) as client:
         client.say(Unknown(99, b"?"), Suspect("g", uuid(1)), Members("g"), Unregister(None, None))
@@ -211,7 +212,7 @@ async def test_frames_may_come_in_pieces_of_any_size() -> None:
             assert await client.frame() == Heartbeat()
 
 
-@runs
+@async_test
 async def test_a_silent_client_of_5_stays_until_it_has_sent_a_heartbeat() -> None:
     async with (
         serving(silence=0.2) as (server, _),
@@ -226,7 +227,7 @@ async def test_a_silent_client_of_5_stays_until_it_has_sent_a_heartbeat() -> Non
         assert server.counts.disconnected == {"silent": 1}
 
 
-@runs
+@async_test
 async def test_a_router_that_ends_says_goodbye_and_suspects_nobody() -> None:
     async with serving() as (server, told), await Client5.open(server) as client:
         await client.join("g", 1)

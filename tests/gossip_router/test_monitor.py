@@ -6,9 +6,10 @@ import json
 
 from tests.gossip_router.clients import Client2, Client5, serving, uuid
 from tests.net.test_monitor import ask
-from tests.node.live import runs, runs_on_every_loop
+from tests.node.live import runs_on_every_loop
 from waystation.gossip_router import GossipServer, RouterMetrics
 from waystation.net.monitor import Monitor
+from waystation.testing import async_test
 from waystation.wire.jgroups5 import Message
 
 
@@ -47,7 +48,7 @@ async def test_metrics_tell_what_happened() -> None:
         monitor.close()
 
 
-@runs
+@async_test
 async def test_health_says_so_when_the_router_is_ending() -> None:
     async with serving() as (server, _):
         monitor = await monitored(server)

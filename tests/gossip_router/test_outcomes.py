@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.gossip_router.clients import Client2, Client5, Raw, serving, uuid
-from tests.node.live import runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from waystation.core.address_types import GOSSIP
 from waystation.core.identity import uuid_text
 from waystation.core.outcome import Reason
@@ -19,6 +19,7 @@ from waystation.core.record import MessageRecord
 from waystation.gossip_router import Admission, Door, GossipServer, Settings
 from waystation.gossip_router.outcomes import MemberRecord, Outcomes, Sized
 from waystation.journal import Journal
+from waystation.testing import async_test, until
 from waystation.wire import jgroups2
 from waystation.wire.jgroups5 import Message, encode
 
@@ -105,7 +106,7 @@ async def test_messages_of_2_to_nobody_or_with_nothing_in_them_are_told() -> Non
 
 
 @pytest.mark.rule("OB-2")
-@runs
+@async_test
 async def test_messages_to_a_closed_group_are_told_as_refused() -> None:
     admission = Admission({"g": Door(tokens=("secret",))})
     async with telling(admission=admission) as (server, told), await Client5.open(server) as one:
@@ -122,7 +123,7 @@ async def test_messages_to_a_closed_group_are_told_as_refused() -> None:
         (encode(Message("g", None, None, b"x"))[:4] + b"\xff" * 40, Reason.MALFORMED),
     ],
 )
-@runs
+@async_test
 async def test_what_is_too_large_or_cannot_be_read_is_told(data: bytes, reason: Reason) -> None:
     async with telling(message=5_000) as (server, told), await Raw.open(server) as raw:
         raw.send(data)
@@ -133,7 +134,7 @@ async def test_what_is_too_large_or_cannot_be_read_is_told(data: bytes, reason: 
 @pytest.mark.rule("OB-2")
 @pytest.mark.rule("GR-10")
 @pytest.mark.parametrize("journal_messages", [False, True])
-@runs
+@async_test
 async def test_every_copy_that_finds_no_room_is_told(journal_messages: bool) -> None:
     queue = 64 * 1024
     async with (
@@ -189,7 +190,7 @@ async def test_what_is_passed_on_is_told_when_that_is_asked_for() -> None:
         ]
 
 
-@runs
+@async_test
 async def test_a_copy_that_one_receiver_loses_is_told_beside_the_message_that_others_get() -> None:
     async with (
         telling(queue=64 * 1024, patience=0, journal_messages=True) as (server, told),
@@ -214,7 +215,7 @@ async def test_a_copy_that_one_receiver_loses_is_told_beside_the_message_that_ot
         stuck.reset()
 
 
-@runs
+@async_test
 async def test_nothing_is_looked_at_when_nobody_listens() -> None:
     async with serving() as (server, _), await Client5.open(server) as one:
         await one.join("g", 1)
@@ -225,7 +226,7 @@ async def test_nothing_is_looked_at_when_nobody_listens() -> None:
 
 
 @pytest.mark.rule("OB-4")
-@runs
+@async_test
 async def test_members_are_told_with_their_dialect() -> None:
     async with (
         serving() as (server, told),

@@ -10,11 +10,12 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.gossip_router.clients import Client2, Client5, serving, uuid
-from tests.node.live import runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from waystation.gossip_router import RouterMetrics
 from waystation.gossip_router.backpressure import SenderHold
 from waystation.gossip_router.server import GossipServer
 from waystation.net.place import parse_place
+from waystation.testing import async_test, until
 from waystation.wire import jgroups2, jgroups5
 
 PAYLOAD = bytes(1000)
@@ -115,7 +116,7 @@ async def test_with_the_other_policy_a_stuck_receiver_is_given_up_and_suspected(
 
 
 @pytest.mark.rule("GR-10")
-@runs
+@async_test
 async def test_a_slow_receiver_that_still_reads_is_not_given_up() -> None:
     async with (
         serving(queue=50_000, stall=0.3) as (server, _),
@@ -136,7 +137,7 @@ async def test_a_slow_receiver_that_still_reads_is_not_given_up() -> None:
 
 
 @pytest.mark.rule("GR-10")
-@runs
+@async_test
 async def test_one_message_larger_than_the_queue_passes_when_nothing_waits() -> None:
     async with serving(queue=1000) as (server, _), await Client5.open(server) as client:
         await client.join("g", 1)
@@ -176,7 +177,7 @@ def port_of(client: Client5) -> str:
 
 
 @pytest.mark.rule("GR-10")
-@runs
+@async_test
 async def test_who_does_not_even_take_notices_is_given_up() -> None:
     async with (
         serving(queue=20_000, slow_receiver="shed") as (server, _),
@@ -226,7 +227,7 @@ async def test_nobody_waits_for_a_stuck_receiver_more_than_once_in_a_while() -> 
 
 
 @pytest.mark.rule("GR-10")
-@runs
+@async_test
 async def test_without_patience_nobody_ever_waits() -> None:
     async with (
         serving(queue=100_000, slow_receiver="shed", patience=0) as (server, _),
@@ -255,7 +256,7 @@ class Held:
 
 
 @pytest.mark.rule("GR-10")
-@runs
+@async_test
 async def test_senders_are_held_back_once_and_then_more_rarely_each_time() -> None:
     loop = asyncio.get_running_loop()
     counts: Counter[str] = Counter()
@@ -281,7 +282,7 @@ async def test_senders_are_held_back_once_and_then_more_rarely_each_time() -> No
     assert counts == {"in vain": 1, "caught up": 1}
 
 
-@runs
+@async_test
 async def test_a_flood_of_requests_takes_turns_with_the_others() -> None:
     async with (
         serving(members_per_connection=20_000) as (server, _),
@@ -353,7 +354,7 @@ async def test_the_receiver_that_holds_most_is_given_up_a_quarter_above_the_budg
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_metrics_tell_for_whom_most_waits() -> None:
     async with (
         serving(slow_receiver="shed", patience=0) as (server, _),

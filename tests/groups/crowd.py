@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Self
 
-from tests.node.live import PATIENCE
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import LogicalAddress
 from waystation.core.membership import Member
@@ -17,6 +16,7 @@ from waystation.groups.router_client import RouterConnection
 from waystation.groups.routers import Routers as GroupRouters
 from waystation.groups.streams import Streams
 from waystation.net.place import parse_place
+from waystation.testing import DEADLINE
 
 QUICK = GroupLimits(beat=0.5, grace=1.0, dial=2.0)
 """Members that soon notice who is gone."""
@@ -135,7 +135,7 @@ def known(group: Group) -> set[bytes]:
     return set(streams_of(group).members)
 
 
-async def everybody_knows(groups: list[Group], seconds: float = PATIENCE) -> None:
+async def everybody_knows(groups: list[Group], seconds: float = DEADLINE) -> None:
     """Wait until all know each other, and nobody else."""
     everybody = {group.me.uuid for group in groups}
     loop = asyncio.get_running_loop()

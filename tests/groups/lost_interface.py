@@ -13,8 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.groups.crowd import Ear, everybody_knows, named, numbers, routers, stream
-from tests.node.live import until
 from waystation.groups import Group, GroupLimits
+from waystation.testing import until
 
 FIRST, SECOND = "10.9.0.1", "10.9.0.2"
 LIMITS = GroupLimits(beat=5.0, grace=60.0)

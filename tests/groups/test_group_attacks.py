@@ -26,7 +26,6 @@ from tests.groups.crowd import (
     stream,
     streams_of,
 )
-from tests.node.live import echo, runs, until
 from tests.transports.certificates import authority
 from waystation.core.discovery import DiscoveryResponse
 from waystation.core.identity import LogicalAddress, Mapping
@@ -36,7 +35,7 @@ from waystation.groups.packets import EVERYBODY, Data, encode_data, encode_notic
 from waystation.groups.pipe import Key, Kind, head
 from waystation.net.tls import Tls
 from waystation.node import Node
-from waystation.testing import tcp_path
+from waystation.testing import async_test, echo, tcp_path, until
 from waystation.transports.gossip import Gossip
 from waystation.transports.tcp import TcpLimits
 
@@ -102,7 +101,7 @@ def refused(group: Group) -> dict[str, int]:
 # --- Direct members -------------------------------------------------------------------------------
 
 
-@runs
+@async_test
 async def test_silent_strangers_are_not_held_for_ever() -> None:
     async with pair(HASTY) as (a, b):
         before = accepted(a)
@@ -114,7 +113,7 @@ async def test_silent_strangers_are_not_held_for_ever() -> None:
 
 
 @pytest.mark.parametrize("said", [b"W", GREETING[:-1]])
-@runs
+@async_test
 async def test_half_a_greeting_ends_with_the_deadline(said: bytes) -> None:
     async with pair(HASTY) as (a, b):
         stranger = await Stranger.connect(a)
@@ -123,7 +122,7 @@ async def test_half_a_greeting_ends_with_the_deadline(said: bytes) -> None:
         await still_talk(b, a)
 
 
-@runs
+@async_test
 async def test_a_wrong_greeting_ends_at_once_and_nothing_behind_it_is_read() -> None:
     async with pair(LASTING) as (a, b):
         stranger = await Stranger.connect(a)
@@ -136,7 +135,7 @@ async def test_a_wrong_greeting_ends_at_once_and_nothing_behind_it_is_read() -> 
 
 
 @pytest.mark.parametrize("part", [b"\0", b"\0\0\x01", b"\0\0\x01\0" + 100 * b"x"])
-@runs
+@async_test
 async def test_half_a_packet_is_waited_for_and_not_for_ever(part: bytes) -> None:
     async with pair(HASTY) as (a, b):
         stranger = await Stranger.connect(a)
@@ -148,7 +147,7 @@ async def test_half_a_packet_is_waited_for_and_not_for_ever(part: bytes) -> None
         await still_talk(b, a)
 
 
-@runs
+@async_test
 async def test_a_peer_that_finishes_its_packets_may_take_its_time() -> None:
     async with pair(GroupLimits(beat=5.0, grace=60.0, frame=1.5)) as (a, b):
         stranger = await Stranger.connect(a)
@@ -162,7 +161,7 @@ async def test_a_peer_that_finishes_its_packets_may_take_its_time() -> None:
         await still_talk(b, a)
 
 
-@runs
+@async_test
 async def test_connections_over_the_limit_are_refused_and_members_go_on() -> None:
     limits = GroupLimits(beat=5.0, grace=60.0, connections=5)
     async with pair(limits) as (a, b):
@@ -174,7 +173,7 @@ async def test_connections_over_the_limit_are_refused_and_members_go_on() -> Non
             stranger.writer.close()
 
 
-@runs
+@async_test
 async def test_strangers_that_never_finish_a_tls_handshake_are_not_held() -> None:
     async with pair(HASTY, authority().tls("127.0.0.1")) as (a, b):
         strangers = [await Stranger.connect(a) for _ in range(20)]
@@ -190,7 +189,7 @@ def made_up() -> Iterator[bytes]:
         yield encode_data(Data(secrets.token_bytes(16), bytes(16), True, 1, 1, [b"x"]))
 
 
-@runs
+@async_test
 async def test_a_flood_of_made_up_senders_leaves_no_trace() -> None:
     limits = GroupLimits(beat=0.5, grace=60.0, cache_size=50)
     async with pair(limits) as (a, b):
@@ -206,7 +205,7 @@ async def test_a_flood_of_made_up_senders_leaves_no_trace() -> None:
         await still_talk(b, a)
 
 
-@runs
+@async_test
 async def test_a_member_that_never_reads_holds_up_who_sends_to_it_and_nobody_else() -> None:
     held: list[asyncio.StreamWriter] = []
     deaf = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
@@ -232,7 +231,7 @@ async def test_a_member_that_never_reads_holds_up_who_sends_to_it_and_nobody_els
     deaf.close()
 
 
-@runs
+@async_test
 async def test_a_place_that_hangs_up_at_once_is_not_dialled_without_a_pause() -> None:
     dialled: list[float] = []
 
@@ -262,7 +261,7 @@ async def test_a_place_that_hangs_up_at_once_is_not_dialled_without_a_pause() ->
 
 
 @pytest.mark.parametrize("kind", ["gossip", "gossip+tcp"])
-@runs
+@async_test
 async def test_a_member_closes_while_its_router_is_being_dialled_or_says_nothing(kind: str) -> None:
     held: list[asyncio.StreamWriter] = []
     silent = await asyncio.start_server(lambda _, writer: held.append(writer), "127.0.0.1", 0)
@@ -281,7 +280,7 @@ async def test_a_member_closes_while_its_router_is_being_dialled_or_says_nothing
         writer.close()
 
 
-@runs
+@async_test
 async def test_a_member_closes_while_it_dials_and_while_others_greet_it() -> None:
     async with pair(LASTING) as (a, b), tcp_path(a.me.physical[0]) as path:
         path.freeze()
@@ -293,7 +292,7 @@ async def test_a_member_closes_while_it_dials_and_while_others_greet_it() -> Non
         await greeting.is_thrown_out()
 
 
-@runs
+@async_test
 async def test_a_close_with_a_peer_that_never_reads_ends_with_the_linger() -> None:
     limits = GroupLimits(beat=5.0, grace=60.0, linger=0.2)
     async with pair(limits) as (a, b):
@@ -304,7 +303,7 @@ async def test_a_close_with_a_peer_that_never_reads_ends_with_the_linger() -> No
         await until(lambda: known(b) == set())
 
 
-@runs
+@async_test
 async def test_a_handler_that_fails_does_not_cut_a_member_off(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -325,7 +324,7 @@ async def test_a_handler_that_fails_does_not_cut_a_member_off(
         await still_talk(a, b)
 
 
-@runs
+@async_test
 async def test_the_life_of_a_member_can_be_followed_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -364,7 +363,7 @@ async def attacked(
             assert answer.payload == b"still there?"
 
 
-@runs
+@async_test
 async def test_messages_of_no_pipe_and_without_a_body_cut_nobody_off_its_router() -> None:
     async with attacked() as (b, attacker, key):
         attacker.post(key[0], head(Kind.OPEN, key))
@@ -377,7 +376,7 @@ async def test_messages_of_no_pipe_and_without_a_body_cut_nobody_off_its_router(
         assert not b.sessions or all(session.place is not None for session in b.sessions)
 
 
-@runs
+@async_test
 async def test_garbage_over_a_pipe_resets_it() -> None:
     async with attacked() as (_, attacker, key):
         said: list[bytes] = []
@@ -388,7 +387,7 @@ async def test_garbage_over_a_pipe_resets_it() -> None:
         await until(lambda: any(payload[0] == Kind.RESET for payload in said))
 
 
-@runs
+@async_test
 async def test_a_pipe_whose_dialler_never_speaks_is_given_up() -> None:
     async with attacked(greeting=0.3) as (b, attacker, key):
         said: list[bytes] = []
@@ -412,7 +411,7 @@ BEGUN = b"\x01" + (15_000_000).to_bytes(4, "big")
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_half_a_message_over_a_pipe_has_a_deadline() -> None:
     async with attacked(finish=0.3) as (b, attacker, key):
         said = _heard_by(attacker)
@@ -423,7 +422,7 @@ async def test_half_a_message_over_a_pipe_has_a_deadline() -> None:
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_over_a_pipe_a_peer_that_is_not_admitted_begins_no_large_message() -> None:
     async with attacked(token=SECRET) as (b, attacker, key):
         said = _heard_by(attacker)
@@ -434,7 +433,7 @@ async def test_over_a_pipe_a_peer_that_is_not_admitted_begins_no_large_message()
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_half_messages_over_all_pipes_of_a_member_share_one_limit() -> None:
     async with attacked(input=100_000) as (b, attacker, key):
         said = _heard_by(attacker)
@@ -447,7 +446,7 @@ async def test_half_messages_over_all_pipes_of_a_member_share_one_limit() -> Non
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_a_member_that_is_not_read_fills_its_inbox_in_bytes_and_loses_nothing() -> None:
     limits = structs.replace(LASTING, inbox_bytes=300_000, window_bytes=100_000)
     async with pair(limits) as (a, b):

@@ -23,10 +23,11 @@ from tests.groups.crowd import (
     vanish,
 )
 from tests.groups.test_group_multicast import address as multicast
-from tests.node.live import LOOPS, runs, until, watched
+from tests.node.live import LOOPS
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import LocalError
 from waystation.groups import Group, GroupLimits
+from waystation.testing import async_test, run_checked, until
 from waystation.wire.jgroups5 import Message
 
 PATIENT = GroupLimits(beat=30.0, grace=60.0, dial=30.0)
@@ -53,10 +54,10 @@ def test_members_in_one_group_by_the_hundred(count: int) -> None:
             await until(lambda: all(ear.heard for ear in ears) and len(ears[2].heard) == 2, 60)
             assert ears[1].heard == [("m0", b"to all")]
 
-    watched(scenario, seconds=max(100, 0.8 * count))
+    run_checked(scenario, seconds=max(100, 0.8 * count))
 
 
-@runs
+@async_test
 async def test_a_storm_of_joins_and_leaves_ends_in_one_view() -> None:
     chance = random.Random(11)
     async with routers(2) as found, AsyncExitStack() as stack:
@@ -90,7 +91,7 @@ async def test_a_storm_of_joins_and_leaves_ends_in_one_view() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gossip", "gossip+tcp"])
-@runs
+@async_test
 async def test_a_member_that_does_not_read_holds_up_who_sends_to_it_and_nobody_else(
     kind: str,
 ) -> None:
@@ -114,7 +115,7 @@ async def test_a_member_that_does_not_read_holds_up_who_sends_to_it_and_nobody_e
         assert reader.payloads() == numbers(taken)
 
 
-@runs
+@async_test
 async def test_a_laggard_loses_what_goes_to_all_and_the_others_do_not() -> None:
     limits = GroupLimits(beat=5.0, window=64, inbox=100, laggards=0.1)
     async with (
@@ -136,7 +137,7 @@ async def test_a_laggard_loses_what_goes_to_all_and_the_others_do_not() -> None:
         assert a.counts["QUEUE_FULL"] == 1_000 - len(got) == b.counts["QUEUE_FULL"]
 
 
-@runs
+@async_test
 async def test_one_sender_can_be_held_while_others_are_heard() -> None:
     limits = GroupLimits(beat=5.0, window=64)
     async with (
@@ -156,7 +157,7 @@ async def test_one_sender_can_be_held_while_others_are_heard() -> None:
 
 
 @pytest.mark.rule("GR-11")
-@runs
+@async_test
 async def test_packets_of_another_make_are_counted_and_hurt_nobody() -> None:
     async with (
         routers() as found,
@@ -184,10 +185,10 @@ def test_every_way_works_on_every_loop(loop: str, kind: str) -> None:
                 await stream(a, 300, to=named(a, "b"))
                 await until(lambda: len(ear.heard) == 301)
 
-    watched(scenario, LOOPS[loop])
+    run_checked(scenario, LOOPS[loop])
 
 
-@runs
+@async_test
 async def test_a_member_may_send_to_itself() -> None:
     async with routers() as found, members(["a"], found.via()) as (a,):
         ear = Ear(a)
@@ -195,7 +196,7 @@ async def test_a_member_may_send_to_itself() -> None:
         await until(lambda: ear.heard == [("a", b"note to self")])
 
 
-@runs
+@async_test
 async def test_what_was_sent_arrives_before_the_goodbye() -> None:
     async with routers() as found, members(["a"], found.via()) as (a,):
         ear = Ear(a)
@@ -207,7 +208,7 @@ async def test_what_was_sent_arrives_before_the_goodbye() -> None:
         assert (await b.send(b"too late", to="a")).reason is Reason.REFUSED
 
 
-@runs
+@async_test
 async def test_a_message_that_is_too_large_is_refused_and_a_large_one_is_not() -> None:
     async with routers() as found, members(["a", "b"], found.via()) as (a, b):
         ear = Ear(b)
@@ -216,7 +217,7 @@ async def test_a_message_that_is_too_large_is_refused_and_a_large_one_is_not() -
         await until(lambda: [len(payload) for payload in ear.payloads()] == [2 << 20])
 
 
-@runs
+@async_test
 async def test_the_caller_is_told_what_is_wrong_with_a_call() -> None:
     async with routers() as found:
         group = Group("fleet", via=found.via())
@@ -233,7 +234,7 @@ async def test_the_caller_is_told_what_is_wrong_with_a_call() -> None:
             Group("", via=found.via())
 
 
-@runs
+@async_test
 async def test_a_reader_of_changes_that_falls_behind_loses_the_oldest() -> None:
     limits = GroupLimits(changes=2, beat=5.0)
     async with routers() as found, Group("fleet", name="a", via=found.via(), limits=limits) as a:

@@ -33,7 +33,6 @@ from tests.groups.crowd import (
     streams_of,
     vanish,
 )
-from tests.node.live import runs, until, watched
 from tests.transports.certificates import authority
 from waystation.core.gossip import MemberKind
 from waystation.core.identity import First, Mapping, RoundRobin
@@ -41,6 +40,7 @@ from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import ChangeRecord, MessageRecord, Record
 from waystation.errors import LocalError
 from waystation.groups import Group, GroupLimits
+from waystation.testing import async_test, run_checked, until
 
 HERE = "127.0.0.1:0"
 THERE = "127.0.0.2:0"
@@ -48,7 +48,7 @@ THERE = "127.0.0.2:0"
 
 @pytest.mark.rule("OB-1")
 @pytest.mark.parametrize("kind", ["gossip", "gossip+tcp"])
-@runs
+@async_test
 async def test_what_was_on_its_way_to_a_member_that_vanished_is_told_as_dropped(kind: str) -> None:
     async with routers() as found, members(["a", "b"], found.via(kind), limits=QUICK) as (a, b):
         told: list[Record] = []
@@ -81,7 +81,7 @@ def read_journal(directory: Path) -> Callable[[str], list[dict[str, Any]]]:
 
 
 @pytest.mark.rule("LA-9")
-@runs
+@async_test
 async def test_tcpgossip_tcp_startup() -> None:
     async with (
         routers() as found,
@@ -101,7 +101,7 @@ async def test_tcpgossip_tcp_startup() -> None:
 
 
 @pytest.mark.rule("LA-9")
-@runs
+@async_test
 async def test_tcpping_tcp_startup() -> None:
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(
@@ -126,7 +126,7 @@ async def test_tcpping_tcp_startup() -> None:
 
 @pytest.mark.rule("LA-6")
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_sending_of_a_message_with_no_physical_address_available() -> None:
     async with routers() as found, members(["a", "b"], found.via("gossip+tcp")) as (a, b):
         told: list[Record] = []
@@ -148,7 +148,7 @@ async def test_sending_of_a_message_with_no_physical_address_available() -> None
 
 
 @pytest.mark.rule("LA-6")
-@runs
+@async_test
 async def test_a_multicast_keeps_a_copy_for_the_member_whose_address_is_missing() -> None:
     async with (
         routers() as found,
@@ -161,7 +161,7 @@ async def test_a_multicast_keeps_a_copy_for_the_member_whose_address_is_missing(
 
 
 @pytest.mark.rule("LA-6")
-@runs
+@async_test
 async def test_messages_for_an_unknown_member_are_bounded_and_expire() -> None:
     async with routers() as found:
         via = found.via("gossip+tcp")
@@ -176,7 +176,7 @@ async def test_messages_for_an_unknown_member_are_bounded_and_expire() -> None:
 
 
 @pytest.mark.rule("LA-6")
-@runs
+@async_test
 async def test_who_has_goes_out_on_the_wire_and_i_have_answers_it() -> None:
     async with AsyncExitStack() as stack:
         hub = await stack.enter_async_context(
@@ -196,7 +196,7 @@ async def test_who_has_goes_out_on_the_wire_and_i_have_answers_it() -> None:
         await until(lambda: ear.payloads() == [b"where are you?"])  # the hub knew
 
 
-@runs
+@async_test
 async def test_without_its_router_a_group_talks_on_and_with_a_new_one_it_grows_again() -> None:
     async with routers() as found, members(["a", "b"], found.via("gossip+tcp")) as (a, b):
         ears = Ear(a), Ear(b)
@@ -215,7 +215,7 @@ async def test_without_its_router_a_group_talks_on_and_with_a_new_one_it_grows_a
 
 
 @pytest.mark.rule("LA-8")
-@runs
+@async_test
 async def test_who_closes_is_forgotten_and_messages_to_it_have_no_route() -> None:
     async with routers() as found, members(["a"], found.via("gossip+tcp")) as (a,):
         ear = Ear(a)
@@ -229,7 +229,7 @@ async def test_who_closes_is_forgotten_and_messages_to_it_have_no_route() -> Non
 
 
 @pytest.mark.rule("LA-2")
-@runs
+@async_test
 async def test_a_member_that_restarts_on_the_same_port_is_another_member() -> None:
     async with AsyncExitStack() as stack:
         a = await stack.enter_async_context(
@@ -253,7 +253,7 @@ async def test_a_member_that_restarts_on_the_same_port_is_another_member() -> No
 
 
 @pytest.mark.rule("LA-2")
-@runs
+@async_test
 async def test_the_same_object_is_another_member_each_time_it_connects() -> None:
     async with routers() as found:
         group = Group("fleet", name="a", via=found.via())
@@ -267,7 +267,7 @@ async def test_the_same_object_is_another_member_each_time_it_connects() -> None
 
 
 @pytest.mark.rule("LA-2")
-@runs
+@async_test
 async def test_without_a_name_one_is_made_from_the_host() -> None:
     async with routers() as found, Group("fleet", via=found.via()) as group:
         assert group.me.name.rpartition("-")[2].isdigit()
@@ -275,7 +275,7 @@ async def test_without_a_name_one_is_made_from_the_host() -> None:
 
 @pytest.mark.rule("LA-4")
 @pytest.mark.rule("LA-10")
-@runs
+@async_test
 async def test_an_interface_is_lost_under_traffic_and_nothing_else() -> None:
     async with routers() as found:
         via = found.via("gossip+tcp")
@@ -301,7 +301,7 @@ async def test_an_interface_is_lost_under_traffic_and_nothing_else() -> None:
 
 @pytest.mark.rule("LA-5")
 @pytest.mark.rule("LA-10")
-@runs
+@async_test
 async def test_an_address_changes_under_traffic_and_the_others_are_told() -> None:
     async with routers() as found, members(["a", "b"], found.via("gossip+tcp")) as (a, b):
         ear, watch = Ear(b), Ear(a)
@@ -322,7 +322,7 @@ async def test_an_address_changes_under_traffic_and_the_others_are_told() -> Non
 
 
 @pytest.mark.rule("LA-5")
-@runs
+@async_test
 async def test_a_change_of_the_cache_travels_with_the_next_message() -> None:
     async with routers() as found, members(["a", "b"], found.via("gossip+tcp")) as (a, b):
         news = Mapping(stranger("news"), ("127.0.0.9:9",), 7)
@@ -335,7 +335,7 @@ async def test_a_change_of_the_cache_travels_with_the_next_message() -> None:
 
 
 @pytest.mark.rule("LA-4")
-@runs
+@async_test
 async def test_the_choice_among_addresses_is_the_users() -> None:
     async with routers() as found:
         via = found.via("gossip+tcp")
@@ -353,7 +353,7 @@ async def test_the_choice_among_addresses_is_the_users() -> None:
             assert {streams_of(first).cache.select(uuid) for _ in range(4)} == {places[0]}
 
 
-@runs
+@async_test
 async def test_who_vanishes_from_a_list_is_suspected_by_everybody() -> None:
     async with AsyncExitStack() as stack:
         a = await stack.enter_async_context(
@@ -369,7 +369,7 @@ async def test_who_vanishes_from_a_list_is_suspected_by_everybody() -> None:
         await until(lambda: ("suspect", "b") in ear.events())
 
 
-@runs
+@async_test
 async def test_one_place_serves_one_group_and_nobody_else() -> None:
     async with routers() as found, members(["a", "b"], found.via("gossip+tcp")) as (a, b):
         host, port = "127.0.0.1", port_of(a.me.physical[0])
@@ -387,7 +387,7 @@ async def test_one_place_serves_one_group_and_nobody_else() -> None:
         await until(lambda: ear.payloads() == [b"still there?"])
 
 
-@runs
+@async_test
 async def test_malformed_packets_are_counted_and_hurt_nobody() -> None:
     async with routers() as found, members(["a", "b"], found.via("gossip+tcp")) as (a, b):
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(a.me.physical[0]))
@@ -402,7 +402,7 @@ async def test_malformed_packets_are_counted_and_hurt_nobody() -> None:
         writer.close()
 
 
-@runs
+@async_test
 async def test_direct_connections_can_be_encrypted() -> None:
     tls = authority().tls("127.0.0.1")
     async with AsyncExitStack() as stack:
@@ -417,14 +417,14 @@ async def test_direct_connections_can_be_encrypted() -> None:
         await until(lambda: ear.payloads() == [b"secret"])
 
 
-@runs
+@async_test
 async def test_a_place_that_means_every_address_is_refused() -> None:
     group = Group("fleet", via="tcp://127.0.0.1:1", listen="0.0.0.0:0")
     with pytest.raises(LocalError, match="cannot reach"):
         await group.connect()
 
 
-@runs
+@async_test
 async def test_what_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
     async with Group("fleet", via="tcp://127.0.0.1:1", listen=HERE) as first:
         taken = first.me.physical[0]
@@ -441,7 +441,7 @@ async def test_what_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None
 
 
 @pytest.mark.rule("OB-4")
-@runs
+@async_test
 async def test_the_observers_hear_of_every_member_and_of_every_message() -> None:
     async with routers() as found, members(["a", "b"], found.via()) as (a, b):
         sent: list[Record] = []
@@ -486,7 +486,7 @@ def test_a_group_keeps_a_journal(tmp_path: Path) -> None:
                 await b.move("127.0.0.2:0")
                 await until(lambda: named(a, "b").physical == b.me.physical)
 
-    watched(scenario)
+    run_checked(scenario)
     found = read_journal(tmp_path)
     members_ = [(row["kind"], row["name"]) for row in found("members")]
     assert members_[:3] == [("join", "a"), ("join", "b"), ("address", "b")]

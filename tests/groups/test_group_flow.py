@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tests.groups.crowd import Ear, carrier_of, everybody_knows, members, named, routers, streams_of
-from tests.node.live import runs, until
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
 from waystation.groups import Group, GroupLimits
 from waystation.groups.router_client import CONTROL, ClientConnection
 from waystation.groups.settings import CarrierSettings
+from waystation.testing import async_test, until
 
 KIB = 1024
 LIMITS = GroupLimits(beat=30.0, grace=60.0, laggards=0.3, window_bytes=512 * KIB)
@@ -51,7 +51,7 @@ async def connected(groups: list[Group]) -> None:
 
 @pytest.mark.rule("FL-3")
 @pytest.mark.parametrize("kind", ["gossip", "gossip+tcp"])
-@runs
+@async_test
 async def test_a_member_that_does_not_read_delays_no_other(kind: str) -> None:
     async with (
         routers() as found,
@@ -77,7 +77,7 @@ async def test_a_member_that_does_not_read_delays_no_other(kind: str) -> None:
 
 
 @pytest.mark.rule("FL-3")
-@runs
+@async_test
 async def test_who_lost_a_message_to_all_is_told_in_the_journal_and_catches_up() -> None:
     async with (
         routers() as found,
@@ -108,7 +108,7 @@ async def test_who_lost_a_message_to_all_is_told_in_the_journal_and_catches_up()
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_what_is_on_its_way_to_all_members_together_is_bounded() -> None:
     budget = 2048 * KIB
     limits = GroupLimits(beat=30.0, grace=60.0, laggards=2.0, window_bytes=512 * KIB, budget=budget)
@@ -138,7 +138,7 @@ async def test_what_is_on_its_way_to_all_members_together_is_bounded() -> None:
 
 @pytest.mark.rule("FL-1")
 @pytest.mark.parametrize("kind", ["gossip", "gossip+tcp"])
-@runs
+@async_test
 async def test_what_nobody_reads_here_is_bounded_in_bytes(kind: str) -> None:
     limits = GroupLimits(beat=30.0, inbox_bytes=200 * KIB, window_bytes=100 * KIB)
     async with (
@@ -157,7 +157,7 @@ async def test_what_nobody_reads_here_is_bounded_in_bytes(kind: str) -> None:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_what_is_held_back_of_a_member_is_bounded_in_bytes() -> None:
     limits = GroupLimits(beat=30.0, window_bytes=100 * KIB)
     sender_limits = GroupLimits(beat=30.0, window_bytes=4096 * KIB)
@@ -182,7 +182,7 @@ async def test_what_is_held_back_of_a_member_is_bounded_in_bytes() -> None:
 
 
 @pytest.mark.rule("FL-5")
-@runs
+@async_test
 async def test_what_is_posted_to_a_member_that_takes_nothing_is_bounded() -> None:
     limits = GroupLimits(beat=30.0, window=8, waiting_bytes=10 * KIB)
     async with (
@@ -209,7 +209,7 @@ async def send_numbers(a: Group, b: Group, count: int) -> None:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_what_waits_for_an_address_is_bounded_in_bytes() -> None:
     limits = GroupLimits(beat=30.0, waiting_bytes=100 * KIB)
     async with (
@@ -229,7 +229,7 @@ async def test_what_waits_for_an_address_is_bounded_in_bytes() -> None:
 
 
 @pytest.mark.rule("FL-5")
-@runs
+@async_test
 async def test_control_packets_have_room_of_their_own_behind_messages_that_do_not_drain() -> None:
     async def never_read(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.pause_reading()  # type: ignore[attr-defined]

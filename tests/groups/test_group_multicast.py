@@ -25,9 +25,9 @@ from tests.groups.crowd import (
     stream,
     vanish,
 )
-from tests.node.live import runs, until
 from waystation.core.outcome import Outcome, Reason
 from waystation.groups import Group
+from waystation.testing import async_test, until
 
 HOST = "127.0.0.1"
 _PORTS = itertools.count(20_000 + os.getpid() % 20_000)
@@ -53,7 +53,7 @@ def dropping(group: Group, share: float) -> None:
 
 
 @pytest.mark.rule("LA-9")
-@runs
+@async_test
 async def test_udp_startup() -> None:
     via = address()
     async with members(["a", "b"], via, interface=HOST) as (a, b):
@@ -71,7 +71,7 @@ async def test_udp_startup() -> None:
 
 
 @pytest.mark.rule("GR-12")
-@runs
+@async_test
 async def test_what_the_network_loses_is_sent_again() -> None:
     async with members(["a", "b", "c"], address(), interface=HOST) as (a, b, c):
         for group in (a, b, c):
@@ -84,7 +84,7 @@ async def test_what_the_network_loses_is_sent_again() -> None:
 
 
 @pytest.mark.rule("LA-6")
-@runs
+@async_test
 async def test_who_has_and_i_have_by_multicast() -> None:
     async with members(["a", "b"], address(), interface=HOST) as (a, b):
         lost = forget(a, b)
@@ -97,7 +97,7 @@ async def test_who_has_and_i_have_by_multicast() -> None:
 
 
 @pytest.mark.rule("LA-11")
-@runs
+@async_test
 async def test_the_source_of_a_datagram_says_nothing_about_its_sender() -> None:
     async with members(["a", "b"], address(), interface=HOST) as (a, b):
         before = b.me
@@ -112,7 +112,7 @@ async def test_the_source_of_a_datagram_says_nothing_about_its_sender() -> None:
         await until(lambda: heard.payloads() == [b"you are b"])
 
 
-@runs
+@async_test
 async def test_who_is_silent_is_suspected() -> None:
     async with members(["a", "b"], address(), interface=HOST, limits=QUICK) as (a, b):
         ear = Ear(a)
@@ -121,7 +121,7 @@ async def test_who_is_silent_is_suspected() -> None:
 
 
 @pytest.mark.rule("LA-10")
-@runs
+@async_test
 async def test_a_member_moves_to_another_interface_and_stays_who_it_is() -> None:
     async with members(["a", "b"], address(), interface=HOST) as (a, b):
         before = b.me
@@ -134,7 +134,7 @@ async def test_a_member_moves_to_another_interface_and_stays_who_it_is() -> None
         await until(lambda: ear.payloads() == [b"hello"])
 
 
-@runs
+@async_test
 async def test_groups_that_share_an_address_never_meet() -> None:
     via = address()
     async with (
@@ -144,7 +144,7 @@ async def test_groups_that_share_an_address_never_meet() -> None:
         assert [await names(group) for group in (a, b)] == [{"a"}, {"b"}]
 
 
-@runs
+@async_test
 async def test_what_no_datagram_can_hold_is_too_large() -> None:
     async with members(["a", "b"], address(), interface=HOST) as (a, b):
         ear = Ear(b)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import runs
 from waystation.core.budget import Account
 from waystation.core.identity import LogicalAddress
 from waystation.core.membership import Member
 from waystation.core.outcome import Reason
 from waystation.groups.pipe import CHUNK, WINDOW, Key, Kind, Pipe, PipeState, head, read_head
+from waystation.testing import async_test
 
 PEER = Member(LogicalAddress(bytes(15) + b"\1", "peer"))
 KEY: Key = (PEER.uuid, 7, True)
@@ -85,7 +85,7 @@ class End:
         self.pipe.on_message(kind, head(kind, KEY) + body)
 
 
-@runs
+@async_test
 async def test_a_peer_that_ignores_the_window_is_reset() -> None:
     end = End()
     end.pipe.pause_reading()
@@ -101,7 +101,7 @@ async def test_a_peer_that_ignores_the_window_is_reset() -> None:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_nothing_is_kept_of_empty_messages_and_repeated_ends() -> None:
     end = End()
     end.pipe.pause_reading()
@@ -116,7 +116,7 @@ async def test_nothing_is_kept_of_empty_messages_and_repeated_ends() -> None:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_what_waits_in_all_pipes_together_is_bounded() -> None:
     unread = Account(3 * CHUNK)
     slow, slower = End(unread), End(unread)
@@ -139,7 +139,7 @@ async def test_what_waits_in_all_pipes_together_is_bounded() -> None:
 
 
 @pytest.mark.rule("FL-3")
-@runs
+@async_test
 async def test_pipes_to_one_member_share_its_window_and_each_goes_on() -> None:
     end = End()
     end.group.has_window = False  # others have filled it
@@ -153,7 +153,7 @@ async def test_pipes_to_one_member_share_its_window_and_each_goes_on() -> None:
     assert end.group.kinds() == [Kind.DATA] * 6
 
 
-@runs
+@async_test
 async def test_credit_lets_a_peer_go_on_for_ever() -> None:
     end = End()
     for _ in range(10 * WINDOW // CHUNK):
@@ -163,7 +163,7 @@ async def test_credit_lets_a_peer_go_on_for_ever() -> None:
     assert credit == len(end.protocol.data) == 10 * WINDOW
 
 
-@runs
+@async_test
 async def test_a_pipe_sends_no_more_than_its_peer_has_room_for() -> None:
     end = End()
     end.pipe.write(bytes(2 * WINDOW))
@@ -178,7 +178,7 @@ async def test_a_pipe_sends_no_more_than_its_peer_has_room_for() -> None:
     assert end.pipe.get_write_buffer_size() == 0
 
 
-@runs
+@async_test
 async def test_what_came_before_the_end_is_read_before_it() -> None:
     end = End()
     end.pipe.pause_reading()
@@ -235,7 +235,7 @@ ENDS: list[Callable[[End], None]] = [
 
 @pytest.mark.parametrize("state", [nothing, unread, unwritten, finished, closing, closed])
 @pytest.mark.parametrize("finish", ENDS)
-@runs
+@async_test
 async def test_a_pipe_ends_once_in_every_state(
     state: Callable[[End], None], finish: Callable[[End], None]
 ) -> None:
@@ -259,7 +259,7 @@ async def test_a_pipe_ends_once_in_every_state(
     assert len([call for call in end.protocol.calls if call.startswith("lost")]) == 1
 
 
-@runs
+@async_test
 async def test_a_pipe_that_closes_writes_what_is_left_first() -> None:
     end = End()
     end.pipe.write(b"the last")

@@ -23,20 +23,19 @@ from tests.groups.crowd import (
     streams_of,
     vanish,
 )
-from tests.node.live import runs, until
 from tests.transports.certificates import authority
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import LocalError, UnreachableError
 from waystation.gossip_router import Admission, Door, GossipServer
 from waystation.groups import Group, GroupLimits
-from waystation.testing import tcp_path
+from waystation.testing import async_test, tcp_path, until
 
 dialects = pytest.mark.parametrize("dialect", ["jgroups5", "jgroups2"])
 
 
 @dialects
 @pytest.mark.rule("LA-9")
-@runs
+@async_test
 async def test_tcpgossip_tunnel_startup(dialect: str) -> None:
     async with routers() as found, members(["a", "b"], found.via(), dialect=dialect) as (a, b):
         async with Group("fleet", name="joiner", via=found.via(), dialect=dialect) as joiner:
@@ -57,7 +56,7 @@ async def test_tcpgossip_tunnel_startup(dialect: str) -> None:
 
 
 @dialects
-@runs
+@async_test
 async def test_order_is_kept_from_each_sender(dialect: str) -> None:
     async with (
         routers() as found,
@@ -69,7 +68,7 @@ async def test_order_is_kept_from_each_sender(dialect: str) -> None:
         assert ear.payloads("a") == ear.payloads("b") == numbers(3_000)
 
 
-@runs
+@async_test
 async def test_what_goes_to_one_and_what_goes_to_all_keep_their_order() -> None:
     async with routers() as found, members(["a", "b"], found.via()) as (a, b):
         ear = Ear(b)
@@ -81,7 +80,7 @@ async def test_what_goes_to_one_and_what_goes_to_all_keep_their_order() -> None:
 
 @pytest.mark.rule("GR-12")
 @dialects
-@runs
+@async_test
 async def test_a_router_that_dies_under_traffic_loses_nothing(dialect: str) -> None:
     async with (
         routers(2) as found,
@@ -101,7 +100,7 @@ async def test_a_router_that_dies_under_traffic_loses_nothing(dialect: str) -> N
 
 
 @pytest.mark.rule("GR-12")
-@runs
+@async_test
 async def test_each_router_in_turn_dies_and_comes_back_and_nothing_is_lost() -> None:
     async with routers(2) as found, members(["a", "b"], found.via()) as (a, b):
         ear = Ear(b)
@@ -121,7 +120,7 @@ async def test_each_router_in_turn_dies_and_comes_back_and_nothing_is_lost() -> 
 
 
 @pytest.mark.rule("GR-12")
-@runs
+@async_test
 async def test_members_that_share_no_first_router_reach_each_other_over_the_one_they_share() -> (
     None
 ):
@@ -140,7 +139,7 @@ async def test_members_that_share_no_first_router_reach_each_other_over_the_one_
 
 
 @pytest.mark.rule("GR-12")
-@runs
+@async_test
 async def test_a_member_that_one_router_lost_is_not_suspected_while_another_sees_it() -> None:
     async with (
         routers(2) as found,
@@ -163,7 +162,7 @@ async def test_a_member_that_one_router_lost_is_not_suspected_while_another_sees
         await until(lambda: bool(router_connections(a)[0].roster))
 
 
-@runs
+@async_test
 async def test_the_only_router_dies_and_comes_back_and_traffic_goes_on() -> None:
     async with routers() as found, members(["a", "b"], found.via()) as (a, b):
         ear = Ear(b)
@@ -178,7 +177,7 @@ async def test_the_only_router_dies_and_comes_back_and_traffic_goes_on() -> None
         assert ear.events() == []
 
 
-@runs
+@async_test
 async def test_who_vanishes_is_suspected_and_who_comes_back_is_somebody_else() -> None:
     async with routers() as found, members(["a", "b"], found.via(), limits=QUICK) as (a, b):
         ear = Ear(a)
@@ -195,7 +194,7 @@ async def test_who_vanishes_is_suspected_and_who_comes_back_is_somebody_else() -
 
 
 @pytest.mark.rule("GR-12")
-@runs
+@async_test
 async def test_a_router_that_no_longer_answers_is_noticed() -> None:
     async with (
         routers(2) as found,
@@ -215,7 +214,7 @@ async def test_a_router_that_no_longer_answers_is_noticed() -> None:
 
 
 @pytest.mark.rule("LA-10")
-@runs
+@async_test
 async def test_a_member_that_was_cut_off_comes_back_as_the_same_member() -> None:
     async with (
         routers() as found,
@@ -242,7 +241,7 @@ async def test_a_member_that_was_cut_off_comes_back_as_the_same_member() -> None
 
 
 @pytest.mark.rule("LA-3")
-@runs
+@async_test
 async def test_who_left_is_known_for_a_while_and_then_forgotten() -> None:
     limits = GroupLimits(beat=0.2, cache_age=0.5)
     async with routers() as found, members(["a", "b"], found.via(), limits=limits) as (a, b):
@@ -254,7 +253,7 @@ async def test_who_left_is_known_for_a_while_and_then_forgotten() -> None:
         await until(lambda: cache.lookup(left) is None)
 
 
-@runs
+@async_test
 async def test_a_group_may_start_before_its_router() -> None:
     async with routers() as found:
         place = found.places[0]
@@ -268,7 +267,7 @@ async def test_a_group_may_start_before_its_router() -> None:
                 await everybody_knows([early, late])
 
 
-@runs
+@async_test
 async def test_no_router_is_an_error_that_says_where_and_why() -> None:
     async with routers() as found:
         await found.kill(0)
@@ -279,7 +278,7 @@ async def test_no_router_is_an_error_that_says_where_and_why() -> None:
         assert "refused" in str(caught.value)
 
 
-@runs
+@async_test
 async def test_groups_of_other_names_and_other_dialects_never_meet() -> None:
     async with (
         routers() as found,
@@ -291,7 +290,7 @@ async def test_groups_of_other_names_and_other_dialects_never_meet() -> None:
         assert (await a.send(b"anybody?")).reason is Reason.NO_ROUTE
 
 
-@runs
+@async_test
 async def test_a_token_opens_a_group_and_no_token_does_not() -> None:
     secret = "open sesame"  # noqa: S105 - of this test alone
     server = GossipServer(admission=Admission({"fleet": Door(tokens=(secret,))}))
@@ -304,7 +303,7 @@ async def test_a_token_opens_a_group_and_no_token_does_not() -> None:
     await server.drain()
 
 
-@runs
+@async_test
 async def test_the_way_to_a_router_can_be_encrypted() -> None:
     server = GossipServer(tls=authority().tls("127.0.0.1"))
     await server.start("127.0.0.1:0")

@@ -25,12 +25,12 @@ from mqtt5 import (
     UnsubscribePacket,
 )
 
-from tests.node.live import PATIENCE, runs, until
 from tests.transports.mqtt_live import soon
 from waystation.core.outcome import Reason
 from waystation.mqtt.client import BrokerAt, Credentials, MqttClient, MqttLimits
 from waystation.mqtt.packets import PING, PONG, PacketReader, packet_size
 from waystation.net.place import place_of
+from waystation.testing import DEADLINE, async_test, until
 
 
 class Owner:
@@ -151,7 +151,7 @@ def is_crowded(mqtt: MqttClient) -> bool:
     return mqtt.connection.is_crowded
 
 
-@runs
+@async_test
 async def test_who_we_are_is_said_first() -> None:
     heard: list[ConnectPacket] = []
 
@@ -167,7 +167,7 @@ async def test_who_we_are_is_said_first() -> None:
         assert owner.events == []
 
 
-@runs
+@async_test
 async def test_a_refusal_is_told_to_who_waits_and_tried_again() -> None:
     codes = [ConnAckReasonCode.NOT_AUTHORIZED, ConnAckReasonCode.SUCCESS]
 
@@ -193,7 +193,7 @@ async def test_a_refusal_is_told_to_who_waits_and_tried_again() -> None:
     ids=["http", "malformed", "nothing", "a message", "a broker of MQTT 3"],
 )
 def test_what_is_no_broker_is_said_to_be_none(says: bytes, words: str) -> None:
-    @runs
+    @async_test
     async def scenario() -> None:
         async def handle(talk: Talk) -> None:
             await talk.hear()
@@ -209,7 +209,7 @@ def test_what_is_no_broker_is_said_to_be_none(says: bytes, words: str) -> None:
     scenario()
 
 
-@runs
+@async_test
 async def test_no_more_are_on_their_way_than_the_broker_allows() -> None:
     seen: list[PublishPacket] = []
     go_on = asyncio.Event()
@@ -239,7 +239,7 @@ async def test_no_more_are_on_their_way_than_the_broker_allows() -> None:
         assert [packet.payload for packet in seen] == [b"%d" % n for n in range(len(seen))]
 
 
-@runs
+@async_test
 async def test_a_broker_that_does_not_confirm_makes_the_client_crowded() -> None:
     confirm = asyncio.Event()
 
@@ -261,11 +261,11 @@ async def test_a_broker_that_does_not_confirm_makes_the_client_crowded() -> None
         confirm.set()
         await until(lambda: not is_crowded(mqtt))
         assert owner.relaxed == 1
-        await mqtt.drained(PATIENCE)
+        await mqtt.drained(DEADLINE)
         assert owner.codes == [0] * sent
 
 
-@runs
+@async_test
 async def test_what_the_broker_does_not_take_is_refused_here() -> None:
     seen: list[PublishPacket] = []
 
@@ -284,7 +284,7 @@ async def test_what_the_broker_does_not_take_is_refused_here() -> None:
         assert seen[0].qos is QoS.AT_MOST_ONCE  # as it said
 
 
-@runs
+@async_test
 async def test_the_broker_says_goodbye_and_the_client_comes_back() -> None:
     talks = 0
 
@@ -302,7 +302,7 @@ async def test_the_broker_says_goodbye_and_the_client_comes_back() -> None:
         assert owner.events == ["the broker disconnected us: server shutting down"]
 
 
-@runs
+@async_test
 async def test_a_silent_broker_is_asked_and_then_given_up() -> None:
     pings = 0
 
@@ -319,7 +319,7 @@ async def test_a_silent_broker_is_asked_and_then_given_up() -> None:
         assert pings >= 1
 
 
-@runs
+@async_test
 async def test_a_quiet_connection_is_kept_by_pings() -> None:
     pings = 0
 
@@ -336,7 +336,7 @@ async def test_a_quiet_connection_is_kept_by_pings() -> None:
         assert owner.events == []
 
 
-@runs
+@async_test
 async def test_filters_that_are_refused_are_told_and_the_others_hold() -> None:
     seen: list[str] = []
 
@@ -370,7 +370,7 @@ async def test_filters_that_are_refused_are_told_and_the_others_hold() -> None:
         assert seen == ["a", "secret", "-a"]
 
 
-@runs
+@async_test
 async def test_stopping_twice_and_starting_again_is_no_matter() -> None:
     async def handle(talk: Talk) -> None:
         await talk.let_in()
@@ -407,7 +407,7 @@ STAGES: dict[str, tuple[Any, ...]] = {
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_client_comes_back_whenever_the_broker_ends_it(stage: str) -> None:
-    @runs
+    @async_test
     async def scenario() -> None:
         talks = 0
 
@@ -431,7 +431,7 @@ def test_a_client_comes_back_whenever_the_broker_ends_it(stage: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_client_stops_at_any_time(stage: str) -> None:
-    @runs
+    @async_test
     async def scenario() -> None:
         said = asyncio.Event()
 
@@ -453,7 +453,7 @@ def test_a_client_stops_at_any_time(stage: str) -> None:
     scenario()
 
 
-@runs
+@async_test
 async def test_half_a_packet_is_no_sign_of_life() -> None:
     async def handle(talk: Talk) -> None:
         await talk.let_in()
@@ -467,7 +467,7 @@ async def test_half_a_packet_is_no_sign_of_life() -> None:
         assert owner.packets == []
 
 
-@runs
+@async_test
 async def test_a_message_that_nobody_confirms_is_told_when_it_has_left() -> None:
     seen: list[PublishPacket] = []
 
@@ -485,7 +485,7 @@ async def test_a_message_that_nobody_confirms_is_told_when_it_has_left() -> None
         assert owner.codes == [0, 0]  # and nobody has confirmed the other one
 
 
-@runs
+@async_test
 async def test_a_broker_that_does_not_read_makes_the_client_crowded_and_loses_nothing() -> None:
     read_on = asyncio.Event()
     seen = 0

@@ -15,12 +15,13 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from tests.net.test_server import no_descriptors_left
-from tests.node.live import RawPeer, runs_on_every_loop, settle, until
+from tests.node.live import RawPeer, runs_on_every_loop
 from tests.transports.certificates import authority
 from waystation.net.asgi import HttpServer, Receive, Scope, Send
 from waystation.net.connection import ConnectionLimits
 from waystation.net.server import ServerLimits
 from waystation.net.tls import Tls
+from waystation.testing import settle, until
 
 LOG = logging.getLogger("waystation.test")
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"

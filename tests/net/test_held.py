@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from tests.node.live import runs, until
 from waystation.net.held import FREE, REFRESH, HeldBytes
+from waystation.testing import async_test, until
 
 
 class Receivers:
@@ -33,7 +33,7 @@ class Receivers:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_who_holds_most_is_given_up_unless_it_reads_in_the_next_moment() -> None:
     receivers = Receivers(1_000)
     await receivers.hold(a=900, b=500)
@@ -49,7 +49,7 @@ async def test_who_holds_most_is_given_up_unless_it_reads_in_the_next_moment() -
 
 
 @pytest.mark.rule("FL-3")
-@runs
+@async_test
 async def test_while_the_budget_is_spent_everybody_has_an_equal_part() -> None:
     receivers = Receivers(100_000)
     assert receivers.held.limit_of(80_000) == 80_000
@@ -66,7 +66,7 @@ async def test_while_the_budget_is_spent_everybody_has_an_equal_part() -> None:
 
 
 @pytest.mark.rule("FL-3")
-@runs
+@async_test
 async def test_a_part_is_never_less_than_what_need_not_be_counted() -> None:
     receivers = Receivers(10 * FREE)
     await receivers.hold(**{f"r{number}": FREE for number in range(12)})
@@ -74,7 +74,7 @@ async def test_a_part_is_never_less_than_what_need_not_be_counted() -> None:
     assert receivers.held.limit_of(1 << 20) == FREE
 
 
-@runs
+@async_test
 async def test_who_is_forgotten_is_not_measured() -> None:
     receivers = Receivers(100)
     receivers.sizes["a"] = 50

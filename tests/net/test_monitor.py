@@ -9,9 +9,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.node.live import PATIENCE, runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from waystation.net.monitor import Health, Monitor
 from waystation.net.place import parse_place
+from waystation.testing import DEADLINE, async_test, until
 
 
 class Program:
@@ -31,7 +32,7 @@ async def ask(monitor: Monitor, request: bytes) -> tuple[str, str]:
     """The first line and the body of the response."""
     reader, writer = await asyncio.open_connection(*parse_place(monitor.place))
     writer.write(request)
-    response = (await asyncio.wait_for(reader.read(), PATIENCE)).decode()
+    response = (await asyncio.wait_for(reader.read(), DEADLINE)).decode()
     writer.close()
     head, _, body = response.partition("\r\n\r\n")
     assert f"Content-Length: {len(body)}" in head or not body
@@ -91,7 +92,7 @@ async def test_a_page_under_a_foreign_name_that_points_here_reads_nothing() -> N
         (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20_000, "431"),
     ],
 )
-@runs
+@async_test
 async def test_other_requests_get_the_right_status(request_: bytes, status: str) -> None:
     async with monitoring(Program()) as monitor:
         assert (await ask(monitor, request_))[0].split()[1] == status
@@ -105,7 +106,7 @@ async def test_a_long_response_arrives_whole() -> None:
         assert (await ask(monitor, b"GET /metrics HTTP/1.1\r\n\r\n"))[1] == program.text
 
 
-@runs
+@async_test
 async def test_a_request_byte_by_byte_is_read_and_what_follows_it_is_not() -> None:
     async with monitoring(Program()) as monitor:
         reader, writer = await asyncio.open_connection(*parse_place(monitor.place))
@@ -113,12 +114,12 @@ async def test_a_request_byte_by_byte_is_read_and_what_follows_it_is_not() -> No
             writer.write(bytes([byte]))
             await asyncio.sleep(0)
         writer.write(b"GET /metrics HTTP/1.1\r\n\r\n" * 1_000)
-        response = await asyncio.wait_for(reader.read(), PATIENCE)
+        response = await asyncio.wait_for(reader.read(), DEADLINE)
         assert response.count(b"HTTP/1.1 200 OK") == 1
         writer.close()
 
 
-@runs
+@async_test
 async def test_connections_over_the_limit_end_and_room_comes_back() -> None:
     async with monitoring(Program()) as monitor:
         streams = [await asyncio.open_connection(*parse_place(monitor.place)) for _ in range(64)]
@@ -126,7 +127,7 @@ async def test_connections_over_the_limit_end_and_room_comes_back() -> None:
             assert await ask(monitor, b"GET /health HTTP/1.1\r\n\r\n") == ("", "")
         for reader, writer in streams:
             writer.write(b"GET /health HTTP/1.1\r\n\r\n")
-            assert b"200 OK" in await asyncio.wait_for(reader.read(), PATIENCE)
+            assert b"200 OK" in await asyncio.wait_for(reader.read(), DEADLINE)
             writer.close()
         assert (await ask(monitor, b"GET /health HTTP/1.1\r\n\r\n"))[0] == "HTTP/1.1 200 OK"
 
@@ -138,7 +139,7 @@ async def test_who_never_completes_a_request_is_cut_off(start: bytes) -> None:
         _, writer = await asyncio.open_connection(*parse_place(monitor.place))
         writer.write(start)
         await until(lambda: len(monitor.connections) == 1)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while monitor.connections:
                 writer.write(b"x" if start else b"")  # a byte now and then is no request
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What tests of live sessions share: a watched event loop, a journal, and peers of raw bytes."""
+"""What tests of live sessions share beside the kit: every event loop, and peers of raw bytes."""
 
 from __future__ import annotations
 
@@ -21,34 +21,16 @@ from waystation.net.place import parse_place, place_of
 from waystation.node import Limits, Node
 from waystation.node.requests import PendingRequest
 from waystation.node.worker import Worker
-from waystation.testing import (
-    DEADLINE,
-    Gate,
-    Recorder,
-    async_test,
-    collect,
-    echo,
-    reason_or_outcome,
-    run_checked,
-    settle,
-    until,
-)
+from waystation.testing import DEADLINE, Recorder, echo, run_checked, settle, until
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.wire.ockam import PREFACE, FrameDecoder, encode_control, encode_frame
-
-__all__ = ["Gate", "collect", "echo", "settle", "until"]  # of the kit, for older tests
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
-PATIENCE = DEADLINE  # the name that older tests use
 
 Scenario = Callable[..., Awaitable[None]]
-
-
-watched = run_checked
-runs: Callable[[Scenario], Callable[..., None]] = async_test
 
 
 def runs_on_every_loop(scenario: Scenario) -> Any:
@@ -56,23 +38,12 @@ def runs_on_every_loop(scenario: Scenario) -> Any:
 
     @functools.wraps(scenario)
     def test(loop: str, **options: Any) -> None:
-        watched(lambda: scenario(**options), LOOPS[loop])
+        run_checked(lambda: scenario(**options), LOOPS[loop])
 
     own = inspect.signature(scenario)
     loop = inspect.Parameter("loop", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     test.__signature__ = own.replace(parameters=[loop, *own.parameters.values()])  # type: ignore[attr-defined]
     return pytest.mark.parametrize("loop", LOOPS)(test)
-
-
-class Journal(Recorder):
-    """A recorder, with the names of its methods that older tests use."""
-
-    words = Recorder.counts
-    told = Recorder.session_events
-    each_ended_once = Recorder.check_outcomes
-
-
-word = reason_or_outcome
 
 
 @contextlib.contextmanager
@@ -102,11 +73,11 @@ async def serving(
     transports: list[Any] | None = None,
     listen_token: str | None = None,
     **options: Any,
-) -> AsyncIterator[tuple[Node, Journal, str]]:
+) -> AsyncIterator[tuple[Node, Recorder, str]]:
     """A node with an echo that listens, what it tells, and its place."""
     carried = transports if transports is not None else [Tcp(limits=tcp)]
     async with Node(name, transports=carried, limits=limits, **options) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         echo(node)
         listening = await node.listen("tcp://127.0.0.1:0", token=listen_token)
         yield node, journal, listening.place
@@ -148,7 +119,7 @@ class RawPeer:
 
     async def hear(self) -> Message:
         """The next message; what is for the session goes into `controls`."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while not self._messages:
                 data = await self.reader.read(65536)
                 if not data:
@@ -158,7 +129,7 @@ class RawPeer:
 
     async def hear_control(self) -> bytes:
         """The next thing that was said to our session."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while not self.controls:
                 self._take(await self.reader.readexactly(1))
         return self.controls.pop(0)
@@ -166,7 +137,7 @@ class RawPeer:
     async def ended(self) -> None:
         """Return when the node has ended the connection."""
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE):
                 while await self.reader.read(65536):
                     pass
         except ConnectionError:
@@ -194,7 +165,7 @@ class RawPeer:
 async def serves_an_honest_peer(place: str) -> None:
     """Somebody who does nothing wrong gets an answer."""
     async with Node("honest", limits=QUICK) as honest:
-        answer = await honest.request(f"tcp#{place} => echo", b"well?", timeout=PATIENCE)
+        answer = await honest.request(f"tcp#{place} => echo", b"well?", timeout=DEADLINE)
         assert answer.payload == b"well?"
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 from mqtt5 import PublishPacket
 
-from tests.node.live import Journal, RawPeer, echo, runs, settle, until
+from tests.node.live import RawPeer
 from tests.node.test_broadcasts import Heard
 from tests.node.test_hubs import hub, leaf
 from tests.transports.mqtt_live import broker_here
@@ -16,6 +16,7 @@ from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.multicast import ADDRESS_TYPE
 from waystation.node import Node
+from waystation.testing import Recorder, async_test, echo, settle, until
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.tcp import Tcp
 from waystation.wire.ockam import encode_control, encode_frame
@@ -30,7 +31,7 @@ def news(payload: bytes, id: str) -> Message:
 
 
 @pytest.mark.rule("FL-6")
-@runs
+@async_test
 async def test_a_publisher_with_two_parents_is_heard_once_at_the_top() -> None:
     async with AsyncExitStack() as stack:
         top, top_url = await stack.enter_async_context(hub("top"))
@@ -39,19 +40,19 @@ async def test_a_publisher_with_two_parents_is_heard_once_at_the_top() -> None:
             middle, url = await stack.enter_async_context(hub(name))
             await middle.connect(top_url, name="up", parent=True)
             await a.connect(url, name=name, parent=True)
-        heard, at_top = Heard(), Journal(top)
+        heard, at_top = Heard(), Recorder(top)
         top.subscribe("a", "news", "*", callback=heard)
         for number in range(3):
             await a.publish("news", b"%d" % number)
-        await until(lambda: at_top.words()["DUPLICATE"] == 3)
+        await until(lambda: at_top.counts()["DUPLICATE"] == 3)
         await until(lambda: len(heard.payloads) == 3)
         assert sorted(heard.payloads) == [b"0", b"1", b"2"]
-        assert at_top.words() == {"DELIVERED": 3, "DUPLICATE": 3}
-        at_top.each_ended_once()
+        assert at_top.counts() == {"DELIVERED": 3, "DUPLICATE": 3}
+        at_top.check_outcomes()
 
 
 @pytest.mark.rule("FL-6")
-@runs
+@async_test
 async def test_two_hubs_on_one_broker_are_heard_once_beyond_it() -> None:
     async with AsyncExitStack() as stack:
         broker = await stack.enter_async_context(broker_here())
@@ -62,11 +63,11 @@ async def test_two_hubs_on_one_broker_are_heard_once_beyond_it() -> None:
             await a.connect(url, name=name, parent=True)
         mqtt = Mqtt(f"mqtt://{broker.place}", topic="hubs/far")
         far = await stack.enter_async_context(Node("far", transports=[mqtt]))
-        heard, at_far = Heard(), Journal(far)
+        heard, at_far = Heard(), Recorder(far)
         far.subscribe("a", "news", "*", callback=heard)
 
         async def said_twice() -> None:
-            while at_far.words()["DUPLICATE"] < 3:
+            while at_far.counts()["DUPLICATE"] < 3:
                 await a.publish("news", b"%d" % len(heard.payloads))
                 await asyncio.sleep(0.01)
 
@@ -79,23 +80,23 @@ async def test_two_hubs_on_one_broker_are_heard_once_beyond_it() -> None:
 
 
 @pytest.mark.rule("FL-6", "MC-9")
-@runs
+@async_test
 async def test_an_echo_from_a_parent_is_dropped_and_told() -> None:
     async with hub("top") as (top, url), leaf("a", url) as a:
-        heard, at_a = Heard(), Journal(a)
+        heard, at_a = Heard(), Recorder(a)
         a.subscribe("a", "news", "*", callback=heard)
         await until(lambda: len(top.router.subscriptions) == 1)
         await a.publish("news", b"1")
-        await until(lambda: at_a.words()["DUPLICATE"])
+        await until(lambda: at_a.counts()["DUPLICATE"])
         assert heard.payloads == [b"1"]
 
 
 @pytest.mark.rule("FL-6", "MC-10")
-@runs
+@async_test
 async def test_what_came_from_above_first_still_goes_up_from_below_once() -> None:
     async with hub("top") as (top, top_url), hub("middle") as (middle, _):
         await middle.connect(top_url, name="up", parent=True)
-        heard, heard_above, at_middle = Heard(), Heard(), Journal(middle)
+        heard, heard_above, at_middle = Heard(), Heard(), Recorder(middle)
         top.subscribe("a", "news", callback=heard_above)
         middle.subscribe("a", "news", callback=heard)
         middle.post(news(b"1", ID), from_global=True)
@@ -103,25 +104,25 @@ async def test_what_came_from_above_first_still_goes_up_from_below_once() -> Non
         for _ in range(3):
             middle.post(news(b"1", ID))
         await until(lambda: heard_above.payloads)
-        await until(lambda: at_middle.words()["DUPLICATE"] == 4)  # the last is the echo from above
-        assert at_middle.words() == {"DELIVERED": 1, "DUPLICATE": 4, "FORWARDED": 1}
+        await until(lambda: at_middle.counts()["DUPLICATE"] == 4)  # the last is the echo from above
+        assert at_middle.counts() == {"DELIVERED": 1, "DUPLICATE": 4, "FORWARDED": 1}
         assert (heard.payloads, heard_above.payloads) == ([b"1"], [b"1"])
 
 
 @pytest.mark.rule("FL-6")
-@runs
+@async_test
 async def test_a_copy_that_had_gone_too_far_is_not_the_first() -> None:
     async with Node("a", hop_limit=2) as node:
-        heard, journal = Heard(), Journal(node)
+        heard, journal = Heard(), Recorder(node)
         node.subscribe("a", "news", callback=heard)
         onward = Route((Address(ADDRESS_TYPE, b"a/news"),))
         node.post(Message(onward, Route.parse("x => y"), b"1", ID))
         node.post(Message(onward, Route.parse("y"), b"1", ID))
         await until(lambda: heard.payloads)
-        assert journal.words() == {"HOP_LIMIT": 1, "DELIVERED": 1}
+        assert journal.counts() == {"HOP_LIMIT": 1, "DELIVERED": 1}
 
 
-@runs
+@async_test
 async def test_the_same_id_under_another_name_is_another_broadcast() -> None:
     async with Node("a") as node:
         heard = Heard()
@@ -138,12 +139,12 @@ def next_ids(id: str, number: int) -> list[str]:
 
 
 @pytest.mark.rule("FL-6")
-@runs
+@async_test
 async def test_a_stranger_who_saw_one_id_silences_nobody() -> None:
     async with hub("top") as (top, top_url), hub("middle") as (middle, url):
         await middle.connect(top_url, name="up", parent=True)
         async with leaf("a", url) as a:
-            heard, at_middle = Heard(), Journal(middle)
+            heard, at_middle = Heard(), Recorder(middle)
             top.subscribe("a", "news", "*", callback=heard)
             await a.publish("news", b"first")
             await until(lambda: heard.payloads)
@@ -155,19 +156,19 @@ async def test_a_stranger_who_saw_one_id_silences_nobody() -> None:
             for number in range(300):
                 await a.publish("news", b"%d" % number)
             await until(lambda: len(heard.payloads) == 1 + 301 + 300)
-            assert at_middle.words()["DUPLICATE"] == 0
+            assert at_middle.counts()["DUPLICATE"] == 0
             stranger.close()
 
 
 @pytest.mark.rule("FL-6")
 @pytest.mark.parametrize("route", [NEWS, f"up => {NEWS}", f"relay => {NEWS}"])
-@runs
+@async_test
 async def test_an_id_that_a_stranger_brought_never_makes_a_node_drop(route: str) -> None:
     """Not even by a way over nodes of ours, which do not know who chose the id."""
     async with hub("top") as (top, top_url), hub("middle") as (middle, url):
         await middle.connect(top_url, name="up", parent=True)
         echo(middle, "relay")
-        heard, at_top = Heard(), Journal(top)
+        heard, at_top = Heard(), Recorder(top)
         top.subscribe("a", "news", callback=heard)
         stranger, ours = [await RawPeer.dial(url.removeprefix("tcp://")) for _ in range(2)]
         for _ in range(2):
@@ -185,11 +186,11 @@ async def test_an_id_that_a_stranger_brought_never_makes_a_node_drop(route: str)
 
 
 @pytest.mark.rule("FL-6", "AD-7")
-@runs
+@async_test
 async def test_a_broadcast_without_an_id_gets_one_where_it_enters() -> None:
     mqtt = Mqtt("mqtt://127.0.0.1:1")
     async with hub(transports=[Tcp(), mqtt]) as (center, url):
-        heard, journal = Heard(), Journal(center)
+        heard, journal = Heard(), Recorder(center)
         center.subscribe("a", "news", callback=heard)
         peer = await RawPeer.dial(url.removeprefix("tcp://"))
         peer.say(encode_control(HELLO))
@@ -204,10 +205,10 @@ async def test_a_broadcast_without_an_id_gets_one_where_it_enters() -> None:
         peer.close()
 
 
-@runs
+@async_test
 async def test_a_copy_of_a_request_gets_no_error_answer() -> None:
     async with hub() as (center, url):
-        journal = Journal(center)
+        journal = Recorder(center)
         peer = await RawPeer.dial(url.removeprefix("tcp://"))
         peer.say(encode_control(HELLO))
         center.subscribe("a", "news")
@@ -216,5 +217,5 @@ async def test_a_copy_of_a_request_gets_no_error_answer() -> None:
         peer.send("nobody", b"?", "request-2", id=ID)
         answer = await peer.hear()
         assert b"NO_ROUTE" in answer.payload
-        assert journal.words()["DUPLICATE"] == 1
+        assert journal.counts()["DUPLICATE"] == 1
         peer.close()

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.node.live import Journal, runs, settle, until
 from tests.node.test_hubs import hub, knows, leaf
 from tests.rule_errors import breaks
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import LocalError
 from waystation.node import FAIL, Limits, Node, Wait
+from waystation.testing import Recorder, async_test, settle, until
 
 TREE = ["+", "a", "a/+", "a/+/b", "a/*", "*", "+/+/a", "+/+/*"]
 PUBLISHED = {  # MC-7
@@ -39,7 +39,7 @@ class Heard:
 
 
 @pytest.mark.rule("MC-7")
-@runs
+@async_test
 async def test_the_reference_table_holds_for_a_live_node() -> None:
     async with Node("provider") as node:
         heard: dict[str, Heard] = {}
@@ -59,7 +59,7 @@ async def test_the_reference_table_holds_for_a_live_node() -> None:
 
 
 @pytest.mark.rule("MC-8")
-@runs
+@async_test
 async def test_a_subscriber_hears_what_is_published_while_it_is_there() -> None:
     async with Node("garage") as node:
         await node.publish("temperature", b"before", partition="eu/de/munich")
@@ -74,17 +74,17 @@ async def test_a_subscriber_hears_what_is_published_while_it_is_there() -> None:
 
 
 @pytest.mark.rule("MC-5")
-@runs
+@async_test
 async def test_a_wildcard_is_never_published() -> None:
     async with Node("garage") as node:
-        heard = Journal(node)
+        heard = Recorder(node)
         with pytest.raises(LocalError, check=breaks("MC-5")):
             await node.publish("temperature", b"", partition="eu/+")
         assert heard.messages == []
 
 
 @pytest.mark.rule("MC-9")
-@runs
+@async_test
 async def test_several_receivers_behind_one_leaf_get_one_copy_over_the_wire() -> None:
     async with hub() as (center, url), leaf("a", url) as a, leaf("b", url) as b:
         first, second, third = Heard(), Heard(), Heard()
@@ -92,7 +92,7 @@ async def test_several_receivers_behind_one_leaf_get_one_copy_over_the_wire() ->
         b.subscribe("a", "news", "+", callback=second)
         center.subscribe("a", "news", "x", callback=third)
         await until(lambda: len(center.router.subscriptions) == 3)
-        at_b = Journal(b)
+        at_b = Recorder(b)
         await a.publish("news", b"1", partition="x")
         await until(lambda: first.payloads and second.payloads and third.payloads)
         assert (first.payloads, second.payloads, third.payloads) == ([b"1"], [b"1"], [b"1"])
@@ -102,7 +102,7 @@ async def test_several_receivers_behind_one_leaf_get_one_copy_over_the_wire() ->
 
 
 @pytest.mark.rule("MC-10", "MC-11")
-@runs
+@async_test
 async def test_what_came_from_the_parent_does_not_go_up_again() -> None:
     async with hub("top") as (top, top_url), hub("middle") as (middle, middle_url):
         await middle.connect(top_url, name="up", parent=True)
@@ -110,7 +110,7 @@ async def test_what_came_from_the_parent_does_not_go_up_again() -> None:
             heard = Heard()
             b.subscribe("a", "news", "*", callback=heard)
             await until(lambda: len(top.router.subscriptions) == 1)
-            at_top, at_middle = Journal(top), Journal(middle)
+            at_top, at_middle = Recorder(top), Recorder(middle)
             await a.publish("news", b"1")
             await until(lambda: heard.payloads)
             await b.publish("other", b"2", provider="b")
@@ -122,7 +122,7 @@ async def test_what_came_from_the_parent_does_not_go_up_again() -> None:
 
 
 @pytest.mark.rule("MC-11")
-@runs
+@async_test
 async def test_a_broadcast_ends_in_a_ring_of_hubs() -> None:
     async with hub("one") as (one, one_url), hub("two") as (two, two_url):
         await one.connect(two_url, name="up", parent=True)
@@ -130,14 +130,14 @@ async def test_a_broadcast_ends_in_a_ring_of_hubs() -> None:
         heard = Heard()
         one.subscribe("one", "news", "*", callback=heard)
         await until(lambda: len(two.router.subscriptions) == 1)
-        at_one = Journal(one)
+        at_one = Recorder(one)
         await one.publish("news", b"1")
-        await until(lambda: at_one.words()["DUPLICATE"] == 2)
+        await until(lambda: at_one.counts()["DUPLICATE"] == 2)
         assert heard.payloads == [b"1"]
 
 
 @pytest.mark.rule("MC-9", "MC-11")
-@runs
+@async_test
 async def test_a_leaf_that_subscribes_to_its_own_broadcasts_hears_them_once() -> None:
     async with hub("top") as (top, top_url), hub("middle") as (middle, middle_url):
         await middle.connect(top_url, name="up", parent=True)
@@ -147,21 +147,21 @@ async def test_a_leaf_that_subscribes_to_its_own_broadcasts_hears_them_once() ->
             b.subscribe("a", "news", "*", callback=theirs)
             b.subscribe("c", "news", "*", callback=last)
             await until(lambda: len(top.router.subscriptions) == 3)
-            at_middle = Journal(middle)
+            at_middle = Recorder(middle)
             await a.publish("news", b"1")
             async with leaf("c", top_url) as c:
                 await c.publish("news", b"2")
                 await until(lambda: last.payloads)
             await until(lambda: len(mine.payloads) == 2)
             assert (mine.payloads, theirs.payloads) == ([b"1", b"2"], [b"1"])
-            assert at_middle.words()["DUPLICATE"] == 1
+            assert at_middle.counts()["DUPLICATE"] == 1
 
 
 @pytest.mark.rule("MC-14")
-@runs
+@async_test
 async def test_a_broadcast_nobody_takes_in_time_is_expired() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         subscription = node.subscribe("garage", "news")
         await node.publish("news", b"old", ttl=0.01)
         await asyncio.sleep(0.05)
@@ -172,10 +172,10 @@ async def test_a_broadcast_nobody_takes_in_time_is_expired() -> None:
 
 
 @pytest.mark.rule("MC-15")
-@runs
+@async_test
 async def test_a_broadcast_without_a_receiver_is_dropped_and_never_queued() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         await node.publish("news", b"1", policy=Wait(60))
         assert journal.outcomes() == [(b"1", "NO_SUBSCRIBER")]
         subscription = node.subscribe("garage", "news")
@@ -183,10 +183,10 @@ async def test_a_broadcast_without_a_receiver_is_dropped_and_never_queued() -> N
         assert (await anext(subscription)).payload == b"2"
 
 
-@runs
+@async_test
 async def test_a_slow_subscriber_costs_only_itself() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         slow = node.subscribe("garage", "news", inbox=2)
         quick = Heard()
         node.subscribe("garage", "news", callback=quick)
@@ -194,11 +194,11 @@ async def test_a_slow_subscriber_costs_only_itself() -> None:
             await node.publish("news", b"%d" % number, policy=FAIL)
             await asyncio.sleep(0)
         await until(lambda: len(quick.payloads) == 10)
-        assert journal.words() == {"DELIVERED": 10, "QUEUE_FULL": 8}
+        assert journal.counts() == {"DELIVERED": 10, "QUEUE_FULL": 8}
         assert [(await anext(slow)).payload for _ in range(2)] == [b"0", b"1"]
 
 
-@runs
+@async_test
 async def test_a_publisher_may_wait_for_a_slow_subscriber() -> None:
     async with Node("garage") as node:
         slow = node.subscribe("garage", "news", inbox=1)
@@ -213,7 +213,7 @@ async def test_a_publisher_may_wait_for_a_slow_subscriber() -> None:
         assert got == [b"%d" % number for number in range(20)]
 
 
-@runs
+@async_test
 async def test_a_publisher_waits_for_several_slow_subscribers_one_after_the_other() -> None:
     async with Node("garage") as node:
         heard = [Heard() for _ in range(5)]
@@ -224,7 +224,7 @@ async def test_a_publisher_waits_for_several_slow_subscribers_one_after_the_othe
         await until(lambda: all(len(one.payloads) == 200 for one in heard))
 
 
-@runs
+@async_test
 async def test_a_subscriber_that_fails_loses_that_one_message() -> None:
     async with Node("garage") as node:
         got: list[bytes] = []
@@ -240,7 +240,7 @@ async def test_a_subscriber_that_fails_loses_that_one_message() -> None:
         await until(lambda: got == [b"0", b"1", b"2"])
 
 
-@runs
+@async_test
 async def test_a_consumer_that_restarts_gets_its_broadcasts_again_without_help() -> None:
     async with hub() as (center, url), leaf("provider", url) as provider:
         for restart in range(3):
@@ -253,7 +253,7 @@ async def test_a_consumer_that_restarts_gets_its_broadcasts_again_without_help()
             await until(lambda: len(center.router.subscriptions) == 0)
 
 
-@runs
+@async_test
 async def test_subscriptions_come_back_with_the_connection() -> None:
     async with hub() as (center, url), leaf("a", url) as a, leaf("b", url) as b:
         heard = Heard()
@@ -318,7 +318,7 @@ class BrokerClient:
 
 
 @pytest.mark.rule("MC-10", "MC-12")
-@runs
+@async_test
 async def test_a_hub_publishes_globally_what_is_visible_and_subscribes_once_for_all() -> None:
     broker = Broker()
     here, there = BrokerClient(broker), BrokerClient(broker)
@@ -343,7 +343,7 @@ async def test_a_hub_publishes_globally_what_is_visible_and_subscribes_once_for_
 
 
 @pytest.mark.rule("MC-13")
-@runs
+@async_test
 async def test_a_provider_in_this_node_needs_no_broker() -> None:
     broker = Broker()
     client = BrokerClient(broker)
@@ -359,7 +359,7 @@ async def test_a_provider_in_this_node_needs_no_broker() -> None:
 
 
 @pytest.mark.rule("MC-11")
-@runs
+@async_test
 async def test_two_hubs_and_two_brokers_in_a_ring_come_to_an_end() -> None:
     brokers = Broker(), Broker()
     async with Node("one", limits=Limits(heartbeat=0)) as one, Node("two") as two:
@@ -376,7 +376,7 @@ async def test_two_hubs_and_two_brokers_in_a_ring_come_to_an_end() -> None:
         assert heard.payloads == [b"1"]
 
 
-@runs
+@async_test
 async def test_a_message_to_who_only_publishes_is_refused() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         await a.publish("news", b"1")
@@ -385,24 +385,24 @@ async def test_a_message_to_who_only_publishes_is_refused() -> None:
         assert verdict.reason is Reason.REFUSED
 
 
-@runs
+@async_test
 async def test_what_was_not_taken_is_accounted_for_when_the_node_closes() -> None:
     node = Node("garage")
-    journal = Journal(node)
+    journal = Recorder(node)
     node.subscribe("garage", "news")
     await node.publish("news", b"1")
     await node.close()
     verdicts = await node.publish("news", b"2")
     assert verdicts[0].reason is Reason.REFUSED
     assert journal.outcomes() == [(b"1", "TRANSPORT_DOWN"), (b"2", "REFUSED")]
-    journal.each_ended_once()
+    journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_publisher_that_is_cancelled_leaves_no_subscriber_without_outcome() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         subscriptions = [node.subscribe("garage", "news", inbox=1) for _ in range(3)]
         await node.publish("news", b"1")
         publishing = asyncio.ensure_future(node.publish("news", b"2"))

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.node.live import PATIENCE, QUICK, RawPeer, collect, echo, runs, serving, until
+from tests.node.live import QUICK, RawPeer, serving
 from tests.node.test_hubs import knows
 from tests.node.test_routing_scenarios import OFFER
 from waystation.core.clock import SteadyClock
@@ -27,6 +27,7 @@ from waystation.node import Node
 from waystation.node.metrics import NodeMetrics
 from waystation.node.session import Session
 from waystation.node.status import Status
+from waystation.testing import DEADLINE, async_test, collect, echo, until
 from waystation.testing.simulation import Machine, Simulation
 from waystation.transports.http import Http
 from waystation.transports.tcp import Tcp
@@ -76,7 +77,7 @@ def offset(session: Session) -> float:
 
 async def connected(far: Node, near: Node, place: str, **options: Any) -> Session:
     listening = await far.listen(place)
-    session = await near.connect(listening.url, name="far", wait=PATIENCE, **options)
+    session = await near.connect(listening.url, name="far", wait=DEADLINE, **options)
     await until(lambda: all(s.clock_rtt_us is not None for s in (*near.sessions, *far.sessions)))
     return session
 
@@ -92,7 +93,7 @@ TRANSPORTS: dict[str, Callable[[], Transport]] = {
 @pytest.mark.rule("TM-2")
 @pytest.mark.parametrize("kind", TRANSPORTS)
 @pytest.mark.parametrize("ahead", [-HOUR, HOUR])
-@runs
+@async_test
 async def test_a_message_lives_as_long_at_a_peer_whose_clock_is_off(kind: str, ahead: int) -> None:
     make = TRANSPORTS[kind]
     near = Node("near", limits=QUICK, transports=[make()], clock=WrongClock(ahead))
@@ -104,7 +105,7 @@ async def test_a_message_lives_as_long_at_a_peer_whose_clock_is_off(kind: str, a
         assert round(offset(session)) == -ahead
         await near.send("far => inbox", b"with a ttl", ttl=60)
         await near.send("far => inbox", b"without")
-        answer = await near.request("far => echo", b"?", timeout=PATIENCE)
+        answer = await near.request("far => echo", b"?", timeout=DEADLINE)
         assert answer.payload == b"?"
         await until(lambda: len(got) == 2)
         assert got[1].expiry == NEVER
@@ -112,7 +113,7 @@ async def test_a_message_lives_as_long_at_a_peer_whose_clock_is_off(kind: str, a
 
 
 @pytest.mark.rule("TM-2")
-@runs
+@async_test
 async def test_what_has_expired_does_not_live_on_at_a_peer_whose_clock_is_behind() -> None:
     async with serving() as (node, heard, place):
         collect(node, "inbox")
@@ -125,7 +126,7 @@ async def test_what_has_expired_does_not_live_on_at_a_peer_whose_clock_is_behind
 
 
 @pytest.mark.rule("TM-2")
-@runs
+@async_test
 async def test_clocks_that_agree_leave_the_expiry_as_it_is() -> None:
     async with Node("near", limits=QUICK) as near, Node("far", limits=QUICK) as far:
         got = collect(far, "inbox")
@@ -138,7 +139,7 @@ async def test_clocks_that_agree_leave_the_expiry_as_it_is() -> None:
 
 
 @pytest.mark.rule("TM-2")
-@runs
+@async_test
 async def test_what_a_stranger_sends_is_not_translated() -> None:
     async with serving() as (node, _, place):
         got = collect(node, "inbox")
@@ -154,7 +155,7 @@ async def test_what_a_stranger_sends_is_not_translated() -> None:
 
 
 @pytest.mark.rule("TM-2")
-@runs
+@async_test
 async def test_a_hello_tells_the_time_before_the_first_message() -> None:
     async with serving() as (node, _, place):
         got = collect(node, "inbox")
@@ -166,7 +167,7 @@ async def test_a_hello_tells_the_time_before_the_first_message() -> None:
         await until(lambda: got)
         assert 0 < got[0].expiry - node.now() <= 61_000
         hello = msgspec.json.decode(await peer.hear_control(), type=Hello)
-        assert abs(hello.time - node.now() * 1000) < PATIENCE * 10**6
+        assert abs(hello.time - node.now() * 1000) < DEADLINE * 10**6
         assert "clock" in hello.can
         assert hello.clock_off == 0
         [session] = node.sessions
@@ -175,7 +176,7 @@ async def test_a_hello_tells_the_time_before_the_first_message() -> None:
 
 
 @pytest.mark.rule("TM-2")
-@runs
+@async_test
 async def test_the_question_what_time_it_is_is_answered() -> None:
     async with serving() as (node, _, place):
         peer = await RawPeer.dial(place)
@@ -192,13 +193,13 @@ async def test_the_question_what_time_it_is_is_answered() -> None:
             if not sample.is_answer:
                 peer.control(encode(ClockSample(sample.asked, 8_000_000, 8_000_000)))
         assert [answer.asked for answer in answers] == [5]
-        assert abs(answers[0].received - node.now() * 1000) < PATIENCE * 10**6
+        assert abs(answers[0].received - node.now() * 1000) < DEADLINE * 10**6
         await until(lambda: offset(node.sessions[0]) < -1_000_000)
         peer.close()
 
 
 @pytest.mark.rule("TM-2")
-@runs
+@async_test
 async def test_announcements_expire_by_the_clock_of_the_hub() -> None:
     async with (
         Node("hub", hub=True, limits=QUICK) as top,
@@ -215,7 +216,7 @@ async def test_announcements_expire_by_the_clock_of_the_hub() -> None:
 
 @pytest.mark.rule("TM-2")
 @pytest.mark.parametrize("ahead", [-HOUR, HOUR])
-@runs
+@async_test
 async def test_listings_expire_by_the_clock_of_whoever_reads_them(ahead: int) -> None:
     async with (
         Node("hub", hub=True, limits=QUICK) as top,
@@ -235,7 +236,7 @@ async def test_listings_expire_by_the_clock_of_whoever_reads_them(ahead: int) ->
 
 
 @pytest.mark.rule("TM-2")
-@runs
+@async_test
 async def test_an_offset_follows_a_clock_that_is_slewed() -> None:
     clock = WrongClock()
     near, far = Node("near", limits=QUICK, clock=clock), Node("far", limits=QUICK)
@@ -256,7 +257,7 @@ async def test_an_offset_follows_a_clock_that_is_slewed() -> None:
 
 
 @pytest.mark.rule("TM-1")
-@runs
+@async_test
 async def test_a_wall_clock_that_is_an_hour_off_is_told_and_not_followed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -267,7 +268,7 @@ async def test_a_wall_clock_that_is_an_hour_off_is_told_and_not_followed(
         told, status = records_of(near), Status(near)
         metrics = NodeMetrics(near, status)
         listening = await far.listen("tcp://127.0.0.1:0")
-        await near.connect(listening.url, name="far", wait=PATIENCE)
+        await near.connect(listening.url, name="far", wait=DEADLINE)
         assert "waystation_node_clock_off 0" in metrics.metrics()
         with caplog.at_level(logging.WARNING, "waystation.node"):
             clocks.ahead = HOUR
@@ -281,7 +282,7 @@ async def test_a_wall_clock_that_is_an_hour_off_is_told_and_not_followed(
             assert seen.clock_offset_us > 3590 * 10**6
             assert near.clock_offset_us > 3590 * 10**6
             # Whoever greets it now is told so.
-            await near.connect(listening.url, name="again", wait=PATIENCE)
+            await near.connect(listening.url, name="again", wait=DEADLINE)
             await until(lambda: any(s.peer_clock_off_us > 3590 * 10**6 for s in far.sessions))
             clocks.ahead = 0
             await until(lambda: near.now() and not near.clock_off)
@@ -294,7 +295,7 @@ async def test_a_wall_clock_that_is_an_hour_off_is_told_and_not_followed(
 
 
 @pytest.mark.rule("TM-1")
-@runs
+@async_test
 async def test_the_clock_is_set_until_the_first_message_and_not_after() -> None:
     clocks = SystemClocks()
     clocks.ahead = -1_700_000_000  # the machine has no battery
@@ -309,7 +310,7 @@ async def test_the_clock_is_set_until_the_first_message_and_not_after() -> None:
 
 
 @pytest.mark.rule("TM-1")
-@runs
+@async_test
 async def test_a_session_pins_the_clock_too() -> None:
     clocks = SystemClocks()
     async with (
@@ -317,7 +318,7 @@ async def test_a_session_pins_the_clock_too() -> None:
         Node("far", limits=QUICK) as far,
     ):
         listening = await far.listen("tcp://127.0.0.1:0")
-        await near.connect(listening.url, wait=PATIENCE)
+        await near.connect(listening.url, wait=DEADLINE)
         clocks.ahead = -HOUR
         await until(lambda: near.now() and near.clock_off)
         assert abs(near.now() - far.now()) < 60_000
@@ -336,7 +337,7 @@ def test_a_node_that_is_made_before_the_loop_reads_its_clock_as_well() -> None:
 
 
 @pytest.mark.rule("TM-3")
-@runs
+@async_test
 async def test_sessions_and_offsets_are_journalled(tmp_path: Path) -> None:
     def complain(path: Path, problem: str) -> None:
         raise AssertionError((path, problem))
@@ -395,7 +396,7 @@ def simulated(scenario: Callable[[Machine, Machine, list[str]], Any], seed: int 
         async def run_below() -> None:
             node = Node("below", limits=QUICK)
             take(node)
-            await node.connect("tcp://above:4000", parent=True, wait=PATIENCE)
+            await node.connect("tcp://above:4000", parent=True, wait=DEADLINE)
             await send_for_ever(node, "inbox-above")
 
         async def send_for_ever(node: Node, to: str) -> None:

@@ -6,12 +6,11 @@ import logging
 
 import pytest
 
-from tests.node.live import collect, runs, until
 from waystation.node import FAIL, Node
-from waystation.testing import MemoryNetwork
+from waystation.testing import MemoryNetwork, async_test, collect, until
 
 
-@runs
+@async_test
 async def test_the_life_of_a_session_can_be_followed_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -45,7 +44,7 @@ async def test_the_life_of_a_session_can_be_followed_in_the_log(
         assert any(expected in line for line in lines), (expected, lines)
 
 
-@runs
+@async_test
 async def test_nothing_of_it_is_told_unless_it_is_asked_for(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -9,16 +9,7 @@ from itertools import product
 
 import pytest
 
-from tests.node.live import (
-    PATIENCE,
-    RawPeer,
-    echo,
-    place_address,
-    raw_listener,
-    runs,
-    settle,
-    until,
-)
+from tests.node.live import RawPeer, place_address, raw_listener
 from tests.node.test_hubs import QUIET, hub, knows, leaf
 from tests.node.test_routing_scenarios import OFFER, TRUCK, entry_of, existing, fleet, place_of
 from waystation.core.directory import Provider, Scope
@@ -26,9 +17,9 @@ from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UndeliverableError, WaystationError
 from waystation.node import Context, Node
 from waystation.node.directory import NAME
-from waystation.testing import ManualClock
+from waystation.testing import DEADLINE, ManualClock, async_test, echo, settle, until
 
-SOON = PATIENCE
+SOON = DEADLINE
 """Seconds after which an answer that needs nobody else will not come any more."""
 
 
@@ -52,7 +43,7 @@ FROM_THE_HUB = {
 
 @pytest.mark.rule("RE-14")
 @pytest.mark.parametrize("scope", Scope)
-@runs
+@async_test
 async def test_each_scope_finds_what_it_says_from_a_hub_and_from_its_leaf(scope: Scope) -> None:
     async with (
         fleet("here", "there") as [_, (here, url), (there, _)],
@@ -72,7 +63,7 @@ async def test_each_scope_finds_what_it_says_from_a_hub_and_from_its_leaf(scope:
 
 
 @pytest.mark.rule("RE-14")
-@runs
+@async_test
 async def test_local_then_global_looks_elsewhere_only_if_there_is_none_here() -> None:
     async with fleet("here", "there") as [_, (here, url), (there, _)], leaf("a", url) as a:
         await offering(there, "of-there", everywhere=True)
@@ -82,7 +73,7 @@ async def test_local_then_global_looks_elsewhere_only_if_there_is_none_here() ->
         assert names(await a.discover(*OFFER, Scope.LOCAL_THEN_GLOBAL)) == ["of-here"]
 
 
-@runs
+@async_test
 async def test_local_then_global_finds_at_a_leaf_whatever_local_only_finds() -> None:
     async with hub() as (_, url), leaf("a", url) as a, leaf("b", url) as b:
         await offering(a, "of-a")
@@ -91,7 +82,7 @@ async def test_local_then_global_finds_at_a_leaf_whatever_local_only_finds() -> 
         assert names(await a.discover(*OFFER, Scope.LOCAL_THEN_GLOBAL)) == ["of-a", "of-b"]
 
 
-@runs
+@async_test
 async def test_through_a_hub_of_a_hub_the_global_directory_is_found_too() -> None:
     async with (
         fleet("top", "there") as [_, (_, top_url), (there, _)],
@@ -107,7 +98,7 @@ async def test_through_a_hub_of_a_hub_the_global_directory_is_found_too() -> Non
 
 
 @pytest.mark.parametrize("scope", [Scope.LOCAL_THEN_GLOBAL, Scope.LOCAL_AND_GLOBAL])
-@runs
+@async_test
 async def test_what_the_hosting_node_offers_at_home_is_not_found_from_elsewhere(
     scope: Scope,
 ) -> None:
@@ -116,7 +107,7 @@ async def test_what_the_hosting_node_offers_at_home_is_not_found_from_elsewhere(
         assert await there.discover(*OFFER, scope) == []
 
 
-@runs
+@async_test
 async def test_a_node_alone_finds_its_own() -> None:
     async with Node("alone") as node:
         await offering(node, TRUCK)
@@ -125,7 +116,7 @@ async def test_a_node_alone_finds_its_own() -> None:
         assert await node.discover(*OFFER, Scope.GLOBAL_ONLY) == []
 
 
-@runs
+@async_test
 async def test_registering_for_everybody_without_a_directory_is_an_error_that_says_what_to_do() -> (
     None
 ):
@@ -137,7 +128,7 @@ async def test_registering_for_everybody_without_a_directory_is_an_error_that_sa
             await a.register(TRUCK, *OFFER, everywhere=True)
 
 
-@runs
+@async_test
 async def test_a_node_that_listens_nowhere_must_say_where_it_is_reached() -> None:
     async with hub("directory") as (host, url):
         host.host_directory()
@@ -151,7 +142,7 @@ async def test_a_node_that_listens_nowhere_must_say_where_it_is_reached() -> Non
         assert existing(host).address.data == b"gate.example:4000"
 
 
-@runs
+@async_test
 async def test_what_cannot_be_a_name_is_refused_at_once() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         for node, bad in product((center, a), ("", "two words", "0x00")):
@@ -159,7 +150,7 @@ async def test_what_cannot_be_a_name_is_refused_at_once() -> None:
                 await node.register(bad, *OFFER)
 
 
-@runs
+@async_test
 async def test_a_directory_that_cannot_be_reached_is_told_and_costs_only_the_question() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         center.ask_directory("tcp#127.0.0.1:1")
@@ -171,7 +162,7 @@ async def test_a_directory_that_cannot_be_reached_is_told_and_costs_only_the_que
         assert names(await a.discover(*OFFER, Scope.LOCAL_ONLY)) == [TRUCK]
 
 
-@runs
+@async_test
 async def test_a_directory_that_was_restarted_is_filled_by_registering_again() -> None:
     async with Node("here", limits=QUIET) as here:
         await here.listen("tcp://127.0.0.1:0")
@@ -188,7 +179,7 @@ async def test_a_directory_that_was_restarted_is_filled_by_registering_again() -
             assert len(await host.discover(*OFFER)) == 1
 
 
-@runs
+@async_test
 async def test_a_hub_that_was_restarted_learns_again_what_its_leaves_offer() -> None:
     async with Node("a", limits=QUIET) as a:
         async with hub() as (_, url):
@@ -233,7 +224,7 @@ QUESTIONS = {
 }
 
 
-@runs
+@async_test
 async def test_a_bad_question_is_answered_with_what_is_wrong_and_changes_nothing() -> None:
     async with hub() as (center, url):
         await offering(center, TRUCK)
@@ -283,7 +274,7 @@ async def ask_a_directory_that_answers(payload: bytes) -> Exception | None:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-@runs
+@async_test
 async def test_a_bad_answer_of_a_directory_is_the_directorys_fault(name: str) -> None:
     error = await ask_a_directory_that_answers(ANSWERS[name])
     assert error is None or (
@@ -291,7 +282,7 @@ async def test_a_bad_answer_of_a_directory_is_the_directorys_fault(name: str) ->
     )
 
 
-@runs
+@async_test
 async def test_no_directory_makes_a_node_send_elsewhere_what_is_its_own() -> None:
     payload = json.dumps(
         {
@@ -320,7 +311,7 @@ async def test_no_directory_makes_a_node_send_elsewhere_what_is_its_own() -> Non
 # What a leaf can do to others
 
 
-@runs
+@async_test
 async def test_a_leaf_cannot_unregister_what_another_offers() -> None:
     async with hub() as (center, url), leaf("a", url) as a, leaf("b", url) as b:
         await offering(a, TRUCK)
@@ -329,7 +320,7 @@ async def test_a_leaf_cannot_unregister_what_another_offers() -> None:
         assert names(await center.discover(*OFFER)) == [TRUCK]
 
 
-@runs
+@async_test
 async def test_what_a_lost_leaf_offered_is_not_found_any_more() -> None:
     async with hub() as (center, url):
         async with leaf("a", url) as a:
@@ -339,7 +330,7 @@ async def test_what_a_lost_leaf_offered_is_not_found_any_more() -> None:
         assert await center.discover(*OFFER) == []
 
 
-@runs
+@async_test
 async def test_what_a_lost_leaf_offered_for_a_while_is_over_with_its_time() -> None:
     clock = ManualClock()
     async with hub(clock=clock) as (center, url):
@@ -357,7 +348,7 @@ async def never_answers(peer: RawPeer) -> None:
     peer.close()
 
 
-@runs
+@async_test
 async def test_a_directory_beyond_that_is_silent_does_not_hold_up_who_asks_for_something_here() -> (
     None
 ):
@@ -379,7 +370,7 @@ async def test_a_directory_beyond_that_is_silent_does_not_hold_up_who_asks_for_s
             await center.close(drain=0)
 
 
-@runs
+@async_test
 async def test_a_look_up_ends_in_a_ring_of_hubs() -> None:
     async with hub("one") as (one, one_url), hub("two") as (two, two_url):
         await one.connect(two_url, name="up", parent=True)
@@ -393,7 +384,7 @@ async def test_a_look_up_ends_in_a_ring_of_hubs() -> None:
             await two.close(drain=0)
 
 
-@runs
+@async_test
 async def test_who_registers_with_a_name_of_somebody_else_does_not_get_its_messages() -> None:
     async with hub() as (center, url), leaf("a", url) as a, leaf("b", url) as b:
         echo(a, TRUCK)

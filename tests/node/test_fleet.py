@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.node.live import Journal, collect, echo, runs, until
 from tests.node.test_broadcasts import Heard
 from tests.node.test_hubs import QUIET, knows
 from tests.transports.mqtt_live import broker_here, soon
 from waystation.core.outcome import Outcome
 from waystation.mqtt.broker import Broker
 from waystation.node import Node, Scope
+from waystation.testing import Recorder, async_test, collect, echo, until
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.tcp import Tcp
 from waystation.transports.websocket import WebSocket
@@ -39,7 +39,7 @@ async def leaf(name: str, url: str) -> AsyncIterator[Node]:
 
 
 @pytest.mark.rule("WK-10")
-@runs
+@async_test
 async def test_a_request_goes_from_leaf_to_hub_to_broker_to_hub_to_leaf_and_back() -> None:
     async with (
         broker_here() as broker,
@@ -61,7 +61,7 @@ async def test_a_request_goes_from_leaf_to_hub_to_broker_to_hub_to_leaf_and_back
 
 
 @pytest.mark.rule("MC-9", "MC-10", "MC-12")
-@runs
+@async_test
 async def test_a_broadcast_crosses_two_hubs_and_a_broker_once() -> None:
     async with (
         broker_here() as broker,
@@ -79,7 +79,7 @@ async def test_a_broadcast_crosses_two_hubs_and_a_broker_once() -> None:
         also.subscribe("+", "position", "*", callback=heard[3])
         far.subscribe("truck", "position", "us/*", callback=heard[4])
         await until(lambda: sum(1 for _ in broker.filters()) >= 5)
-        journal = Journal(west)
+        journal = Recorder(west)
         await truck.publish("position", b"here", partition="eu/de/munich", ttl=60)
         await until(lambda: all(one.payloads for one in heard[:4]))
         await truck.publish("position", b"there", partition="us/tx", ttl=60)
@@ -96,7 +96,7 @@ async def test_a_broadcast_crosses_two_hubs_and_a_broker_once() -> None:
 
 
 @pytest.mark.rule("MC-12")
-@runs
+@async_test
 async def test_ten_thousand_subscriptions_of_one_hub() -> None:
     async with (
         broker_here() as broker,
@@ -113,7 +113,7 @@ async def test_ten_thousand_subscriptions_of_one_hub() -> None:
         await west.publish("news", b"nobody", partition="q")
 
 
-@runs
+@async_test
 async def test_a_route_over_several_transports_and_its_answer() -> None:
     async with (
         Node("a", transports=[Tcp()], limits=QUIET) as a,

@@ -14,19 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import (
-    PATIENCE,
-    Journal,
-    RawPeer,
-    collect,
-    echo,
-    nothing_is_left,
-    raw_listener,
-    runs,
-    serves_an_honest_peer,
-    settle,
-    until,
-)
+from tests.node.live import RawPeer, nothing_is_left, raw_listener, serves_an_honest_peer
 from tests.node.test_hubs import QUIET, hub, knows, leaf
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
@@ -36,7 +24,16 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import Limits, Node, Queue, Wait
 from waystation.node.waiting import Waiting
-from waystation.testing import ManualClock
+from waystation.testing import (
+    DEADLINE,
+    ManualClock,
+    Recorder,
+    async_test,
+    collect,
+    echo,
+    settle,
+    until,
+)
 from waystation.wire.hierarchy import (
     Announce,
     Declined,
@@ -85,18 +82,18 @@ class Attacker(RawPeer):
 
 
 @asynccontextmanager
-async def attacked(**options: Any) -> AsyncIterator[tuple[Node, Journal, str]]:
+async def attacked(**options: Any) -> AsyncIterator[tuple[Node, Recorder, str]]:
     """A hub with an echo that must be sound when the attack is over."""
     options = {"limits": QUIET, **options}
     async with Node("hub", hub=True, **options) as center:
-        journal = Journal(center)
+        journal = Recorder(center)
         echo(center)
         listening = await center.listen("tcp://127.0.0.1:0")
         yield center, journal, listening.place
         await serves_an_honest_peer(listening.place)
         await nothing_is_left(center)
         assert len(center.router.subscriptions) == 0
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 def entries(node: Node) -> dict[str, Address]:
@@ -111,7 +108,7 @@ def entries(node: Node) -> dict[str, Address]:
 @pytest.mark.parametrize(
     "name", ["echo", "waystation.directory", "waystation.anything", "request-1", "request-"]
 )
-@runs
+@async_test
 async def test_a_name_of_the_hub_itself_cannot_be_announced(name: str) -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -128,7 +125,7 @@ async def test_a_name_of_the_hub_itself_cannot_be_announced(name: str) -> None:
         attacker.close()
 
 
-@runs
+@async_test
 async def test_the_session_of_another_leaf_cannot_be_announced() -> None:
     async with attacked() as (center, _, place):
         victim, attacker = await Attacker.dial(place), await Attacker.dial(place)
@@ -146,7 +143,7 @@ ABSURD = ["", " ", "two words", "a=>b", "0xff", "line\nbreak", "\x00", "\u202e",
 
 
 @pytest.mark.rule("RE-1")
-@runs
+@async_test
 async def test_a_name_that_no_route_can_name_is_declined() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -160,7 +157,7 @@ async def test_a_name_that_no_route_can_name_is_declined() -> None:
         attacker.close()
 
 
-@runs
+@async_test
 async def test_a_name_as_long_as_a_book_is_declined() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -172,7 +169,7 @@ async def test_a_name_as_long_as_a_book_is_declined() -> None:
 
 @pytest.mark.rule("RE-1", "RE-16")
 @pytest.mark.parametrize("expiry", [-1, 253_402_300_800_000, 10**30])
-@runs
+@async_test
 async def test_an_expiry_that_is_no_instant_is_declined(expiry: int) -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -184,7 +181,7 @@ async def test_an_expiry_that_is_no_instant_is_declined(expiry: int) -> None:
 
 
 @pytest.mark.rule("RE-10")
-@runs
+@async_test
 async def test_what_was_over_before_it_was_announced_is_not_there() -> None:
     async with hub() as (center, url):
         attacker = await Attacker.dial(url.removeprefix("tcp://"))
@@ -198,7 +195,7 @@ async def test_what_was_over_before_it_was_announced_is_not_there() -> None:
 # Too many
 
 
-@runs
+@async_test
 async def test_no_leaf_announces_more_participants_than_it_may() -> None:
     async with attacked(limits=Limits(heartbeat=0, participants=3)) as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -219,7 +216,7 @@ async def test_no_leaf_announces_more_participants_than_it_may() -> None:
         other.close()
 
 
-@runs
+@async_test
 async def test_participants_whose_time_is_over_make_room_for_others() -> None:
     clock = ManualClock()
     limits = Limits(heartbeat=0, participants=2)
@@ -236,7 +233,7 @@ async def test_participants_whose_time_is_over_make_room_for_others() -> None:
         assert knows(center, "c")
 
 
-@runs
+@async_test
 async def test_a_name_that_went_to_another_leaf_does_not_count_any_more() -> None:
     async with attacked(limits=Limits(heartbeat=0, participants=1)) as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
@@ -251,7 +248,7 @@ async def test_a_name_that_went_to_another_leaf_does_not_count_any_more() -> Non
         assert knows(center, "b")
 
 
-@runs
+@async_test
 async def test_no_leaf_subscribes_without_bound() -> None:
     async with attacked(limits=Limits(heartbeat=0, participants=100)) as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -264,7 +261,7 @@ async def test_no_leaf_subscribes_without_bound() -> None:
         assert held < 2_000
 
 
-@runs
+@async_test
 async def test_ten_thousand_participants_go_with_the_leaf_that_announced_them() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -282,7 +279,7 @@ async def test_ten_thousand_participants_go_with_the_leaf_that_announced_them() 
 
 
 @pytest.mark.rule("RE-12", "MC-8")
-@runs
+@async_test
 async def test_a_leaf_cannot_withdraw_subscribe_or_unsubscribe_for_another() -> None:
     async with attacked() as (center, _, place):
         victim, attacker = await Attacker.dial(place), await Attacker.dial(place)
@@ -304,7 +301,7 @@ async def test_a_leaf_cannot_withdraw_subscribe_or_unsubscribe_for_another() -> 
 
 
 @pytest.mark.rule("RE-3", "RE-12")
-@runs
+@async_test
 async def test_of_two_leaves_with_one_name_the_newest_has_it_until_it_goes() -> None:
     async with attacked() as (center, _, place):
         first, second = await Attacker.dial(place), await Attacker.dial(place)
@@ -326,7 +323,7 @@ async def test_of_two_leaves_with_one_name_the_newest_has_it_until_it_goes() -> 
 
 
 @pytest.mark.rule("MC-8", "RE-12")
-@runs
+@async_test
 async def test_the_subscriptions_of_a_participant_whose_time_is_over_go_with_its_leaf() -> None:
     clock = ManualClock()
     async with Node("hub", hub=True, limits=QUIET, clock=clock) as center:
@@ -343,7 +340,7 @@ async def test_the_subscriptions_of_a_participant_whose_time_is_over_go_with_its
         assert len(center.router.subscriptions) == 0
 
 
-@runs
+@async_test
 async def test_a_leaf_cannot_answer_a_question_that_was_put_to_another() -> None:
     async with attacked() as (center, _, place):
         victim, attacker = await Attacker.dial(place), await Attacker.dial(place)
@@ -362,7 +359,7 @@ async def test_a_leaf_cannot_answer_a_question_that_was_put_to_another() -> None
 
 
 @pytest.mark.rule("RE-6")
-@runs
+@async_test
 async def test_a_session_does_not_get_a_name_that_a_leaf_has() -> None:
     async with attacked() as (center, _, place), Node("other", limits=QUIET) as other:
         listening = await other.listen("tcp://127.0.0.1:0")
@@ -379,7 +376,7 @@ async def test_a_session_does_not_get_a_name_that_a_leaf_has() -> None:
 # Questions and answers
 
 
-@runs
+@async_test
 async def test_a_flood_of_questions_is_answered_in_order_and_holds_up_nobody() -> None:
     async with attacked() as (_, _, place):
         attacker = await Attacker.dial(place)
@@ -395,14 +392,14 @@ async def test_a_flood_of_questions_is_answered_in_order_and_holds_up_nobody() -
         attacker.close()
 
 
-@runs
+@async_test
 async def test_a_leaf_that_asks_and_never_reads_does_not_fill_the_hubs_memory() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place, room=4_096)
         attacker.writer.transport.pause_reading()  # type: ignore[attr-defined]
         attacker.say(encode_control(encode(Resolve(10**300, "x"))) * 80_000)
         await until(lambda: center.sessions)
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+        deadline = asyncio.get_running_loop().time() + DEADLINE
         unsent = 0
         while center.sessions and unsent < MEGABYTES and attacker.unsent():
             unsent = max(unsent, *map(_unsent, center.sessions))
@@ -419,7 +416,7 @@ def _unsent(session: Any) -> int:
     return size
 
 
-@runs
+@async_test
 async def test_an_answer_to_a_question_that_nobody_asked_changes_nothing() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -431,7 +428,7 @@ async def test_an_answer_to_a_question_that_nobody_asked_changes_nothing() -> No
         attacker.close()
 
 
-@runs
+@async_test
 async def test_only_the_parent_that_was_asked_can_answer() -> None:
     asked: list[bytes] = []
 
@@ -458,7 +455,7 @@ async def test_only_the_parent_that_was_asked_can_answer() -> None:
 
 
 @pytest.mark.rule("RE-14")
-@runs
+@async_test
 async def test_the_answer_of_a_parent_does_not_take_the_name_of_a_session() -> None:
     asked: list[bytes] = []
     answer, over = asyncio.Event(), asyncio.Event()
@@ -493,7 +490,7 @@ async def test_the_answer_of_a_parent_does_not_take_the_name_of_a_session() -> N
         over.set()
 
 
-@runs
+@async_test
 async def test_a_parent_takes_back_only_what_was_found_through_it() -> None:
     told: list[bytes] = []
 
@@ -520,7 +517,7 @@ async def test_a_parent_takes_back_only_what_was_found_through_it() -> None:
     [Announce([(TRUCK, True, None)]), Subscribe([("p/b", "echo")])],
     ids=lambda said: type(said).__name__,
 )
-@runs
+@async_test
 async def test_a_parent_cannot_announce_to_its_leaf(said: Payload) -> None:
     told: list[bytes] = []
 
@@ -559,7 +556,7 @@ GARBAGE = [
 ]
 
 
-@runs
+@async_test
 async def test_garbage_for_the_session_is_left_alone() -> None:
     async with attacked() as (center, journal, place):
         attacker = await Attacker.dial(place)
@@ -577,24 +574,24 @@ async def test_garbage_for_the_session_is_left_alone() -> None:
 # Who may speak
 
 
-@runs
+@async_test
 async def test_nothing_is_announced_before_the_token_is_proven() -> None:
     limits = Limits(heartbeat=0, greeting=0.2)
     async with Node("hub", hub=True, token=TOKEN, limits=limits) as center:
-        journal = Journal(center)
+        journal = Recorder(center)
         listening = await center.listen("tcp://127.0.0.1:0")
         attacker = await Attacker.dial(listening.place)
         attacker.announce(TRUCK)
         attacker.tell(Subscribe([("p/b", TRUCK)]), Resolve(1, "waystation.directory"))
         await attacker.ended()
         await until(lambda: journal.sessions)
-        assert journal.told() == [("refused", "REFUSED")]
+        assert journal.session_events() == [("refused", "REFUSED")]
         assert not knows(center, TRUCK)
         assert len(center.router.subscriptions) == 0
         await nothing_is_left(center)
 
 
-@runs
+@async_test
 async def test_without_a_token_a_leaf_need_not_say_hello() -> None:
     async with attacked() as (center, _, place):
         attacker = await Attacker.dial(place)
@@ -606,7 +603,7 @@ async def test_without_a_token_a_leaf_need_not_say_hello() -> None:
         attacker.close()
 
 
-@runs
+@async_test
 async def test_who_comes_in_from_outside_is_no_leaf() -> None:
     async with Node("hub", hub=True, limits=QUIET) as center:
         echo(center)
@@ -618,7 +615,7 @@ async def test_who_comes_in_from_outside_is_no_leaf() -> None:
         assert not knows(center, TRUCK)
 
 
-@runs
+@async_test
 async def test_a_request_from_outside_whose_sender_has_no_name_is_answered_like_any_other() -> None:
     async with Node("hub", limits=QUIET) as center:
         echo(center)
@@ -633,7 +630,7 @@ async def test_a_request_from_outside_whose_sender_has_no_name_is_answered_like_
 
 
 @pytest.mark.rule("RE-13")
-@runs
+@async_test
 async def test_a_peer_from_outside_cannot_fill_the_table() -> None:
     async with Node("hub", limits=Limits(heartbeat=0, participants=10)) as center:
         collect(center, "sink")
@@ -649,7 +646,7 @@ async def test_a_peer_from_outside_cannot_fill_the_table() -> None:
 
 @pytest.mark.rule("RE-13")
 @pytest.mark.parametrize("name", ["waystation.directory", "request-7"])
-@runs
+@async_test
 async def test_a_peer_from_outside_does_not_get_a_reserved_name(name: str) -> None:
     async with Node("hub", limits=QUIET) as center:
         echo(center)
@@ -682,7 +679,7 @@ def lines() -> Any:
     logger.removeHandler(handler)
 
 
-@runs
+@async_test
 async def test_a_cause_is_logged_and_told_once(lines: list[str]) -> None:
     async with attacked() as (_, _, place):
         attacker = await Attacker.dial(place)
@@ -702,7 +699,7 @@ FLOODS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-@runs
+@async_test
 async def test_a_leaf_cannot_flood_the_log(lines: list[str], name: str) -> None:
     async with attacked() as (_, _, place):
         attacker = await Attacker.dial(place)
@@ -721,7 +718,7 @@ async def test_a_leaf_cannot_flood_the_log(lines: list[str], name: str) -> None:
     ],
     ids=lambda said: type(said).__name__,
 )
-@runs
+@async_test
 async def test_a_leaf_cannot_write_lines_of_its_own_into_the_log(
     lines: list[str], said: Payload
 ) -> None:
@@ -749,7 +746,7 @@ NO_IDS = [
 
 
 @pytest.mark.rule("MC-5", "OB-2")
-@runs
+@async_test
 async def test_a_broadcast_under_no_such_id_is_malformed_and_goes_to_nobody() -> None:
     async with attacked() as (center, journal, place):
         subscription = center.subscribe("+", "+", "*")
@@ -765,13 +762,13 @@ async def test_a_broadcast_under_no_such_id_is_malformed_and_goes_to_nobody() ->
 
 
 @pytest.mark.rule("MC-9", "OB-1")
-@runs
+@async_test
 async def test_a_leaf_that_subscribes_and_never_reads_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Waiting, "QUEUE_LIMIT", 10)
     async with Node("hub", hub=True, limits=QUIET) as center:
-        journal = Journal(center)
+        journal = Recorder(center)
         listening = await center.listen("tcp://127.0.0.1:0")
         attacker = await Attacker.dial(listening.place, room=4_096)
         attacker.writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -782,7 +779,7 @@ async def test_a_leaf_that_subscribes_and_never_reads_costs_only_itself(
             healthy.subscribe("hub", "news", callback=lambda message: got.append(message.payload))
             await until(lambda: len(center.router.subscriptions) == 2)
             sent = 0
-            while not journal.words()["QUEUE_FULL"]:
+            while not journal.counts()["QUEUE_FULL"]:
                 sent += 1
                 assert sent < 5_000
                 await center.publish("news", bytes(32_768), policy=Queue(60))
@@ -805,7 +802,7 @@ async def test_a_leaf_that_subscribes_and_never_reads_costs_only_itself(
 # The end
 
 
-@runs
+@async_test
 async def test_a_hub_closes_well_although_a_leaf_has_just_reset_its_connection() -> None:
     center = Node("hub", hub=True, limits=QUIET)
     listening = await center.listen("tcp://127.0.0.1:0")

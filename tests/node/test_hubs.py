@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import Journal, collect, echo, runs, until
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import UndeliverableError
 from waystation.node import FAIL, Context, Limits, Node, Queue, Wait
-from waystation.testing import tcp_path
+from waystation.testing import Recorder, async_test, collect, echo, tcp_path, until
 
 QUIET = Limits(heartbeat=0.0)
 
@@ -41,18 +40,18 @@ def knows(node: Node, participant: str) -> bool:
 
 
 @pytest.mark.rule("RE-3")
-@runs
+@async_test
 async def test_a_message_finds_its_way_from_leaf_to_leaf_and_the_answer_comes_back() -> None:
     async with hub() as (center, url), leaf("a", url) as a, leaf("b", url) as b:
         echo(b, "truck-7")
         await until(lambda: knows(center, "truck-7"))
-        heard = Journal(center)
+        heard = Recorder(center)
         answer = await a.request("truck-7", b"hello")
         assert answer.payload == b"hello"
-        assert heard.words() == {"DELIVERED": 1, "FORWARDED": 1}
+        assert heard.counts() == {"DELIVERED": 1, "FORWARDED": 1}
 
 
-@runs
+@async_test
 async def test_a_leaf_knows_the_name_of_its_hub_as_soon_as_it_is_connected() -> None:
     async with hub("center") as (_, url), tcp_path(url.removeprefix("tcp://")) as path:
         for _ in range(20):
@@ -62,7 +61,7 @@ async def test_a_leaf_knows_the_name_of_its_hub_as_soon_as_it_is_connected() -> 
 
 
 @pytest.mark.rule("RE-12")
-@runs
+@async_test
 async def test_what_a_leaf_announced_goes_with_its_connection_and_comes_back_with_it() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         echo(a, "truck-7")
@@ -75,7 +74,7 @@ async def test_what_a_leaf_announced_goes_with_its_connection_and_comes_back_wit
         await until(lambda: not knows(center, "truck-7"))
 
 
-@runs
+@async_test
 async def test_hubs_of_hubs_reach_everybody() -> None:
     async with hub("top") as (top, top_url), hub("left") as (left, left_url):
         await left.connect(top_url, name="up", parent=True)
@@ -88,7 +87,7 @@ async def test_hubs_of_hubs_reach_everybody() -> None:
                 assert knows(left, "truck-7")
 
 
-@runs
+@async_test
 async def test_a_question_goes_round_a_ring_of_hubs_once() -> None:
     async with hub("one") as (one, one_url), hub("two") as (two, two_url):
         await one.connect(two_url, name="up", parent=True)
@@ -99,18 +98,18 @@ async def test_a_question_goes_round_a_ring_of_hubs_once() -> None:
 
 
 @pytest.mark.rule("WK-11")
-@runs
+@async_test
 async def test_a_message_that_goes_round_in_a_ring_ends() -> None:
     async with hub("one") as (one, one_url), hub("two") as (two, two_url):
         up = await one.connect(two_url, name="up", parent=True)
         await two.connect(one_url, name="up", parent=True)
-        heard = Journal(one), Journal(two)
+        heard = Recorder(one), Recorder(two)
         route = " => ".join([up.name] + ["up"] * 40)
         await one.send(route, b"round")
-        await until(lambda: any(j.words()["HOP_LIMIT"] for j in heard))
+        await until(lambda: any(j.counts()["HOP_LIMIT"] for j in heard))
 
 
-@runs
+@async_test
 async def test_a_request_that_is_dropped_far_away_gets_an_answer_that_names_the_reason() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         with pytest.raises(UndeliverableError, match="by node 'hub': NO_ROUTE") as caught:
@@ -127,7 +126,7 @@ async def test_a_request_that_is_dropped_far_away_gets_an_answer_that_names_the_
             await a.request("nobody", b"?")
 
 
-@runs
+@async_test
 async def test_a_message_waits_for_who_is_about_to_appear() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         waiting = asyncio.ensure_future(a.request("truck-7", b"early", policy=Wait(persist=True)))
@@ -142,7 +141,7 @@ async def test_a_message_waits_for_who_is_about_to_appear() -> None:
             await until(lambda: got)
 
 
-@runs
+@async_test
 async def test_a_node_that_is_no_hub_declines_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     async with Node("plain", limits=QUIET) as plain:
         listening = await plain.listen("tcp://127.0.0.1:0")
@@ -152,19 +151,19 @@ async def test_a_node_that_is_no_hub_declines_and_says_so(caplog: pytest.LogCapt
             assert not knows(plain, "truck-7")
 
 
-@runs
+@async_test
 async def test_no_leaf_takes_a_name_of_the_hub_itself() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
-        heard = Journal(center)
+        heard = Recorder(center)
         echo(center, "echo")
         echo(a, "echo")
         echo(a, "own")
         await until(lambda: knows(center, "own"))
         assert (await a.request("hub => echo", b"hello")).payload == b"hello"
-        assert heard.words()["DELIVERED"] == 1
+        assert heard.counts()["DELIVERED"] == 1
 
 
-@runs
+@async_test
 async def test_connect_hello_announcement_and_close_can_be_seen_in_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.live import Journal, until, watched
 from tests.node.test_broadcasts import Heard
 from tests.node.test_hubs import QUIET
 from waystation.core.message import Message
 from waystation.node import Context, Node
+from waystation.testing import Recorder, run_checked, until
 from waystation.testing.lab.journals import audit
 from waystation.why import explain
 
@@ -37,12 +37,12 @@ async def diamond(directory: Path) -> str:
             await context.reply(message.payload)
             await context.reply(b"again")
 
-        heard, at_top = Heard(), Journal(top)
+        heard, at_top = Heard(), Recorder(top)
         top.subscribe("a", "news", callback=heard)
         a.subscribe("a", "news", callback=heard)
         await until(lambda: len(top.router.subscriptions) == 2)
         await a.publish("news", b"1")
-        await until(lambda: at_top.words()["DUPLICATE"] and len(heard.payloads) == 2)
+        await until(lambda: at_top.counts()["DUPLICATE"] and len(heard.payloads) == 2)
         for _ in range(2):
             await a.request("stutter", b"?")
         return at_top.messages[0].arrival.message.id
@@ -55,7 +55,7 @@ def test_the_audit_and_why_agree_with_what_was_dropped_as_a_copy(tmp_path: Path)
     async def scenario() -> None:
         ids.append(await diamond(tmp_path))
 
-    watched(scenario)
+    run_checked(scenario)
     assert list(audit(tmp_path)) == []
     found = explain(tmp_path, ids[0])
     reasons = {step.reason for hop in found.hops for step in hop.steps}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.journal.traffic import entries
-from tests.node.live import collect, echo, settle, until, watched
 from tests.node.test_hubs import QUIET, knows
 from tests.node.test_journalled_node import Tables
 from tests.node.test_routing_scenarios import OFFER, TRUCK
@@ -20,6 +19,7 @@ from waystation.core.routing import RoutingEntry
 from waystation.journal import Journal
 from waystation.journal.read import Entry
 from waystation.node import FAIL, Node, Queue, Wait
+from waystation.testing import collect, echo, run_checked, settle, until
 
 IDS = ("a/news", "a/news/x", "a/news/x/y", "b/news", "hub/news/x")
 
@@ -112,7 +112,7 @@ def journalled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str
     async def scenario() -> None:
         states.update(await live(directory))
 
-    watched(scenario)
+    run_checked(scenario)
     return directory, states
 
 

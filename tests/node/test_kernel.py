@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.node.live import Journal, RawPeer, collect, echo, runs, settle, until
+from tests.node.live import RawPeer
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
@@ -25,7 +25,7 @@ from waystation.core.record import MessageRecord, Record
 from waystation.core.routing import RouteChange, RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import FAIL, Node, Session, Subscription, Wait
-from waystation.testing import MemoryNetwork
+from waystation.testing import MemoryNetwork, Recorder, async_test, collect, echo, settle, until
 
 NAMES = ("a", "b", "c")
 PEER = "peer"
@@ -219,7 +219,7 @@ def is_refused(rule: str) -> Callable[[LocalError], bool]:
 
 
 @pytest.mark.rule("RE-3")
-@runs
+@async_test
 async def test_a_local_entry_does_not_take_the_name_of_a_worker() -> None:
     async with left_and_right() as fixture:
         node = fixture.left
@@ -235,7 +235,7 @@ async def test_a_local_entry_does_not_take_the_name_of_a_worker() -> None:
 
 
 @pytest.mark.rule("RE-6")
-@runs
+@async_test
 async def test_a_remote_entry_over_the_name_of_a_worker_is_refused_by_the_table() -> None:
     async with left_and_right() as fixture:
         node = fixture.left
@@ -244,7 +244,7 @@ async def test_a_remote_entry_over_the_name_of_a_worker_is_refused_by_the_table(
 
 
 @pytest.mark.rule("RE-3", "MC-10")
-@runs
+@async_test
 async def test_the_entry_of_a_worker_may_be_put_again_with_other_properties() -> None:
     async with left_and_right() as fixture:
         node = fixture.left
@@ -258,7 +258,7 @@ async def test_the_entry_of_a_worker_may_be_put_again_with_other_properties() ->
 
 @pytest.mark.rule("RE-5")
 @pytest.mark.parametrize("local", [False, True])
-@runs
+@async_test
 async def test_no_entry_takes_the_name_of_a_session(local: bool) -> None:
     async with left_and_right() as fixture:
         node = fixture.left
@@ -270,7 +270,7 @@ async def test_no_entry_takes_the_name_of_a_session(local: bool) -> None:
 
 @pytest.mark.rule("RE-11")
 @pytest.mark.parametrize("kind", ["worker", "session", "subscriber", "request"])
-@runs
+@async_test
 async def test_the_entry_of_a_receiver_cannot_be_removed_while_it_is_there(kind: str) -> None:
     async with left_and_right() as fixture:
         node = fixture.left
@@ -285,7 +285,7 @@ async def test_the_entry_of_a_receiver_cannot_be_removed_while_it_is_there(kind:
 
 
 @pytest.mark.rule("RE-1")
-@runs
+@async_test
 async def test_a_local_entry_needs_a_session_behind_it() -> None:
     async with left_and_right() as fixture:
         node = fixture.left
@@ -302,7 +302,7 @@ async def test_a_local_entry_needs_a_session_behind_it() -> None:
 
 
 @pytest.mark.rule("RE-13")
-@runs
+@async_test
 async def test_a_request_from_outside_does_not_take_the_name_of_a_session() -> None:
     async with Node("depot") as depot, Node("inside") as node:
         got = collect(depot, "sink")
@@ -321,7 +321,7 @@ async def test_a_request_from_outside_does_not_take_the_name_of_a_session() -> N
 
 
 @pytest.mark.rule("RE-15")
-@runs
+@async_test
 async def test_a_session_with_the_node_itself_has_no_name_that_leads_there() -> None:
     async with left_and_right() as fixture:
         await fixture.connect("left")
@@ -330,7 +330,7 @@ async def test_a_session_with_the_node_itself_has_no_name_that_leads_there() -> 
 
 
 @pytest.mark.rule("OB-4")
-@runs
+@async_test
 async def test_who_receives_changes_with_the_entry_and_before_anybody_is_told() -> None:
     async with left_and_right() as fixture:
         node = fixture.left
@@ -364,17 +364,17 @@ def test_a_node_shows_what_its_reference_describes_and_nothing_else() -> None:
 
 
 @pytest.mark.rule("OB-4")
-@runs
+@async_test
 async def test_an_observer_can_stop_listening() -> None:
     async with Node("garage") as node:
-        heard = Journal(node)
+        heard = Recorder(node)
         await node.send("nobody", b"1", policy=FAIL)
         heard.stop()
         await node.send("nobody", b"2", policy=FAIL)
         assert heard.outcomes() == [(b"1", "NO_ROUTE")]
 
 
-@runs
+@async_test
 async def test_a_drop_can_be_seen_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="waystation.node")
     async with Node("garage") as node:
@@ -384,7 +384,7 @@ async def test_a_drop_can_be_seen_in_the_log(caplog: pytest.LogCaptureFixture) -
 
 
 @pytest.mark.rule("OB-1")
-@runs
+@async_test
 async def test_a_request_whose_reply_comes_twice_takes_the_first() -> None:
     async with Node("garage") as node:
 
@@ -393,7 +393,7 @@ async def test_a_request_whose_reply_comes_twice_takes_the_first() -> None:
             await context.reply(b"1")
             await context.reply(b"2")
 
-        journal = Journal(node)
+        journal = Recorder(node)
         assert (await node.request("twice", b"?")).payload == b"1"
         await settle()
-        journal.each_ended_once()
+        journal.check_outcomes()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.live import PATIENCE, Journal, runs, until
 from tests.node.test_hubs import knows, leaf
 from tests.node.test_routing_scenarios import OFFER, TRUCK, changes, fleet
 from waystation.core.outcome import Reason
 from waystation.node import FAIL, Node, Queue, Wait
+from waystation.testing import DEADLINE, Recorder, async_test, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +33,7 @@ async def provider(url: str) -> AsyncIterator[asyncio.subprocess.Process]:
     )
     assert child.stdout is not None
     try:
-        async with asyncio.timeout(2 * PATIENCE):
+        async with asyncio.timeout(2 * DEADLINE):
             assert await child.stdout.readline() == b"registered\n"
         yield child
     finally:
@@ -47,13 +47,13 @@ async def pid_behind(node: Node) -> int:
 
 
 @pytest.mark.rule("RE-3", "RE-12")
-@runs
+@async_test
 async def test_a_provider_that_was_killed_and_restarted_is_reachable_again() -> None:
     async with (
         fleet("here", "there") as [_, (here, url), (there, _)],
         leaf("consumer", url) as consumer,
     ):
-        heard = Journal(here)
+        heard = Recorder(here)
         published: list[int] = []
         consumer.subscribe("truck", "position", callback=lambda m: published.append(int(m.payload)))
         async with provider(url) as first:

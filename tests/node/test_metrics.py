@@ -6,12 +6,13 @@ import asyncio
 import json
 
 from tests.net.test_monitor import ask
-from tests.node.live import PATIENCE, QUICK, echo, runs, runs_on_every_loop
+from tests.node.live import QUICK, runs_on_every_loop
 from waystation.core.message import Message
 from waystation.net.monitor import Monitor
 from waystation.node import Context, Node
 from waystation.node.metrics import NodeMetrics
 from waystation.node.status import Status
+from waystation.testing import DEADLINE, async_test, echo
 
 
 @runs_on_every_loop
@@ -22,9 +23,9 @@ async def test_metrics_tell_what_happened_and_what_is_the_case() -> None:
         echo(hub)
         hub.subscribe("garage", "news")
         listening = await hub.listen("tcp://127.0.0.1:0")
-        await leaf.connect(listening.url, name="hub", wait=PATIENCE)
+        await leaf.connect(listening.url, name="hub", wait=DEADLINE)
         for _ in range(3):
-            await leaf.request("hub => echo", b"12345", timeout=PATIENCE)
+            await leaf.request("hub => echo", b"12345", timeout=DEADLINE)
         await hub.send("nobody", b"1")
         status, body = await ask(monitor, b"GET /metrics HTTP/1.1\r\n\r\n")
         assert status == "HTTP/1.1 200 OK"
@@ -47,7 +48,7 @@ async def test_metrics_tell_what_happened_and_what_is_the_case() -> None:
         monitor.close()
 
 
-@runs
+@async_test
 async def test_health_says_where_it_listens_and_when_it_is_closing() -> None:
     async with Node("hub") as hub:
         started, finish = asyncio.Event(), asyncio.Event()
@@ -66,7 +67,7 @@ async def test_health_says_where_it_listens_and_when_it_is_closing() -> None:
         assert json.loads(body) == {"status": "ok", "listening": [listening.url]}
         await hub.send("slow", b"")
         await started.wait()
-        closing = asyncio.create_task(hub.close(drain=PATIENCE))
+        closing = asyncio.create_task(hub.close(drain=DEADLINE))
         await asyncio.sleep(0)
         status, body = await ask(monitor, b"GET /health HTTP/1.1\r\n\r\n")
         assert status == "HTTP/1.1 503 Service Unavailable"
@@ -76,7 +77,7 @@ async def test_health_says_where_it_listens_and_when_it_is_closing() -> None:
         monitor.close()
 
 
-@runs
+@async_test
 async def test_a_status_that_is_there_already_is_used() -> None:
     class Journal:
         lost = 7

@@ -13,7 +13,7 @@ from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.routing import RoutingEntry
-from waystation.errors import LocalError, NoAnswerError, UndeliverableError
+from waystation.errors import LocalError, NoReplyError, UndeliverableError
 from waystation.node import FAIL, Context, Node, Queue, Wait
 from waystation.testing import Recorder, async_test, settle, until
 
@@ -363,7 +363,7 @@ async def test_a_request_that_cannot_be_delivered_says_why_at_once() -> None:
 async def test_a_request_without_an_answer_ends_at_its_deadline_and_leaves_nothing() -> None:
     async with a_node() as (node, journal):
         collector(node, "mute")
-        with pytest.raises(NoAnswerError, match=r"no answer from 0#mute within 0\.01 s") as caught:
+        with pytest.raises(NoReplyError, match=r"no reply from 0#mute within 0\.01 s") as caught:
             await node.request("mute", b"", timeout=0.01)
         assert (caught.value.route, caught.value.seconds) == ("0#mute", 0.01)
         assert set(node.router.table.snapshot(now=0)) == {"mute"}

@@ -7,17 +7,18 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.node.live import Journal, RawPeer, echo, raw_listener, runs, serving, settle, until
+from tests.node.live import RawPeer, raw_listener, serving
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.core.routing import RouteKind
-from waystation.errors import NoAnswerError, UndeliverableError
+from waystation.errors import NoReplyError, UndeliverableError
 from waystation.node import Context, Node, Queue
+from waystation.testing import Recorder, async_test, echo, settle, until
 from waystation.wire.ockam import PREFACE, encode_frame
 
 
-def backs(journal: Journal) -> list[str]:
+def backs(journal: Recorder) -> list[str]:
     """Where the replies to the requests that a node got were to go."""
     return [
         str(record.arrival.message.return_route)
@@ -26,7 +27,7 @@ def backs(journal: Journal) -> list[str]:
     ]
 
 
-def changes(journal: Journal) -> list[RouteKind]:
+def changes(journal: Recorder) -> list[RouteKind]:
     """What happened to the entries of reply addresses."""
     return [
         change.kind for change in journal.routes if change.entry.participant.startswith("request-")
@@ -34,10 +35,10 @@ def changes(journal: Journal) -> list[RouteKind]:
 
 
 @pytest.mark.rule("WK-3")
-@runs
+@async_test
 async def test_an_answered_request_leaves_its_address_to_the_next_along_its_route() -> None:
     async with Node("node") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         echo(node)
         for number in range(5):
             assert (await node.request("echo", b"%d" % number)).payload == b"%d" % number
@@ -48,10 +49,10 @@ async def test_an_answered_request_leaves_its_address_to_the_next_along_its_rout
         assert changes(journal) == [RouteKind.PUT] * 4
 
 
-@runs
+@async_test
 async def test_addresses_that_wait_are_limited_and_go_with_the_node() -> None:
     async with Node("node") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         for number in range(300):
             echo(node, f"echo-{number}")
             await node.request(f"echo-{number}", b"?")
@@ -61,10 +62,10 @@ async def test_addresses_that_wait_are_limited_and_go_with_the_node() -> None:
 
 
 @pytest.mark.rule("WK-3")
-@runs
+@async_test
 async def test_a_second_reply_is_not_taken_for_that_of_the_next_request() -> None:
     async with Node("node") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         kept: list[Context] = []
 
         @node.worker("twice")
@@ -77,14 +78,14 @@ async def test_a_second_reply_is_not_taken_for_that_of_the_next_request() -> Non
         for number in range(4):
             assert (await node.request("twice", b"%d" % number)).payload == b"%d" % number
         assert len({str(context.message.return_route) for context in kept}) == 1
-        assert journal.words()["DUPLICATE"] == 3
+        assert journal.counts()["DUPLICATE"] == 3
 
 
 @pytest.mark.rule("WK-3")
-@runs
+@async_test
 async def test_the_address_of_a_request_without_an_answer_is_retired() -> None:
     async with Node("node") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         kept: list[Context] = []
 
         @node.worker("echo")
@@ -95,7 +96,7 @@ async def test_the_address_of_a_request_without_an_answer_is_retired() -> None:
                 await context.reply(message.payload)
 
         await node.request("echo", b"first")
-        with pytest.raises(NoAnswerError):
+        with pytest.raises(NoReplyError):
             await node.request("echo", b"late", timeout=0.01)
         asking = asyncio.ensure_future(node.request("echo", b"late"))
         await until(lambda: len(kept) == 2)
@@ -123,11 +124,11 @@ def stranger(answer: Callable[[Message, int], list[bytes]]) -> Callable[[RawPeer
 
 
 @pytest.mark.rule("WK-3")
-@runs
+@async_test
 async def test_a_reply_of_a_stranger_is_taken_at_an_address_that_serves_once() -> None:
     answering = stranger(lambda question, _: [question.payload, b"again"])
     async with raw_listener(answering) as place, Node("node") as node:  # type: ignore[arg-type]
-        journal = Journal(node)
+        journal = Recorder(node)
         for number in range(5):
             answer = await node.request(f"tcp#{place} => x", b"%d" % number)
             assert answer.payload == b"%d" % number
@@ -135,10 +136,10 @@ async def test_a_reply_of_a_stranger_is_taken_at_an_address_that_serves_once() -
 
 
 @pytest.mark.rule("WK-3")
-@runs
+@async_test
 async def test_a_reply_that_does_not_say_what_it_answers_is_not_taken_where_others_were() -> None:
     async with Node("node") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         unbound = False
 
         @node.worker("echo")
@@ -151,14 +152,14 @@ async def test_a_reply_that_does_not_say_what_it_answers_is_not_taken_where_othe
 
         await asyncio.gather(*(node.request("echo", b"?") for _ in range(3)))
         unbound = True
-        with pytest.raises(NoAnswerError):
+        with pytest.raises(NoReplyError):
             await node.request("echo", b"?", timeout=0.01)
         assert (await node.request("echo", b"?")).payload == b"odd"  # the others were retired too
         assert changes(journal).count(RouteKind.REMOVE) == 4
-        assert journal.words()["DUPLICATE"] == 1
+        assert journal.counts()["DUPLICATE"] == 1
 
 
-@runs
+@async_test
 async def test_a_copy_of_an_answered_request_that_is_dropped_later_fails_no_other() -> None:
     async with Node("node") as node:
         asked: list[Message] = []
@@ -182,11 +183,11 @@ async def test_a_copy_of_an_answered_request_that_is_dropped_later_fails_no_othe
 
 
 @pytest.mark.rule("WK-3")
-@runs
+@async_test
 async def test_over_a_link_the_address_is_used_again_and_an_error_reply_is_bound_too() -> None:
     async with serving() as (_, there, place), Node("node") as node:
         await node.connect(f"tcp://{place}", name="server")
-        journal = Journal(node)
+        journal = Recorder(node)
         for _ in range(3):
             await node.request("server => echo", b"?")
         assert len(set(backs(there))) == 1

@@ -18,17 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import (
-    PATIENCE,
-    Journal,
-    RawPeer,
-    collect,
-    echo,
-    place_address,
-    runs,
-    settle,
-    until,
-)
+from tests.node.live import RawPeer, place_address
 from tests.node.test_broadcasts import Broker, BrokerClient
 from tests.node.test_hubs import QUIET, hub, knows, leaf
 from waystation.core.address import Address
@@ -39,7 +29,16 @@ from waystation.core.outcome import Outcome, Reason
 from waystation.core.routing import Refusal, RouteKind, RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import FAIL, Context, Node, Wait
-from waystation.testing import ManualClock
+from waystation.testing import (
+    DEADLINE,
+    ManualClock,
+    Recorder,
+    async_test,
+    collect,
+    echo,
+    settle,
+    until,
+)
 from waystation.wire.hierarchy import Announce, encode
 
 TRUCK = "truck-7"
@@ -61,7 +60,7 @@ def place_of(url: str) -> str:
     return url.removeprefix("tcp://")
 
 
-def changes(journal: Journal, participant: str = TRUCK) -> list[tuple[str, bool, bool]]:
+def changes(journal: Recorder, participant: str = TRUCK) -> list[tuple[str, bool, bool]]:
     """What happened to a participant: the kind, whether local, whether accepted."""
     return [
         (change.kind.value, change.entry.local, change.accepted)
@@ -92,10 +91,10 @@ async def fleet(*names: str, **options: Any) -> AsyncIterator[list[tuple[Node, s
 
 
 @pytest.mark.rule("RE-2")
-@runs
+@async_test
 async def test_1a_the_first_registration_creates_the_entry_at_the_leaf_and_at_its_hub() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
-        heard = Journal(center)
+        heard = Recorder(center)
         assert entry_of(center) is None
         echo(a, TRUCK)
         assert existing(a) == RoutingEntry(TRUCK, Address(0, TRUCK.encode()), local=True)
@@ -109,7 +108,7 @@ async def test_1a_the_first_registration_creates_the_entry_at_the_leaf_and_at_it
 
 
 @pytest.mark.rule("RE-3", "RE-7")
-@runs
+@async_test
 async def test_1b_a_restarted_provider_replaces_its_entry_and_is_reached_at_its_new_place() -> None:
     async with hub() as (center, url), leaf("first", url) as first:
         echo(first, TRUCK)
@@ -130,7 +129,7 @@ async def test_1b_a_restarted_provider_replaces_its_entry_and_is_reached_at_its_
 
 
 @pytest.mark.rule("RE-2", "RE-14")
-@runs
+@async_test
 async def test_2a_the_first_global_registration_is_found_from_everywhere() -> None:
     async with (
         fleet("here", "there") as [_, (here, here_url), (there, _)],
@@ -146,7 +145,7 @@ async def test_2a_the_first_global_registration_is_found_from_everywhere() -> No
 
 
 @pytest.mark.rule("RE-4", "RE-7", "RE-9")
-@runs
+@async_test
 async def test_2b1_a_provider_that_was_discovered_elsewhere_comes_back_here() -> None:
     async with fleet("old", "new") as [_, (old, old_url), (new, new_url)]:
         echo(old, TRUCK)
@@ -166,7 +165,7 @@ async def test_2b1_a_provider_that_was_discovered_elsewhere_comes_back_here() ->
 
 
 @pytest.mark.rule("RE-3", "RE-12")
-@runs
+@async_test
 async def test_2b2_a_provider_that_crashed_registers_again_before_anybody_noticed() -> None:
     async with hub() as (center, url):
         crashed = await RawPeer.dial(place_of(url))  # it says no goodbye
@@ -183,7 +182,7 @@ async def test_2b2_a_provider_that_crashed_registers_again_before_anybody_notice
 
 
 @pytest.mark.rule("RE-4", "RE-8")
-@runs
+@async_test
 async def test_2b_a_protected_entry_stays_protected_when_the_provider_comes_back() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         there = Address(1, b"127.0.0.1:1")
@@ -197,10 +196,10 @@ async def test_2b_a_protected_entry_stays_protected_when_the_provider_comes_back
 
 
 @pytest.mark.rule("RE-11")
-@runs
+@async_test
 async def test_3_a_provider_that_stops_has_no_entry_anywhere() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
-        heard = Journal(center)
+        heard = Recorder(center)
         echo(a, TRUCK)
         await a.register(TRUCK, *OFFER)
         await a.unregister(TRUCK)
@@ -215,7 +214,7 @@ async def test_3_a_provider_that_stops_has_no_entry_anywhere() -> None:
         await a.unregister(TRUCK)
 
 
-@runs
+@async_test
 async def test_3_a_global_provider_that_unregisters_is_not_found_any_more() -> None:
     async with (
         fleet("here", "there") as [_, (here, here_url), (there, _)],
@@ -233,11 +232,11 @@ async def test_3_a_global_provider_that_unregisters_is_not_found_any_more() -> N
 
 
 @pytest.mark.rule("RE-2", "RE-11")
-@runs
+@async_test
 async def test_4_every_open_question_has_an_entry_of_its_own() -> None:
     async with hub() as (center, url):
         async with leaf("a", url) as a:
-            heard = Journal(a)
+            heard = Recorder(a)
             echo(center)
             for _ in range(2):  # the second three where the first were
                 await asyncio.gather(*(a.request("hub => echo", b"?") for _ in range(3)))
@@ -254,7 +253,7 @@ async def test_4_every_open_question_has_an_entry_of_its_own() -> None:
 
 
 @pytest.mark.rule("RE-2")
-@runs
+@async_test
 async def test_4_a_subscriber_has_an_entry_here_and_at_the_hub() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         subscription = a.subscribe("truck-7", "position")
@@ -270,7 +269,7 @@ async def test_4_a_subscriber_has_an_entry_here_and_at_the_hub() -> None:
 
 
 @pytest.mark.rule("RE-2", "RE-14", "RE-16")
-@runs
+@async_test
 async def test_5_1_a_discovered_provider_without_an_entry_gets_one() -> None:
     async with fleet("here", "there") as [_, (here, here_url), (there, there_url)]:
         echo(here, TRUCK)
@@ -287,7 +286,7 @@ async def test_5_1_a_discovered_provider_without_an_entry_gets_one() -> None:
 
 
 @pytest.mark.rule("RE-5", "RE-7")
-@runs
+@async_test
 async def test_5_2_a_provider_that_moved_is_found_at_its_new_place() -> None:
     async with fleet("first", "second", "asks") as [_, (first, one), (second, two), (asks, _)]:
         echo(first, TRUCK)
@@ -311,7 +310,7 @@ ASKS_GLOBALLY = [Scope.GLOBAL_ONLY, Scope.LOCAL_AND_GLOBAL, Scope.LOCAL_THEN_GLO
 
 @pytest.mark.rule("RE-6", "RE-14")
 @pytest.mark.parametrize("scope", ASKS_GLOBALLY)
-@runs
+@async_test
 async def test_5_3_a_local_entry_is_kept_whatever_was_discovered(scope: Scope) -> None:
     async with fleet("stale", "here") as [_, (stale, _), (here, here_url)]:
         echo(stale, TRUCK)
@@ -320,7 +319,7 @@ async def test_5_3_a_local_entry_is_kept_whatever_was_discovered(scope: Scope) -
             got = collect(a, TRUCK)  # it is here, and listed nowhere yet
             await until(lambda: knows(here, TRUCK))
             before = existing(here)
-            heard = Journal(here)
+            heard = Recorder(here)
             await here.discover(*OFFER, scope)
             assert existing(here) == before
             assert changes(heard) == [("put", False, False)]
@@ -331,7 +330,7 @@ async def test_5_3_a_local_entry_is_kept_whatever_was_discovered(scope: Scope) -
 
 
 @pytest.mark.rule("RE-6", "RE-14")
-@runs
+@async_test
 async def test_5_3_a_worker_of_the_node_itself_is_kept_as_well() -> None:
     async with fleet("stale", "here") as [_, (stale, _), (here, _)]:
         echo(stale, TRUCK)
@@ -344,7 +343,7 @@ async def test_5_3_a_worker_of_the_node_itself_is_kept_as_well() -> None:
 
 
 @pytest.mark.rule("RE-15")
-@runs
+@async_test
 async def test_5_a_node_that_finds_its_own_address_does_not_send_to_itself() -> None:
     async with fleet("here") as [(host, _), (here, here_url)]:
         echo(here, TRUCK)
@@ -359,7 +358,7 @@ async def test_5_a_node_that_finds_its_own_address_does_not_send_to_itself() -> 
 
 
 @pytest.mark.rule("RE-14")
-@runs
+@async_test
 async def test_5_a_provider_of_the_node_that_hosts_the_directory_is_reached_from_elsewhere() -> (
     None
 ):
@@ -396,7 +395,7 @@ async def ask(node: Node, peer: RawPeer, seconds: float | None, sender: str = "p
 
 
 @pytest.mark.rule("RE-2", "RE-13")
-@runs
+@async_test
 async def test_6a_the_first_request_leaves_the_way_back_for_as_long_as_it_lives() -> None:
     async with asked_from_outside() as (_, node, peer):
         expiry = await ask(node, peer, 60)
@@ -409,7 +408,7 @@ async def test_6a_the_first_request_leaves_the_way_back_for_as_long_as_it_lives(
 
 
 @pytest.mark.rule("RE-7", "RE-13")
-@runs
+@async_test
 async def test_6b_a_later_request_extends_the_entry_and_a_shorter_one_does_not_shorten_it() -> None:
     async with asked_from_outside() as (clock, node, peer):
         await ask(node, peer, 60)
@@ -423,7 +422,7 @@ async def test_6b_a_later_request_extends_the_entry_and_a_shorter_one_does_not_s
 
 
 @pytest.mark.rule("RE-10", "RE-13")
-@runs
+@async_test
 async def test_6c_the_entry_of_a_proxy_that_asks_no_more_is_over() -> None:
     async with asked_from_outside() as (clock, node, peer):
         await ask(node, peer, 60)
@@ -435,7 +434,7 @@ async def test_6c_the_entry_of_a_proxy_that_asks_no_more_is_over() -> None:
 
 
 @pytest.mark.rule("RE-12", "RE-13")
-@runs
+@async_test
 async def test_6c_the_entry_of_a_proxy_goes_with_its_connection() -> None:
     async with asked_from_outside() as (_, node, peer):
         await ask(node, peer, None)
@@ -444,10 +443,10 @@ async def test_6c_the_entry_of_a_proxy_goes_with_its_connection() -> None:
 
 
 @pytest.mark.rule("RE-6", "RE-13")
-@runs
+@async_test
 async def test_6_a_request_does_not_take_the_name_of_somebody_here() -> None:
     async with asked_from_outside() as (_, node, peer):
-        heard = Journal(node)
+        heard = Recorder(node)
         before = existing(node, "echo")
         await ask(node, peer, 60, sender="echo")
         assert existing(node, "echo") == before
@@ -455,7 +454,7 @@ async def test_6_a_request_does_not_take_the_name_of_somebody_here() -> None:
 
 
 @pytest.mark.rule("RE-13")
-@runs
+@async_test
 async def test_6_a_request_that_a_leaf_passes_on_for_somebody_else_leaves_no_entry() -> None:
     async with hub() as (center, url), leaf("a", url) as a:
         echo(center)
@@ -469,7 +468,7 @@ async def test_6_a_request_that_a_leaf_passes_on_for_somebody_else_leaves_no_ent
 
 
 @pytest.mark.rule("RE-10", "RE-16")
-@runs
+@async_test
 async def test_7_an_entry_is_dead_at_its_instant_unless_it_is_sticky_or_never_ends() -> None:
     clock = ManualClock()
     async with Node("hub", limits=QUIET, clock=clock) as node:
@@ -482,7 +481,7 @@ async def test_7_an_entry_is_dead_at_its_instant_unless_it_is_sticky_or_never_en
         assert knows(node, "ends")
         clock.advance(0.01)
         assert [knows(node, name) for name in ("ends", "sticks", "never")] == [False, True, True]
-        heard = Journal(node)
+        heard = Recorder(node)
         assert (await node.send("ends", b"?", policy=FAIL)).reason is Reason.NO_ROUTE
         assert node.remove_route("ends") is None
         node.put_route(RoutingEntry("ends", there, local=False, expiry=end + 1))
@@ -491,7 +490,7 @@ async def test_7_an_entry_is_dead_at_its_instant_unless_it_is_sticky_or_never_en
 
 
 @pytest.mark.rule("RE-10")
-@runs
+@async_test
 async def test_7_what_a_leaf_announced_for_a_while_is_over_at_the_hub_at_the_same_instant() -> None:
     clock = ManualClock()
     async with hub(clock=clock) as (center, url):
@@ -505,7 +504,7 @@ async def test_7_what_a_leaf_announced_for_a_while_is_over_at_the_hub_at_the_sam
 
 
 @pytest.mark.rule("RE-10", "RE-14")
-@runs
+@async_test
 async def test_7_a_registration_with_an_end_is_over_unless_it_is_renewed() -> None:
     clock = ManualClock()
     async with fleet("here", "there", clock=clock) as [(host, _), (here, _), (there, _)]:
@@ -524,7 +523,7 @@ async def test_7_a_registration_with_an_end_is_over_unless_it_is_renewed() -> No
 
 
 @pytest.mark.rule("RE-10", "RE-17")
-@runs
+@async_test
 async def test_7_the_memory_of_dead_entries_is_freed_while_the_node_lives() -> None:
     async with asked_from_outside() as (clock, node, peer):
         await ask(node, peer, 1)
@@ -533,10 +532,10 @@ async def test_7_the_memory_of_dead_entries_is_freed_while_the_node_lives() -> N
             await ask(node, peer, 1, sender=f"proxy-{number}")
         clock.advance(1 + 2 * SLOT_SECONDS)
         await ask(node, peer, 1, sender="last")  # something happens, should that be the occasion
-        await until(lambda: len(node.router.table) <= held, seconds=PATIENCE)
+        await until(lambda: len(node.router.table) <= held, seconds=DEADLINE)
 
 
-@runs
+@async_test
 async def test_a_proxy_and_its_provider_talk_across_hubs_as_in_all_scenarios_together() -> None:
     async with (
         fleet("left", "right") as [_, (_, left_url), (_, right_url)],
@@ -567,7 +566,7 @@ class _Heard(list[bytes]):
 
 
 @pytest.mark.rule("MC-12", "MC-13")
-@runs
+@async_test
 async def test_a_provider_that_moves_to_another_hub_is_heard_there_by_who_subscribed_before() -> (
     None
 ):
@@ -585,10 +584,10 @@ async def test_a_provider_that_moves_to_another_hub_is_heard_there_by_who_subscr
         await until(lambda: not knows(near, "a"))
         async with leaf("a", far_url) as a:
             await a.publish("news", b"there")
-            await until(lambda: heard == [b"here", b"there"], seconds=PATIENCE)
+            await until(lambda: heard == [b"here", b"there"], seconds=DEADLINE)
 
 
-@runs
+@async_test
 async def test_a_node_that_is_closed_takes_no_subscription_that_never_ends() -> None:
     node = Node("garage")
     await node.close()
@@ -601,7 +600,7 @@ async def test_a_node_that_is_closed_takes_no_subscription_that_never_ends() -> 
 
 
 @pytest.mark.rule("MC-9")
-@runs
+@async_test
 async def test_a_leaf_of_two_hubs_hears_a_broadcast_once() -> None:
     async with (
         hub("one") as (one, one_url),
@@ -625,7 +624,7 @@ async def test_a_leaf_of_two_hubs_hears_a_broadcast_once() -> None:
 
 
 @pytest.mark.rule("RE-12")
-@runs
+@async_test
 async def test_a_leaf_of_two_hubs_finds_its_way_when_one_of_them_is_gone() -> None:
     async with (
         hub("one") as (one, one_url),

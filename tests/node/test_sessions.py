@@ -89,12 +89,12 @@ async def test_a_route_to_a_place_opens_a_session_that_stands_in_the_return_rout
         (mine,), (theirs,) = client.sessions, server.sessions
         assert str(got[0].onward_route) == "0#receiver"
         assert str(got[0].return_route) == f"0#{theirs.name} => 0#sender"
-        reply = got[0].answered(Address(0, b"receiver"), b"2", id=server.new_id())
+        reply = got[0].reply_from(Address(0, b"receiver"), b"2", id=server.new_id())
         assert (await server.route(reply)).outcome is Outcome.FORWARDED
         await until(lambda: answers)
         assert str(answers[0].return_route) == f"0#{mine.name} => 0#receiver"
         # and from now on the names do, on both sides
-        again = answers[0].answered(Address(0, b"sender"), b"3", id=client.new_id())
+        again = answers[0].reply_from(Address(0, b"sender"), b"3", id=client.new_id())
         await client.route(again)
         await until(lambda: len(got) == 2)
         assert got[1].return_route == got[0].return_route
@@ -1016,7 +1016,7 @@ async def test_types_are_translated_on_the_way_through_a_node_that_has_them_not(
         got = there.kept[0]
         assert str(got.onward_route) == "30#far"
         assert str(got.return_route.addresses[-1]) == "30#near"
-        await last.route(got.answered(Address(0, b"y"), b"back", id=last.new_id()))
+        await last.route(got.reply_from(Address(0, b"y"), b"back", id=last.new_id()))
         await until(lambda: here.kept)
         assert str(here.kept[0].onward_route) == "20#near"
 
@@ -1050,7 +1050,7 @@ async def test_a_plain_ockam_peer_is_taken_to_use_the_standard_numbers() -> None
         peer.send("sink", b"x", back="1#10.0.0.1:1 => app")
         await until(lambda: got)
         assert got[0].return_route.addresses[1] == Address(tcp, b"10.0.0.1:1")
-        await server.route(got[0].answered(Address(0, b"sink"), b"y", id=server.new_id()))
+        await server.route(got[0].reply_from(Address(0, b"sink"), b"y", id=server.new_id()))
         assert str((await peer.hear()).onward_route) == "1#10.0.0.1:1 => 0#app"
         assert shelf.kept == []
         peer.close()

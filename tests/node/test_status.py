@@ -5,32 +5,33 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.node.live import PATIENCE, QUICK, Journal, echo, runs, until
+from tests.node.live import QUICK
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
 from waystation.node import status as module
 from waystation.node.status import STATUS, Question, Snapshot, Status
+from waystation.testing import DEADLINE, Recorder, async_test, echo, until
 
 
 async def ask(node: Node, route: str, question: bytes = b"") -> Snapshot:
-    answer = await node.request(route, question, timeout=PATIENCE)
+    answer = await node.request(route, question, timeout=DEADLINE)
     return msgspec.json.decode(answer.payload, type=Snapshot)
 
 
-@runs
+@async_test
 async def test_counts_are_those_of_the_records() -> None:
     async with Node("hub", limits=QUICK) as hub, Node("leaf", limits=QUICK) as leaf:
-        heard, status = Journal(hub), Status(hub)
+        heard, status = Recorder(hub), Status(hub)
         echo(hub)
         listening = await hub.listen("tcp://127.0.0.1:0")
-        await leaf.connect(listening.url, name="hub", wait=PATIENCE)
+        await leaf.connect(listening.url, name="hub", wait=DEADLINE)
         for _ in range(5):
-            await leaf.request("hub => echo", b"12345", timeout=PATIENCE)
+            await leaf.request("hub => echo", b"12345", timeout=DEADLINE)
         await leaf.send("hub => nobody", b"1")
-        await until(lambda: heard.words()["NO_ROUTE"])
+        await until(lambda: heard.counts()["NO_ROUTE"])
         seen = status.snapshot()
-        assert seen.counts == dict(heard.words())
+        assert seen.counts == dict(heard.counts())
         assert seen.bytes == sum(len(r.arrival.message.payload) for r in heard.messages)
         assert seen.session_events == {"opened": 1}
         [session] = seen.sessions
@@ -39,13 +40,13 @@ async def test_counts_are_those_of_the_records() -> None:
         assert seen.journal_lost is None
 
 
-@runs
+@async_test
 async def test_peers_ask_the_worker() -> None:
     async with Node("hub", limits=QUICK) as hub, Node("leaf", limits=QUICK) as leaf:
         status = Status(hub)
         status.start()
         listening = await hub.listen("tcp://127.0.0.1:0")
-        await leaf.connect(listening.url, name="hub", wait=PATIENCE)
+        await leaf.connect(listening.url, name="hub", wait=DEADLINE)
         seen = await ask(leaf, f"hub => {STATUS}")
         assert seen.node == "hub"
         assert STATUS in [route.participant for route in seen.routes]
@@ -54,7 +55,7 @@ async def test_peers_ask_the_worker() -> None:
         status.stop()
 
 
-@runs
+@async_test
 async def test_routes_are_told_up_to_a_number_and_by_a_pattern() -> None:
     async with Node("hub") as hub:
         status = Status(hub)
@@ -72,7 +73,7 @@ async def test_routes_are_told_up_to_a_number_and_by_a_pattern() -> None:
         assert status.snapshot(Question(filter="nobody")).routes == []
 
 
-@runs
+@async_test
 async def test_a_large_table_is_not_gone_through() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "LARGE_TABLE", 1)
@@ -84,7 +85,7 @@ async def test_a_large_table_is_not_gone_through() -> None:
             assert len(status.snapshot(Question(filter="a")).routes) == 1
 
 
-@runs
+@async_test
 async def test_rates_are_those_of_the_last_seconds() -> None:
     async with Node("hub") as hub:
         status = Status(hub)

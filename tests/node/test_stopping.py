@@ -7,12 +7,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.node.live import LOOPS, Journal, collect, runs, runs_on_every_loop, settle, until
+from tests.node.live import LOOPS, runs_on_every_loop
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 from waystation.net.tasks import COUNTS
 from waystation.node import FAIL, Context, Node
+from waystation.testing import Recorder, async_test, collect, settle, until
 
 
 async def _until_cancelled() -> None:
@@ -26,7 +27,7 @@ async def _until_cancelled() -> None:
 @runs_on_every_loop
 async def test_a_worker_outlives_a_cancelled_task_that_its_handler_waits_for() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         awaited: list[asyncio.Task[None]] = []
 
         @node.worker("echo")
@@ -42,11 +43,11 @@ async def test_a_worker_outlives_a_cancelled_task_that_its_handler_waits_for() -
         assert (await node.request("echo", b"2")).payload == b"2"
         await settle()
         assert (b"wait", "FAILED") in journal.outcomes()
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("FL-4")
-@runs
+@async_test
 async def test_a_subscriber_outlives_a_cancelled_task_that_its_callback_waits_for() -> None:
     async with Node("garage") as node:
         awaited: list[asyncio.Task[None]] = []
@@ -73,7 +74,7 @@ async def test_a_subscriber_outlives_a_cancelled_task_that_its_callback_waits_fo
 @runs_on_every_loop
 async def test_a_handler_may_stop_its_own_worker() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         began = asyncio.Event()
         goes_on = asyncio.Event()
 
@@ -93,8 +94,8 @@ async def test_a_handler_may_stop_its_own_worker() -> None:
         await until(lambda: len(journal.messages) == 4)
         assert journal.outcomes()[0][0] in (b"1", b"2")
         assert (b"1", "DELIVERED") in journal.outcomes()
-        assert journal.words()["DELIVERED"] == 1
-        journal.each_ended_once()
+        assert journal.counts()["DELIVERED"] == 1
+        journal.check_outcomes()
         assert (await node.send("once", b"5", policy=FAIL)).reason is Reason.NO_ROUTE
         got = collect(node, "once")
         await node.send("once", b"6")
@@ -102,12 +103,12 @@ async def test_a_handler_may_stop_its_own_worker() -> None:
 
 
 @pytest.mark.rule("OB-1", "FL-4")
-@runs
+@async_test
 async def test_two_handlers_that_stop_each_others_workers_leave_no_message_without_outcome() -> (
     None
 ):
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         both = asyncio.Barrier(2)
 
         @node.worker("a")
@@ -126,14 +127,14 @@ async def test_two_handlers_that_stop_each_others_workers_leave_no_message_witho
             for payload in (b"1", b"2"):
                 await node.send(name, payload)
         await until(lambda: len(journal.messages) == 4)
-        journal.each_ended_once()
+        journal.check_outcomes()
 
 
 @pytest.mark.rule("OB-1", "FL-4")
-@runs
+@async_test
 async def test_a_handler_that_ignores_being_stopped_is_the_last_of_its_worker() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         began = asyncio.Event()
 
         @node.worker("stubborn")
@@ -157,7 +158,7 @@ async def test_a_handler_that_ignores_being_stopped_is_the_last_of_its_worker() 
 @runs_on_every_loop
 async def test_a_handler_may_close_its_node() -> None:
     node = Node("garage")
-    journal = Journal(node)
+    journal = Recorder(node)
 
     began = asyncio.Event()
     goes_on = asyncio.Event()
@@ -176,12 +177,12 @@ async def test_a_handler_may_close_its_node() -> None:
     assert (await asking).payload == b"closed"
     await asyncio.wait_for(node.close(), 30)
     assert {(b"1", "DELIVERED"), (b"2", "DELIVERED")} <= set(journal.outcomes())
-    journal.each_ended_once()
+    journal.check_outcomes()
     assert [task for task in asyncio.all_tasks() if "worker" in task.get_name()] == []
 
 
 @pytest.mark.rule("FL-4")
-@runs
+@async_test
 async def test_a_subscriber_may_close_its_node() -> None:
     node = Node("garage")
     closed = asyncio.Event()
@@ -196,10 +197,10 @@ async def test_a_subscriber_may_close_its_node() -> None:
 
 
 @pytest.mark.rule("OB-1", "FL-4")
-@runs
+@async_test
 async def test_a_node_waits_for_a_handler_that_stopped_its_own_worker() -> None:
     node = Node("garage")
-    journal = Journal(node)
+    journal = Recorder(node)
     stopped = asyncio.Event()
     goes_on = asyncio.Event()
 
@@ -251,7 +252,7 @@ async def test_who_closes_a_node_again_waits_until_it_is_closed() -> None:
 
 
 @pytest.mark.rule("FL-4")
-@runs
+@async_test
 async def test_closing_goes_on_when_who_asked_for_it_is_cancelled() -> None:
     node = Node("garage")
     began = asyncio.Event()
@@ -272,7 +273,7 @@ async def test_closing_goes_on_when_who_asked_for_it_is_cancelled() -> None:
     await asyncio.wait_for(node.close(), 30)
 
 
-@runs
+@async_test
 async def test_an_invalid_time_to_drain_leaves_the_node_as_it_is() -> None:
     async with Node("garage") as node:
         got = collect(node, "sink")
@@ -298,7 +299,7 @@ async def test_a_second_reader_of_a_subscription_gets_an_error() -> None:
         assert (await first).payload == b"1"
 
 
-@runs
+@async_test
 async def test_a_reader_that_gave_up_makes_way_for_another() -> None:
     async with Node("garage") as node:
         subscription = node.subscribe("garage", "news")
@@ -315,7 +316,7 @@ async def test_a_reader_that_gave_up_makes_way_for_another() -> None:
 @runs_on_every_loop
 async def test_a_worker_whose_task_somebody_cancels_leaves_no_message_without_outcome() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         tasks: list[asyncio.Task[None] | None] = []
         before = COUNTS.failed
 
@@ -331,10 +332,10 @@ async def test_a_worker_whose_task_somebody_cancels_leaves_no_message_without_ou
         await asyncio.gather(*sending)
         assert (await node.send("fragile", b"late")).reason is Reason.NO_ROUTE
         await until(lambda: len(journal.messages) == 6)
-        journal.each_ended_once()
+        journal.check_outcomes()
         assert COUNTS.failed == before + 1
         assert (b"0", "FAILED") in journal.outcomes()
-        assert journal.words().keys() <= {"FAILED", "NO_ROUTE", "QUEUE_FULL"}
+        assert journal.counts().keys() <= {"FAILED", "NO_ROUTE", "QUEUE_FULL"}
         got = collect(node, "fragile")
         await node.send("fragile", b"next")
         await until(lambda: got)
@@ -343,11 +344,11 @@ async def test_a_worker_whose_task_somebody_cancels_leaves_no_message_without_ou
 @pytest.mark.rule("FL-4", "OB-1")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_handler_that_ends_the_program_leaves_no_message_without_outcome(loop: str) -> None:
-    journals: list[Journal] = []
+    journals: list[Recorder] = []
 
     async def main() -> None:
         node = Node("garage")
-        journals.append(Journal(node))
+        journals.append(Recorder(node))
 
         @node.worker("fatal")
         async def fatal(_: Message, __: Context) -> None:
@@ -430,7 +431,7 @@ async def test_whatever_a_handler_does_every_message_has_one_outcome(
     deed: Deed, its_own: str, behind: set[str]
 ) -> None:
     node = Node("garage")
-    journal = Journal(node)
+    journal = Recorder(node)
 
     @node.worker("busy", inbox=8)
     async def busy(message: Message, context: Context) -> None:
@@ -441,7 +442,7 @@ async def test_whatever_a_handler_does_every_message_has_one_outcome(
         await node.send("busy", b"%d" % number)
     await until(lambda: len(journal.messages) >= 5)
     await asyncio.wait_for(node.close(), 30)
-    journal.each_ended_once()
+    journal.check_outcomes()
     ended = dict(journal.outcomes())
     assert [ended[b"0"], ended[b"1"]] == ["DELIVERED", "DELIVERED"]
     assert ended[b"2"] == its_own
@@ -449,10 +450,10 @@ async def test_whatever_a_handler_does_every_message_has_one_outcome(
 
 
 @pytest.mark.rule("FL-4")
-@runs
+@async_test
 async def test_a_subscriber_outlives_a_callback_that_raises() -> None:
     async with Node("garage") as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         got: list[bytes] = []
 
         def callback(message: Message) -> None:
@@ -464,4 +465,4 @@ async def test_a_subscriber_outlives_a_callback_that_raises() -> None:
         for payload in (b"1", b"bad", b"2"):
             await node.publish("news", payload)
         await until(lambda: got == [b"1", b"2"])
-        journal.each_ended_once()
+        journal.check_outcomes()

@@ -36,7 +36,7 @@ async def ask(peer: RawPeer, route: str = "echo") -> bytes:
 
 
 @pytest.mark.rule("UP-1")
-@runs
+@async_test
 async def test_a_hello_says_the_version_and_what_is_understood() -> None:
     async with serving() as (_, _, place):
         peer = await RawPeer.dial(place)
@@ -57,7 +57,7 @@ STRANGERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.rule("UP-1")
 @pytest.mark.parametrize("said", STRANGERS.values(), ids=STRANGERS)
-@runs
+@async_test
 async def test_whatever_a_peer_says_of_itself_it_is_served_in_words_of_the_first_version(
     said: dict[str, Any],
 ) -> None:
@@ -81,7 +81,7 @@ async def test_whatever_a_peer_says_of_itself_it_is_served_in_words_of_the_first
 
 
 @pytest.mark.rule("UP-1", "FL-3")
-@runs
+@async_test
 async def test_only_who_understands_it_is_asked_to_hold_a_name() -> None:
     limits = Limits(heartbeat=0.0, receiver=64 * 1024)
     async with serving(limits=limits) as (node, _, place):
@@ -106,7 +106,7 @@ async def test_only_who_understands_it_is_asked_to_hold_a_name() -> None:
 
 
 @pytest.mark.rule("UP-1")
-@runs
+@async_test
 async def test_status_tells_what_peers_say_of_themselves() -> None:
     async with serving() as (node, _, place), Node("today") as today:
         status = Status(node)

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 
 from tests.console.live import Told, hub, leaf, shown
-from tests.node.live import Scenario, until, watched
+from tests.node.live import Scenario
 from tests.peers.kept import PeerMissing, needed, tool
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
+from waystation.testing import run_checked, until
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(400)]
 
@@ -50,7 +51,7 @@ def runs(scenario: Scenario) -> Callable[..., None]:
 
     @functools.wraps(scenario)
     def test(*args: Any, **options: Any) -> None:
-        watched(lambda: scenario(*args, **options), seconds=380.0)
+        run_checked(lambda: scenario(*args, **options), seconds=380.0)
 
     return test
 

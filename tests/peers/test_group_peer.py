@@ -22,10 +22,10 @@ from tests.groups.crowd import (
     stream,
 )
 from tests.groups.crowd import routers as our_routers
-from tests.node.live import runs, until
 from tests.peers import jgroups_peer
 from tests.peers.jgroups_peer import Generation, real_router
 from waystation.groups import Group
+from waystation.testing import async_test, until
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(jgroups_peer.FETCH_SECONDS + 300)]
 
@@ -65,7 +65,7 @@ def is_everywhere(group: Group) -> bool:
 @pytest.mark.rule("GR-11")
 @generations
 @pytest.mark.parametrize("kind", ["gossip", "gossip+tcp"])
-@runs
+@async_test
 async def test_our_members_meet_at_the_real_router(generation: Generation, kind: str) -> None:
     with real_router(generation) as (_, port):
         via = f"{kind}://127.0.0.1:{port}"
@@ -86,7 +86,7 @@ async def test_our_members_meet_at_the_real_router(generation: Generation, kind:
 
 @pytest.mark.rule("GR-11")
 @generations
-@runs
+@async_test
 async def test_the_real_router_dies_and_another_takes_its_place(generation: Generation) -> None:
     async with Routers() as ours, AsyncExitStack() as stack:
         with real_router(generation) as (process, port):
@@ -107,7 +107,7 @@ async def test_the_real_router_dies_and_another_takes_its_place(generation: Gene
 @pytest.mark.rule("GR-12")
 @generations
 @pytest.mark.parametrize("dies", ["ours", "theirs"])
-@runs
+@async_test
 async def test_ours_and_theirs_side_by_side_and_one_dies_under_traffic(
     generation: Generation, dies: str
 ) -> None:

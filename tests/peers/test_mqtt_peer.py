@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.mqtt.broker.behaviour import BrokerBehaviour
-from tests.node.live import LOOPS, PATIENCE, collect, echo, until, watched
+from tests.node.live import LOOPS
 from tests.peers.joynr_peer import JoynrPeer, joynr_peer
 from tests.peers.mosquitto_peer import Mosquitto, built, mosquitto
 from tests.transports.certificates import authority
@@ -23,7 +23,15 @@ from waystation.core.message import Message
 from waystation.mqtt.broker import password_line
 from waystation.mqtt.client import MqttClient, MqttLimits
 from waystation.node import Node, Session
-from waystation.testing import check_transport, conformance
+from waystation.testing import (
+    DEADLINE,
+    check_transport,
+    collect,
+    conformance,
+    echo,
+    run_checked,
+    until,
+)
 from waystation.transports.mqtt import Mqtt
 from waystation.wire.joynr import MulticastPublication, Request, decode_payload, encode_payload
 
@@ -63,7 +71,7 @@ def test_mqtt_passes_the_kit_over_mosquitto(place: str, loop: str, qos: int) -> 
             )
             assert result.passed == tuple(conformance.CHECKS)
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
 def opened(session: Session, times: int) -> bool:
@@ -86,7 +94,7 @@ def test_mosquitto_is_killed_and_started_again_under_traffic() -> None:
             yours.attach(lambda found, _: heard.append(found))
             yours.subscribe("garage/+")
             received = collect(there, "sink")
-            session = await here.connect("mqtt://hubs/hub-b", name="b", wait=PATIENCE)
+            session = await here.connect("mqtt://hubs/hub-b", name="b", wait=DEADLINE)
             sent = 0
             for turn in range(3):
                 for _ in range(100):
@@ -102,14 +110,14 @@ def test_mosquitto_is_killed_and_started_again_under_traffic() -> None:
             numbers = [int(message.payload) for message in received[:-1]]
             assert numbers == sorted(set(numbers)), "a message came twice, or out of order"
             await until(lambda: len(journal.messages) == sent + 1)
-            journal.each_ended_once()
+            journal.check_outcomes()
             await until(partial(is_ready, yours.client))
             await until(partial(is_ready, mine.client))
             assert mine.publish("garage/t", Message(Route(), Route(), b"x", "1" * 32)) is None
             await until(lambda: heard == ["garage/t"])
 
     with mosquitto() as running:
-        watched(partial(scenario, running))
+        run_checked(partial(scenario, running))
 
 
 def test_mosquitto_reads_our_passwords_and_speaks_our_tls(tmp_path: Path) -> None:
@@ -140,13 +148,13 @@ require_certificate true
         ):
             echo(there)
             door = await there.listen("mqtt://+")
-            answer = await here.request(f"{door.address} => echo", b"x", timeout=PATIENCE)
+            answer = await here.request(f"{door.address} => echo", b"x", timeout=DEADLINE)
             assert answer.payload == b"x"
             with pytest.raises(OSError, match="refused"):
                 await stranger.listen("mqtt://+")
 
     with mosquitto(more) as running:
-        watched(partial(scenario, running.place))
+        run_checked(partial(scenario, running.place))
 
 
 # joynr's own codec in another language
@@ -189,7 +197,7 @@ def test_a_joynr_node_answers_our_request(place: str, peer: JoynrPeer) -> None:
             assert reply.response == ("getVolume",)  # type: ignore[union-attr]
             assert answers[0].return_route.addresses[-1] == Address(0, b"radio")
 
-    watched(scenario)
+    run_checked(scenario)
 
 
 def test_we_answer_the_request_of_a_joynr_node(place: str, peer: JoynrPeer) -> None:
@@ -208,13 +216,13 @@ def test_we_answer_the_request_of_a_joynr_node(place: str, peer: JoynrPeer) -> N
             assert question.expiry < NEVER
             reply = b'{"_typeName":"joynr.Reply","requestReplyId":"r-9","response":["pong"]}'
             own = Address(0, b"radio")
-            await node.route(question.answered(own, reply, id=node.new_id()))
+            await node.route(question.reply_from(own, reply, id=node.new_id()))
             there = await told(peer, "received")
             assert (there["recipient"], there["sender"]) == ("js-provider", "radio")
             assert (there["headers"]["t"], there["headers"]["c-z4"]) == ("rp", "r-9")
             assert json.loads(there["body"])["response"] == ["pong"]
 
-    watched(scenario)
+    run_checked(scenario)
 
 
 @pytest.mark.rule("MC-12")
@@ -243,4 +251,4 @@ def test_broadcasts_go_both_ways_between_us_and_a_joynr_node(place: str, peer: J
         assert json.loads(there["body"])["response"] == [21.5]
         await mqtt.close()
 
-    watched(scenario)
+    run_checked(scenario)

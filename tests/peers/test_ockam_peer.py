@@ -21,7 +21,7 @@ from tests.peers import ockam_peer
 from tests.peers.ockam_peer import TEST_SECONDS, Peer
 from waystation import NEVER, Message, Node, Outcome, Reason, Route
 from waystation.core.record import SessionKind
-from waystation.errors import NoAnswerError
+from waystation.errors import NoReplyError
 from waystation.node import FAIL, Context, Limits, Session
 from waystation.testing import Gate, Recorder, collect
 from waystation.wire.bare import _number as bare_number
@@ -216,7 +216,7 @@ async def test_the_rust_node_is_silent_about_an_unknown_address_and_the_session_
     rust: Peer, nobody: str
 ) -> None:
     async with joined(rust) as (node, session, heard):
-        with pytest.raises(NoAnswerError):
+        with pytest.raises(NoReplyError):
             await node.request(f"rust => {nobody}", b"hello?", timeout=0.2)
         assert (await node.request("rust => raw_echo", b"hello")).payload == b"hello"
         assert session.is_open

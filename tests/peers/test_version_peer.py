@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import waystation
-from tests.node.live import runs
 from tests.peers.kept import PeerMissing
 from tests.peers.version_peer import NEW, OLD, Child, Children, _archive, built, children
 
@@ -32,7 +31,7 @@ def test_a_clone_without_the_first_version_is_told_in_one_line(tmp_path: Path) -
     )
 
 
-@runs
+@async_test
 async def test_the_children_are_of_the_versions_that_they_are_called() -> None:
     async with children() as fleet:
         old = await fleet.start(OLD, "old")
@@ -55,7 +54,7 @@ async def is_reached(asker: Child, worker: Child, name: str) -> None:
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@runs
+@async_test
 async def test_requests_replies_and_withdrawals(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -82,7 +81,7 @@ async def test_requests_replies_and_withdrawals(hub_version: str, leaf_version: 
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@runs
+@async_test
 async def test_broadcasts(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -108,7 +107,7 @@ async def test_broadcasts(hub_version: str, leaf_version: str) -> None:
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@runs
+@async_test
 async def test_reconnects_after_either_end_was_killed(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -133,7 +132,7 @@ async def test_reconnects_after_either_end_was_killed(hub_version: str, leaf_ver
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@runs
+@async_test
 async def test_a_leaf_that_comes_back_takes_its_name_over(
     hub_version: str, leaf_version: str
 ) -> None:
@@ -152,7 +151,7 @@ async def test_a_leaf_that_comes_back_takes_its_name_over(
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@runs
+@async_test
 async def test_the_directory(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -175,7 +174,7 @@ async def test_the_directory(hub_version: str, leaf_version: str) -> None:
 @pytest.mark.rule("UP-1", "UP-4")
 @pytest.mark.parametrize("transport", ["udp", "ws"])
 @both_ways
-@runs
+@async_test
 async def test_other_transports(hub_version: str, leaf_version: str, transport: str) -> None:
     async with children() as fleet:
         hub = await fleet.start(hub_version, "hub", hub=True)
@@ -196,7 +195,7 @@ async def test_other_transports(hub_version: str, leaf_version: str, transport: 
 
 @pytest.mark.rule("UP-1")
 @both_ways
-@runs
+@async_test
 async def test_a_token_is_proven_between_versions(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.start(hub_version, "hub", hub=True)
@@ -222,7 +221,7 @@ async def chain(fleet: Children, versions: tuple[str, str, str]) -> list[Child]:
 
 @pytest.mark.rule("UP-1", "UP-4")
 @pytest.mark.parametrize("versions", CHAINS, ids=["-".join(versions) for versions in CHAINS])
-@runs
+@async_test
 async def test_chains(versions: tuple[str, str, str]) -> None:
     async with children() as fleet:
         everybody = await chain(fleet, versions)

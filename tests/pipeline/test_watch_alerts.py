@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.node.live import runs, until
 from tests.pipeline.small import put_rows, row
 from tests.pipeline.test_command_line import Run
 from tests.pipeline.test_command_line import run as run  # noqa: PLC0414 - a fixture
@@ -21,6 +20,7 @@ from waystation.node import Context
 from waystation.pipeline.watching import Alert, Alerts, Batch
 from waystation.pipeline.watching.alerts import Watchman
 from waystation.pipeline.watching.node_step import Report
+from waystation.testing import async_test, until
 
 MINUTE = 60_000_000
 
@@ -86,7 +86,7 @@ def test_the_line_of_a_batch_shows_rate_lag_and_drops() -> None:
     )
 
 
-@runs
+@async_test
 async def test_an_alert_is_sent_as_a_message() -> None:
     got: list[bytes] = []
     async with Node("office") as office:

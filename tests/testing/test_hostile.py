@@ -77,7 +77,7 @@ TRANSPORTS: dict[str, Callable[[], AbstractAsyncContextManager[Found]]] = {
     "websocket": _plain(WebSocket, "ws://127.0.0.1:0"),
     "http": _plain(lambda: Http(limits=HttpLimits(idle=2.0, wait=1.0)), "http://127.0.0.1:0"),
     "udp": _plain(
-        lambda: Udp(limits=UdpLimits(idle=3.0, answer=2.0)), "udp://127.0.0.1:0", udp_path
+        lambda: Udp(limits=UdpLimits(idle=3.0, reply=2.0)), "udp://127.0.0.1:0", udp_path
     ),
     "gossip": _gossip,
     "mqtt": _mqtt,

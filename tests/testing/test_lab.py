@@ -83,7 +83,7 @@ def broadcast_twice(history: History) -> None:
 
 
 def no_answer(history: History) -> None:
-    history.sent[0].kind, history.sent[0].outcome = "request", "NO_ANSWER"
+    history.sent[0].kind, history.sent[0].outcome = "request", "NO_REPLY"
 
 
 def late_beside_a_slow_one(history: History) -> None:
@@ -95,7 +95,7 @@ def answered_late_beside_a_slow_one(history: History) -> None:
     history.faults.append(Fault("slow receiver", 0.5, 2.0, ("a",), 0))
     history.sent[0].kind, history.sent[0].outcome, history.sent[0].ended = (
         "request",
-        "ANSWERED",
+        "REPLIED",
         9.0,
     )
 

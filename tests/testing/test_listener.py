@@ -59,7 +59,7 @@ def _node(
     opening: bytes,
     frame: bytes,
     *,
-    answer: bytes = b"",
+    reply: bytes = b"",
     begun: bytes = b"",
     token: bytes | None = None,
 ) -> ListenerCase:
@@ -86,7 +86,7 @@ def _node(
         serve=serve,
         opening=opening,
         frame=frame,
-        answer=answer,
+        reply=reply,
         begun=begun,
         seconds=5.0,
     )
@@ -205,14 +205,14 @@ CASES: dict[str, ListenerCase] = {
         token=TOKEN,
     ),
     "node over WebSocket": _node(
-        _websocket, "ws://127.0.0.1:0", UPGRADE, WEBSOCKET, answer=b"\r\n\r\n"
+        _websocket, "ws://127.0.0.1:0", UPGRADE, WEBSOCKET, reply=b"\r\n\r\n"
     ),
     "node over WebSocket with a token": _node(
         _websocket,
         "ws://127.0.0.1:0",
         UPGRADE,
         WEBSOCKET,
-        answer=b"\r\n\r\n",
+        reply=b"\r\n\r\n",
         begun=UPGRADE + b"\x82\xff" + LARGE.to_bytes(8, "big") + bytes(4),
         token=TOKEN,
     ),

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from tests.node.live import Journal, echo, until
 from waystation.mqtt.broker import Broker, Settings
 from waystation.net.backoff import Backoff
 from waystation.node import Limits, Node
+from waystation.testing import Recorder, echo, until
 from waystation.testing.path import TcpPath, tcp_path
 from waystation.transports.mqtt import Mqtt
 
@@ -37,12 +37,12 @@ async def broker_here(place: str = "127.0.0.1:0", **options: Any) -> AsyncIterat
 @asynccontextmanager
 async def hub(
     place: str, name: str, *, limits: Limits = QUIET, **options: Any
-) -> AsyncIterator[tuple[Node, Mqtt, Journal]]:
+) -> AsyncIterator[tuple[Node, Mqtt, Recorder]]:
     """A node with an echo that listens on `hubs/<name>`."""
     options.setdefault("backoff", soon())
     mqtt = Mqtt(f"mqtt://{place}", topic=f"hubs/{name}", **options)
     async with Node(name, transports=[mqtt], limits=limits) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         echo(node)
         await node.listen("mqtt://+")
         yield node, mqtt, journal

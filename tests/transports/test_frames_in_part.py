@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import QUICK, RawPeer, echo, raw_listener, runs, runs_on_every_loop
+from tests.node.live import QUICK, RawPeer, raw_listener, runs_on_every_loop
 from waystation.core.budget import Account
 from waystation.core.outcome import Reason
 from waystation.node import Node
-from waystation.testing import Recorder, until
+from waystation.testing import Recorder, async_test, echo, until
 from waystation.transports.http import Http, HttpLimits
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.transports.transport import Transport
@@ -99,7 +99,7 @@ async def test_a_large_message_may_come_right_behind_the_proof(kind: str) -> Non
 
 @pytest.mark.rule("FL-2")
 @pytest.mark.parametrize("kind", OPENINGS)
-@runs
+@async_test
 async def test_sixty_half_messages_before_the_token_was_proven_hold_next_to_nothing(
     kind: str,
 ) -> None:
@@ -123,7 +123,7 @@ async def test_sixty_half_messages_before_the_token_was_proven_hold_next_to_noth
 
 @pytest.mark.rule("FL-2")
 @pytest.mark.parametrize("kind", OPENINGS)
-@runs
+@async_test
 async def test_a_length_that_is_announced_is_refused_at_once(kind: str) -> None:
     async with listening(kind, MAKERS[kind](), SECRET) as (node, place):
         journal = Recorder(node)
@@ -133,7 +133,7 @@ async def test_a_length_that_is_announced_is_refused_at_once(kind: str) -> None:
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_an_endless_handshake_is_refused() -> None:
     async with listening("ws", WebSocket()) as (node, place):
         peer = await RawPeer.dial(place, UPGRADE[:-2])
@@ -145,7 +145,7 @@ async def test_an_endless_handshake_is_refused() -> None:
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_a_body_of_frames_is_small_until_its_client_is_admitted() -> None:
     async with listening("http", Http(limits=HttpLimits(frame=1 << 20)), SECRET) as (_, place):
         opened = await RawPeer.dial(
@@ -173,7 +173,7 @@ async def test_a_body_of_frames_is_small_until_its_client_is_admitted() -> None:
 
 @pytest.mark.rule("FL-2")
 @pytest.mark.parametrize("kind", OPENINGS)
-@runs
+@async_test
 async def test_a_head_alone_has_begun_a_message(kind: str) -> None:
     async with listening(kind, _limited(kind, finish=0.3)) as (node, place):
         peer = await speak(kind, place, BEGUN[kind])
@@ -182,7 +182,7 @@ async def test_a_head_alone_has_begun_a_message(kind: str) -> None:
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_neither_fragments_nor_pings_give_a_message_more_time() -> None:
     async with listening("ws", _limited("ws", finish=0.5)) as (node, place):
         peer = await speak("ws", place, b"\x02\x81" + bytes(5))
@@ -213,7 +213,7 @@ async def test_a_hub_that_stops_in_a_message_is_left() -> None:
 
 @pytest.mark.rule("FL-2")
 @pytest.mark.parametrize("kind", OPENINGS)
-@runs
+@async_test
 async def test_a_peer_that_is_between_two_messages_has_begun_none(kind: str) -> None:
     async with (
         listening(kind, _limited(kind, finish=0.2)) as (node, place),
@@ -233,7 +233,7 @@ async def test_a_peer_that_is_between_two_messages_has_begun_none(kind: str) -> 
 
 @pytest.mark.rule("FL-1")
 @pytest.mark.parametrize("kind", OPENINGS)
-@runs
+@async_test
 async def test_half_messages_of_admitted_peers_hold_no_more_than_the_limit(kind: str) -> None:
     limit = 8 << 20
     async with listening(kind, _limited(kind, input=limit)) as (node, place):
@@ -257,7 +257,7 @@ async def test_half_messages_of_admitted_peers_hold_no_more_than_the_limit(kind:
 
 @pytest.mark.rule("FL-1")
 @pytest.mark.parametrize("kind", OPENINGS)
-@runs
+@async_test
 async def test_a_session_is_told_what_its_link_holds(kind: str) -> None:
     async with listening(kind, MAKERS[kind]()) as (node, place):
         account = Account(1 << 30)

@@ -9,12 +9,23 @@ import pytest
 
 from tests.groups.crowd import routers
 from tests.groups.test_group_multicast import address as multicast
-from tests.node.live import LOOPS, collect, echo, runs, until, watched
+from tests.node.live import LOOPS
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
 from waystation.groups import GroupLimits
 from waystation.node import Node
-from waystation.testing import FaultyPath, TcpPath, check_transport, conformance, tcp_path
+from waystation.testing import (
+    FaultyPath,
+    TcpPath,
+    async_test,
+    check_transport,
+    collect,
+    conformance,
+    echo,
+    run_checked,
+    tcp_path,
+    until,
+)
 from waystation.transports.gossip import Gossip, parse_member
 from waystation.transports.tcp import Tcp, TcpLimits
 from waystation.transports.websocket import WebSocket
@@ -56,7 +67,7 @@ def test_the_tunnel_passes_the_kit(loop: str) -> None:
             result = await check_transport(make, "gossip://fleet/*", path=path, too_large=TOO_LARGE)
             assert result.passed == tuple(conformance.CHECKS)
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
 def gossip(place: str, name: str | None = None) -> Gossip:
@@ -64,7 +75,7 @@ def gossip(place: str, name: str | None = None) -> Gossip:
 
 
 @pytest.mark.rule("WK-8")
-@runs
+@async_test
 async def test_one_route_crosses_tcp_a_tunnel_and_a_websocket_and_its_answer_comes_back() -> None:
     async with (
         routers() as found,
@@ -84,7 +95,7 @@ async def test_one_route_crosses_tcp_a_tunnel_and_a_websocket_and_its_answer_com
 
 
 @pytest.mark.rule("WK-8")
-@runs
+@async_test
 async def test_a_route_names_a_member_of_a_group() -> None:
     async with (
         routers() as found,
@@ -103,7 +114,7 @@ async def test_a_route_names_a_member_of_a_group() -> None:
 
 
 @pytest.mark.parametrize("kind", ["gossip+tcp", "udp"])
-@runs
+@async_test
 async def test_a_link_goes_over_whatever_its_group_goes_over(kind: str) -> None:
     async with routers() as found:
         via = multicast() if kind == "udp" else found.via(kind)
@@ -119,7 +130,7 @@ async def test_a_link_goes_over_whatever_its_group_goes_over(kind: str) -> None:
             assert answer.payload == large
 
 
-@runs
+@async_test
 async def test_links_between_the_same_two_members_do_not_hold_up_each_other() -> None:
     async with (
         routers() as found,
@@ -142,7 +153,7 @@ async def test_links_between_the_same_two_members_do_not_hold_up_each_other() ->
         assert answered == 1
 
 
-@runs
+@async_test
 async def test_a_link_ends_when_its_member_leaves() -> None:
     async with (
         routers() as found,

@@ -21,22 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.node.live import (
-    LOOPS,
-    QUICK,
-    Gate,
-    Journal,
-    RawPeer,
-    collect,
-    echo,
-    nothing_is_left,
-    raw_listener,
-    runs,
-    runs_on_every_loop,
-    settle,
-    until,
-    watched,
-)
+from tests.node.live import LOOPS, QUICK, RawPeer, nothing_is_left, raw_listener, runs_on_every_loop
 from tests.transports.certificates import authority
 from tests.transports.test_tcp import Notes, message
 from waystation.core.address import Address, Route
@@ -47,7 +32,18 @@ from waystation.net.held import HeldBytes
 from waystation.net.hosts import HostNames, host_name
 from waystation.net.place import parse_place
 from waystation.node import FAIL, Limits, Node, Wait
-from waystation.testing import check_transport, conformance
+from waystation.testing import (
+    Gate,
+    Recorder,
+    async_test,
+    check_transport,
+    collect,
+    conformance,
+    echo,
+    run_checked,
+    settle,
+    until,
+)
 from waystation.transports.http import Http, HttpLimits
 from waystation.transports.http.channel import Channel, Frame, Outgoing
 from waystation.transports.http.server import HttpListener
@@ -86,7 +82,7 @@ def test_http_passes_the_kit(make: Callable[[], Transport], loop: str) -> None:
         result = await check_transport(make, "http://127.0.0.1:0", too_large=3 * 1024 * 1024)
         assert result.passed == tuple(conformance.CHECKS)
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
 @asynccontextmanager
@@ -123,7 +119,7 @@ async def test_a_token_is_proven_over_http_as_over_any_transport() -> None:
 @runs_on_every_loop
 async def test_both_nodes_say_goodbye_in_order_whoever_leaves() -> None:
     async with Node("client", transports=[Http()], limits=QUICK) as client:
-        journal, kept = Journal(client), collect(client, "sink")
+        journal, kept = Recorder(client), collect(client, "sink")
         async with door() as (server, _, place):
             await client.connect(f"http://{place}", name="hub", keep=False)
             await until(lambda: server.sessions)
@@ -132,7 +128,7 @@ async def test_both_nodes_say_goodbye_in_order_whoever_leaves() -> None:
                 await server.send(f"{back} => sink", b"%d" % number)
         await until(lambda: not client.sessions)
         assert [int(m.payload) for m in kept] == list(range(300))
-        assert journal.told() == [("opened", None), ("closed", None)]
+        assert journal.session_events() == [("opened", None), ("closed", None)]
         await nothing_is_left(client)
 
 
@@ -209,7 +205,7 @@ async def test_senders_pause_on_either_side_while_the_other_does_not_take_what_t
     await closed(listener)
 
 
-@runs
+@async_test
 async def test_a_listener_that_is_closed_opens_no_channel_and_serves_those_that_are_open() -> None:
     transport = Http()
     async with Node("server", transports=[transport], limits=QUICK) as server:
@@ -268,7 +264,7 @@ CHANNEL = _answer(201, b'{"id":"x","frame":1000,"post":2000,"wait":1,"idle":1}')
     ],
     ids=["no HTTP", "no such page", "no more", "something else", "silence", "a flood"],
 )
-@runs
+@async_test
 async def test_a_dial_says_why_there_is_no_channel(answer: bytes, says: str) -> None:
     async with raw_listener(_answering(answer)) as place:
         limits = HttpLimits(dial=10.0 if answer else 0.2, frame=1000, batch=1000)
@@ -290,7 +286,7 @@ async def test_a_dial_says_why_there_is_no_channel(answer: bytes, says: str) -> 
         (b"HTTP/1.1 200 x\r\nContent-Length: x\r\n\r\n", (Reason.TRANSPORT_DOWN, None)),
     ],
 )
-@runs
+@async_test
 async def test_an_answer_that_is_none_ends_the_link_with_a_reason(
     answer: bytes, end: tuple[Reason | None, str | None]
 ) -> None:
@@ -303,7 +299,7 @@ async def test_an_answer_that_is_none_ends_the_link_with_a_reason(
         assert end[1] in (None, owner.end[1])
 
 
-@runs
+@async_test
 async def test_a_dialler_comes_again_when_it_is_told_to_and_loses_nothing() -> None:
     posted: list[bytes] = []
 
@@ -331,7 +327,7 @@ async def test_a_dialler_comes_again_when_it_is_told_to_and_loses_nothing() -> N
 
 
 @pytest.mark.parametrize("later", ["nan", "-1", "soon", "1e-9"])
-@runs
+@async_test
 async def test_a_listener_that_says_nonsense_about_when_to_retry_is_asked_again(later: str) -> None:
     retry = _answer(503, b"", f"Retry-After: {later}\r\n")
     answers = [CHANNEL, retry, retry, _answer(202)]
@@ -353,7 +349,7 @@ async def test_a_listener_that_says_nonsense_about_when_to_retry_is_asked_again(
 
 
 @pytest.mark.parametrize("extra", [b"more", _answer(408), _answer(200, b"x"), bytes(100_000)])
-@runs
+@async_test
 async def test_bytes_that_nobody_asked_for_harm_no_link(extra: bytes) -> None:
     posts = 0
 
@@ -380,7 +376,7 @@ async def test_bytes_that_nobody_asked_for_harm_no_link(extra: bytes) -> None:
         await until(lambda: owner.end)
 
 
-@runs
+@async_test
 async def test_a_dialler_that_does_not_read_keeps_its_channel_alive() -> None:
     asked: list[bytes] = []
 
@@ -401,7 +397,7 @@ async def test_a_dialler_that_does_not_read_keeps_its_channel_alive() -> None:
         await until(lambda: owner.end)
 
 
-@runs
+@async_test
 async def test_a_connection_that_was_closed_between_two_requests_is_opened_again() -> None:
     owner, theirs = Notes(), Notes(b"other")
     transport = Http(limits=HttpLimits(keep=0.05))
@@ -419,7 +415,7 @@ async def test_a_connection_that_was_closed_between_two_requests_is_opened_again
     await closed(listener)
 
 
-@runs
+@async_test
 async def test_a_link_that_cannot_say_goodbye_ends_in_time() -> None:
     async def serve(peer: RawPeer) -> None:
         if (await peer.reader.readuntil(b"\r\n\r\n")).startswith(b"POST"):
@@ -542,7 +538,7 @@ def _curl(line: str, place: str, id: str) -> tuple[str, str, str | None, dict[st
     return method, target, body, headers
 
 
-@runs
+@async_test
 async def test_the_lines_of_the_page_do_what_it_says() -> None:
     blocks = re.findall(r"```sh\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     lines = [line for line in "".join(blocks).splitlines() if line.startswith("curl ")]
@@ -605,7 +601,7 @@ class Stream:
         self._writer.transport.abort()
 
 
-@runs
+@async_test
 async def test_frames_go_in_and_come_out_as_any_node_reads_and_writes_them() -> None:
     async with channel() as (_, _, _, one):
         sent = [Message(Route.parse("echo"), Route.parse("me"), b"%d" % n) for n in range(100)]
@@ -622,7 +618,7 @@ async def test_frames_go_in_and_come_out_as_any_node_reads_and_writes_them() -> 
         await one.end()
 
 
-@runs
+@async_test
 async def test_what_was_lost_on_the_way_can_be_asked_for_again_until_it_is_acknowledged() -> None:
     async with channel() as (_, _, _, one):
         for payload in ("a", "b"):
@@ -639,7 +635,7 @@ async def test_what_was_lost_on_the_way_can_be_asked_for_again_until_it_is_ackno
         assert await one.echoes("c")
 
 
-@runs
+@async_test
 async def test_a_stream_of_events_goes_on_where_it_broke() -> None:
     async with channel() as (node, _, client, one):
         first = await Stream.open(client.place, one.path, EVENTS)
@@ -660,7 +656,7 @@ async def test_a_stream_of_events_goes_on_where_it_broke() -> None:
         await one.end()
 
 
-@runs
+@async_test
 async def test_a_stream_that_nobody_reads_is_cut_and_can_go_on_later() -> None:
     theirs = Notes()
     transport = Http(limits=HttpLimits(body=0.3, unsent=100_000, batch=100_000))
@@ -682,7 +678,7 @@ async def test_a_stream_that_nobody_reads_is_cut_and_can_go_on_later() -> None:
     await closed(listener)
 
 
-@runs
+@async_test
 async def test_the_newest_request_gets_the_messages_and_the_older_one_ends() -> None:
     async with channel() as (_, _, client, one):
         stream = await Stream.open(client.place, one.path, EVENTS)
@@ -698,7 +694,7 @@ async def test_the_newest_request_gets_the_messages_and_the_older_one_ends() -> 
         await one.end()
 
 
-@runs
+@async_test
 async def test_a_client_proves_the_token_in_json() -> None:
     async with channel(token=SECRET) as (_, _, _, one):
         [hello] = (await one.get()).json["session"]
@@ -711,13 +707,13 @@ async def test_a_client_proves_the_token_in_json() -> None:
         await one.end()
 
 
-@runs
+@async_test
 async def test_without_the_token_nothing_is_delivered() -> None:
     async with channel(token=SECRET) as (node, _, _, one):
-        journal = Journal(node)
+        journal = Recorder(node)
         await one.post({"to": "echo", "payload": "x"})
         await until(lambda: journal.messages)
-        assert journal.words() == {"REFUSED": 1}
+        assert journal.counts() == {"REFUSED": 1}
         assert (await one.get("wait=20")).status == 410
 
 
@@ -736,12 +732,12 @@ async def test_without_the_token_nothing_is_delivered() -> None:
         (b'{"session": {"a": ' + b"[" * 100_000, "too deeply"),
     ],
 )
-@runs
+@async_test
 async def test_json_that_makes_no_sense_is_told_and_nothing_of_it_is_taken(
     body: bytes, says: str
 ) -> None:
     async with channel() as (node, transport, client, one):
-        journal = Journal(node)
+        journal = Recorder(node)
         kind = {"Content-Type": "application/json"}
         answer = await client.ask("POST", one.path, body, kind)
         assert answer.status == 400
@@ -751,10 +747,10 @@ async def test_json_that_makes_no_sense_is_told_and_nothing_of_it_is_taken(
         assert await one.echoes("still here")
 
 
-@runs
+@async_test
 async def test_frames_that_make_no_sense_are_told_and_nothing_of_them_is_taken() -> None:
     async with channel(HttpLimits(frame=100_000)) as (node, transport, client, one):
-        journal = Journal(node)
+        journal = Recorder(node)
         whole = encode_frame(Message(Route.parse("echo"), Route.parse("me"), b"whole"))
         for bad, status in (
             (whole + whole[:-1], 400),
@@ -770,7 +766,7 @@ async def test_frames_that_make_no_sense_are_told_and_nothing_of_them_is_taken()
         assert await one.echoes("still here")
 
 
-@runs
+@async_test
 async def test_many_messages_in_one_request_all_arrive_in_order() -> None:
     async with channel() as (node, _, _, one):
         found = collect(node, "sink")
@@ -780,7 +776,7 @@ async def test_many_messages_in_one_request_all_arrive_in_order() -> None:
         assert [m.payload for m in found] == [m.payload for m in sent]
 
 
-@runs
+@async_test
 async def test_a_request_that_is_none_is_told_so() -> None:
     async with channel() as (_, _, client, one):
         assert (await client.ask("GET", "/")).body.startswith(b"This is a Waystation node")
@@ -802,7 +798,7 @@ FOREIGN = {"Host": "evil.example"}
 PAGE_UNDER_FOREIGN_NAME = {"Host": "evil.example", "Origin": "http://evil.example"}
 
 
-@runs
+@async_test
 async def test_a_foreign_name_that_points_to_this_machine_is_refused() -> None:
     async with channel() as (_, _, client, one):
         for headers in (FOREIGN, PAGE_UNDER_FOREIGN_NAME, {"Host": "127.0.0.1.evil.example"}):
@@ -815,7 +811,7 @@ async def test_a_foreign_name_that_points_to_this_machine_is_refused() -> None:
         assert await one.echoes("still here")
 
 
-@runs
+@async_test
 async def test_a_name_that_is_allowed_is_served() -> None:
     transport = Http(hosts=["Proxy.example"])
     listener = await transport.listen("127.0.0.1:0", Notes)
@@ -838,7 +834,7 @@ async def test_a_name_that_is_allowed_is_served() -> None:
         ({"host": "10.0.0.1", "origin": "http://evil.example"}, 403),
     ],
 )
-@runs
+@async_test
 async def test_where_others_can_connect_pages_under_foreign_names_are_refused(
     headers: dict[str, str], status: int
 ) -> None:
@@ -858,7 +854,7 @@ async def test_where_others_can_connect_pages_under_foreign_names_are_refused(
     assert told[0]["status"] == status
 
 
-@runs
+@async_test
 async def test_every_channel_has_an_id_that_nobody_guesses() -> None:
     async with door() as (_, _, place):
         ids = {(await Client(place).open()).path.rpartition("/")[2] for _ in range(5)}
@@ -867,7 +863,7 @@ async def test_every_channel_has_an_id_that_nobody_guesses() -> None:
 
 
 @pytest.mark.rule("WK-6")
-@runs
+@async_test
 async def test_a_full_node_holds_a_client_back_and_loses_nothing() -> None:
     little = Limits(heartbeat=0, receiver=5_000)
     async with channel(HttpLimits(hold=0.1), node_limits=little) as (node, transport, _, one):
@@ -888,7 +884,7 @@ async def test_a_full_node_holds_a_client_back_and_loses_nothing() -> None:
 
 
 @pytest.mark.rule("WK-6")
-@runs
+@async_test
 async def test_senders_wait_for_a_client_that_fetches_nothing() -> None:
     async with channel(HttpLimits(unsent=20_000)) as (node, _, _, one):
         await until(lambda: node.sessions)
@@ -905,7 +901,7 @@ async def test_senders_wait_for_a_client_that_fetches_nothing() -> None:
         assert found[-1]["payload"] == "waits"
 
 
-@runs
+@async_test
 async def test_a_node_has_so_many_channels_and_no_more() -> None:
     async with door(HttpLimits(channels=2)) as (_, transport, place):
         client = Client(place)
@@ -917,7 +913,7 @@ async def test_a_node_has_so_many_channels_and_no_more() -> None:
         assert (transport.counts.opened, transport.counts.refused) == (3, 1)
 
 
-@runs
+@async_test
 async def test_a_channel_that_nobody_asks_for_ends() -> None:
     async with channel(HttpLimits(idle=0.2)) as (node, transport, _, one):
         await until(lambda: not node.sessions)
@@ -928,7 +924,7 @@ async def test_a_channel_that_nobody_asks_for_ends() -> None:
         await nothing_is_left(node)
 
 
-@runs
+@async_test
 async def test_a_channel_with_a_request_under_way_does_not_end() -> None:
     owner = Notes()
     held: HeldBytes[Channel] = HeldBytes(1, lambda channel: channel.kept, lambda _: None)
@@ -944,7 +940,7 @@ async def test_a_channel_with_a_request_under_way_does_not_end() -> None:
 @pytest.mark.parametrize(
     "said", [b"", b"GET /channels/x HTTP/1.1\r\nHo", b"POST /channels HTTP/1.1\r\n"]
 )
-@runs
+@async_test
 async def test_a_client_that_does_not_say_what_it_wants_is_let_go(said: bytes) -> None:
     async with door(HttpLimits(greeting=0.2)) as (node, _, place):
         peer = await RawPeer.dial(place, said)
@@ -952,7 +948,7 @@ async def test_a_client_that_does_not_say_what_it_wants_is_let_go(said: bytes) -
         await nothing_is_left(node)
 
 
-@runs
+@async_test
 async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> None:
     async with channel(HttpLimits(body=0.3, greeting=1.0)) as (node, _, client, one):
         head = f"POST {one.path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -965,7 +961,7 @@ async def test_a_client_that_does_not_send_its_body_is_told_so_and_let_go() -> N
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_a_body_that_comes_slowly_is_taken() -> None:
     async with channel(HttpLimits(body=0.3)) as (_, _, client, one):
         payload = bytes(40_000)
@@ -981,7 +977,7 @@ async def test_a_body_that_comes_slowly_is_taken() -> None:
         peer.close()
 
 
-@runs
+@async_test
 async def test_a_client_that_leaves_while_it_waits_is_missed_from_then_on() -> None:
     async with channel(HttpLimits(idle=0.3, wait=25.0)) as (node, transport, client, one):
         await one.get()  # the hello
@@ -995,7 +991,7 @@ async def test_a_client_that_leaves_while_it_waits_is_missed_from_then_on() -> N
         assert transport.counts.expired == 1
 
 
-@runs
+@async_test
 async def test_there_are_so_many_connections_and_no_more() -> None:
     async with door(HttpLimits(connections=3)) as (_, transport, place):
         peers = [await RawPeer.dial(place, b"GET") for _ in range(3)]
@@ -1006,13 +1002,13 @@ async def test_there_are_so_many_connections_and_no_more() -> None:
             peer.close()
 
 
-@runs
+@async_test
 async def test_what_was_not_fetched_when_a_node_ends_is_told_as_lost() -> None:
     async with channel(HttpLimits(linger=0.2)) as (node, _, _, _):
-        journal = Journal(node)
+        journal = Recorder(node)
         await until(lambda: node.sessions)
         await node.send(f"{node.sessions[0].name} => http", b"never fetched")
-    assert journal.words() == {"TRANSPORT_DOWN": 1}
+    assert journal.counts() == {"TRANSPORT_DOWN": 1}
 
 
 # --- What is kept for a client --------------------------------------------------------------------
@@ -1066,7 +1062,7 @@ def test_nothing_of_the_web_server_is_loaded_before_it_is_wanted() -> None:
 
 
 @pytest.mark.parametrize("place", ["nowhere", "127.0.0.1:99999"])
-@runs
+@async_test
 async def test_what_is_no_place_is_refused(place: str) -> None:
     with pytest.raises(LocalError):
         await Http().listen(place, lambda: None)
@@ -1076,7 +1072,7 @@ async def test_what_is_no_place_is_refused(place: str) -> None:
         await Http().dial([], Notes())
 
 
-@runs
+@async_test
 async def test_the_address_of_a_channel_is_in_front_of_the_way_back() -> None:
     async with channel() as (node, _, _, one):
         found = collect(node, "sink")

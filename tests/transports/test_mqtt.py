@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mqtt5 import PublishPacket
 
-from tests.node.live import LOOPS, PATIENCE, Gate, Journal, collect, echo, runs, until, watched
+from tests.node.live import LOOPS
 from tests.transports.certificates import authority
 from tests.transports.mqtt_live import QUIET, broker_here, hub, proxied, soon, ways
 from waystation.core.address import Address, Route
@@ -21,7 +21,18 @@ from waystation.errors import LocalError, UnreachableError
 from waystation.mqtt.broker import Broker, Passwords, password_line
 from waystation.mqtt.client import BrokerAt, Credentials, MqttClient, MqttLimits
 from waystation.node import FAIL, Node, Session, Wait
-from waystation.testing import check_transport, conformance
+from waystation.testing import (
+    DEADLINE,
+    Gate,
+    Recorder,
+    async_test,
+    check_transport,
+    collect,
+    conformance,
+    echo,
+    run_checked,
+    until,
+)
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.mqtt.joynr import encode_multicast, encode_unicast
 from waystation.transports.mqtt.ockam import Kind, OckamLink, write_label
@@ -54,10 +65,10 @@ def test_mqtt_passes_the_kit(loop: str, qos: int) -> None:
                 assert mqtt.links == {}
                 assert not mqtt.in_use
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
-@runs
+@async_test
 async def test_a_peer_is_named_by_its_topic_and_answers() -> None:
     async with (
         broker_here() as broker,
@@ -65,7 +76,7 @@ async def test_a_peer_is_named_by_its_topic_and_answers() -> None:
         hub(broker.place, "hub-b") as (there, _, _),
     ):
         received = collect(there, "sink")
-        answer = await here.request("mqtt#hubs/hub-b => echo", b"hello", timeout=PATIENCE)
+        answer = await here.request("mqtt#hubs/hub-b => echo", b"hello", timeout=DEADLINE)
         assert answer.payload == b"hello"
         assert (await here.send("mqtt#hubs/hub-b => sink", b"x")).outcome is Outcome.FORWARDED
         await until(lambda: received)
@@ -75,7 +86,7 @@ async def test_a_peer_is_named_by_its_topic_and_answers() -> None:
         assert session.peer == "hub-a"
 
 
-@runs
+@async_test
 async def test_tls_and_a_password_open_the_broker() -> None:
     tls = authority().tls("127.0.0.1", mutual=True)
     users = Passwords.parse(password_line("hub", "secret", iterations=10))
@@ -92,13 +103,13 @@ async def test_tls_and_a_password_open_the_broker() -> None:
         ):
             echo(there)
             door = await there.listen("mqtt://+")
-            answer = await here.request(f"{door.address} => echo", b"x", timeout=PATIENCE)
+            answer = await here.request(f"{door.address} => echo", b"x", timeout=DEADLINE)
             assert answer.payload == b"x"
             with pytest.raises(OSError, match="password"):
                 await stranger.listen("mqtt://+")
 
 
-@runs
+@async_test
 async def test_a_token_is_proven_over_a_broker_as_anywhere() -> None:
     async with broker_here() as broker:
         mine, yours, other = (speaker(broker.place) for _ in range(3))
@@ -109,14 +120,14 @@ async def test_a_token_is_proven_over_a_broker_as_anywhere() -> None:
         ):
             echo(there)
             door = await there.listen("mqtt://+")
-            answer = await here.request(f"{door.address} => echo", b"x", timeout=PATIENCE)
+            answer = await here.request(f"{door.address} => echo", b"x", timeout=DEADLINE)
             assert answer.payload == b"x"
             with pytest.raises(UnreachableError):
                 await stranger.connect(door.url, wait=1)
             await until(lambda: len(there.sessions) == 1)
 
 
-@runs
+@async_test
 async def test_nobody_listens_is_known_at_once() -> None:
     async with broker_here() as broker, hub(broker.place, "hub-a") as (here, _, _):
         with pytest.raises(UnreachableError, match="no subscriber"):
@@ -125,7 +136,7 @@ async def test_nobody_listens_is_known_at_once() -> None:
         assert verdict.reason is Reason.TRANSPORT_DOWN
 
 
-@runs
+@async_test
 async def test_a_dead_hub_is_announced_by_its_last_will() -> None:
     async with (
         broker_here() as broker,
@@ -133,7 +144,7 @@ async def test_a_dead_hub_is_announced_by_its_last_will() -> None:
         proxied(broker.place) as proxy,
         hub(proxy.place, "hub-b") as (there, _, _),
     ):
-        await here.request("mqtt#hubs/hub-b => echo", b"x", timeout=PATIENCE)
+        await here.request("mqtt#hubs/hub-b => echo", b"x", timeout=DEADLINE)
         assert len(here.sessions) == len(there.sessions) == 1
         proxy.refuse(refuse=True)
         proxy.cut()  # neither node sends heartbeats: only the broker can tell
@@ -143,18 +154,18 @@ async def test_a_dead_hub_is_announced_by_its_last_will() -> None:
         proxy.refuse(refuse=False)
         await until(lambda: broker.connected() == 2)
         patient = Wait(persist=True)  # it is connected, but may not listen yet
-        again = here.request("mqtt#hubs/hub-b => echo", b"y", timeout=PATIENCE, policy=patient)
+        again = here.request("mqtt#hubs/hub-b => echo", b"y", timeout=DEADLINE, policy=patient)
         assert (await again).payload == b"y"
 
 
-@runs
+@async_test
 async def test_the_will_of_an_earlier_life_ends_no_later_link() -> None:
     async with (
         broker_here() as broker,
         hub(broker.place, "hub-a") as (here, mine, _),
         hub(broker.place, "hub-b"),
     ):
-        await here.request("mqtt#hubs/hub-b => echo", b"x", timeout=PATIENCE)
+        await here.request("mqtt#hubs/hub-b => echo", b"x", timeout=DEADLINE)
         packet = PublishPacket("hubs/hub-b/gone", b"another")
         mine.received([packet])
         assert len(here.sessions) == 1
@@ -164,7 +175,7 @@ async def test_the_will_of_an_earlier_life_ends_no_later_link() -> None:
         await until(lambda: not here.sessions)
 
 
-@runs
+@async_test
 async def test_a_broker_that_is_killed_and_started_again_under_traffic() -> None:
     async with (
         proxied_broker() as (place, restart),
@@ -172,7 +183,7 @@ async def test_a_broker_that_is_killed_and_started_again_under_traffic() -> None
         hub(place, "hub-b") as (there, _, _),
     ):
         received = collect(there, "sink")
-        session = await here.connect("mqtt://hubs/hub-b", name="b", wait=PATIENCE)
+        session = await here.connect("mqtt://hubs/hub-b", name="b", wait=DEADLINE)
         sent = 0
         for turn in range(3):
             for _ in range(200):
@@ -185,7 +196,7 @@ async def test_a_broker_that_is_killed_and_started_again_under_traffic() -> None
         numbers = [int(m.payload) for m in received[:-1]]
         assert numbers == sorted(set(numbers)), "a message came twice, or out of order"
         await until(lambda: len(journal.messages) == sent + 1)
-        journal.each_ended_once()
+        journal.check_outcomes()
         lost = [payload for payload, word in journal.outcomes() if word == "TRANSPORT_DOWN"]
         told = [payload for payload, word in journal.outcomes() if word == "FORWARDED"]
         assert len(lost) + len(told) == sent + 1
@@ -221,7 +232,7 @@ def proxied_broker() -> Any:
     return running()
 
 
-@runs
+@async_test
 async def test_two_with_one_client_id_do_not_silence_each_other_for_good() -> None:
     async with broker_here() as broker:
         async with hub(broker.place, "hub-a", client_id="same") as (_, first, _):
@@ -229,12 +240,12 @@ async def test_two_with_one_client_id_do_not_silence_each_other_for_good() -> No
                 await until(lambda: first.client.connections > 1 or second.client.connections > 1)
             await until(lambda: first.client.is_open)
             async with hub(broker.place, "hub-c") as (other, _, _):
-                answer = await other.request("mqtt#hubs/hub-a => echo", b"x", timeout=PATIENCE)
+                answer = await other.request("mqtt#hubs/hub-a => echo", b"x", timeout=DEADLINE)
                 assert answer.payload == b"x"
         assert broker.counts.disconnected["session_taken_over"] > 0
 
 
-@runs
+@async_test
 async def test_a_peer_of_another_make_sends_a_frame_and_gets_an_answer() -> None:
     async with broker_here() as broker, hub(broker.place, "hub-a") as (here, mine, _):
         answers: list[PublishPacket] = []
@@ -253,7 +264,7 @@ async def test_a_peer_of_another_make_sends_a_frame_and_gets_an_answer() -> None
             assert mine.counts["malformed"] == 2
 
 
-@runs
+@async_test
 async def test_silence_ends_a_link_to_a_peer_of_another_make() -> None:
     limits = MqttLimits(idle=0.05)
     async with broker_here() as broker, hub(broker.place, "hub-a", limits=QUIET) as (here, mine, _):
@@ -268,7 +279,7 @@ async def test_silence_ends_a_link_to_a_peer_of_another_make() -> None:
             await until(lambda: not here.sessions)
 
 
-@runs
+@async_test
 async def test_what_is_for_no_link_here_is_told_to_its_sender() -> None:
     async with broker_here() as broker, hub(broker.place, "hub-a") as (here, mine, _):
         answers: list[PublishPacket] = []
@@ -324,10 +335,10 @@ def test_what_came_before_the_end_of_a_link_waits_for_a_slow_worker(
             assert journal.sessions[-1].reason is reason
             assert mine.links == {}
 
-    watched(scenario)
+    run_checked(scenario)
 
 
-@runs
+@async_test
 async def test_a_message_carries_its_expiry_to_the_broker() -> None:
     async with broker_here() as broker, hub(broker.place, "hub-a") as (here, _, _):
         seen: list[PublishPacket] = []
@@ -345,7 +356,7 @@ async def test_a_message_carries_its_expiry_to_the_broker() -> None:
             assert never.message_expiry_interval is None
 
 
-@runs
+@async_test
 async def test_an_address_may_say_with_which_certainty_a_message_goes() -> None:
     async with broker_here() as broker, hub(broker.place, "hub-a") as (here, _, _):
         seen: list[PublishPacket] = []
@@ -446,7 +457,7 @@ def test_a_broadcast_reaches_who_subscribed(format: Any, prefix: str) -> None:
             await right.close()
             await until(lambda: broker.connected() == 0)
 
-    watched(scenario)
+    run_checked(scenario)
 
 
 @pytest.mark.rule("MC-12")
@@ -472,11 +483,11 @@ def test_nodes_publish_and_subscribe_through_the_broker(format: Any) -> None:
             assert received[0].id == own[0].id
             assert received[0].expiry == own[0].expiry
 
-    watched(scenario)
+    run_checked(scenario)
 
 
 @pytest.mark.rule("MC-12")
-@runs
+@async_test
 async def test_everything_is_subscribed_again_after_a_reconnect() -> None:
     async with broker_here() as broker, proxied(broker.place) as proxy:
         left, right = speaker(broker.place), speaker(proxy.place)
@@ -501,7 +512,7 @@ async def test_everything_is_subscribed_again_after_a_reconnect() -> None:
         await right.close()
 
 
-@runs
+@async_test
 async def test_the_broker_keeps_broadcasts_while_a_node_is_away() -> None:
     async with broker_here() as broker, proxied(broker.place) as proxy:
         left = speaker(broker.place)
@@ -525,7 +536,7 @@ async def test_the_broker_keeps_broadcasts_while_a_node_is_away() -> None:
 
 
 @pytest.mark.rule("MC-12")
-@runs
+@async_test
 async def test_subscribing_and_unsubscribing_in_one_turn_leaves_what_was_asked_for_last() -> None:
     async with broker_here() as broker:
         left, right = speaker(broker.place), speaker(broker.place)
@@ -549,7 +560,7 @@ async def test_subscribing_and_unsubscribing_in_one_turn_leaves_what_was_asked_f
         await right.close()
 
 
-@runs
+@async_test
 async def test_a_broadcast_that_cannot_go_says_why() -> None:
     async with broker_here(packet=200_000) as broker:
         limits = MqttLimits(frame=100_000, unsent=50_000)
@@ -569,7 +580,7 @@ async def test_a_broadcast_that_cannot_go_says_why() -> None:
         assert mqtt.publish("p/b", cast(b"")) is Reason.TRANSPORT_DOWN
 
 
-@runs
+@async_test
 async def test_a_wildcard_for_the_provider_hears_no_messages_between_nodes() -> None:
     async with (
         broker_here() as broker,
@@ -581,7 +592,7 @@ async def test_a_wildcard_for_the_provider_hears_no_messages_between_nodes() -> 
         await spy.start()
         spy.subscribe("+/*")
         await ready(spy)
-        answer = await here.request("mqtt#hubs/hub-b => echo", b"secret?", timeout=PATIENCE)
+        answer = await here.request("mqtt#hubs/hub-b => echo", b"secret?", timeout=DEADLINE)
         assert answer.payload == b"secret?"
         await until(lambda: spy.counts["malformed"] > 1)
         other = speaker(broker.place)
@@ -595,21 +606,21 @@ async def test_a_wildcard_for_the_provider_hears_no_messages_between_nodes() -> 
 
 
 @pytest.mark.rule("FL-6")
-@runs
+@async_test
 async def test_a_broadcast_that_comes_once_for_each_filter_is_heard_once() -> None:
     mqtt = Mqtt("mqtt://127.0.0.1:1")
     async with Node("node", transports=[mqtt]) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         subscription = node.subscribe("p", "b")
         onward = Route((Address(0, b"p/b"),))
         frame = encode_frame(Message(onward, Route(), b"x", ID))
         mqtt.received([PublishPacket("p/b", frame), PublishPacket("p/b", frame)])
         assert (await anext(subscription)).payload == b"x"
-        assert journal.words() == {"DUPLICATE": 1, "DELIVERED": 1}
+        assert journal.counts() == {"DUPLICATE": 1, "DELIVERED": 1}
 
 
 @pytest.mark.rule("FL-6")
-@runs
+@async_test
 async def test_what_a_broker_delivers_twice_on_a_link_arrives_once() -> None:
     async with (
         broker_here() as broker,
@@ -622,9 +633,9 @@ async def test_what_a_broker_delivers_twice_on_a_link_arrives_once() -> None:
             answer = await here.request("mqtt#hubs/hub-b => echo", b"%d" % number)
             assert answer.payload == b"%d" % number
         assert yours.counts["duplicates"] >= 20
-        assert there.words()["DELIVERED"] == 20
-        assert journal.words()["DELIVERED"] == 20
-        assert journal.words()["DUPLICATE"] == 0
+        assert there.counts()["DELIVERED"] == 20
+        assert journal.counts()["DELIVERED"] == 20
+        assert journal.counts()["DUPLICATE"] == 0
 
 
 def _twice(received: Any, packets: Any) -> None:
@@ -655,7 +666,7 @@ def test_where_a_broker_is() -> None:
     assert BrokerAt.parse("mqtt://[::1]") == BrokerAt("::1", 1883, False)
 
 
-@runs
+@async_test
 async def test_without_a_broker_listening_says_so() -> None:
     mqtt = Mqtt("mqtt://127.0.0.1:1", backoff=soon())
     async with Node("a", transports=[mqtt]) as node:
@@ -674,7 +685,7 @@ def request(number: int) -> bytes:
     return b'{"_typeName":"joynr.Request","methodName":"ping","requestReplyId":"r%d"}' % number
 
 
-@runs
+@async_test
 async def test_joynr_requests_find_their_way_and_so_do_the_replies() -> None:
     async with (
         broker_here() as broker,
@@ -691,14 +702,14 @@ async def test_joynr_requests_find_their_way_and_so_do_the_replies() -> None:
         assert question.return_route == Route((session.address, Address(0, b"proxy")))
         reply = b'{"_typeName":"joynr.Reply","requestReplyId":"r7","response":[]}'
         own = Address(0, b"radio")
-        await there.route(question.answered(own, reply, id=there.new_id(), expiry=NEVER))
+        await there.route(question.reply_from(own, reply, id=there.new_id(), expiry=NEVER))
         await until(lambda: answers)
         assert answers[0].payload == reply
         verdict = await here.send("mqtt#hubs/hub-b => radio", b"not joynr's")
         assert verdict.reason is Reason.MALFORMED
 
 
-@runs
+@async_test
 async def test_joynr_is_told_of_best_effort() -> None:
     seen: list[PublishPacket] = []
     async with (
@@ -719,7 +730,7 @@ async def test_joynr_is_told_of_best_effort() -> None:
         assert verdict.outcome is Outcome.DROPPED
 
 
-@runs
+@async_test
 async def test_what_joynr_sends_waits_for_a_slow_worker() -> None:
     async with (
         broker_here() as broker,
@@ -741,7 +752,7 @@ async def test_what_joynr_sends_waits_for_a_slow_worker() -> None:
         assert arrived.return_route.addresses[1:] == Route.parse("hop => proxy").addresses
 
 
-@runs
+@async_test
 async def test_what_is_wrong_in_joynr_s_frames_is_counted() -> None:
     async with (
         broker_here() as broker,

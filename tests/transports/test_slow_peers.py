@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mqtt5 import ConnAckPacket, ConnectPacket, PublishPacket
 
-from tests.node.live import PATIENCE, RawPeer, collect, runs, runs_on_every_loop, until
+from tests.node.live import RawPeer, runs_on_every_loop
 from tests.transports.mqtt_live import broker_here, hub, soon
 from tests.transports.test_http import FRAMES, Client, channel, door
 from tests.transports.test_tcp import Notes, message
@@ -23,6 +23,7 @@ from waystation.mqtt.client import MqttLimits
 from waystation.mqtt.packets import PacketReader, acknowledgement
 from waystation.net.held import HeldBytes
 from waystation.node import Node
+from waystation.testing import DEADLINE, async_test, collect, until
 from waystation.transports.http import HttpLimits
 from waystation.transports.http.channel import Channel
 from waystation.transports.link import CONTROL
@@ -79,7 +80,7 @@ async def half_broker(window: int, acknowledges: int) -> AsyncIterator[tuple[Hal
 
 
 @pytest.mark.rule("OB-7")
-@runs
+@async_test
 async def test_a_broadcast_is_forwarded_when_the_broker_has_acknowledged_it() -> None:
     async with half_broker(window=5, acknowledges=7) as (broker, url):
         mqtt = Mqtt(url, backoff=soon())
@@ -113,7 +114,7 @@ def outcomes(told: list[MessageRecord]) -> list[Any]:
 
 
 @pytest.mark.rule("OB-7")
-@runs
+@async_test
 async def test_a_broadcast_of_qos_0_is_forwarded_when_it_has_left() -> None:
     async with half_broker(window=5, acknowledges=0) as (broker, url):
         mqtt = Mqtt(url, qos=0, backoff=soon())
@@ -130,7 +131,7 @@ async def test_a_broadcast_of_qos_0_is_forwarded_when_it_has_left() -> None:
 
 
 @pytest.mark.rule("OB-7")
-@runs
+@async_test
 async def test_what_the_broker_has_not_acknowledged_when_a_node_closes_is_dropped() -> None:
     limits = MqttLimits(linger=0.2)
     async with half_broker(window=5, acknowledges=0) as (broker, url):
@@ -146,7 +147,7 @@ async def test_what_the_broker_has_not_acknowledged_when_a_node_closes_is_droppe
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_what_waits_for_a_broker_is_bounded() -> None:
     limits = MqttLimits(budget=1 << 20)
     async with half_broker(window=5, acknowledges=0) as (_, url):
@@ -174,7 +175,7 @@ async def test_a_peer_over_the_broker_that_does_not_read_delays_no_other() -> No
         received = collect(good, "sink")
         collect(stuck, "sink")
         for name in ("good", "stuck"):
-            await sender.request(f"mqtt#hubs/{name} => echo", b"x", timeout=PATIENCE)
+            await sender.request(f"mqtt#hubs/{name} => echo", b"x", timeout=DEADLINE)
         connection = mqtt.client.connection
         assert connection is not None
         connection.pause_reading()
@@ -185,7 +186,7 @@ async def test_a_peer_over_the_broker_that_does_not_read_delays_no_other() -> No
 
         flooding = [asyncio.ensure_future(flood()) for _ in range(20)]
         for number in range(1_000):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(DEADLINE):
                 await sender.send("mqtt#hubs/good => sink", b"%-10000d" % number)
         await until(lambda: len(received) == 1_000)
         assert [int(each.payload) for each in received] == list(range(1_000))
@@ -196,7 +197,7 @@ async def test_a_peer_over_the_broker_that_does_not_read_delays_no_other() -> No
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_what_waits_in_links_that_are_not_read_is_bounded_together() -> None:
     limits = MqttLimits(frame=64 * KIB, unsent=16 * KIB, receiver=128 * KIB, budget=200 * KIB)
     async with broker_here() as broker:
@@ -239,14 +240,14 @@ def publish_frame(peer: Mqtt, size: int) -> None:
 
 
 @pytest.mark.rule("FL-5")
-@runs
+@async_test
 async def test_control_messages_for_a_peer_that_takes_nothing_end_its_link() -> None:
     async with (
         broker_here() as broker,
         hub(broker.place, "a") as (here, mqtt, _),
         hub(broker.place, "b") as (_, other, _),
     ):
-        await here.request("mqtt#hubs/b => echo", b"x", timeout=PATIENCE)
+        await here.request("mqtt#hubs/b => echo", b"x", timeout=DEADLINE)
         (link,) = mqtt.links.values()
         assert other.client.connection is not None
         other.client.connection.pause_reading()
@@ -261,7 +262,7 @@ async def test_control_messages_for_a_peer_that_takes_nothing_end_its_link() -> 
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_channels_that_nobody_reads_share_one_budget() -> None:
     ended: list[Channel] = []
     held: HeldBytes[Channel] = HeldBytes(
@@ -291,7 +292,7 @@ async def test_channels_that_nobody_reads_share_one_budget() -> None:
 
 
 @pytest.mark.rule("FL-3")
-@runs
+@async_test
 async def test_a_client_that_does_not_ask_for_its_messages_delays_no_other() -> None:
     async with door(HttpLimits(unsent=32 * KIB)) as (node, _, place):
         await Client(place).open()
@@ -313,7 +314,7 @@ async def test_a_client_that_does_not_ask_for_its_messages_delays_no_other() -> 
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_an_answer_that_is_not_read_in_time_ends_its_connection() -> None:
     limits = HttpLimits(body=0.5, frame=16 << 20)
     async with channel(limits) as (node, _, client, one):

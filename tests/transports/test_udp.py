@@ -46,7 +46,7 @@ from waystation.wire.ockam_udp import GOODBYE, PeerReassembly, control_datagrams
 
 HOST = "127.0.0.1"
 WORD = "secret"
-HASTY = UdpLimits(answer=1.0, repeat=0.05)
+HASTY = UdpLimits(reply=1.0, repeat=0.05)
 
 
 @pytest.mark.rule("WK-10")
@@ -201,7 +201,7 @@ async def test_a_peer_of_another_make_gets_answers_in_ockams_format() -> None:
 
 @runs_on_every_loop
 async def test_a_peer_that_says_nothing_unasked_can_be_dialled() -> None:
-    transport = Udp(expect_answer=False)
+    transport = Udp(expect_reply=False)
     async with Node("leaf", transports=[transport], limits=QUICK) as node:
         answers = collect(node, "app")
         with raw_peer() as peer:
@@ -331,7 +331,7 @@ async def test_datagrams_in_another_order_or_twice_make_no_wrong_message() -> No
 
 @runs_on_every_loop
 async def test_nobody_there_is_told_at_once_where_the_system_says_so() -> None:
-    async with leaf(UdpLimits(answer=DEADLINE)) as client:
+    async with leaf(UdpLimits(reply=DEADLINE)) as client:
         with raw_peer() as gone:
             place = gone.place
         with pytest.raises(UnreachableError, match="refused"):
@@ -343,7 +343,7 @@ async def test_nobody_there_is_told_at_once_where_the_system_says_so() -> None:
 
 @runs_on_every_loop
 async def test_silence_is_told_when_the_time_for_an_answer_is_over() -> None:
-    async with leaf(UdpLimits(answer=0.3, repeat=0.05)) as client:
+    async with leaf(UdpLimits(reply=0.3, repeat=0.05)) as client:
         with raw_peer() as silent:
             with pytest.raises(UnreachableError, match=r"no answer within 0\.3 s"):
                 await client.connect(f"udp://{silent.place}", keep=False)
@@ -480,7 +480,7 @@ async def test_a_peer_of_the_first_version_gets_every_payload_as_it_is() -> None
 @pytest.mark.rule("FL-5")
 @runs_on_every_loop
 async def test_a_peer_that_asks_and_never_acknowledges_the_answers_is_let_go() -> None:
-    limits = UdpLimits(answer=1.0, repeat=0.05, control=2_000)
+    limits = UdpLimits(reply=1.0, repeat=0.05, control=2_000)
     async with hub(limits) as (node, journal, _, place):
         with raw_peer(place) as peer:
             hello = Hello("greedy", {}, nonce="of greedy", can=(CAPABILITY,))
@@ -498,7 +498,7 @@ async def test_a_peer_that_asks_and_never_acknowledges_the_answers_is_let_go() -
 
 @runs_on_every_loop
 async def test_late_datagrams_are_no_sign_of_life() -> None:
-    limits = UdpLimits(answer=1.0, repeat=0.05, idle=0.5)
+    limits = UdpLimits(reply=1.0, repeat=0.05, idle=0.5)
     async with hub(limits) as (node, journal, _, place):
         with raw_peer(place) as peer:
             peer.send("echo", b"x", 100)
@@ -760,7 +760,7 @@ async def test_a_listener_that_comes_back_without_its_memory_gets_a_new_session(
 @runs_on_every_loop
 async def test_a_socket_that_takes_nothing_makes_senders_wait() -> None:
     theirs, owner = Notes(b"other"), Notes()
-    transport = Udp(limits=UdpLimits(unsent=5_000, linger=0.2), expect_answer=False)
+    transport = Udp(limits=UdpLimits(unsent=5_000, linger=0.2), expect_reply=False)
     listener = await transport.listen(f"{HOST}:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     port = link._port  # type: ignore[attr-defined]
@@ -805,7 +805,7 @@ class _FullSocket:
 @runs_on_every_loop
 async def test_what_the_system_does_not_take_is_sent_when_it_does() -> None:
     theirs, owner = Notes(b"other"), Notes()
-    transport = Udp(expect_answer=False)
+    transport = Udp(expect_reply=False)
     listener = await transport.listen(f"{HOST}:0", lambda: theirs)
     link = await transport.dial([listener.place], owner)
     port = link._port  # type: ignore[attr-defined]

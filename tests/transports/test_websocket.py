@@ -17,20 +17,12 @@ from websockets.frames import Frame, Opcode
 
 from tests.node.live import (
     LOOPS,
-    PATIENCE,
     QUICK,
-    Journal,
     RawPeer,
-    collect,
-    echo,
     full_listener,
     nothing_is_left,
     raw_listener,
-    runs,
     runs_on_every_loop,
-    settle,
-    until,
-    watched,
 )
 from tests.transports.certificates import authority, stranger
 from tests.transports.test_tcp import Notes, message
@@ -40,7 +32,18 @@ from waystation.core.outcome import Reason
 from waystation.errors import LocalError, UnreachableError
 from waystation.net.tls import Tls
 from waystation.node import Limits, Node
-from waystation.testing import check_transport, conformance
+from waystation.testing import (
+    DEADLINE,
+    Recorder,
+    async_test,
+    check_transport,
+    collect,
+    conformance,
+    echo,
+    run_checked,
+    settle,
+    until,
+)
 from waystation.transports.tcp import Tcp
 from waystation.transports.transport import Transport
 from waystation.transports.websocket import WebSocket, WebSocketLimits, parse_websocket_place
@@ -73,17 +76,17 @@ def test_websocket_passes_the_kit(make: Callable[[], Transport], loop: str) -> N
         result = await check_transport(make, f"ws://{HOST}:0", too_large=3 * 1024 * 1024)
         assert result.passed == tuple(conformance.CHECKS)
 
-    watched(scenario, LOOPS[loop], seconds=110)
+    run_checked(scenario, LOOPS[loop], seconds=110)
 
 
 @asynccontextmanager
 async def hub(
     limits: WebSocketLimits = HASTY, path: str = "", node_limits: Limits = QUICK, **options: object
-) -> AsyncIterator[tuple[Node, Journal, str]]:
+) -> AsyncIterator[tuple[Node, Recorder, str]]:
     """A node with an echo that listens for WebSockets, what it tells, and its place."""
     transport = WebSocket(limits=limits, **options)  # type: ignore[arg-type]
     async with Node("hub", transports=[Tcp(), transport], limits=node_limits) as node:
-        journal = Journal(node)
+        journal = Recorder(node)
         echo(node)
         listening = await node.listen(f"ws://{HOST}:0{path}")
         yield node, journal, listening.place
@@ -91,7 +94,7 @@ async def hub(
 
 async def serves_an_honest_peer(place: str) -> None:
     async with Node("honest", transports=[WebSocket()], limits=QUICK) as honest:
-        answer = await honest.request(f"ws#{place} => echo", b"well?", timeout=PATIENCE)
+        answer = await honest.request(f"ws#{place} => echo", b"well?", timeout=DEADLINE)
         assert answer.payload == b"well?"
 
 
@@ -101,7 +104,7 @@ def body(route: str, payload: bytes) -> bytes:
 
 async def hear(peer: ClientConnection | ServerConnection) -> Message:
     """The next message that is not for the session itself."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DEADLINE):
         while True:
             data = await peer.recv()
             assert isinstance(data, bytes)
@@ -112,7 +115,7 @@ async def hear(peer: ClientConnection | ServerConnection) -> Message:
 
 async def ended(peer: ClientConnection) -> int:
     """The code with which the node ended the connection."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DEADLINE):
         try:
             while True:
                 await peer.recv()
@@ -133,7 +136,7 @@ async def test_a_peer_of_another_make_gets_answers_in_ockams_format() -> None:
         assert peer.protocol.extensions == []  # no compression
         await peer.close()
         await nothing_is_left(node)
-        assert journal.told() == [("opened", None), ("closed", None)]
+        assert journal.session_events() == [("opened", None), ("closed", None)]
 
 
 @runs_on_every_loop
@@ -170,7 +173,7 @@ async def test_a_message_may_come_in_fragments_with_pings_between() -> None:
         await peer.send([whole[:1], b"", whole[1:2000], whole[2000:]])
         pong = await peer.ping()
         assert (await hear(peer)).payload == bytes(3000)
-        await asyncio.wait_for(pong, PATIENCE)
+        await asyncio.wait_for(pong, DEADLINE)
 
 
 @runs_on_every_loop
@@ -215,18 +218,18 @@ async def test_what_cannot_be_written_has_a_reason_and_harms_nothing() -> None:
     ],
     ids=["plain", "post", "version", "key", "path", "origin", "long", "many", "tls", "binary"],
 )
-@runs
+@async_test
 async def test_a_request_for_something_else_gets_an_answer_that_helps(
     request_bytes: bytes, status: bytes
 ) -> None:
     async with hub(path="/here") as (node, journal, place):
         peer = await RawPeer.dial(place.removesuffix("/here"), request_bytes)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             answer = await peer.reader.read(65536)
         assert answer.startswith(status)
         await peer.ended()
-        await until(journal.told)
-        assert journal.told() == [("refused", "REFUSED")]
+        await until(journal.session_events)
+        assert journal.session_events() == [("refused", "REFUSED")]
         await nothing_is_left(node)
         await serves_an_honest_peer(place)
 
@@ -238,8 +241,8 @@ async def test_a_handshake_that_takes_too_long_is_ended() -> None:
         silent = await RawPeer.dial(place, b"")
         await slow.ended()
         await silent.ended()
-        await until(lambda: len(journal.told()) == 2)
-        assert journal.told() == [("refused", "REFUSED")] * 2
+        await until(lambda: len(journal.session_events()) == 2)
+        assert journal.session_events() == [("refused", "REFUSED")] * 2
         assert "no WebSocket handshake within 1 s" in journal.sessions[0].detail
         await nothing_is_left(node)
 
@@ -249,8 +252,8 @@ async def test_a_peer_that_leaves_before_the_handshake_is_noted() -> None:
     async with hub() as (node, journal, place):
         (await RawPeer.dial(place, UPGRADE[:30])).close()
         (await RawPeer.dial(place, UPGRADE[:30])).reset()
-        await until(lambda: len(journal.told()) == 2)
-        assert {kind for kind, _ in journal.told()} == {"refused"}
+        await until(lambda: len(journal.session_events()) == 2)
+        assert {kind for kind, _ in journal.session_events()} == {"refused"}
         await nothing_is_left(node)
 
 
@@ -259,11 +262,11 @@ async def test_a_flood_of_half_open_handshakes_leaves_room_again() -> None:
     limits = WebSocketLimits(handshakes=5, greeting=0.5)
     async with hub(limits) as (node, journal, place):
         flood = [await RawPeer.dial(place, b"GET ") for _ in range(20)]
-        await until(lambda: len(journal.told()) >= 15)
+        await until(lambda: len(journal.session_events()) >= 15)
         assert "the limit of handshakes" in journal.sessions[0].detail
         for peer in flood:
             await peer.ended()
-        await until(lambda: len(journal.told()) == 20)
+        await until(lambda: len(journal.session_events()) == 20)
         await nothing_is_left(node)
         await serves_an_honest_peer(place)
 
@@ -275,7 +278,7 @@ async def test_no_more_sessions_than_the_limit_and_the_answer_says_so() -> None:
         await until(lambda: len(node.sessions) == 1)
         with pytest.raises(InvalidStatus, match="503"):
             await connect(f"ws://{place}")
-        assert ("refused", "REFUSED") in journal.told()
+        assert ("refused", "REFUSED") in journal.session_events()
         assert len(node.sessions) == 1
 
 
@@ -291,7 +294,7 @@ FRAMES = {
 
 
 @pytest.mark.parametrize("name", FRAMES)
-@runs
+@async_test
 async def test_a_wrong_message_ends_the_session_with_a_reason_and_a_code(name: str) -> None:
     frame, code, reason = FRAMES[name]
     data = frame.serialize(mask=True)
@@ -303,7 +306,7 @@ async def test_a_wrong_message_ends_the_session_with_a_reason_and_a_code(name: s
         peer.transport.write(data)
         assert await ended(peer) == code
         await nothing_is_left(node)
-        assert journal.told() == [("opened", None), ("closed", reason)]
+        assert journal.session_events() == [("opened", None), ("closed", reason)]
         await serves_an_honest_peer(place)
 
 
@@ -315,7 +318,7 @@ async def test_a_message_that_grows_too_large_in_fragments_is_refused() -> None:
         peer.transport.write(first.serialize(mask=True) + second.serialize(mask=True))
         assert await ended(peer) == 1009
         await nothing_is_left(node)
-        assert journal.told()[-1] == ("closed", "TOO_LARGE")
+        assert journal.session_events()[-1] == ("closed", "TOO_LARGE")
 
 
 @runs_on_every_loop
@@ -342,9 +345,9 @@ async def test_who_does_not_mask_or_does_not_wait_is_refused() -> None:
         unmasked.say(frame.serialize(mask=False))
         await unmasked.ended()
         await nothing_is_left(node)
-        await until(lambda: len(journal.told()) == 4)
-        assert journal.told()[:2] == [("refused", "REFUSED")] * 2
-        assert journal.told()[2:] == [("opened", None), ("closed", "MALFORMED")]
+        await until(lambda: len(journal.session_events()) == 4)
+        assert journal.session_events()[:2] == [("refused", "REFUSED")] * 2
+        assert journal.session_events()[2:] == [("opened", None), ("closed", "MALFORMED")]
         assert journal.messages == []
 
 
@@ -358,7 +361,7 @@ async def test_whatever_bytes_come_after_the_handshake_raise_nowhere() -> None:
             peer.say(bytes([0x82]) * chance.randrange(2) + chance.randbytes(chance.randrange(200)))
             peer.writer.write_eof()
             await peer.ended()
-        await until(lambda: len(journal.told()) == 60)
+        await until(lambda: len(journal.session_events()) == 60)
         await nothing_is_left(node)
         await serves_an_honest_peer(place)
 
@@ -376,7 +379,7 @@ async def test_who_pings_and_does_not_read_gets_no_pile_of_pongs() -> None:
         pings = Frame(Opcode.PING, bytes(125)).serialize(mask=True) * 1000
         for _ in range(40):
             peer.say(pings)
-            await asyncio.wait_for(peer.writer.drain(), PATIENCE)
+            await asyncio.wait_for(peer.writer.drain(), DEADLINE)
         transport = link.transport  # type: ignore[union-attr]
         assert transport.get_write_buffer_size() < 1024 * 1024
         await serves_an_honest_peer(place)
@@ -400,7 +403,7 @@ HALVES = {
 
 @pytest.mark.parametrize("how", ["close", "reset"])
 @pytest.mark.parametrize("said", HALVES)
-@runs
+@async_test
 async def test_a_peer_may_leave_in_every_state(said: str, how: str) -> None:
     async with hub() as (node, journal, place):
         peer = await RawPeer.dial(place, HALVES[said][: len(UPGRADE)])
@@ -409,14 +412,19 @@ async def test_a_peer_may_leave_in_every_state(said: str, how: str) -> None:
             peer.say(HALVES[said][len(UPGRADE) :])
         await settle()
         getattr(peer, how)()
-        await until(lambda: journal.told() and journal.told()[-1][0] in ("closed", "refused"))
+        await until(
+            lambda: (
+                journal.session_events()
+                and journal.session_events()[-1][0] in ("closed", "refused")
+            )
+        )
         await nothing_is_left(node)
         assert journal.messages == []
         await serves_an_honest_peer(place)
 
 
 @pytest.mark.parametrize("said", ["half a frame", "half a message"])
-@runs
+@async_test
 async def test_half_a_message_does_not_hold_up_the_end(said: str) -> None:
     async with hub() as (node, _, place):
         peer = await RawPeer.dial(place, UPGRADE)
@@ -424,7 +432,7 @@ async def test_half_a_message_does_not_hold_up_the_end(said: str) -> None:
         await until(lambda: node.sessions)
         peer.say(HALVES[said][len(UPGRADE) :])
         await settle()
-        await asyncio.wait_for(node.sessions[0].close(), PATIENCE)
+        await asyncio.wait_for(node.sessions[0].close(), DEADLINE)
         await peer.ended()
         await nothing_is_left(node)
 
@@ -439,7 +447,7 @@ async def test_the_peers_goodbye_is_told(code: int, reason: str | None) -> None:
         await until(lambda: node.sessions)
         await peer.close(code, "because")
         await nothing_is_left(node)
-        assert journal.told()[-1] == ("closed", reason)
+        assert journal.session_events()[-1] == ("closed", reason)
         assert reason is None or "because" in journal.sessions[-1].detail
 
 
@@ -451,7 +459,7 @@ async def test_an_end_without_a_goodbye_is_a_loss() -> None:
         await until(lambda: node.sessions)
         peer.close()
         await nothing_is_left(node)
-        assert journal.told()[-1] == ("closed", "TRANSPORT_DOWN")
+        assert journal.session_events()[-1] == ("closed", "TRANSPORT_DOWN")
 
 
 @runs_on_every_loop
@@ -476,7 +484,7 @@ async def test_a_peer_that_never_answers_the_goodbye_is_left() -> None:
         peer = await RawPeer.dial(place, UPGRADE)
         await peer.reader.readuntil(b"\r\n\r\n")
         await until(lambda: node.sessions)
-        await asyncio.wait_for(node.sessions[0].close(), PATIENCE)
+        await asyncio.wait_for(node.sessions[0].close(), DEADLINE)
         assert node.sessions == []
         await peer.ended()
 
@@ -501,7 +509,7 @@ async def _says(answer: bytes, peer: RawPeer) -> None:
     ],
     ids=["404", "no upgrade", "no HTTP", "nothing"],
 )
-@runs
+@async_test
 async def test_a_dialler_says_what_the_other_end_is_not(answer: bytes, problem: str) -> None:
     async with raw_listener(lambda peer: _says(answer, peer)) as place:
         owner = Notes()
@@ -577,7 +585,7 @@ async def test_with_mutual_tls_another_certificate_or_none_opens_nothing(brings:
         with pytest.raises(UnreachableError):
             await client.connect(f"ws://{place}", keep=False, wait=5)
         await nothing_is_left(node)
-        assert "opened" not in [kind for kind, _ in journal.told()]
+        assert "opened" not in [kind for kind, _ in journal.session_events()]
 
 
 @runs_on_every_loop
@@ -585,8 +593,8 @@ async def test_a_tls_handshake_that_fails_is_told_and_leaves_no_count() -> None:
     limits = WebSocketLimits(handshakes=1, greeting=0.2)
     async with hub(limits, tls=authority().tls(HOST)) as (node, journal, place):
         await (await RawPeer.dial(place, b"no handshake at all")).ended()
-        await until(lambda: len(journal.told()) == 1, 2 * PATIENCE)
-        assert journal.told() == [("refused", "REFUSED")]
+        await until(lambda: len(journal.session_events()) == 1, 2 * DEADLINE)
+        assert journal.session_events() == [("refused", "REFUSED")]
         await nothing_is_left(node)
         tls = authority().tls()
         async with Node("leaf", transports=[WebSocket(tls=tls)], limits=QUICK) as leaf:
@@ -594,7 +602,7 @@ async def test_a_tls_handshake_that_fails_is_told_and_leaves_no_count() -> None:
             assert (await leaf.request("hub => echo", b"x")).payload == b"x"
 
 
-@runs
+@async_test
 async def test_a_place_that_is_taken_is_an_error_that_says_so() -> None:
     async with hub() as (node, _, place):
         with pytest.raises(OSError, match=f"cannot listen on {place}"):

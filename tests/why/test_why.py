@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.node.live import Journal, collect, echo, runs, until
 from waystation.cli import main
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
@@ -23,6 +22,7 @@ from waystation.journal.layout import Stem
 from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.seal import write_sealed
 from waystation.node import FAIL, Limits, Node
+from waystation.testing import Recorder, async_test, collect, echo, until
 from waystation.why import Explanation, explain, explanation_lines
 
 QUIET = Limits(heartbeat=0.0)
@@ -35,7 +35,7 @@ def story(explanation: Explanation) -> str:
 
 async def one(node: Node, route: str, **options: object) -> str:
     """Send a message and return its id."""
-    heard = Journal(node)
+    heard = Recorder(node)
     await node.send(route, b"hello", **options)  # type: ignore[arg-type]
     await until(lambda: heard.messages)
     heard.stop()
@@ -46,7 +46,7 @@ def explained(tmp_path: Path, id: str) -> Explanation:
     return explain(tmp_path, id)
 
 
-@runs
+@async_test
 async def test_a_message_over_two_nodes_is_explained_hop_by_hop(tmp_path: Path) -> None:
     async with (
         Node("server", journal=tmp_path, limits=QUIET) as server,
@@ -68,7 +68,7 @@ async def test_a_message_over_two_nodes_is_explained_hop_by_hop(tmp_path: Path) 
     assert "local entry 0#sink, since " in story(explanation)
 
 
-@runs
+@async_test
 async def test_a_route_that_expired_is_named_with_the_time_since(tmp_path: Path) -> None:
     async with Node("hub", journal=tmp_path) as node:
         far = Address.parse("tcp#127.0.0.1:1")
@@ -83,7 +83,7 @@ async def test_a_route_that_expired_is_named_with_the_time_since(tmp_path: Path)
     assert explanation.hops[0].as_expected
 
 
-@runs
+@async_test
 async def test_participants_that_left_before_or_came_later_are_named(tmp_path: Path) -> None:
     async with Node("hub", journal=tmp_path) as node:
         early = await one(node, "truck-7")
@@ -96,12 +96,12 @@ async def test_participants_that_left_before_or_came_later_are_named(tmp_path: P
     assert "the closest names are truck-7" in story(explained(tmp_path, typo))
 
 
-@runs
+@async_test
 async def test_a_broadcast_without_subscribers_names_the_closest_subscriptions(
     tmp_path: Path,
 ) -> None:
     async with Node("garage", journal=tmp_path) as node:
-        heard = Journal(node)
+        heard = Recorder(node)
         subscription = node.subscribe("garage", "temperature", "eu/+/berlin")
         await node.publish("temperature", b"21", partition="eu/de/munich")
         await subscription.close()
@@ -112,7 +112,7 @@ async def test_a_broadcast_without_subscribers_names_the_closest_subscriptions(
     assert "garage/temperature/eu/+/berlin subscribed before or after" in gone.summary
 
 
-@runs
+@async_test
 async def test_a_full_inbox_an_expiry_and_a_lost_peer_have_different_explanations(
     tmp_path: Path,
 ) -> None:
@@ -134,7 +134,7 @@ async def test_a_full_inbox_an_expiry_and_a_lost_peer_have_different_explanation
     assert "it had expired" in explained(tmp_path, expired).summary
 
 
-@runs
+@async_test
 async def test_a_message_to_a_node_without_a_journal_ends_where_it_was_last_seen(
     tmp_path: Path,
 ) -> None:
@@ -154,7 +154,7 @@ def test_an_unknown_message_is_an_error_that_says_what_to_check(tmp_path: Path) 
         explain(tmp_path, NOWHERE)
 
 
-@runs
+@async_test
 async def test_the_command_prints_text_or_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -250,14 +250,14 @@ def test_the_command_does_without_pandas(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("FL-6")
-@runs
+@async_test
 async def test_a_second_copy_does_not_tell_how_a_broadcast_ended(tmp_path: Path) -> None:
     async with Node("garage", journal=tmp_path) as node:
-        heard = Journal(node)
+        heard = Recorder(node)
         message = Message(Route((Address(MULTICAST, b"garage/news"),)), Route(), b"", "4bf9" * 8)
         for _ in range(2):
             node.post(message)
-        assert heard.words() == {"NO_SUBSCRIBER": 1, "DUPLICATE": 1}
+        assert heard.counts() == {"NO_SUBSCRIBER": 1, "DUPLICATE": 1}
     found = explained(tmp_path, message.id)
     assert found.summary.startswith("dropped at garage, NO_SUBSCRIBER")
     assert [hop.as_expected for hop in found.hops] == [True, True]

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
-from tests.node.live import collect, runs, until
 from tests.why.test_why import QUIET, one, story
 from waystation.core.record import PeerClockRecord, Record
 from waystation.node import Node
+from waystation.testing import async_test, collect, until
 from waystation.why import explain
 from waystation.why.clocks import corrections
 from waystation.why.lookup import MessageLookup, Row
@@ -21,7 +21,7 @@ HOUR = 3600 * 10**6
 
 @pytest.mark.rule("TM-3")
 @pytest.mark.parametrize("hours", [-1, 1])
-@runs
+@async_test
 async def test_hops_are_in_order_of_corrected_times(tmp_path: Path, hours: int) -> None:
     def wrong() -> int:
         return time.time_ns() + hours * HOUR * 1000

@@ -46,12 +46,12 @@ def test_both_sides_learn_who_the_other_is_and_how_it_numbers_types() -> None:
 
 
 def test_with_the_same_token_each_side_admits_the_other_after_its_proof() -> None:
-    a, b = pair(b"secret", b"secret")
+    a, b = pair(b"swordfish", b"swordfish")
     of_a, of_b = a.hear(b.first()), b.hear(a.first())
     assert of_a is not None
     assert of_b is not None
     before = (a.admitted, b.admitted)
-    assert b"secret" not in a.first() + b.first() + of_a + of_b
+    assert b"swordfish" not in a.first() + b.first() + of_a + of_b
     assert a.hear(of_b) is None
     assert b.hear(of_a) is None
     assert (before, a.admitted, b.admitted) == ((False, False), True, True)

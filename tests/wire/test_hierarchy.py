@@ -16,6 +16,7 @@ from waystation.wire.hello import Hello, Proof
 from waystation.wire.hierarchy import (
     ITEMS,
     Announce,
+    Contested,
     Declined,
     Participant,
     Payload,
@@ -35,13 +36,27 @@ texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 participants = st.tuples(texts, st.booleans(), st.one_of(st.none(), st.integers(0, LAST_INSTANT)))
 pairs = st.lists(st.tuples(texts, texts), max_size=5)
 said = st.one_of(
-    st.builds(Announce, st.lists(participants, max_size=5)),
+    st.builds(
+        Announce,
+        st.lists(participants, max_size=5),
+        st.integers(0, 2**63),
+        st.lists(st.tuples(texts, st.integers(0, 2**63)), max_size=3),
+        st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2**63), st.lists(texts, max_size=4))),
+    ),
     st.builds(Withdraw, st.lists(texts, max_size=5)),
     st.builds(Subscribe, pairs),
     st.builds(Unsubscribe, pairs),
-    st.builds(Resolve, st.integers(0, 2**63), texts, st.lists(texts, max_size=5)),
+    st.builds(
+        Resolve,
+        st.integers(0, 2**63),
+        texts,
+        st.lists(texts, max_size=5),
+        st.booleans(),
+        st.booleans(),
+    ),
     st.builds(Resolved, st.integers(0, 2**63), st.booleans()),
     st.builds(Declined, texts),
+    st.builds(Contested, st.lists(st.tuples(texts, texts, st.booleans()), max_size=3)),
 )
 
 
@@ -60,6 +75,15 @@ def test_what_is_said_is_read_as_it_was_said(one: Payload) -> None:
                 "participants": [["truck-7", True, None], ["truck-8", False, 5_000]],
             },
         ),
+        (
+            Announce([("truck-7", True, None)], 0, [("owner", 3)], [(0, 4, ["truck", "hub"])]),
+            {
+                "waystation": "announce",
+                "participants": [["truck-7", True, None]],
+                "owners": [["owner", 3]],
+                "claims": [[0, 4, ["truck", "hub"]]],
+            },
+        ),
         (Withdraw(["truck-7"]), {"waystation": "withdraw", "participants": ["truck-7"]}),
         (Subscribe([("a/b/*", "x")]), {"waystation": "subscribe", "pairs": [["a/b/*", "x"]]}),
         (Unsubscribe([("a/b", "x")]), {"waystation": "unsubscribe", "pairs": [["a/b", "x"]]}),
@@ -67,8 +91,16 @@ def test_what_is_said_is_read_as_it_was_said(one: Payload) -> None:
             Resolve(7, "truck-7", ["leaf"]),
             {"waystation": "resolve", "number": 7, "participant": "truck-7", "asked": ["leaf"]},
         ),
+        (
+            Resolve(7, "truck-7", probe=True),
+            {"waystation": "resolve", "number": 7, "participant": "truck-7", "probe": True},
+        ),
         (Resolved(7, found=True), {"waystation": "resolved", "number": 7, "found": True}),
         (Declined("no hub"), {"waystation": "declined", "why": "no hub"}),
+        (
+            Contested([("truck-7", "depot", True)]),
+            {"waystation": "contested", "contests": [["truck-7", "depot", True]]},
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

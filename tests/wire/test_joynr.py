@@ -424,14 +424,14 @@ def test_only_those_who_ask_have_a_reply_to_address() -> None:
 
 def test_an_answer_keeps_effort_and_custom_headers() -> None:
     question = JoynrHeaders(MessageType.REQUEST, "1", ADDRESS, True, {CORRELATION: "7", "a": "b"})
-    assert question.answered("2").written() == {
+    assert question.for_reply("2").written() == {
         "t": "rp",
         "id": "2",
         "ef": "BEST_EFFORT",
         "c-z4": "7",
         "c-a": "b",
     }
-    assert question.answered("2", MessageType.SUBSCRIPTION_REPLY).type == "srp"
+    assert question.for_reply("2", MessageType.SUBSCRIPTION_REPLY).type == "srp"
 
 
 # -- addresses -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from waystation.cli.options import SECONDS, SETTINGS, json_option
 from waystation.cli.peer import URL, node_for, peer_options
 from waystation.core.budget import MIB
 from waystation.core.outcome import Outcome
-from waystation.errors import LocalError, NoAnswerError, UndeliverableError
+from waystation.errors import LocalError, NoReplyError, UndeliverableError
 from waystation.node.flow import Snapshot as Load
 from waystation.node.runner import run, stop_signals
 from waystation.node.status import STATUS, Question, Snapshot
@@ -88,7 +88,7 @@ async def _watch(view: View, options: dict[str, Any], *, as_json: bool) -> None:
                 route = f"watched => {STATUS}"
                 try:
                     reply = await node.request(route, question, timeout=view.timeout)
-                except (NoAnswerError, UndeliverableError) as error:
+                except (NoReplyError, UndeliverableError) as error:
                     raise _no_status(view.url, error) from error
                 return _read(reply.payload, view.url)
 

@@ -35,11 +35,12 @@ FIRST_WAIT_MS: Final = 250
 LONGEST_WAIT_MS: Final = 8_000
 """Wait for a reply to WHO-HAS before it is sent again: doubling from the first to the second."""
 
-ALL_ANSWER: Final = 32
-"""In a larger group, about this many members reply to a discovery request through the tunnel."""
+ENOUGH_REPLIES: Final = 32
+"""So many replies to a discovery request are enough: in a larger group on a tunnel, about this many
+members reply; in a smaller one all."""
 
 
-class Way(Enum):
+class DiscoveryMethod(Enum):
     """How members find each other (LA-9)."""
 
     MULTICAST = "UDP multicast"
@@ -103,7 +104,7 @@ class ToMember(Struct, frozen=True):
     physical: Physical | None
 
 
-class Tell(Struct, frozen=True):
+class SendNotice(Struct, frozen=True):
     """Effect: send a notice."""
 
     notice: Notice
@@ -130,7 +131,7 @@ class Drop(Struct, Generic[Body], frozen=True):
     reason: Reason
 
 
-Effect: TypeAlias = Tell | AskRouter | Transmit[Body] | Drop[Body]
+Effect: TypeAlias = SendNotice | AskRouter | Transmit[Body] | Drop[Body]
 
 EVERYONE: Final = ToEveryone()
 
@@ -155,9 +156,9 @@ class Discovery(Generic[Body]):
     >>> from waystation.core.identity import LogicalAddress
     >>> me = Mapping(LogicalAddress(bytes(15) + b"\1", "a"), ("10.0.0.1:7800",))
     >>> you = Mapping(LogicalAddress(bytes(15) + b"\2", "b"), ("10.0.0.2:7800",))
-    >>> a = Discovery(AddressCache(me), Way.MULTICAST, jitter=lambda: 1.0)
+    >>> a = Discovery(AddressCache(me), DiscoveryMethod.MULTICAST, jitter=lambda: 1.0)
     >>> [effect] = a.send(you.uuid, "hello", expiry=9_000, now=0)
-    >>> effect == Tell(WhoHas(you.uuid, me), EVERYONE)
+    >>> effect == SendNotice(WhoHas(you.uuid, me), EVERYONE)
     True
     >>> a.send(you.uuid, "hello again", expiry=9_000, now=1)
     []
@@ -168,14 +169,14 @@ class Discovery(Generic[Body]):
     def __init__(
         self,
         cache: AddressCache,
-        way: Way,
+        method: DiscoveryMethod,
         *,
         jitter: Callable[[], float],
         hosts: Iterable[Physical] = (),
         max_waiting: int = 10_000,
     ) -> None:
         self.cache = cache
-        self.way = way
+        self.method = method
         self.hosts = check_places(hosts)
         self.max_waiting = max_waiting
         if max_waiting < 0:
@@ -187,7 +188,7 @@ class Discovery(Generic[Body]):
         self._searches: dict[Uuid, _Search] = {}
         self._number = 0  # the last number given to a message or a timer
         self._timers: list[tuple[Expiry, int, Uuid]] = []  # a heap: when, number, for whom
-        if way is Way.HOSTS and not self.hosts:
+        if method is DiscoveryMethod.HOSTS and not self.hosts:
             raise LocalError(
                 "discovery by a list of addresses needs at least one",
                 rule="LA-9",
@@ -201,7 +202,7 @@ class Discovery(Generic[Body]):
 
     def start(self) -> list[Effect[Body]]:
         """Start discovery, which also announces this member (LA-9)."""
-        if self.way is Way.ROUTER:
+        if self.method is DiscoveryMethod.ROUTER:
             return [AskRouter()]
         return self._ask(DiscoveryRequest(self.cache.own))
 
@@ -238,7 +239,7 @@ class Discovery(Generic[Body]):
         check_expiry(expiry, rule="LA-6")
         if now >= expiry:
             return [Drop(body, None, Reason.EXPIRED)]
-        if self.way in (Way.MULTICAST, Way.TUNNEL):
+        if self.method in (DiscoveryMethod.MULTICAST, DiscoveryMethod.TUNNEL):
             return [Transmit(body, EVERYONE, self.cache.changes_for_all())]
         effects: list[Effect[Body]] = []
         others = [uuid for uuid in dict.fromkeys(members) if uuid != self.cache.own.uuid]
@@ -248,14 +249,14 @@ class Discovery(Generic[Body]):
 
     def reachable(self, uuid: Uuid) -> bool:
         """Whether a message to this member can be sent now."""
-        if self.way is Way.TUNNEL or uuid == self.cache.own.uuid:
+        if self.method is DiscoveryMethod.TUNNEL or uuid == self.cache.own.uuid:
             return True
         mapping = self.cache.lookup(uuid)
         return mapping is not None and bool(mapping.physical)
 
     def ask_for(self, uuid: Uuid) -> list[Effect[Body]]:
         """Send one WHO-HAS for an unknown member that sent something."""
-        if self.way is Way.ROUTER:
+        if self.method is DiscoveryMethod.ROUTER:
             return [AskRouter()]
         return self._ask(WhoHas(uuid, self.cache.own))
 
@@ -273,8 +274,8 @@ class Discovery(Generic[Body]):
         if isinstance(notice, IHave):
             return self._learn(notice.mapping, now, first_hand=not notice.hearsay)
         effects = self._learn(notice.mapping, now)
-        if isinstance(notice, DiscoveryRequest) and self._is_to_answer():
-            effects += self._answer(DiscoveryResponse(self.cache.own), notice.mapping)
+        if isinstance(notice, DiscoveryRequest) and self._should_reply():
+            effects += self._reply(DiscoveryResponse(self.cache.own), notice.mapping)
         return effects
 
     def on_changes(self, changes: Iterable[Mapping], now: Expiry) -> list[Effect[Body]]:
@@ -291,9 +292,13 @@ class Discovery(Generic[Body]):
             uuid = mapping.uuid
             new = self.cache.lookup(uuid) is None
             effects += self._learn(mapping, now)
-            if new and self.cache.lookup(uuid) is not None and self.way is Way.ROUTER:
+            if (
+                new
+                and self.cache.lookup(uuid) is not None
+                and self.method is DiscoveryMethod.ROUTER
+            ):
                 request = DiscoveryRequest(self.cache.own)
-                effects += [Tell(request, ToPhysical(place)) for place in mapping.physical]
+                effects += [SendNotice(request, ToPhysical(place)) for place in mapping.physical]
         return effects
 
     def wake_at(self) -> Expiry:
@@ -325,11 +330,11 @@ class Discovery(Generic[Body]):
 
     def _on_who_has(self, notice: WhoHas) -> list[Effect[Body]]:
         if notice.uuid == self.cache.own.uuid:
-            return self._answer(IHave(self.cache.own), notice.asker)
+            return self._reply(IHave(self.cache.own), notice.asker)
         # With a list of addresses only a few members are asked, so they reply for others as well.
         known = self.cache.lookup(notice.uuid)
-        if self.way is Way.HOSTS and known is not None and known.physical:
-            return self._answer(IHave(known, hearsay=True), notice.asker)
+        if self.method is DiscoveryMethod.HOSTS and known is not None and known.physical:
+            return self._reply(IHave(known, hearsay=True), notice.asker)
         return []
 
     def _is_obsolete(self, alarm: tuple[Expiry, int, Uuid]) -> bool:
@@ -374,40 +379,44 @@ class Discovery(Generic[Body]):
         return self.ask_for(uuid)
 
     def _ask(self, notice: Notice) -> list[Effect[Body]]:
-        if self.way is Way.HOSTS:
-            return [Tell(notice, ToPhysical(host)) for host in self.hosts]
-        return [Tell(notice, EVERYONE)]
+        if self.method is DiscoveryMethod.HOSTS:
+            return [SendNotice(notice, ToPhysical(host)) for host in self.hosts]
+        return [SendNotice(notice, EVERYONE)]
 
     def _tell_all(self, notice: Notice) -> list[Effect[Body]]:
         """Send a notice to all known members."""
-        if self.way in (Way.MULTICAST, Way.TUNNEL):
-            return [Tell(notice, EVERYONE)]
+        if self.method in (DiscoveryMethod.MULTICAST, DiscoveryMethod.TUNNEL):
+            return [SendNotice(notice, EVERYONE)]
         known = [mapping for mapping in self.cache.mappings() if mapping.physical]
         told = {place for mapping in known for place in mapping.physical}
         others = (mapping.uuid for mapping in known if mapping.uuid != self.cache.own.uuid)
-        members: list[Effect[Body]] = [Tell(notice, self._to(uuid)) for uuid in others]
+        members: list[Effect[Body]] = [SendNotice(notice, self._to(uuid)) for uuid in others]
         # A member at one of these hosts may know us although we do not know it.
-        return members + [Tell(notice, ToPhysical(host)) for host in self.hosts if host not in told]
+        return members + [
+            SendNotice(notice, ToPhysical(host)) for host in self.hosts if host not in told
+        ]
 
-    def _is_to_answer(self) -> bool:
+    def _should_reply(self) -> bool:
         """Whether to reply to a discovery request.
 
         Through the tunnel the router tells every joiner all members, so in a large group a few
         replies are enough; otherwise a thousand members would send a million.
         """
-        if self.way is not Way.TUNNEL or len(self.cache) <= ALL_ANSWER:
+        if self.method is not DiscoveryMethod.TUNNEL or len(self.cache) <= ENOUGH_REPLIES:
             return True
-        return self._jitter() * len(self.cache) < ALL_ANSWER
+        return self._jitter() * len(self.cache) < ENOUGH_REPLIES
 
-    def _answer(self, notice: Notice, asker: Mapping) -> list[Effect[Body]]:
+    def _reply(self, notice: Notice, asker: Mapping) -> list[Effect[Body]]:
         """Reply to the asker, unless that is this member or cannot be reached."""
         uuid = asker.uuid
         if uuid == self.cache.own.uuid or not self.reachable(uuid):
             return []
-        return [Tell(notice, self._to(uuid))]
+        return [SendNotice(notice, self._to(uuid))]
 
     def _to(self, uuid: Uuid) -> ToMember:
-        return ToMember(uuid, None if self.way is Way.TUNNEL else self.cache.select(uuid))
+        return ToMember(
+            uuid, None if self.method is DiscoveryMethod.TUNNEL else self.cache.select(uuid)
+        )
 
     def _learn(
         self, mapping: Mapping, now: Expiry, *, first_hand: bool = True

@@ -27,7 +27,7 @@ class Message(Struct, frozen=True, gc=False):
     >>> message = Message(Route.parse("b => c"), Route.parse("a"), b"hello", id="4bf9" * 8)
     >>> print(message.forwarded())
     0#c | 0#b => 0#a | 5 B
-    >>> print(message.forwarded().answered(Address(0, b"c"), b"hi", id="51fe" * 8))
+    >>> print(message.forwarded().reply_from(Address(0, b"c"), b"hi", id="51fe" * 8))
     0#b => 0#a | 0#c | 2 B
     """
 
@@ -68,7 +68,7 @@ class Message(Struct, frozen=True, gc=False):
             raise LocalError(
                 "a message with an empty onward route cannot be forwarded",
                 rule="WK-2",
-                hint="answer it, or give it a route",
+                hint="reply to it, or give it a route",
             )
         return Message(
             Route(hops[1:]),
@@ -79,16 +79,18 @@ class Message(Struct, frozen=True, gc=False):
             self.trace_context,
         )
 
-    def answered(self, own: Address, payload: bytes, *, id: str, expiry: Expiry = NEVER) -> Message:
+    def reply_from(
+        self, own: Address, payload: bytes, *, id: str, expiry: Expiry = NEVER
+    ) -> Message:
         """A reply along this message's return route, with `own` as the return route (WK-3).
 
-        Its id is the first half of `id` and the second half of this message's id (`answers`).
+        Its id is the first half of `id` and the second half of this message's id (`replies_to`).
         """
-        id = answer_id(self.id, id)
+        id = reply_id(self.id, id)
         return Message(self.return_route, Route((own,)), payload, id, expiry)
 
-    def answers(self, asked: str) -> bool:
-        """Whether it says that it answers the message with this id; strangers' answers do not."""
+    def replies_to(self, asked: str) -> bool:
+        """Whether it says that it replies to the message with this id; a stranger's does not."""
         return self.id[16:] == asked[16:]
 
     def departed(self) -> Message:
@@ -161,13 +163,13 @@ def check_message_id(id: str) -> str:
     )
 
 
-def answer_id(asked: str, id: str) -> str:
-    """The id of an answer: an own one whose second half is that of the message it answers.
+def reply_id(asked: str, id: str) -> str:
+    """The id of a reply: an own one whose second half is that of the message it replies to.
 
-    So an answer is bound to its question in every format that has ids, and the beginning of an id,
+    So a reply is bound to its request in every format that has ids, and the beginning of an id,
     by which people name a message, is still its own.
 
-    >>> answer_id("4bf9" * 8, "51fe" * 8)
+    >>> reply_id("4bf9" * 8, "51fe" * 8)
     '51fe51fe51fe51fe4bf94bf94bf94bf9'
     """
     return id[:16] + asked[16:]

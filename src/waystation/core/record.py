@@ -83,4 +83,33 @@ class ClockRecord(Struct, frozen=True, gc=False):
     at: int
 
 
-Record: TypeAlias = MessageRecord | ChangeRecord | SessionRecord | PeerClockRecord | ClockRecord
+class ClaimKind(StrEnum):
+    """Kinds of claim events, as in the journal (CL-7)."""
+
+    CLAIM = "claim"
+    WITHDRAW = "withdraw"
+    REFUSED = "refused"  # its path is too long or names this node, or the name cannot be claimed
+    CONTESTED = "contested"  # another owner holds the name, and the claim stands by
+    HELD = "held"  # changes too often: announcements of it wait (CL-3)
+    RELEASED = "released"
+
+
+class ClaimRecord(Struct, frozen=True, gc=False):
+    """An event of a claim to a name."""
+
+    kind: ClaimKind
+    participant: str
+    session: str  # the session over which it was claimed
+    owner: str
+    origin: str  # the node where the participant lives, by its name
+    number: int  # of the owner's session
+    path: tuple[str, ...]
+    detail: str
+    at: int
+    reason: Reason | None = None
+    proven: bool = False  # whether the owner is a proven identity
+
+
+Record: TypeAlias = (
+    MessageRecord | ChangeRecord | SessionRecord | PeerClockRecord | ClockRecord | ClaimRecord
+)

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from waystation.core.discovery import Way
+from waystation.core.discovery import DiscoveryMethod
 from waystation.core.identity import Physical, Uuid
 from waystation.core.outcome import Reason
 from waystation.errors import LocalError
@@ -264,7 +264,7 @@ class Direct(Carrier):
     def start(self) -> None:
         """Find the others."""
         self.routers.start()
-        if self.owner.way is Way.HOSTS:
+        if self.owner.method is DiscoveryMethod.HOSTS:
             self.owner.opened()
 
     def to_one(self, uuid: Uuid, place: Physical | None, packet: bytes) -> None:

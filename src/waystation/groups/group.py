@@ -18,7 +18,7 @@ from typing import Final, Self, TypeAlias
 from msgspec import Struct
 
 from waystation.core.budget import OVERHEAD
-from waystation.core.discovery import Discovery, Way
+from waystation.core.discovery import Discovery, DiscoveryMethod
 from waystation.core.expiry import NEVER, Expiry, expiry_after
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.identity import (
@@ -207,9 +207,9 @@ class Group:
             age_ms=int(limits.cache_age * 1000),
             capacity=limits.cache_size,
         )
-        hosts = self._via.places if self._via.way is Way.HOSTS else ()
+        hosts = self._via.places if self._via.method is DiscoveryMethod.HOSTS else ()
         discovery: Discovery[Waiting] = Discovery(
-            cache, self._via.way, jitter=random.random, hosts=hosts, max_waiting=limits.waiting
+            cache, self._via.method, jitter=random.random, hosts=hosts, max_waiting=limits.waiting
         )
         streams = Streams(discovery, limits, self._carrier, self)
         try:
@@ -467,11 +467,11 @@ class Group:
 
     def _carrier(self, streams: Streams) -> Carrier:
         via, settings = self._via, self._settings
-        if via.way is Way.TUNNEL:
+        if via.method is DiscoveryMethod.TUNNEL:
             return Routers(via.places, settings, streams)
-        if via.way is Way.MULTICAST:
+        if via.method is DiscoveryMethod.MULTICAST:
             return Multicast(via.places[0], self._interface, settings, streams)
-        routers = via.places if via.way is Way.ROUTER else ()
+        routers = via.places if via.method is DiscoveryMethod.ROUTER else ()
         return Direct(self._listen, via.places, routers, settings, streams)
 
     def _connected(self) -> Streams:
@@ -495,7 +495,7 @@ class Group:
             places = ", ".join(self._via.places)
             raise UnreachableError(f"the group {self.group} at {places}", detail) from None
         loop = asyncio.get_running_loop()
-        if self._via.way is Way.MULTICAST:
+        if self._via.method is DiscoveryMethod.MULTICAST:
             await asyncio.sleep(MULTICAST_SETTLE)
             return
         deadline = loop.time() + SETTLE

@@ -8,23 +8,23 @@ from typing import Final
 from msgspec import Struct, structs
 
 from waystation.core.budget import MIB
-from waystation.core.discovery import Way
+from waystation.core.discovery import DiscoveryMethod
 from waystation.errors import LocalError, quote
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 
-_WAYS: Final[Mapping[str, Way]] = {
-    "gossip": Way.TUNNEL,
-    "gossip+tcp": Way.ROUTER,
-    "tcp": Way.HOSTS,
-    "udp": Way.MULTICAST,
+_METHODS: Final[Mapping[str, DiscoveryMethod]] = {
+    "gossip": DiscoveryMethod.TUNNEL,
+    "gossip+tcp": DiscoveryMethod.ROUTER,
+    "tcp": DiscoveryMethod.HOSTS,
+    "udp": DiscoveryMethod.MULTICAST,
 }
 
 
 class Via(Struct, frozen=True):
-    """A way, and the places that it begins with: routers, hosts, or one multicast address."""
+    """A method, and the places that it begins with: routers, hosts, or one multicast address."""
 
-    way: Way
+    method: DiscoveryMethod
     places: tuple[str, ...]
 
 
@@ -33,7 +33,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
 
     >>> parse_via("gossip://127.0.0.1:12001,127.0.0.1:12002").places
     ('127.0.0.1:12001', '127.0.0.1:12002')
-    >>> parse_via(["udp://239.1.2.3:45588"]).way.value
+    >>> parse_via(["udp://239.1.2.3:45588"]).method.value
     'UDP multicast'
     >>> parse_via("http://example")
     Traceback (most recent call last):
@@ -44,7 +44,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
     kinds: set[str] = set()
     for text in texts:
         kind, mark, places = text.partition("://")
-        if not mark or kind not in _WAYS:
+        if not mark or kind not in _METHODS:
             raise LocalError(
                 f"invalid group address {quote(text)}",
                 rule="LA-9",
@@ -60,7 +60,7 @@ def parse_via(via: str | Iterable[str]) -> Via:
             rule="LA-9",
             hint="give addresses of one kind, and of udp:// only one",
         )
-    return Via(_WAYS[kinds.pop()], tuple(found))
+    return Via(_METHODS[kinds.pop()], tuple(found))
 
 
 class GroupLimits(Struct, frozen=True, kw_only=True):

@@ -20,19 +20,19 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from waystation.core.budget import OVERHEAD, Account
 from waystation.core.clock import current_clock, now_ns
 from waystation.core.discovery import (
-    ALL_ANSWER,
+    ENOUGH_REPLIES,
     AskRouter,
     Discovery,
+    DiscoveryMethod,
     DiscoveryRequest,
     Drop,
     IHave,
     Invalidate,
     Notice,
-    Tell,
+    SendNotice,
     ToEveryone,
     ToMember,
     Transmit,
-    Way,
     WhoHas,
 )
 from waystation.core.discovery import Effect as DiscoveryEffect
@@ -107,10 +107,10 @@ UNCOUNTED: Final = 32 * 1024
 PURGE_INTERVAL: Final = 60.0
 """Seconds between looks at who left long ago, or half the age at which members are forgotten."""
 
-_SHARED: Final = frozenset({Way.TUNNEL, Way.MULTICAST})
+_SHARED: Final = frozenset({DiscoveryMethod.TUNNEL, DiscoveryMethod.MULTICAST})
 """One packet reaches everybody."""
 
-_WATCHED: Final = frozenset({Way.HOSTS, Way.MULTICAST})
+_WATCHED: Final = frozenset({DiscoveryMethod.HOSTS, DiscoveryMethod.MULTICAST})
 """No router notices who is gone."""
 
 _log = logging.getLogger("waystation.group")
@@ -131,8 +131,8 @@ class Streams:
     ) -> None:
         self.discovery = discovery
         self.cache: AddressCache = discovery.cache
-        self.way = discovery.way
-        self.shares = self.way in _SHARED  # one packet reaches everybody
+        self.method = discovery.method
+        self.shares = self.method in _SHARED  # one packet reaches everybody
         self.limits = limits
         self.membership = Membership(capacity=limits.cache_size)
         self.members = self.membership.members
@@ -389,7 +389,7 @@ class Streams:
             self.membership.place_failed(place)
         for peer in self.membership.at(place):
             self.discovery.failed(peer.uuid, place)
-            if self.way is Way.HOSTS and self.membership.is_unreachable(peer):
+            if self.method is DiscoveryMethod.HOSTS and self.membership.is_unreachable(peer):
                 self._happens(peer, Event.LOST)
             else:
                 self._send_again(peer)
@@ -404,17 +404,17 @@ class Streams:
 
     def cut_off(self, detail: str) -> None:
         """Pass on that nobody can be reached; direct connections need no router."""
-        if self.way is Way.TUNNEL and not self.is_closed:
+        if self.method is DiscoveryMethod.TUNNEL and not self.is_closed:
             self._owner.cut_off(detail)
 
     def is_settled(self) -> bool:
         """Whether all that this member knew of when it came have answered, or will not."""
         membership = self.membership
-        if self.way is Way.HOSTS:
+        if self.method is DiscoveryMethod.HOSTS:
             return membership.cover(self.discovery.hosts, self.own.physical)
         unanswered = membership.unanswered()
-        if self.way is Way.TUNNEL:
-            return len(self.members) > ALL_ANSWER or not unanswered
+        if self.method is DiscoveryMethod.TUNNEL:
+            return len(self.members) > ENOUGH_REPLIES or not unanswered
         return all(membership.is_unreachable(peer) for peer in unanswered)
 
     # Packets
@@ -548,7 +548,7 @@ class Streams:
         self.cache.learn(mapping)  # it lives
         self._share(peer, SharingEvent.ENTERED)
         self._owner.changed(MemberKind.JOIN, mapping)
-        if self.way is Way.HOSTS:
+        if self.method is DiscoveryMethod.HOSTS:
             self._introduce(peer)
 
     def _introduce(self, peer: Peer) -> None:
@@ -626,8 +626,8 @@ class Streams:
 
     def _run(self, effects: Iterable[DiscoveryEffect[Waiting]]) -> None:
         for effect in effects:
-            if isinstance(effect, Tell):
-                self._tell(effect)
+            if isinstance(effect, SendNotice):
+                self._send_notice(effect)
             elif isinstance(effect, Transmit):
                 assert isinstance(effect.to, ToMember)  # nobody else is waited for
                 self.unresolved.give_back(len(effect.body[0]) + OVERHEAD)
@@ -640,7 +640,7 @@ class Streams:
                 self.carrier.ask()
         self._soon()
 
-    def _tell(self, effect: Tell) -> None:
+    def _send_notice(self, effect: SendNotice) -> None:
         to = effect.to
         receiver = to.uuid if isinstance(to, ToMember) else EVERYBODY
         packet = encode_notice(self._own_uuid, receiver, effect.notice)
@@ -650,7 +650,7 @@ class Streams:
             self.carrier.to_one(receiver, to.physical, packet)
 
     def _tell_one(self, uuid: Uuid, notice: Notice) -> None:
-        self._tell(Tell(notice, ToMember(uuid, self.cache.select(uuid))))
+        self._send_notice(SendNotice(notice, ToMember(uuid, self.cache.select(uuid))))
         self._soon()
 
     def _put(self, uuid: Uuid, bundle: Bundle, base: int, *, to_all: bool = False) -> None:
@@ -814,7 +814,7 @@ class Streams:
         now = self._loop.time()
         self._set("beat", self.limits.beat, self._beat)
         self._show_life()
-        if self.way in _WATCHED:
+        if self.method in _WATCHED:
             for peer in self.membership.silent_since(now - SILENT_BEATS * self.limits.beat):
                 self._happens(peer, Event.LOST)
         for peer, event in self.membership.overdue(now, self.limits.grace):
@@ -827,9 +827,9 @@ class Streams:
         self._flush()
 
     def _show_life(self) -> None:
-        if self.way is Way.MULTICAST:
-            self._run([Tell(IHave(self.own), ToEveryone())])
-        elif self.way is Way.HOSTS:
+        if self.method is DiscoveryMethod.MULTICAST:
+            self._run([SendNotice(IHave(self.own), ToEveryone())])
+        elif self.method is DiscoveryMethod.HOSTS:
             self._run(self.discovery.start())  # somebody of the list may be there by now
             for uuid in self.members:
                 self._tell_one(uuid, IHave(self.own))

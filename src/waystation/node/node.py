@@ -26,7 +26,7 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.routing import RouteChange, RoutingEntry
-from waystation.errors import LocalError, NoAnswerError, UndeliverableError, quote
+from waystation.errors import LocalError, NoReplyError, UndeliverableError, quote
 from waystation.node.broadcasts import Callback, Subscription
 from waystation.node.directory import Leave, Lookup, ProviderDirectory, Register
 from waystation.node.flow import Snapshot
@@ -419,7 +419,7 @@ class Node:
         """Send a message and wait for the reply to it.
 
         Raises UndeliverableError when the message is dropped on its way, here or at another node of
-        ours, and NoAnswerError when nobody replied in time.
+        ours, and NoReplyError when nobody replied in time.
         """
         onward = self._parsed(route)
         if payload.__class__ is not bytes:
@@ -444,7 +444,7 @@ class Node:
             alarm.cancel()
             kernel.requests.close(request)
         if reply is None:
-            raise NoAnswerError(str(onward), timeout)
+            raise NoReplyError(str(onward), timeout)
         if isinstance(reply, Undeliverable):
             raise UndeliverableError(str(onward), reply.reason, reply.node)
         return reply

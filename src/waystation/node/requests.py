@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from waystation.core.address import LOCAL, Address, Route
-from waystation.core.message import Arrival, Message, answer_id
+from waystation.core.message import Arrival, Message, reply_id
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.routing import RoutingEntry
 from waystation.node.receiver import ReadyReceiver
@@ -79,7 +79,7 @@ class PendingRequest(ReadyReceiver):
     def offer(self, arrival: Arrival) -> Verdict:
         """Take the reply, and nothing after it."""
         message, reply = arrival.message, self.reply
-        is_bound = message.answers(self.asked)
+        is_bound = message.replies_to(self.asked)
         if reply.done() or (self._serves_again and not is_bound):
             if not is_bound:
                 self._kernel.requests.distrust(self.onward)
@@ -152,7 +152,7 @@ def error_reply(message: Message, reason: Reason, node: str, id: str) -> Message
     if reason in _WITHOUT_REPLY or last.type != LOCAL or not last.data.startswith(_PREFIX):
         return None
     payload = msgspec.json.encode(Undeliverable(reason, node))
-    return Message(back, Route((SENDER,)), payload, answer_id(message.id, id), message.expiry)
+    return Message(back, Route((SENDER,)), payload, reply_id(message.id, id), message.expiry)
 
 
 def is_error(message: Message) -> Undeliverable | None:

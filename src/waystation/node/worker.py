@@ -52,10 +52,10 @@ class Context(Struct, frozen=True, gc=False):
     ) -> Verdict:
         """Reply along the return route (WK-3)."""
         node = self.node
-        answer = self.message.answered(
+        reply = self.message.reply_from(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await node.route(answer, policy or LINE)
+        return await node.route(reply, policy or LINE)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
         """Send the message on to the next address of its route (WK-2)."""

@@ -43,7 +43,7 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Reason
 from waystation.errors import (
     LocalError,
-    NoAnswerError,
+    NoReplyError,
     UndeliverableError,
     UnreachableError,
     WaystationError,
@@ -215,7 +215,7 @@ class _Echoes:
             await self._node.request(route, b"", timeout=seconds)
         except UndeliverableError as error:
             return str(error) if error.node is None else ""  # or the other node reports it
-        except NoAnswerError as error:
+        except NoReplyError as error:
             return f"{error}; is it a Waystation node?"
         return ""
 

@@ -104,7 +104,7 @@ async def _traces_the_way_back(pair: Pair) -> None:
             got.return_route == sender.pushed(there.address),
             f"the return route is {got.return_route}, not the session and the sender [WK-10]",
         )
-        reply = got.answered(Address(0, b"receiver"), b"y", id=right.new_id())
+        reply = got.reply_from(Address(0, b"receiver"), b"y", id=right.new_id())
         await right.route(reply)
         await pair.until(lambda: bool(answers), "an answer arrives")
         back = answers[0].return_route

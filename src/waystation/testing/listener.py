@@ -47,7 +47,7 @@ class ListenerCase(Struct, frozen=True, kw_only=True):
 
     `start` runs it, with deadlines of a second or so. `serve` acts as a client that does nothing
     wrong, and raises if it is not served. `opening` is what a client says first, and `frame` one
-    message that the listener answers. A client waits for the `answer` to its opening, if there is
+    message that the listener replies to. A client waits for the `reply` to its opening, if there is
     one, before it says more. `begun` is what a peer that is not admitted may say, from its first
     byte on, to begin a message of 15 MB; leave it empty where that cannot be. A peer that must be
     disconnected has to be so within `seconds`.
@@ -57,7 +57,7 @@ class ListenerCase(Struct, frozen=True, kw_only=True):
     serve: Callable[[str], Awaitable[None]]
     opening: bytes
     frame: bytes
-    answer: bytes = b""
+    reply: bytes = b""
     begun: bytes = b""
     seconds: float = 15.0
 
@@ -70,12 +70,12 @@ class _Peer:
         self._writer = writer
 
     async def open(self, case: ListenerCase, said: bytes) -> None:
-        """Say something from the first byte on, and wait for the answer to a whole opening."""
-        if case.answer and said.startswith(case.opening):
+        """Say something from the first byte on, and wait for the reply to a whole opening."""
+        if case.reply and said.startswith(case.opening):
             self._writer.write(case.opening)
             said = said[len(case.opening) :]
             async with asyncio.timeout(case.seconds):
-                await self._reader.readuntil(case.answer)
+                await self._reader.readuntil(case.reply)
         self._writer.write(said)
 
     async def say(self, data: bytes, seconds: float) -> bool:

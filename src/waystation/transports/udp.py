@@ -70,7 +70,7 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     loses it all. A peer that has not proven the token, where there is one, or is not known at
     all, sends `unadmitted` bytes at most. `unsent` and `unread` bytes may wait in a link, to be
     sent and to be taken. Every `pause` seconds a link sends `burst` datagrams. The peer of a
-    dialled link has `answer` seconds to say something; the link repeats its opening after `repeat`
+    dialled link has `reply` seconds to say something; the link repeats its opening after `repeat`
     seconds, then after twice the time; it does the same with what its session says and the peer
     does not acknowledge, of which at most `control` bytes wait. A link that receives nothing for
     `idle` seconds ends. An unfinished message is dropped after `age` seconds; all of those of a
@@ -86,7 +86,7 @@ class UdpLimits(Struct, frozen=True, kw_only=True):
     control: int = 8 * 1024 * 1024
     burst: int = 32
     pause: float = 0.001
-    answer: float = 5.0
+    reply: float = 5.0
     repeat: float = 0.25
     idle: float = 120.0
     age: float = 5.0
@@ -150,7 +150,7 @@ class UdpLink(QueuedLink):
         self._repeats = 0
         self._late = Reassembly(limit=LONGEST_HELLO)
         self._control = ControlStream()
-        self._pauses = Backoff(first=limits.repeat, most=max(limits.repeat, limits.answer))
+        self._pauses = Backoff(first=limits.repeat, most=max(limits.repeat, limits.reply))
         self._repeater: asyncio.TimerHandle | None = None  # of what is not acknowledged
         self._allowed = 0  # datagrams that may go before the next burst
         self._next_burst = 0.0
@@ -195,7 +195,7 @@ class UdpLink(QueuedLink):
         if not waits:
             self._answered()
         elif self.state is ConnectionState.GREETING:
-            wait, deadline = self._limits.repeat, self._loop.time() + self._limits.answer
+            wait, deadline = self._limits.repeat, self._loop.time() + self._limits.reply
             self.start_timer(wait, partial(self._repeat, wait, deadline))
 
     def _answered(self) -> None:
@@ -207,7 +207,7 @@ class UdpLink(QueuedLink):
     def _repeat(self, wait: float, deadline: float) -> None:
         left = deadline - self._loop.time()
         if left <= 0:
-            seconds = self._limits.answer
+            seconds = self._limits.reply
             self.end(Reason.TRANSPORT_DOWN, f"{self.place}: no answer within {seconds:g} s")
             return
         self._send_opening()
@@ -584,16 +584,16 @@ class Udp:
     """UDP in Ockam's format: addresses `udp#host:port`.
 
     A peer of ours answers as soon as it is spoken to, so a dialled link is open when it has heard
-    something. Ockam's nodes say nothing unasked: with `expect_answer=False` a dialled link is open
+    something. Ockam's nodes say nothing unasked: with `expect_reply=False` a dialled link is open
     at once, whoever is there.
     """
 
     type_name: ClassVar[str] = "udp"
 
-    def __init__(self, *, limits: UdpLimits | None = None, expect_answer: bool = True) -> None:
+    def __init__(self, *, limits: UdpLimits | None = None, expect_reply: bool = True) -> None:
         self.limits = limits or UdpLimits()
         self.counts = UdpCounts()
-        self._expect_answer = expect_answer
+        self._expect_reply = expect_reply
 
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> Listener:
         """Listen; port 0 takes a free one."""
@@ -607,9 +607,9 @@ class Udp:
         """
         for place in places:
             parse_place(place)
-        async with within(self.limits.answer, places):
+        async with within(self.limits.reply, places):
             opened = await dialled_socket(places, self.limits.buffer)
         port = _Port(self, opened)
         link = port.add(port.socket.peer, owner)
-        link.open(waits=self._expect_answer)
+        link.open(waits=self._expect_reply)
         return link

@@ -54,6 +54,8 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
     can: tuple[str, ...] = ()
     time: int = 0  # microseconds since the epoch, on the clock of its node; 0: not told
     clock_off: int = 0  # microseconds that its wall clock is off, if too far to follow (TM-1)
+    secret: str = ""  # to a parent: what its claims are recognised by (CL-1)
+    session: int = 0  # to a parent: the number of this session among those of the sender
 
 
 class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="waystation"):

@@ -468,10 +468,10 @@ class JoynrHeaders(Struct, frozen=True, gc=False):
             headers[CUSTOM_PREFIX + key] = value
         return headers
 
-    def answered(self, id: str, type: MessageType = MessageType.REPLY) -> JoynrHeaders:
+    def for_reply(self, id: str, type: MessageType = MessageType.REPLY) -> JoynrHeaders:
         """The headers of a reply: effort and custom headers are those of the request.
 
-        >>> JoynrHeaders(MessageType.REQUEST, "1", custom={CORRELATION: "7"}).answered("2").custom
+        >>> JoynrHeaders(MessageType.REQUEST, "1", custom={CORRELATION: "7"}).for_reply("2").custom
         {'z4': '7'}
         """
         return JoynrHeaders(type, id, None, self.best_effort, self.custom)

@@ -28,12 +28,13 @@ from mqtt5 import (
     Will,
 )
 
-from tests.node.live import LOOPS, PATIENCE, runs, until, watched
+from tests.node.live import LOOPS
 from tests.transports.certificates import authority
 from waystation.errors import LocalError
 from waystation.mqtt.broker import Broker, Passwords, Settings, password_line
 from waystation.mqtt.packets import PacketReader
 from waystation.net.place import parse_place
+from waystation.testing import DEADLINE, async_test, run_checked, until
 
 
 class Peer:
@@ -48,7 +49,7 @@ class Peer:
 
     async def hear(self) -> Any:
         """The next packet."""
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(DEADLINE):
             while not self._found:
                 data = await self._reader.read(65536)
                 if not data:
@@ -129,7 +130,7 @@ async def refused(broker: Broker, packet: ConnectPacket) -> ConnAckReasonCode:
         return answer.reason_code
 
 
-@runs
+@async_test
 async def test_the_broker_says_what_it_can_and_what_it_cannot() -> None:
     async with serving() as broker, reach(broker) as peer:
         answer = await peer.ask(ConnectPacket("", clean_start=True))
@@ -142,7 +143,7 @@ async def test_the_broker_says_what_it_can_and_what_it_cannot() -> None:
         assert answer.max_packet_size == broker.settings.packet
 
 
-@runs
+@async_test
 async def test_qos_2_is_refused_and_granted_as_1() -> None:
     async with serving() as broker:
         async with client(broker) as peer:
@@ -156,7 +157,7 @@ async def test_qos_2_is_refused_and_granted_as_1() -> None:
         assert code is ConnAckReasonCode.QUALITY_NOT_SUPPORTED
 
 
-@runs
+@async_test
 async def test_filters_are_refused_one_by_one() -> None:
     async with serving(subscriptions=2) as broker, client(broker) as peer:
         codes = await peer.subscribe("$share/group/a", "a", "b", "c", "a")
@@ -168,7 +169,7 @@ async def test_filters_are_refused_one_by_one() -> None:
         assert await peer.ask(PingReqPacket())
 
 
-@runs
+@async_test
 async def test_clients_of_mqtt_3_are_told_that_it_is_not_spoken() -> None:
     async with serving() as broker, reach(broker) as peer:
         peer.say(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
@@ -177,7 +178,7 @@ async def test_clients_of_mqtt_3_are_told_that_it_is_not_spoken() -> None:
         assert broker.counts.refused["version"] == 1
 
 
-@runs
+@async_test
 async def test_who_has_no_name_or_the_wrong_password_stays_outside() -> None:
     users = Passwords.parse(password_line("garage", "secret", iterations=10))
     async with serving(authenticate=users.allows) as broker:
@@ -216,10 +217,10 @@ def test_tls_lets_in_who_brings_a_certificate(loop: str) -> None:
             answer = await peer.ask(ConnectPacket("x"))
             assert answer.reason_code is ConnAckReasonCode.SUCCESS
 
-    watched(scenario, LOOPS[loop])
+    run_checked(scenario, LOOPS[loop])
 
 
-@runs
+@async_test
 async def test_there_are_as_many_connections_and_sessions_as_allowed() -> None:
     async with serving(connections=3, sessions=2) as broker:
         async with client(broker, "a", session_expiry_interval=100), client(broker, "b"):
@@ -232,7 +233,7 @@ async def test_there_are_as_many_connections_and_sessions_as_allowed() -> None:
         assert broker.counts.refused == {"quota_exceeded": 1, "connections": 1}
 
 
-@runs
+@async_test
 async def test_a_flood_of_connects_hurts_nobody() -> None:
     async with serving(connections=50, greeting=30) as broker, client(broker, "honest") as honest:
         host, port = parse_place(broker.place)
@@ -254,14 +255,14 @@ async def test_a_flood_of_connects_hurts_nobody() -> None:
         assert broker.sessions() == 1
 
 
-@runs
+@async_test
 async def test_who_never_says_who_it_is_is_given_up() -> None:
     async with serving(greeting=0.1) as broker, reach(broker) as silent:
         await silent.ended()
         assert broker.counts.disconnected["silent"] == 1
 
 
-@runs
+@async_test
 async def test_a_packet_over_the_limit_is_not_read() -> None:
     async with serving(packet=1000) as broker, client(broker) as peer:
         answer = await peer.ask(PublishPacket("a", bytes(2000)))
@@ -291,7 +292,7 @@ def test_text_that_is_not_utf_8_ends_the_connection(
             assert answer.reason_code is DisconnectReasonCode.MALFORMED_PACKET
             await peer.ended()
 
-    watched(scenario)
+    run_checked(scenario)
     assert "panic" not in capfd.readouterr().err
 
 
@@ -312,7 +313,7 @@ def test_who_is_called_something_that_is_not_utf_8_stays_outside(
             await peer.ended()
             assert broker.counts.disconnected["malformed_packet"] == 1
 
-    watched(scenario)
+    run_checked(scenario)
     assert "panic" not in capfd.readouterr().err
 
 
@@ -364,11 +365,11 @@ def test_no_bytes_are_more_than_their_own_connection_can_bear(
             await honest.subscribe("fine")
             assert await honest.publish("fine") is not None
 
-    watched(scenario)
+    run_checked(scenario)
     assert "panic" not in capfd.readouterr().err
 
 
-@runs
+@async_test
 async def test_what_a_client_sends_in_the_wrong_place_ends_it() -> None:
     wrong: list[tuple[Any, DisconnectReasonCode]] = [
         (ConnectPacket("again"), DisconnectReasonCode.PROTOCOL_ERROR),
@@ -386,7 +387,7 @@ async def test_what_a_client_sends_in_the_wrong_place_ends_it() -> None:
                 await peer.ended()
 
 
-@runs
+@async_test
 async def test_retained_messages_have_a_limit() -> None:
     async with serving(retained=2) as broker, client(broker) as peer:
         for topic in ("a", "b", "a"):
@@ -400,7 +401,7 @@ async def test_retained_messages_have_a_limit() -> None:
         assert broker.counts.dropped["RETAINED_FULL"] == 1
 
 
-@runs
+@async_test
 async def test_a_slow_subscriber_loses_its_own_messages_and_delays_nobody() -> None:
     async with (
         serving(queue=50, queue_bytes=1 << 20) as broker,
@@ -425,7 +426,7 @@ async def test_a_slow_subscriber_loses_its_own_messages_and_delays_nobody() -> N
         assert int(message.payload) == 1
 
 
-@runs
+@async_test
 async def test_a_session_that_is_away_is_bounded_and_ends() -> None:
     async with serving(queue=3, session_expiry=1) as broker, client(broker) as sender:
         async with client(broker, "away", clean_start=False, session_expiry_interval=9999) as peer:
@@ -441,7 +442,7 @@ async def test_a_session_that_is_away_is_bounded_and_ends() -> None:
         assert answer.reason_code is PubAckReasonCode.NO_MATCHING_SUBSCRIBERS
 
 
-@runs
+@async_test
 async def test_what_was_not_acknowledged_comes_again() -> None:
     async with serving() as broker, client(broker) as sender:
         options = {"clean_start": False, "session_expiry_interval": 100}
@@ -457,7 +458,7 @@ async def test_what_was_not_acknowledged_comes_again() -> None:
             assert (fresh.payload, fresh.duplicate) == (b"2", False)
 
 
-@runs
+@async_test
 async def test_a_client_that_takes_little_gets_no_more() -> None:
     async with (
         serving() as broker,
@@ -471,7 +472,7 @@ async def test_a_client_that_takes_little_gets_no_more() -> None:
         assert broker.counts.dropped["TOO_LARGE"] == 1
 
 
-@runs
+@async_test
 async def test_draining_tells_everybody_and_does_no_wills() -> None:
     async with (
         serving() as broker,
@@ -496,7 +497,7 @@ def test_a_limit_that_makes_no_sense_is_refused(options: dict[str, int], words: 
         Settings(**options)
 
 
-@runs
+@async_test
 async def test_a_client_s_life_can_be_followed_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG", "waystation")
     async with serving() as broker, client(broker) as sender:

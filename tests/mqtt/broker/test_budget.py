@@ -23,9 +23,10 @@ from mqtt5 import (
 )
 
 from tests.mqtt.broker.test_broker import Peer, client, reach, refused, serving
-from tests.node.live import PATIENCE, runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from waystation.mqtt.broker import Broker, BrokerMetrics
 from waystation.mqtt.broker.checking import PasswordChecks
+from waystation.testing import DEADLINE, async_test, until
 
 KIB = 1024
 
@@ -55,7 +56,7 @@ async def deaf(broker: Broker, count: int, filter: str, qos: QoS) -> AsyncIterat
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_sessions_that_are_away_share_one_budget() -> None:
     budget = 1024 * KIB
     async with serving(budget=budget, queue_bytes=512 * KIB) as broker, client(broker) as sender:
@@ -71,7 +72,7 @@ async def test_sessions_that_are_away_share_one_budget() -> None:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_a_queue_is_bounded_in_bytes_and_takes_one_message_of_any_size() -> None:
     async with serving(queue_bytes=100 * KIB) as broker, client(broker) as sender:
         await leave(broker, "away", "a")
@@ -81,7 +82,7 @@ async def test_a_queue_is_bounded_in_bytes_and_takes_one_message_of_any_size() -
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_properties_count_as_well_as_payloads() -> None:
     async with serving(queue_bytes=100 * KIB) as broker, client(broker) as sender:
         await leave(broker, "away", "a")
@@ -145,7 +146,7 @@ async def test_subscribers_that_never_read_are_bounded_together_and_delay_nobody
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_wills_count() -> None:
     async with serving(queue_bytes=40 * KIB) as broker:
         will = Will("a", payload=bytes(50 * KIB))
@@ -157,7 +158,7 @@ async def test_wills_count() -> None:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_metrics_tell_for_whom_most_is_held() -> None:
     async with serving() as broker, client(broker) as sender:
         for number in range(12):
@@ -198,7 +199,7 @@ async def test_wrong_passwords_keep_no_right_one_waiting() -> None:
 
     first = checks.ask("192.0.2.1", "root", wrong)
     assert first is not None
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DEADLINE):
         assert await first is False
         asked = [checks.ask("192.0.2.1", f"user-{number}", wrong) for number in range(300)]
         assert sum(each is None for each in asked) == 199  # one is begun, and 100 wait
@@ -216,17 +217,17 @@ async def test_wrong_passwords_keep_no_right_one_waiting() -> None:
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_an_address_that_never_failed_uses_all_threads() -> None:
     checks = PasswordChecks(threads=2, penalty=0.1)
     both = threading.Barrier(2)
 
     def right() -> bool:
-        both.wait(PATIENCE)
+        both.wait(DEADLINE)
         return True
 
     answers = [checks.ask("192.0.2.1", "fleet", right) for _ in range(200)]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DEADLINE):
         for answer in answers:
             assert answer is not None
             assert await answer
@@ -234,12 +235,12 @@ async def test_an_address_that_never_failed_uses_all_threads() -> None:
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_a_client_that_left_costs_no_check() -> None:
     checks = PasswordChecks(threads=1, penalty=0.1)
     go_on = threading.Event()
     checked: dict[str, bool] = {}
-    first = checks.ask("192.0.2.1", "a", lambda: go_on.wait(PATIENCE))
+    first = checks.ask("192.0.2.1", "a", lambda: go_on.wait(DEADLINE))
     left = checks.ask("192.0.2.1", "b", lambda: checked.setdefault("left", True))
     last = checks.ask("192.0.2.1", "c", lambda: checked.setdefault("last", True))
     assert first is not None
@@ -247,7 +248,7 @@ async def test_a_client_that_left_costs_no_check() -> None:
     assert last is not None
     left.cancel()
     go_on.set()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(DEADLINE):
         assert await first
         assert await last
     assert checked == {"last": True}
@@ -255,7 +256,7 @@ async def test_a_client_that_left_costs_no_check() -> None:
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_the_broker_says_that_it_is_busy_with_wrong_passwords() -> None:
     async with (
         serving(authenticate=lambda *_: False, penalty=30.0, greeting=60.0) as broker,

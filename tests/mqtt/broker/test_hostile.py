@@ -28,10 +28,11 @@ from mqtt5 import (
 
 from tests.mqtt.broker.test_broker import client, reach, refused, serving
 from tests.net.test_server import no_descriptors_left
-from tests.node.live import PATIENCE, runs, runs_on_every_loop, until
+from tests.node.live import runs_on_every_loop
 from waystation.mqtt.broker import Broker, Passwords, password_line
 from waystation.mqtt.packets import PING
 from waystation.net.place import parse_place
+from waystation.testing import DEADLINE, async_test, until
 
 CONNECT = ConnectPacket("peer", keep_alive=60).write()
 SUBSCRIBE = SubscribePacket(1, [TopicFilter("a")]).write()
@@ -53,7 +54,7 @@ def slow_check(*, right: bool = True) -> Iterator[tuple[Any, threading.Event]]:
 
     def check(client_id: str, user: str | None, password: bytes | None) -> bool:
         del client_id, password
-        return user == "quick" or (go_on.wait(PATIENCE) and right)
+        return user == "quick" or (go_on.wait(DEADLINE) and right)
 
     try:
         yield check, go_on
@@ -92,7 +93,7 @@ async def test_what_is_sent_behind_connect_waits_for_the_password() -> None:
 
 @pytest.mark.rule("FL-2")
 @pytest.mark.parametrize("has_password", [False, True])
-@runs
+@async_test
 async def test_a_large_packet_behind_connect_is_taken_once_its_client_is_admitted(
     has_password: bool,
 ) -> None:
@@ -111,7 +112,7 @@ async def test_a_large_packet_behind_connect_is_taken_once_its_client_is_admitte
 
 
 @pytest.mark.rule("FL-2")
-@runs
+@async_test
 async def test_a_client_that_is_not_admitted_begins_no_large_packet() -> None:
     async with serving() as broker, reach(broker) as peer:
         peer.say(b"\x10\xc0\xc3\x93\x07")  # a CONNECT of 15 MB
@@ -119,7 +120,7 @@ async def test_a_client_that_is_not_admitted_begins_no_large_packet() -> None:
 
 
 @pytest.mark.rule("FL-1")
-@runs
+@async_test
 async def test_half_packets_of_all_clients_share_one_limit() -> None:
     half = PublishPacket("a", payload=bytes(1_000_000)).write()[:900_000]
     async with serving(input=2_000_000) as broker, client(broker, "honest") as honest:
@@ -182,7 +183,7 @@ async def test_a_client_that_goes_while_its_password_is_checked_is_forgotten() -
             await until(lambda: all_are_gone(broker))
 
 
-@runs
+@async_test
 async def test_a_check_that_fails_lets_nobody_in_and_is_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -269,7 +270,7 @@ async def test_pings_keep_a_client_for_longer_than_its_keep_alive() -> None:
         assert broker.counts.disconnected == {}
 
 
-@runs
+@async_test
 async def test_a_client_that_reads_no_answers_is_not_read_either() -> None:
     loop = asyncio.get_running_loop()
     async with serving(queue_bytes=131_072) as broker, client(broker, "honest") as honest:
@@ -305,7 +306,7 @@ async def test_subscribers_that_never_read_cost_a_bounded_amount_and_do_not_stop
         while broker.counts.dropped["QUEUE_FULL"] < 100:
             await sender.publish("a", bytes(65_536))
         assert type(await sender.ask(PingReqPacket())) is PingRespPacket
-        await asyncio.wait_for(broker.drain(), PATIENCE)
+        await asyncio.wait_for(broker.drain(), DEADLINE)
 
 
 # Garbage, and ends at any time
@@ -317,7 +318,7 @@ async def test_subscribers_that_never_read_cost_a_bounded_amount_and_do_not_stop
     ids=["zeros", "ones", "a length out of the packet", "behind a packet"],
 )
 def test_garbage_behind_connect_ends_its_own_connection(garbage: bytes) -> None:
-    @runs
+    @async_test
     async def scenario() -> None:
         async with serving() as broker, client(broker, "honest") as honest:
             async with client(broker, "rude") as rude:
@@ -345,7 +346,7 @@ STAGES = {
 @pytest.mark.parametrize("how", ["close", "abort", "eof"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_an_end_at_any_time_leaves_nothing_behind(stage: str, how: str) -> None:
-    @runs
+    @async_test
     async def scenario() -> None:
         async with serving() as broker:
             for _ in range(3):
@@ -364,18 +365,18 @@ def test_an_end_at_any_time_leaves_nothing_behind(stage: str, how: str) -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_broker_drains_at_any_time(stage: str) -> None:
-    @runs
+    @async_test
     async def scenario() -> None:
         async with serving(linger=0.2) as broker, reach(broker) as peer:
             peer.say(STAGES[stage])
             await until(lambda: broker.counts.bytes_received >= len(STAGES[stage]))
-            await asyncio.wait_for(broker.drain(), PATIENCE)
+            await asyncio.wait_for(broker.drain(), DEADLINE)
             await peer.ended()
 
     scenario()
 
 
-@runs
+@async_test
 async def test_a_lack_of_descriptors_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(greeting=0.2) as broker:
         with no_descriptors_left():

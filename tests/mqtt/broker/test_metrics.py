@@ -7,9 +7,9 @@ import json
 
 from tests.mqtt.broker.behaviour import Client
 from tests.net.test_monitor import ask
-from tests.node.live import runs
 from waystation.mqtt.broker import Broker, BrokerMetrics
 from waystation.net.monitor import Monitor
+from waystation.testing import async_test
 
 
 def talk(place: str) -> Client:
@@ -23,7 +23,7 @@ def talk(place: str) -> Client:
     return client
 
 
-@runs
+@async_test
 async def test_metrics_and_health_tell_what_a_broker_does() -> None:
     broker = Broker()
     await broker.start("127.0.0.1:0")

@@ -158,7 +158,7 @@ def replies_find_back(history: History) -> Iterator[str]:
     """P6: a request that was received in calm is answered."""
     got = {message.uid for message in history.got}
     for sent in history.sent:
-        if sent.kind != "request" or sent.uid not in got or sent.outcome == "ANSWERED":
+        if sent.kind != "request" or sent.uid not in got or sent.outcome == "REPLIED":
             continue
         if sent.at >= history.calm_from or not _disturbed(history, sent):
             yield f"{sent.uid}: received, and its reply never came back: {sent.outcome}"
@@ -186,7 +186,7 @@ def a_slow_receiver_delays_nobody_else(history: History) -> Iterator[str]:
         for got in received[sent.uid]:
             if got.at - sent.at > PROMPT:
                 yield f"{got.uid}: {got.receiver} got it {got.at - sent.at:.1f} s after it was sent"
-        if sent.outcome == "ANSWERED" and sent.ended and sent.ended - sent.at > PROMPT:
+        if sent.outcome == "REPLIED" and sent.ended and sent.ended - sent.at > PROMPT:
             yield f"{sent.uid}: answered {sent.ended - sent.at:.1f} s after it was asked"
 
 

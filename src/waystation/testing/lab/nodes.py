@@ -9,7 +9,7 @@ from waystation.core.message import Message
 from waystation.core.multicast import ADDRESS_TYPE
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.core.routing import RouteChange
-from waystation.errors import NoAnswerError, UndeliverableError
+from waystation.errors import NoReplyError, UndeliverableError
 from waystation.node import Context, Limits, Node
 from waystation.testing.lab.history import Change, Row, SessionEvent, Table
 from waystation.testing.lab.journals import SimulatedJournal
@@ -92,9 +92,9 @@ class NodeLife(Life):
             await self.node.request(to, payload, timeout=10.0)
         except UndeliverableError as error:
             return str(error.reason)
-        except NoAnswerError:
-            return "NO_ANSWER"
-        return "ANSWERED"
+        except NoReplyError:
+            return "NO_REPLY"
+        return "REPLIED"
 
     # What it tells
 
