@@ -57,7 +57,10 @@ SEEN = Snapshot(
     sessions=[
         SessionStatus(
             *("tcp-1", "1#127.0.0.1:1", "truck-7"),
-            open=True, opened_here=False, waiting=4, version="0.2.0\x1b",
+            open=True,
+            opened_here=False,
+            waiting=4,
+            version="0.2.0\x1b",
         ),
         SessionStatus("tcp-2", "1#127.0.0.1:2", None, open=False, opened_here=True),
     ],

@@ -34,8 +34,13 @@ STRANGE = {
     "sessions_total": 2**60,
     "sessions": [
         {
-            **{"name": "", "place": "\x00", "peer": None, "open": True},
-            **{"opened_here": number % 2 == 0, "version": "\u202e<b>" * 99, "can": ['"<i>'] * 99},
+            "name": "",
+            "place": "\x00",
+            "peer": None,
+            "open": True,
+            "opened_here": number % 2 == 0,
+            "version": "\u202e<b>" * 99,
+            "can": ['"<i>'] * 99,
         }
         for number in range(500)
     ],

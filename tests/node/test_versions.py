@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.node.live import RawPeer, runs, serves_an_honest_peer, serving, until
+from tests.node.live import RawPeer, serves_an_honest_peer, serving
 from waystation import __version__
 from waystation.node import Limits, Node
 from waystation.node.links import CAPABILITIES
 from waystation.node.status import Question, Status
-from waystation.testing import Gate
+from waystation.testing import Gate, async_test, until
 from waystation.wire.hello import CAN_LIMIT, FIRST_VERSION
 
 

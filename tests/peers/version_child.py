@@ -10,6 +10,7 @@ process is appended to files: what was sent (`pulse`), what came (`count`) and w
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 import os
@@ -18,9 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import waystation
+from waystation.core.expiry import NEVER
 from waystation.core.message import Message
 from waystation.errors import WaystationError
 from waystation.node import Context, Limits, MessageRecord, Node, Scope
+from waystation.node.status import Status
+from waystation.transports.udp import Udp
+from waystation.transports.websocket import WebSocket
+from waystation.wire import hello
+from waystation.wire.ockam import FrameDecoder
+
+try:
+    from waystation.wire import hierarchy as control
+except ImportError:  # as the first version calls it
+    from waystation.wire import kinship as control  # type: ignore[attr-defined,no-redef]
 
 
 class Driven:
@@ -31,9 +43,10 @@ class Driven:
         self.got: dict[str, list[str]] = {}
         self.outcomes: dict[str, int] = {}
         self._subscriptions: dict[str, Any] = {}
-        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
         self._drops: int | None = None
         self._go_on = asyncio.Event()
+        self._last = 0
         node.observe(self._note)
 
     async def version(self) -> str:
@@ -43,14 +56,7 @@ class Driven:
     async def use(self, *names: str) -> None:
         """Add transports beside TCP."""
         for name in names:
-            if name == "udp":
-                from waystation.transports.udp import Udp
-
-                self.node.use(Udp())
-            elif name == "ws":
-                from waystation.transports.websocket import WebSocket
-
-                self.node.use(WebSocket())
+            self.node.use({"udp": Udp, "ws": WebSocket}[name]())
 
     async def listen(self, place: str, token: str | None = None) -> str:
         """Listen, and say where."""
@@ -119,10 +125,10 @@ class Driven:
         """How much a worker or a subscription got."""
         return len(self.got.get(name, []))
 
-    async def request(self, route: str, text: str, timeout: float = 20.0) -> str:
+    async def request(self, route: str, text: str, seconds: float = 20.0) -> str:
         """The reply, or why there is none."""
         try:
-            reply = await self.node.request(route, text.encode(), timeout=timeout)
+            reply = await self.node.request(route, text.encode(), timeout=seconds)
         except WaystationError as error:
             return f"no reply: {error}"
         return bytes(reply.payload).decode()
@@ -132,6 +138,19 @@ class Driven:
         payload = text.encode().ljust(size, b"x")
         verdicts = [await self.node.send(route, payload) for _ in range(number)]
         return [str(verdict.reason or verdict.outcome) for verdict in verdicts]
+
+    async def flood(self, route: str, number: int, size: int) -> None:
+        """Send in the background, as fast as the node takes it."""
+
+        async def send() -> None:
+            for _ in range(number):
+                await self.node.send(route, bytes(size))
+
+        self._tasks.append(asyncio.create_task(send()))
+
+    async def is_busy(self) -> bool:
+        """Whether it still sends."""
+        return any(not task.done() for task in self._tasks)
 
     async def subscribe(self, provider: str, broadcast: str) -> None:
         """Subscribe, and note what comes."""
@@ -203,46 +222,53 @@ class Driven:
 
     async def pulse(self, route: str, topic: str, file: str, first: int) -> None:
         """Send numbers, and publish them, one after the other until it is told to stop."""
-        self._tasks["pulse"] = asyncio.create_task(self._pulse(route, topic, file, first))
+        self._tasks.append(asyncio.create_task(self._pulse(route, topic, file, first)))
 
     async def stop_pulse(self) -> None:
         """Send no more."""
-        task = self._tasks.pop("pulse")
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        while self._tasks:
+            task = self._tasks.pop()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def last_pulse(self) -> int:
+        """The number that was sent last."""
+        return self._last
 
     async def _pulse(self, route: str, topic: str, file: str, first: int) -> None:
         to = _appending(file)
-        number = first
+        self._last = first - 1
         while True:
-            _append(to, number)  # before it is under way
-            await self.node.send(route, str(number).encode(), ttl=60)
-            await self.node.publish(topic, str(number).encode(), provider="pulse")
-            number += 1
+            self._last += 1
+            number = str(self._last)
+            _append(to, self._last)  # before it is under way
+            await self.node.send(route, f"sent {number}".encode(), ttl=60)
+            await self.node.publish(topic, f"published {number}".encode(), provider="pulse")
             await asyncio.sleep(0.01)
 
     # What this version can read
 
-    async def reads(self, payloads: list[str]) -> list[str]:
-        """What this version takes each payload of a session for; "" if it does not know it."""
-        from waystation.wire import hello
+    async def reads(self, data: str) -> list[list[Any]]:
+        """What this version reads in the bytes of a link, given in base64.
 
-        try:
-            from waystation.wire import hierarchy as words
-        except ImportError:  # as the first version calls it
-            from waystation.wire import kinship as words  # type: ignore[attr-defined,no-redef]
+        Each message is its routes, id, expiry and size; what is for the session itself is its kind,
+        None if this version does not know it.
+        """
         found = []
-        for text in payloads:
-            payload = text.encode()
-            told = words.read(payload) or hello._read(payload)
-            found.append(type(told).__name__ if told is not None else "")
+        for message in FrameDecoder().feed(base64.b64decode(data)):
+            if message.onward_route.addresses:
+                expiry = None if message.expiry == NEVER else message.expiry
+                routes = [str(message.onward_route), str(message.return_route)]
+                found.append([*routes, message.id, expiry, len(message.payload)])
+            elif message.payload:
+                payload = bytes(message.payload)
+                told = control.read(payload) or hello._read(payload)
+                found.append([None if told is None else type(told).__name__])
         return found
 
     async def status(self) -> None:
         """Tell others what the node is doing, as `waystation node` does."""
-        from waystation.node.status import Status
-
         self._status = Status(self.node)
         self._status.start()
 
@@ -283,6 +309,7 @@ async def main(name: str, hub: bool = False, journal: str | None = None, **limit
                 answer = {"failed": f"{type(error).__name__}: {error}"}
             sys.stdout.write(json.dumps(answer) + "\n")
             sys.stdout.flush()
+        await driven.stop_pulse()
 
 
 if __name__ == "__main__":

@@ -22,6 +22,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
+import pytest
+
 import waystation
 from tests.peers.kept import PeerMissing, kept, needed, tool
 from waystation.testing import DEADLINE
@@ -34,6 +36,10 @@ CHILD = Path(__file__).with_name("version_child.py")
 
 OLD = "0.1"
 NEW = "0.2"
+
+both_ways = pytest.mark.parametrize(
+    ("hub_version", "leaf_version"), [(OLD, NEW), (NEW, OLD)], ids=["0.1 hub", "0.2 hub"]
+)
 
 
 @functools.cache
@@ -117,14 +123,12 @@ class Child:
 
     async def until(self, what: str, *words: object, answer: object = True) -> None:
         """Ask until the answer is this."""
-        found = None
-        try:
-            async with asyncio.timeout(DEADLINE):
-                while (found := await self.ask(what, *words)) != answer:
-                    await asyncio.sleep(0.02)
-        except TimeoutError:
+        deadline = asyncio.get_running_loop().time() + DEADLINE
+        while (found := await self.ask(what, *words)) != answer:
             asked = f"{self.name} ({self.version}): {what} {words}"
-            raise AssertionError(f"{asked} is {found!r}, not {answer!r}") from None
+            in_time = asyncio.get_running_loop().time() < deadline
+            assert in_time, f"{asked} is {found!r}, not {answer!r}"
+            await asyncio.sleep(0.02)
 
     async def stop(self) -> None:
         """Let it close its node and end, as at an upgrade."""
