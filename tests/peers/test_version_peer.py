@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
+import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import waystation
 from tests.peers.kept import PeerMissing
-from tests.peers.version_peer import NEW, OLD, Child, Children, _archive, both_ways, built, children
+from tests.peers.version_peer import (
+    NEW,
+    OLD,
+    Child,
+    Children,
+    _archive,
+    both_ways,
+    built,
+    children,
+    source_of,
+)
+from waystation.node.links import CAPABILITIES
 from waystation.testing import async_test
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
@@ -248,3 +264,38 @@ async def test_chains(versions: tuple[str, str, str]) -> None:
         await top.until("number_of_subscribers", answer=3)  # the middle's own is gone
         await beside.ask("publish", "weather", "rain", "after the restart")
         await leaf.until("number_taken", "weather/rain", answer=5)
+
+
+async def top(version: str, place: str) -> dict[str, Any]:
+    """What `waystation top` of a version finds out about a node."""
+    command = ["-P", "-c", "from waystation.cli import main; main()", "top", place]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, *command, "--once", "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(source_of(version))},
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+@pytest.mark.rule("UP-1", "UP-4")
+@async_test
+async def test_each_version_shows_the_status_of_the_other() -> None:
+    async with children() as fleet:
+        hub = await fleet.hub(NEW, "hub")
+        first = await fleet.hub(OLD, "first", hub)
+        await fleet.leaf(NEW, "today", hub)
+        for child in (hub, first):
+            await child.ask("status")
+        seen = await top(NEW, hub.place)
+        assert seen["version"] == waystation.__version__
+        peers = {session["peer"]: session for session in seen["sessions"]}
+        assert peers["first"]["version"] == "0.1"
+        assert "can" not in peers["first"]
+        assert peers["today"]["version"] == waystation.__version__
+        assert peers["today"]["can"] == list(CAPABILITIES)
+        assert (await top(NEW, first.place))["version"] == "0.1"
+        assert (await top(OLD, hub.place))["node"] == "hub"
+        assert (await top(OLD, first.place))["sessions_total"] == 2

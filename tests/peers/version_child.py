@@ -284,7 +284,9 @@ class Driven:
 
 
 def _now(node: Node) -> int:
-    return node.now() if hasattr(node, "now") else node.tick() // 1000
+    if hasattr(node, "now"):
+        return node.now()
+    return int(node.tick()) // 1000  # as the first version calls it
 
 
 def _appending(file: str) -> int:

@@ -223,7 +223,8 @@ def test_a_hello_of_a_later_version_may_say_more() -> None:
 def test_of_what_a_peer_says_that_it_understands_only_so_much_is_kept() -> None:
     here = side("a")
     can = ["x" * (CAPABILITY_LIMIT + 1), "hold", *(str(number) for number in range(10_000))]
-    said = {"waystation": "hello", "node": "b", "types": {}, "version": "9" * 1_000, "can": can}
+    said: dict[str, Any] = {"waystation": "hello", "node": "b", "types": {}, "can": can}
+    said["version"] = "9" * 1_000
     payload = json.dumps(said, separators=(",", ":")).encode()
     assert len(payload) > PAYLOAD_LIMIT  # ten thousand do not even fit
     with pytest.raises(RemoteError, match="too long"):

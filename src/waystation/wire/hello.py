@@ -6,6 +6,9 @@ never sent, and neither side trusts the other before its proof. An implementatio
 these payloads treats them as heartbeats and sends no Hello: it is admitted only where no token is
 required.
 
+Nodes of different versions meet here. Whatever a version adds is optional and has a default, so that
+a fleet can be upgraded node by node, and back (UP-4).
+
 Pure: nonces and tokens are arguments. The payloads are JSON objects.
 """
 
