@@ -185,7 +185,7 @@ async def test_the_directory(hub_version: str, leaf_version: str) -> None:
 
 
 @pytest.mark.rule("UP-1", "UP-4")
-@pytest.mark.parametrize("transport", ["udp", "ws"])
+@pytest.mark.parametrize("transport", ["http", "udp", "ws"])
 @both_ways
 @async_test
 async def test_other_transports(hub_version: str, leaf_version: str, transport: str) -> None:

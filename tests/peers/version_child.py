@@ -24,14 +24,21 @@ from waystation.core.message import Message
 from waystation.errors import WaystationError
 from waystation.node import Context, Limits, MessageRecord, Node, Scope
 from waystation.node.status import Status
+from waystation.transports.http import Http
+from waystation.transports.mqtt import Mqtt
 from waystation.transports.udp import Udp
 from waystation.transports.websocket import WebSocket
 from waystation.wire import hello
 from waystation.wire.ockam import FrameDecoder
 
 try:
+    from waystation.gossip_router import GossipServer
+    from waystation.mqtt.broker import Broker
     from waystation.wire import hierarchy as control
-except ImportError:  # as the first version calls it
+except ImportError:  # where they are in the first version
+    from waystation.broker import Broker  # type: ignore[import-not-found,no-redef]
+
+    from waystation.groups import GossipServer  # type: ignore[attr-defined,no-redef]
     from waystation.wire import kinship as control  # type: ignore[attr-defined,no-redef]
 
 
@@ -56,7 +63,12 @@ class Driven:
     async def use(self, *names: str) -> None:
         """Add transports beside TCP."""
         for name in names:
-            self.node.use({"udp": Udp, "ws": WebSocket}[name]())
+            self.node.use({"http": Http, "udp": Udp, "ws": WebSocket}[name]())
+
+    async def use_broker(self, url: str, topic: str) -> None:
+        """Use a broker, and listen on a topic."""
+        self.node.use(Mqtt(url, topic=topic))
+        await self.node.listen(f"mqtt://{topic}")
 
     async def listen(self, place: str, token: str | None = None) -> str:
         """Listen, and say where."""
@@ -195,6 +207,46 @@ class Driven:
         found = await self.node.discover(domain, name, Scope.GLOBAL_ONLY)
         return sorted(provider.participant for provider in found)
 
+    # Other programs: the broker, the gossip router, and the members of groups
+
+    async def start_broker(self) -> str:
+        """Start a broker; where it is."""
+        self._broker = Broker()
+        await self._broker.start("127.0.0.1:0")
+        return f"mqtt://{self._broker.place}"
+
+    async def start_router(self) -> str:
+        """Start a gossip router; where it is."""
+        self._router = GossipServer()
+        await self._router.start("127.0.0.1:0")
+        return str(self._router.place)
+
+    async def join_group(self, via: str, listen: str | None = None) -> None:
+        """Join a group, and note what comes."""
+        self._group = waystation.Group("fleet", name=self.node.name, via=via, listen=listen)
+        await self._group.__aenter__()
+        self._tasks.append(asyncio.create_task(self._hear_group()))
+
+    async def _hear_group(self) -> None:
+        async for sender, payload in self._group.messages():
+            self.got.setdefault("group", []).append(f"{sender}: {payload.decode()}")
+
+    async def group_place(self) -> str:
+        """Where others reach this member."""
+        return self._group.me.physical[0]
+
+    async def group_members(self) -> list[str]:
+        """The members of the group that this one knows."""
+        return sorted(str(member) for member in await self._group.members())
+
+    async def send_to_group(self, text: str, to: str | None = None) -> None:
+        """Send to all others, or to one."""
+        await self._group.send(text.encode(), to=to)
+
+    async def leave_group(self) -> None:
+        """Leave it."""
+        await self._group.close()
+
     # Traffic, and what has to outlive the process
 
     async def keep_drops(self, file: str) -> None:
@@ -284,9 +336,8 @@ class Driven:
 
 
 def _now(node: Node) -> int:
-    if hasattr(node, "now"):
-        return node.now()
-    return int(node.tick()) // 1000  # as the first version calls it
+    now: Any = getattr(node, "now", None) or (lambda: node.tick() // 1000)  # type: ignore[attr-defined]
+    return int(now())
 
 
 def _appending(file: str) -> int:

@@ -214,8 +214,8 @@ def test_a_hello_of_the_first_version_tells_no_version_and_understands_nothing_n
 @pytest.mark.rule("UP-1")
 def test_a_hello_of_a_later_version_may_say_more() -> None:
     here = side("a")
-    said = {"waystation": "hello", "node": "b", "types": {}, "version": "9.9", "moon": [{}, None]}
-    here.hear(json.dumps(said | {"can": ["hold", "fly"]}).encode())
+    said: dict[str, Any] = {"waystation": "hello", "node": "b", "types": {}, "version": "9.9"}
+    here.hear(json.dumps(said | {"can": ["hold", "fly"], "moon": [{}, None]}).encode())
     assert here.peer == Hello("b", {}, version="9.9", can=("hold", "fly"))
 
 
@@ -234,3 +234,21 @@ def test_of_what_a_peer_says_that_it_understands_only_so_much_is_kept() -> None:
     assert here.peer is not None
     assert here.peer.can == tuple(can[1:CAN_LIMIT])
     assert here.peer.version == "9" * VERSION_LIMIT
+
+
+@pytest.mark.rule("FL-2")
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"nonce": "x" * 60_000}, "too long a nonce"),
+        ({"types": {str(number): number for number in range(4_000)}}, "too many address types"),
+    ],
+    ids=["nonce", "types"],
+)
+def test_a_hello_that_would_have_to_be_kept_for_long_is_refused(
+    said: dict[str, Any], problem: str
+) -> None:
+    payload = json.dumps({"waystation": "hello", "node": "b", "types": {}} | said).encode()
+    assert len(payload) < PAYLOAD_LIMIT
+    with pytest.raises(RemoteError, match=f"node 'b' sent {problem}"):
+        side("a").hear(payload)

@@ -6,8 +6,8 @@ never sent, and neither side trusts the other before its proof. An implementatio
 these payloads treats them as heartbeats and sends no Hello: it is admitted only where no token is
 required.
 
-Nodes of different versions meet here. Whatever a version adds is optional and has a default, so that
-a fleet can be upgraded node by node, and back (UP-4).
+Nodes of different versions meet here. Whatever a version adds is optional and has a default, so
+that a fleet can be upgraded node by node, and back (UP-4).
 
 Pure: nonces and tokens are arguments. The payloads are JSON objects.
 """
@@ -26,6 +26,12 @@ PAYLOAD_LIMIT: Final = 64 * 1024
 
 NAME_LIMIT: Final = 255
 """Maximum length of a node's name, in characters."""
+
+NONCE_LIMIT: Final = 1_024
+"""Maximum length of a nonce, in characters."""
+
+TYPES_LIMIT: Final = 256
+"""Maximum number of address types: a number has eight bits."""
 
 FIRST_VERSION: Final = "0.1"
 """The version of nodes whose hello does not tell it."""
@@ -117,6 +123,10 @@ class Greeting:
             raise RemoteError(f"node {quote(hello.node)} has too long a name")
         if self.peer is not None:
             raise RemoteError(f"node {quote(hello.node)} sent a second hello")
+        if len(hello.nonce) > NONCE_LIMIT:
+            raise RemoteError(f"node {quote(hello.node)} sent too long a nonce")
+        if len(hello.types) > TYPES_LIMIT:
+            raise RemoteError(f"node {quote(hello.node)} sent too many address types")
         if hello.token and self._token is None:
             raise RemoteError(f"node {quote(hello.node)} requires a token, but none is set here")
         self.peer = _within_limits(hello)
