@@ -261,7 +261,8 @@ class Session(Struct, eq=False):
     @property
     def knows_hold(self) -> bool:
         """Whether the peer can be asked to send nothing to a name."""
-        return flow.CAPABILITY in self.peer_can
+        hello = self._greeting.peer
+        return hello is not None and flow.CAPABILITY in hello.can
 
     @property
     def holds(self) -> tuple[str, ...]:

@@ -27,6 +27,8 @@ PAYLOAD_LIMIT: Final = 64 * 1024
 NAME_LIMIT: Final = 255
 """Maximum length of a node's name, in characters."""
 
+PROOF_PURPOSE: Final = b"waystation session 1 "
+
 NONCE_LIMIT: Final = 1_024
 """Maximum length of a nonce, in characters."""
 
@@ -44,8 +46,6 @@ CAN_LIMIT: Final = 32
 
 CAPABILITY_LIMIT: Final = 32
 """Maximum length of the name of one of them, in characters; longer ones are ignored."""
-
-PROOF_PURPOSE: Final = b"waystation session 1 "
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
@@ -149,12 +149,6 @@ class Greeting:
         return hmac.digest(self._token, text, "sha256").hex()
 
 
-def _within_limits(hello: Hello) -> Hello:
-    """A peer's hello without what is too long: it is kept and shown while the session lasts."""
-    can = tuple(word for word in hello.can[:CAN_LIMIT] if len(word) <= CAPABILITY_LIMIT)
-    return msgspec.structs.replace(hello, version=hello.version[:VERSION_LIMIT], can=can)
-
-
 def _read(payload: bytes) -> Payload | None:
     """Decode a payload; None if it is of an unknown kind."""
     if len(payload) > PAYLOAD_LIMIT:
@@ -167,3 +161,9 @@ def _read(payload: bytes) -> Payload | None:
         RecursionError,
     ):  # not UTF-8; nested too deeply
         return None
+
+
+def _within_limits(hello: Hello) -> Hello:
+    """A peer's hello without what is too long: it is kept and shown while the session lasts."""
+    can = tuple(word for word in hello.can[:CAN_LIMIT] if len(word) <= CAPABILITY_LIMIT)
+    return msgspec.structs.replace(hello, version=hello.version[:VERSION_LIMIT], can=can)
