@@ -11,13 +11,22 @@ from typing import Any
 import pyarrow.dataset as ds
 import pytest
 
-from tests.peers.version_peer import NEW, OLD, Child, built, children
+from tests.peers.version_peer import (
+    NEW,
+    OLD,
+    PATIENCE,
+    TEST_SECONDS,
+    Child,
+    built,
+    children,
+    with_children,
+)
 from tests.pipeline.journals import read
 from waystation.journal.check import check
-from waystation.testing import async_test, until
+from waystation.testing import until
 from waystation.why import explain
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(TEST_SECONDS)]
 
 REQUESTS = 20
 
@@ -42,12 +51,14 @@ async def ask_itself(node: Child, journal: Path) -> None:
     for number in range(REQUESTS):
         assert await node.ask("request", "echo", str(number)) == f"hub: {number}"
     after = before + REQUESTS
-    await until(lambda: len(rows(journal, recipient="echo", outcome="DELIVERED")) == after)
+    await until(
+        lambda: len(rows(journal, recipient="echo", outcome="DELIVERED")) == after, PATIENCE
+    )
 
 
 @pytest.mark.rule("UP-4")
 @pytest.mark.parametrize("end", ["stop", "kill"])
-@async_test
+@with_children
 async def test_a_journal_goes_on_in_the_other_version_and_back(tmp_path: Path, end: str) -> None:
     """Also when the former process was killed, and the other version recovers what it left."""
     versions = (OLD, NEW, OLD, NEW)
@@ -67,7 +78,7 @@ async def test_a_journal_goes_on_in_the_other_version_and_back(tmp_path: Path, e
 
 @pytest.mark.rule("UP-4")
 @pytest.mark.parametrize("hub_version", [OLD, NEW], ids=["0.1 hub", "0.2 hub"])
-@async_test
+@with_children
 async def test_a_way_through_both_versions_is_explained(tmp_path: Path, hub_version: str) -> None:
     await ask_over_hub(tmp_path, hub_version)
     [first, *_] = rows(tmp_path, node="asker", onward=["0#echo"])
@@ -77,7 +88,7 @@ async def test_a_way_through_both_versions_is_explained(tmp_path: Path, hub_vers
 
 
 @pytest.mark.rule("UP-4")
-@async_test
+@with_children
 async def test_the_pipeline_reads_both_versions(tmp_path: Path) -> None:
     journal, out = tmp_path / "journal", tmp_path / "out"
     await ask_over_hub(journal, OLD)

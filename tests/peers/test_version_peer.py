@@ -17,6 +17,7 @@ from tests.peers.kept import PeerMissing
 from tests.peers.version_peer import (
     NEW,
     OLD,
+    TEST_SECONDS,
     Child,
     Children,
     _archive,
@@ -24,11 +25,11 @@ from tests.peers.version_peer import (
     built,
     children,
     source_of,
+    with_children,
 )
 from waystation.node.links import CAPABILITIES
-from waystation.testing import async_test
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(TEST_SECONDS)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,7 +45,7 @@ def test_a_clone_without_the_first_version_is_told_in_one_line(tmp_path: Path) -
     )
 
 
-@async_test
+@with_children
 async def test_the_children_are_of_the_versions_that_they_are_called() -> None:
     async with children() as fleet:
         old = await fleet.start(OLD, "old")
@@ -67,7 +68,7 @@ async def is_reached(asker: Child, worker: Child, name: str) -> None:
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@async_test
+@with_children
 async def test_requests_replies_and_withdrawals(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -94,7 +95,7 @@ async def test_requests_replies_and_withdrawals(hub_version: str, leaf_version: 
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@async_test
+@with_children
 async def test_broadcasts(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -120,7 +121,7 @@ async def test_broadcasts(hub_version: str, leaf_version: str) -> None:
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@async_test
+@with_children
 async def test_reconnects_after_either_end_was_killed(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -145,7 +146,7 @@ async def test_reconnects_after_either_end_was_killed(hub_version: str, leaf_ver
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@async_test
+@with_children
 async def test_a_leaf_that_comes_back_takes_its_name_over(
     hub_version: str, leaf_version: str
 ) -> None:
@@ -164,7 +165,7 @@ async def test_a_leaf_that_comes_back_takes_its_name_over(
 
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
-@async_test
+@with_children
 async def test_the_directory(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.hub(hub_version, "hub")
@@ -187,7 +188,7 @@ async def test_the_directory(hub_version: str, leaf_version: str) -> None:
 @pytest.mark.rule("UP-1", "UP-4")
 @pytest.mark.parametrize("transport", ["http", "udp", "ws"])
 @both_ways
-@async_test
+@with_children
 async def test_other_transports(hub_version: str, leaf_version: str, transport: str) -> None:
     async with children() as fleet:
         hub = await fleet.start(hub_version, "hub", hub=True)
@@ -208,7 +209,7 @@ async def test_other_transports(hub_version: str, leaf_version: str, transport: 
 
 @pytest.mark.rule("UP-1")
 @both_ways
-@async_test
+@with_children
 async def test_a_token_is_proven_between_versions(hub_version: str, leaf_version: str) -> None:
     async with children() as fleet:
         hub = await fleet.start(hub_version, "hub", hub=True)
@@ -234,7 +235,7 @@ async def chain(fleet: Children, versions: tuple[str, str, str]) -> list[Child]:
 
 @pytest.mark.rule("UP-1", "UP-4")
 @pytest.mark.parametrize("versions", CHAINS, ids=["-".join(versions) for versions in CHAINS])
-@async_test
+@with_children
 async def test_chains(versions: tuple[str, str, str]) -> None:
     async with children() as fleet:
         everybody = await chain(fleet, versions)
@@ -281,7 +282,7 @@ async def top(version: str, place: str) -> dict[str, Any]:
 
 
 @pytest.mark.rule("UP-1", "UP-4")
-@async_test
+@with_children
 async def test_each_version_shows_the_status_of_the_other() -> None:
     async with children() as fleet:
         hub = await fleet.hub(NEW, "hub")

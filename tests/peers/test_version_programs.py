@@ -8,10 +8,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests.peers.version_peer import NEW, OLD, built, children
-from waystation.testing import async_test
+from tests.peers.version_peer import (
+    NEW,
+    OLD,
+    TEST_SECONDS,
+    built,
+    children,
+    with_children,
+)
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(TEST_SECONDS)]
 
 server_versions = pytest.mark.parametrize("server_version", [OLD, NEW])
 
@@ -23,7 +29,7 @@ def _first_version() -> None:
 
 @pytest.mark.rule("UP-1", "UP-4")
 @server_versions
-@async_test
+@with_children
 async def test_hubs_on_a_broker(server_version: str) -> None:
     async with children() as fleet:
         server = await fleet.start(server_version, "server")
@@ -46,7 +52,7 @@ async def test_hubs_on_a_broker(server_version: str) -> None:
 @pytest.mark.rule("UP-1", "UP-4")
 @pytest.mark.parametrize("via", ["gossip", "gossip+tcp", "tcp"])
 @server_versions
-@async_test
+@with_children
 async def test_members_of_a_group(server_version: str, via: str) -> None:
     async with children() as fleet:
         server = await fleet.start(server_version, "server")

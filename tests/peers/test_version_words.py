@@ -14,11 +14,20 @@ from typing import Any
 
 import pytest
 
-from tests.peers.version_peer import NEW, OLD, Child, Children, both_ways, built, children
-from waystation.testing import async_test
+from tests.peers.version_peer import (
+    NEW,
+    OLD,
+    TEST_SECONDS,
+    Child,
+    Children,
+    both_ways,
+    built,
+    children,
+    with_children,
+)
 from waystation.wire.ockam import FrameDecoder
 
-pytestmark = [pytest.mark.peer, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.peer, pytest.mark.timeout(TEST_SECONDS)]
 
 NUMBER = 400
 """Messages of 60 kB: more than sockets and a receiver have room for."""
@@ -145,7 +154,7 @@ async def recorded(fleet: Children, hub_version: str, leaf_version: str) -> Tap:
 
 @pytest.mark.rule("UP-1", "UP-2")
 @both_ways
-@async_test
+@with_children
 async def test_the_first_version_knows_every_word_that_it_is_told(
     hub_version: str, leaf_version: str
 ) -> None:
@@ -156,7 +165,7 @@ async def test_the_first_version_knows_every_word_that_it_is_told(
             await check_words(bytes(data), first, today)
 
 
-@async_test
+@with_children
 async def test_among_themselves_nodes_of_today_say_more() -> None:
     """Else what was recorded above would show nothing."""
     async with children() as fleet:

@@ -76,11 +76,11 @@ class Driven:
 
     async def join(self, place: str, name: str = "parent", **options: Any) -> None:
         """Become a leaf of the node at a place."""
-        await self.node.connect(place, name=name, parent=True, wait=30, **options)
+        await self.node.connect(place, name=name, parent=True, wait=100, **options)
 
     async def connect(self, place: str, name: str) -> None:
         """Open a session that is none of a leaf."""
-        await self.node.connect(place, name=name, wait=30)
+        await self.node.connect(place, name=name, wait=100)
 
     async def sessions(self) -> dict[str, bool]:
         """Whether sessions are open, by what their peers call themselves."""
@@ -137,7 +137,7 @@ class Driven:
         """How much a worker or a subscription got."""
         return len(self.got.get(name, []))
 
-    async def request(self, route: str, text: str, seconds: float = 20.0) -> str:
+    async def request(self, route: str, text: str, seconds: float = 60.0) -> str:
         """The reply, or why there is none."""
         try:
             reply = await self.node.request(route, text.encode(), timeout=seconds)

@@ -17,22 +17,30 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ParamSpec, Self
 
 import pytest
 
 import waystation
 from tests.peers.kept import PeerMissing, kept, needed, tool
-from waystation.testing import DEADLINE
+from waystation.testing import run_checked
 
 FIRST_COMMIT = "61eaa99fd3f243440cb15d95615eab0bbf085edd"
 """The last commit of version 0.1.0."""
 
+P = ParamSpec("P")
+
 ROOT = Path(__file__).resolve().parents[2]
 CHILD = Path(__file__).with_name("version_child.py")
+
+PATIENCE = 120.0
+"""Seconds that a child has for what it is asked: processes start slowly on a busy machine."""
+
+TEST_SECONDS = 600
+"""The time of a whole test."""
 
 OLD = "0.1"
 NEW = "0.2"
@@ -40,6 +48,16 @@ NEW = "0.2"
 both_ways = pytest.mark.parametrize(
     ("hub_version", "leaf_version"), [(OLD, NEW), (NEW, OLD)], ids=["0.1 hub", "0.2 hub"]
 )
+
+
+def with_children(scenario: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """A test that starts processes, written as a coroutine."""
+
+    @functools.wraps(scenario)
+    def test(*args: P.args, **options: P.kwargs) -> None:
+        run_checked(lambda: scenario(*args, **options), seconds=TEST_SECONDS)
+
+    return test
 
 
 @functools.cache
@@ -108,7 +126,7 @@ class Child:
         reading, writing = self._process.stdout, self._process.stdin
         assert reading is not None
         assert writing is not None
-        async with self._asking, asyncio.timeout(DEADLINE):
+        async with self._asking, asyncio.timeout(PATIENCE):
             writing.write(json.dumps([what, words, named]).encode() + b"\n")
             line = await reading.readline()
         assert line, f"{self.name} ({self.version}) has ended"
@@ -123,7 +141,7 @@ class Child:
 
     async def until(self, what: str, *words: object, answer: object = True) -> None:
         """Ask until the answer is this."""
-        deadline = asyncio.get_running_loop().time() + DEADLINE
+        deadline = asyncio.get_running_loop().time() + PATIENCE
         while (found := await self.ask(what, *words)) != answer:
             asked = f"{self.name} ({self.version}): {what} {words}"
             in_time = asyncio.get_running_loop().time() < deadline
@@ -136,7 +154,7 @@ class Child:
             assert self._process.stdin is not None
             self._process.stdin.close()
         try:
-            async with asyncio.timeout(DEADLINE):
+            async with asyncio.timeout(PATIENCE):
                 await self._process.wait()
         finally:
             await self.kill()
