@@ -10,7 +10,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,7 +25,7 @@ from tests.peers.version_peer import (
     children,
     with_children,
 )
-from waystation.wire.ockam import FrameDecoder
+from waystation.wire.ockam import FrameDecoder, Reassembly
 
 pytestmark = [pytest.mark.peer, pytest.mark.timeout(TEST_SECONDS)]
 
@@ -190,3 +190,81 @@ async def check_words(data: bytes, first: Child, today: Child) -> None:
                 assert isinstance(name, str)
                 assert isinstance(visible, bool)
                 assert expiry is None or isinstance(expiry, int)
+
+
+class DatagramTap(asyncio.DatagramProtocol):
+    """A way to a UDP listener for one link; both directions are recorded."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.inward: list[bytes] = []
+        self.outward: list[bytes] = []
+        self.losing = 0  # so many of the next datagrams from the listener
+        self.near: asyncio.DatagramTransport
+        self._target = target
+        self._from: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.near = cast("asyncio.DatagramTransport", transport)
+
+    def datagram_received(self, data: bytes, address: Any) -> None:
+        if address == self._target:
+            self.outward.append(data)
+            if self.losing:
+                self.losing -= 1
+            else:
+                self.near.sendto(data, self._from)
+        else:
+            self._from = address
+            self.inward.append(data)
+            self.near.sendto(data, self._target)
+
+
+@asynccontextmanager
+async def tapped_datagrams(target: str) -> AsyncIterator[tuple[DatagramTap, str]]:
+    host, _, port = target.removeprefix("udp://").rpartition(":")
+    loop = asyncio.get_running_loop()
+    transport, tap = await loop.create_datagram_endpoint(
+        lambda: DatagramTap((host, int(port))), ("127.0.0.1", 0)
+    )
+    try:
+        yield tap, f"udp://127.0.0.1:{transport.get_extra_info('sockname')[1]}"
+    finally:
+        transport.close()
+
+
+def datagram_words(datagrams: list[bytes]) -> set[str]:
+    """The kinds of what was told for the session itself."""
+    reassembly = Reassembly()
+    messages = [reassembly.feed(datagram) for datagram in datagrams]
+    found = [message.payload for message in messages if message is not None and message.payload]
+    words = [json.loads(payload) for payload in found if payload.startswith(b"{")]
+    return {word["waystation"] for word in words}
+
+
+@pytest.mark.rule("UP-1")
+@pytest.mark.parametrize("losing", [0, 1], ids=["nothing lost", "a hello lost"])
+@pytest.mark.parametrize(
+    ("hub_version", "leaf_version"),
+    [(OLD, NEW), (NEW, OLD), (NEW, NEW)],
+    ids=["0.1 hub", "0.2 hub", "both 0.2"],
+)
+@with_children
+async def test_over_udp_only_who_acknowledges_is_sent_numbers(
+    hub_version: str, leaf_version: str, losing: int
+) -> None:
+    async with children() as fleet:
+        hub = await fleet.start(hub_version, "hub", hub=True)
+        await hub.ask("use", "udp")
+        await hub.listen("udp://127.0.0.1:0")
+        leaf = await fleet.start(leaf_version, "leaf")
+        await leaf.ask("use", "udp")
+        async with tapped_datagrams(hub.place) as (tap, place):
+            tap.losing = losing
+            await leaf.ask("join", place)
+            await leaf.ask("serve", "echo")
+            await hub.until("request", "echo", "hello", 1.0, answer="leaf: hello")
+        told = datagram_words(tap.inward) | datagram_words(tap.outward)
+        if OLD in (hub_version, leaf_version):
+            assert not {"numbered", "ack"} & told
+        else:
+            assert {"numbered", "ack"} <= told
