@@ -2,7 +2,8 @@
 
 Numbers are sent, and published, without a pause. What is sent while all nodes on the way are there
 arrives, once. What is under way while one of them restarts may be lost, between versions as within
-one: the first version's own restart is the yardstick. What was sent and what came is kept in files,
+one: the first version's own restart has to meet the same checks. How much is lost depends on how
+long a node is away, and is not compared. What was sent and what came is kept in files,
 so that it outlives the processes.
 """
 
