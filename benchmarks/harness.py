@@ -20,6 +20,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TypeVar
 
+from waystation import __version__
+
 RESULTS = Path(__file__).parent / "results"
 
 Subject = Callable[[], int]
@@ -58,7 +60,8 @@ class Report:
         self.versions = {
             "python": platform.python_version(),
             "machine": platform.machine(),
-            **{package: metadata.version(package) for package in ("waystation", *packages)},
+            "waystation": __version__,
+            **{package: metadata.version(package) for package in packages},
         }
 
     def add(self, case: str, subject: str, value: float, unit: str) -> None:

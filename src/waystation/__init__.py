@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from waystation.groups import Group
     from waystation.node import Node, run
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "NEVER",

@@ -18,9 +18,11 @@ from msgspec import structs
 from rich.console import Console
 
 from tests.cli.live_commands import PATIENCE, Commands, Served, served, started
+from waystation import __version__
 from waystation.cli.top import line, picture
 from waystation.demo.processes import WAYSTATION
 from waystation.node.contested import ClaimsSnapshot, Contest, Standby
+from waystation.node.links import CAPABILITIES
 from waystation.node.status import RouteStatus, SessionStatus, Snapshot
 
 HUB = """\
@@ -55,7 +57,13 @@ SEEN = Snapshot(
     ],
     sessions_total=2,
     sessions=[
-        SessionStatus("tcp-1", "1#127.0.0.1:1", "truck-7", open=True, opened_here=False, waiting=4),
+        SessionStatus(
+            *("tcp-1", "1#127.0.0.1:1", "truck-7"),
+            open=True,
+            opened_here=False,
+            waiting=4,
+            version="0.2.0\x1b",
+        ),
         SessionStatus("tcp-2", "1#127.0.0.1:2", None, open=False, opened_here=True),
     ],
     session_events={"opened": 5, "refused": 1},
@@ -80,12 +88,13 @@ def test_the_picture_has_messages_sessions_and_routes() -> None:
     assert isinstance(console.file, StringIO)
     text = console.file.getvalue()
     lines = [" ".join(row.split()) for row in text.splitlines()]
-    assert "hub?[2J up 1:02:05 at 22:13:20Z 5,000 bytes (100/s) journal lost 7" in lines
+    head = "hub?[2J version 0.1 up 1:02:05 at 22:13:20Z 5,000 bytes (100/s) journal lost 7"
+    assert head in lines
     rows = ["DELIVERED 1,200 12.5", "REFUSED 30 1.0", "NO_ROUTE 3 0.0"]
     assert [row for row in lines if row in rows] == rows  # the most frequent drops first
     assert "sessions: 2 (opened 5, refused 1)" in lines
-    assert "tcp-1 truck-7 1#127.0.0.1:1 open 4" in lines
-    assert "tcp-2 - 1#127.0.0.1:2 opening 0" in lines
+    assert "tcp-1 truck-7 0.2.0? 1#127.0.0.1:1 open 4" in lines
+    assert "tcp-2 - - 1#127.0.0.1:2 opening 0" in lines
     assert "routes: 3 of 70" in lines
     assert "echo 0#echo yes -" in lines
     assert "[red]x[/red] 0#a 0:00:05" in lines
@@ -141,7 +150,9 @@ def test_a_single_look_is_a_picture_or_json(hub: Served, call: Commands) -> None
     assert (code, err) == (0, "")
     assert [route["participant"] for route in told["routes"]] == ["truck-7", "truck-8"]
     assert told["counts"]["DELIVERED"] >= 1
-    assert [session["peer"] for session in told["sessions"] if session["peer"] == "top"]
+    [asking] = [session for session in told["sessions"] if session["peer"] == "top"]
+    assert asking["version"] == told["version"] == __version__
+    assert asking["can"] == list(CAPABILITIES)
 
 
 def test_away_from_a_terminal_it_prints_lines_until_told_to_end(hub: Served) -> None:

@@ -8,10 +8,12 @@ import re
 import pytest
 
 from tests.console.live import hub, leaf, shown
+from waystation import __version__
 from waystation.console import pages as module
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
+from waystation.node.links import CAPABILITIES
 from waystation.testing import DEADLINE, async_test, echo, until
 
 EVIL = "<script>alert(1)</script>&\"'"
@@ -33,6 +35,8 @@ async def test_a_fleet_is_shown_with_its_connections() -> None:
         rows = await browser.get("/connections?node=" + truck.url, X_Fragment="rows")
         assert rows.text.count("<tr>") == 3  # the head, the hub, and the console
         assert "parent" in rows.text
+        assert rows.text.count(f">{__version__}</td>") == 2
+        assert f'title="{", ".join(CAPABILITIES)}"' in rows.text
         found = await browser.get(f"/connections?node={top.url}&find=tru", X_Fragment="rows")
         assert "1 of 1 matching; 2 in total" in " ".join(found.text.split())
         first = await browser.get("/")

@@ -9,7 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.errors import RemoteError
-from waystation.wire.hello import NAME_LIMIT, PAYLOAD_LIMIT, Greeting, Hello, Proof, owner_of
+from waystation.wire.hello import (
+    CAN_LIMIT,
+    CAPABILITY_LIMIT,
+    FIRST_VERSION,
+    NAME_LIMIT,
+    PAYLOAD_LIMIT,
+    VERSION_LIMIT,
+    Greeting,
+    Hello,
+    Proof,
+    owner_of,
+)
 
 TYPES = {"local": 0, "tcp": 1}
 
@@ -209,3 +220,53 @@ def test_an_owner_follows_from_its_secret_and_not_the_other_way_round() -> None:
     assert owner_of("one") == owner_of("one") != owner_of("two")
     assert len(owner_of("one")) == 32
     assert owner_of("\ud800")  # also of what is no text
+
+
+@pytest.mark.rule("UP-1")
+def test_a_hello_of_the_first_version_tells_no_version_and_understands_nothing_new() -> None:
+    here = side("a")
+    here.hear(b'{"waystation":"hello","node":"b","types":{"tcp":1},"beat":15.0}')
+    assert here.peer == Hello("b", {"tcp": 1}, 15.0, "", False, FIRST_VERSION, ())
+
+
+@pytest.mark.rule("UP-1")
+def test_a_hello_of_a_later_version_may_say_more() -> None:
+    here = side("a")
+    said: dict[str, Any] = {"waystation": "hello", "node": "b", "types": {}, "version": "9.9"}
+    here.hear(json.dumps(said | {"can": ["hold", "fly"], "moon": [{}, None]}).encode())
+    assert here.peer == Hello("b", {}, version="9.9", can=("hold", "fly"))
+
+
+@pytest.mark.rule("UP-1")
+def test_of_what_a_peer_says_that_it_understands_only_so_much_is_kept() -> None:
+    here = side("a")
+    can = ["x" * (CAPABILITY_LIMIT + 1), "hold", *(str(number) for number in range(10_000))]
+    said: dict[str, Any] = {"waystation": "hello", "node": "b", "types": {}, "can": can}
+    said["version"] = "9" * 1_000
+    payload = json.dumps(said, separators=(",", ":")).encode()
+    assert len(payload) > PAYLOAD_LIMIT  # ten thousand do not even fit
+    with pytest.raises(RemoteError, match="too long"):
+        here.hear(payload)
+    said["can"] = can[:5_000]
+    here.hear(json.dumps(said).encode())
+    assert here.peer is not None
+    assert here.peer.can == tuple(can[1:CAN_LIMIT])
+    assert here.peer.version == "9" * VERSION_LIMIT
+
+
+@pytest.mark.rule("FL-2")
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        ({"nonce": "x" * 60_000}, "too long a nonce"),
+        ({"types": {str(number): number for number in range(4_000)}}, "too many address types"),
+    ],
+    ids=["nonce", "types"],
+)
+def test_a_hello_that_would_have_to_be_kept_for_long_is_refused(
+    said: dict[str, Any], problem: str
+) -> None:
+    payload = json.dumps({"waystation": "hello", "node": "b", "types": {}} | said).encode()
+    assert len(payload) < PAYLOAD_LIMIT
+    with pytest.raises(RemoteError, match=f"node 'b' sent {problem}"):
+        side("a").hear(payload)

@@ -186,7 +186,7 @@ def _head(seen: Snapshot) -> Text:
     at = datetime.fromtimestamp(seen.at / 1000, UTC).strftime("%H:%M:%SZ")
     text = Text()
     text.append(_printable(seen.node), "bold")
-    text.append(f"  up {_since(seen.uptime)}  at {at}")
+    text.append(f"  version {_printable(seen.version)}  up {_since(seen.uptime)}  at {at}")
     text.append(f"  {seen.bytes:,} bytes ({seen.bytes_rate:,.0f}/s)")
     if seen.flow is not None:
         full = 2 * seen.flow.used > seen.flow.limit
@@ -213,12 +213,13 @@ def _messages(seen: Snapshot) -> Table:
 def _sessions(seen: Snapshot) -> Table:
     events = ", ".join(f"{_printable(kind)} {count}" for kind, count in seen.session_events.items())
     title = f"sessions: {seen.sessions_total}" + (f" ({events})" if events else "")
-    table = _table(title, "name", "peer", "place", "state", "waiting")
+    table = _table(title, "name", "peer", "version", "place", "state", "waiting")
     for session in seen.sessions:
         state = "open" if session.open else "opening"
         table.add_row(
             _plain(session.name),
             _plain(session.peer or "-"),
+            _plain(session.version or "-"),
             _plain(session.place),
             "stalled" if session.stalled else state,
             str(session.waiting),

@@ -195,6 +195,18 @@ class Session(Struct, eq=False):
         return hello is not None and capability in hello.can
 
     @property
+    def peer_version(self) -> str | None:
+        """The version of the peer's software; None if it sent no hello. It decides nothing."""
+        hello = self._greeting.peer
+        return None if hello is None else hello.version
+
+    @property
+    def peer_can(self) -> tuple[str, ...]:
+        """What the peer understands beside the payloads of the first version (UP-1)."""
+        hello = self._greeting.peer
+        return () if hello is None else hello.can
+
+    @property
     def kernel(self) -> Kernel:
         """The kernel of the node that it belongs to."""
         return self._links.kernel

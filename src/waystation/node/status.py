@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from waystation import __version__
 from waystation.core.access import matches
 from waystation.core.address import Address
 from waystation.core.expiry import NEVER
@@ -31,6 +32,7 @@ from waystation.node import flow
 from waystation.node.contested import ClaimsSnapshot, Contest
 from waystation.node.session import Session
 from waystation.node.worker import Context
+from waystation.wire.hello import FIRST_VERSION
 
 if TYPE_CHECKING:
     from waystation.node.node import Node
@@ -102,6 +104,7 @@ class SessionStatus(Struct, frozen=True, omit_defaults=True):
     `participants` are those that the peer announced; a `parent` is the peer that this node
     announces its own to. Its clock is `clock_offset_us` ahead of ours, as measured in a round trip
     of `clock_rtt_us`; its own wall clock is off by `peer_clock_off_us`, if that is too much for it.
+    The peer's hello says its `version`, and what it `can` do beside the first version (UP-1).
     """
 
     name: str
@@ -116,6 +119,8 @@ class SessionStatus(Struct, frozen=True, omit_defaults=True):
     clock_offset_us: int | None = None
     clock_rtt_us: int | None = None
     peer_clock_off_us: int = 0
+    version: str | None = None
+    can: tuple[str, ...] = ()
 
 
 class SubscriptionStatus(Struct, frozen=True):
@@ -154,6 +159,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     clock_offset_us: int = 0  # how far the wall clock is ahead of the node's
     clock_slewing: bool = False  # the node's clock follows the wall clock at present
     clock_off: bool = False  # the wall clock is too far off to be followed
+    version: str = FIRST_VERSION
     flow: flow.Snapshot | None = None  # None: of a node that does not count bytes
     claims: ClaimsSnapshot | None = None  # None: of a node that does not keep all claims
     contested_total: int = 0
@@ -302,6 +308,7 @@ class Status:
             clock_offset_us=self._node.clock_offset_us,
             clock_slewing=self._node.clock_slewing,
             clock_off=self._node.clock_off,
+            version=__version__,
             flow=self._node.flow,
             claims=names.snapshot(),
             contested_total=len(names),
@@ -439,4 +446,6 @@ def _session(session: Session) -> SessionStatus:
         session.clock_offset_us,
         session.clock_rtt_us,
         session.peer_clock_off_us,
+        session.peer_version,
+        session.peer_can,
     )

@@ -6,6 +6,9 @@ never sent, and neither side trusts the other before its proof. An implementatio
 these payloads treats them as heartbeats and sends no Hello: it is admitted only where no token is
 required.
 
+Nodes of different versions meet here. Whatever a version adds is optional and has a default, so
+that a fleet can be upgraded node by node, and back (UP-4).
+
 Pure: nonces and tokens are arguments. The payloads are JSON objects.
 """
 
@@ -30,6 +33,24 @@ NUMBER_LIMIT: Final = 2**63
 
 PROOF_PURPOSE: Final = b"waystation session 1 "
 
+NONCE_LIMIT: Final = 1_024
+"""Maximum length of a nonce, in characters."""
+
+TYPES_LIMIT: Final = 256
+"""Maximum number of address types: a number has eight bits."""
+
+FIRST_VERSION: Final = "0.1"
+"""The version of nodes whose hello does not tell it."""
+
+VERSION_LIMIT: Final = 64
+"""Characters of a peer's version that are kept; it is shown and decides nothing (UP-1)."""
+
+CAN_LIMIT: Final = 32
+"""Maximum number of things that a peer can tell it understands; further ones are ignored."""
+
+CAPABILITY_LIMIT: Final = 32
+"""Maximum length of the name of one of them, in characters; longer ones are ignored."""
+
 
 class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
     """A peer's name, its address types, the interval of its heartbeats, and what it understands.
@@ -42,7 +63,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
     beat: float = 0.0  # seconds; 0 for never
     nonce: str = ""
     token: bool = False  # whether it requires a proof
-    version: str = ""
+    version: str = FIRST_VERSION
     can: tuple[str, ...] = ()
     time: int = 0  # microseconds since the epoch, on the clock of its node; 0: not told
     clock_off: int = 0  # microseconds that its wall clock is off, if too far to follow (TM-1)
@@ -108,9 +129,13 @@ class Greeting:
             raise RemoteError(f"node {quote(hello.node)} numbers its sessions in an invalid way")
         if self.peer is not None:
             raise RemoteError(f"node {quote(hello.node)} sent a second hello")
+        if len(hello.nonce) > NONCE_LIMIT:
+            raise RemoteError(f"node {quote(hello.node)} sent too long a nonce")
+        if len(hello.types) > TYPES_LIMIT:
+            raise RemoteError(f"node {quote(hello.node)} sent too many address types")
         if hello.token and self._token is None:
             raise RemoteError(f"node {quote(hello.node)} requires a token, but none is set here")
-        self.peer = hello
+        self.peer = _within_limits(hello)
         if self._token is None:
             return None
         if not hello.token:
@@ -151,3 +176,9 @@ def _read(payload: bytes) -> Payload | None:
         RecursionError,
     ):  # not UTF-8; nested too deeply
         return None
+
+
+def _within_limits(hello: Hello) -> Hello:
+    """A peer's hello without what is too long: it is kept and shown while the session lasts."""
+    can = tuple(word for word in hello.can[:CAN_LIMIT] if len(word) <= CAPABILITY_LIMIT)
+    return msgspec.structs.replace(hello, version=hello.version[:VERSION_LIMIT], can=can)

@@ -289,6 +289,7 @@ def tracing_text(message: Message) -> str:
 
 
 def _own_text(id: str, expiry: Expiry) -> str:
+    # In any other form the first version would not find the expiry, and read NEVER (UP-2).
     if id == _NO_ID:
         return "" if expiry == NEVER else f'{{"tracestate":"waystation=x{expiry}"}}'
     if expiry == NEVER:
