@@ -705,6 +705,22 @@ async def test_a_lowest_number_that_is_none_ends_nothing(lowest: int) -> None:
         attacker.close()
 
 
+@pytest.mark.rule("CL-1", "UP-1")
+@async_test
+async def test_nobody_says_that_the_sessions_of_a_first_version_leaf_have_ended() -> None:
+    async with attacked() as (center, _, place):
+        leaf, attacker = await Attacker.dial(place), await Attacker.dial(place)
+        greet(leaf, "leaf")
+        leaf.announce(TRUCK)
+        await leaf.was_heard()
+        greet_as(attacker, "liar", "s")
+        attacker.tell(Announce([], owners=[("node:leaf", 2**62)]))
+        await attacker.was_heard()
+        assert TRUCK in entries(center)
+        leaf.close()
+        attacker.close()
+
+
 @pytest.mark.parametrize("hello", [{"session": 2**63}, {"session": -1}, {"secret": "s" * 300}])
 @async_test
 async def test_a_hello_that_numbers_sessions_in_an_invalid_way_ends_the_link(

@@ -199,10 +199,21 @@ def test_leaving_a_fault_out_leaves_the_others_as_they_are() -> None:
     assert [fault.number for fault in both.faults if fault.number not in (0, 2)] == []
 
 
-@pytest.mark.rule("CL-2")
-def test_a_ring_of_hubs_settles() -> None:
-    ring = list(TOPOLOGIES).index("ring")
-    assert not {"P1", "P5", "P16"} & set(try_seed(ring, SMALL, []))
+@pytest.mark.rule("CL-2", "CL-3")
+@pytest.mark.parametrize("name", ["ring", "mesh"])
+def test_hubs_in_a_circle_settle(name: str) -> None:
+    violated = try_seed(list(TOPOLOGIES).index(name), SMALL, [])
+    assert not violated.keys() & {"P1", "P5", "P16"}
+
+
+def test_a_table_that_goes_in_circles_is_noticed() -> None:
+    history = run_seed(list(TOPOLOGIES).index("ring"), plan=SMALL, faults=[])
+    history.tables = [
+        structs.replace(table, entries={**table.entries, "work-leaf-1": other})
+        for table, other in zip(history.tables[:3], ("hub-b", "hub-c", "hub-a"), strict=True)
+    ] + history.tables[3:]
+    found = list(CHECKS["P16"](history))
+    assert any("goes in circles" in sentence for sentence in found)
 
 
 def test_the_last_line_counts(

@@ -75,7 +75,7 @@ class Announcements:
 
     def entry_changed(self, entry: RoutingEntry) -> None:
         """Tell the parents of a name of this node."""
-        if self._is_announced(entry):
+        if self._is_announced(entry) and self._kernel.hierarchy.claims.relayed(entry) is None:
             self._names[entry.participant] = None
             self._tell_soon()
 

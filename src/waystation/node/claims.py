@@ -298,6 +298,8 @@ class LeafClaims:
         if not 0 <= lowest < NUMBER_LIMIT:
             self._decline(session, f"invalid number {quote(lowest)} of a session")
             return
+        if ":" in owner:
+            return  # known by its name alone, which anybody can guess: nobody speaks for it
         if lowest <= self.known.lowest(owner):
             return
         self._apply_all(self.known.note_lowest(owner, lowest, self._now()), DEAD)
@@ -381,7 +383,7 @@ class LeafClaims:
 
     def own_name_gone(self, name: str) -> None:
         """Let the best claim have a name that this node itself no longer has."""
-        claim = self.best(name)
+        claim = None if self._kernel.is_reserved(name) else self.best(name)
         if claim is not None:
             self._put(claim)
 

@@ -140,7 +140,7 @@ class Hierarchy:
             self.questions.participant_gone(entry.participant)
         elif change.accepted:
             self.questions.participant_came(entry)
-        if self.parents and change.accepted and self.claims.relayed(entry) is None:
+        if self.parents and change.accepted:
             self.announcements.entry_changed(entry)
 
     def announce_changes(self) -> None:
