@@ -66,6 +66,24 @@ async def test_what_goes_with_a_session_names_it() -> None:
 
 
 @async_test
+async def test_what_a_leaf_says_names_its_session() -> None:
+    async with hub() as (center, url):
+        heard = changes(center)
+        async with leaf("a", url) as a:
+            echo(a, "truck-7")
+            subscription = a.subscribe("a", "news", callback=lambda _: None)
+            await until(lambda: knows(center, subscription.address.name))
+            await a.stop_worker("truck-7")
+            await subscription.close()
+            await until(lambda: not knows(center, subscription.address.name))
+            [session] = center.sessions
+        assert causes(heard, "truck-7") == [Cause.ANNOUNCED, Cause.WITHDRAWN]
+        subscribed = [one for one in heard if isinstance(one.change, SubscriptionChange)]
+        assert [one.cause for one in subscribed] == [Cause.ANNOUNCED, Cause.WITHDRAWN]
+        assert {one.session for one in subscribed} == {session.name}
+
+
+@async_test
 async def test_the_way_back_to_a_stranger_names_its_request() -> None:
     async with asked_from_outside() as (_, node, peer):
         heard = changes(node)

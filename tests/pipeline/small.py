@@ -29,6 +29,18 @@ _ROWS: dict[str, dict[str, Any]] = {
     "subscriptions": {"kind": "subscribe", "pattern": "p/b/*", "receiver": "a"},
     "members": {"kind": "join", "grp": "g", "uuid": "u", "name": "n", "physical": ["1#h:1"]},
     "sessions": {"kind": "open", "session": "s", "role": "peer", "peer": "p", "place": "1#h:1"},
+    "claims": {
+        "kind": "claim",
+        "participant": "a",
+        "session": "s",
+        "owner": "o",
+        "proven": False,
+        "origin": "n",
+        "number": 1,
+        "path": ["n"],
+        "reason": None,
+        "detail": None,
+    },
     "messages": {
         "message_id": f"{7:032x}",
         "kind": "unicast",

@@ -50,7 +50,8 @@ def test_a_build_writes_all_tables_and_a_second_one_writes_the_same(
     summary = pipeline.build(journal, out, spark=spark, progress=told.append)
     assert list(summary.tables) == list(pipeline.TABLES)
     assert summary.rows_in == {
-        "nodes": 1, "routes": 2, "subscriptions": 0, "members": 0, "sessions": 0, "messages": 1,
+        "nodes": 1, "routes": 2, "subscriptions": 0, "members": 0, "sessions": 0, "claims": 0,
+        "messages": 1,
     }  # fmt: skip
     assert summary.rejected == summary.tables["rejects"].rows == 1
     assert [(step.table, step.state) for step in told[:2]] == [

@@ -20,7 +20,7 @@ from waystation.core.claims import DEAD, EXPIRED, Claim, ClaimChange, Claims
 from waystation.core.expiry import NEVER
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Reason
-from waystation.core.record import ClaimKind, ClaimRecord
+from waystation.core.record import Cause, ClaimKind, ClaimRecord, Source
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
 from waystation.wire import hierarchy as wire
@@ -47,6 +47,7 @@ SUBSCRIBER: Final = "subscriber"
 NOT_CLAIMABLE: Final = "the name cannot be claimed over that session"
 
 # Why a claim ended, as the journal tells it.
+SESSION_ENDED: Final = "its session ended"
 TAKEN_BACK: Final = "its claim was taken back"
 OTHERWISE: Final = "its session claims the name otherwise"
 NOT_THERE: Final = "its peer was asked for the name and does not have it"
@@ -131,7 +132,7 @@ class LeafClaims:
     def session_ended(self, session: Session) -> None:
         """End the claims of a session (RE-12)."""
         data = session.address.data
-        why = f"its session ended ({session.failure})" if session.failure else "its session ended"
+        why = f"{SESSION_ENDED} ({session.failure})" if session.failure else SESSION_ENDED
         self._apply_all(self.known.session_ended(data, self._now()), why)
         if session.claimant is not None:
             owner = session.claimant.owner
@@ -252,7 +253,7 @@ class LeafClaims:
             kind = ClaimKind.CLAIM if change.contest is None else ClaimKind.CONTESTED
             self._note(kind, claim, self._holder_of(change))
             if change.before is None:  # mostly: nobody else claims it
-                self._kernel.put_route(entry)
+                self._kernel.put_route(entry, (Cause.ANNOUNCED, session.name, None))
                 self._kernel.hierarchy.announcements.claim_changed(name, claim, is_move=True)
                 return
         self._apply(change, OTHERWISE)
@@ -357,7 +358,8 @@ class LeafClaims:
 
     def _subscribe(self, session: bytes, pattern: str, receiver: str) -> bool:
         if self._is_best(session, receiver):
-            return self._kernel.broadcasts.add_subscriber(pattern, receiver)
+            source = (Cause.ANNOUNCED, session.decode(), None)
+            return self._kernel.broadcasts.add_subscriber(pattern, receiver, source)
         check_pattern(pattern)
         kept = self._kept.setdefault((session, receiver), {})
         is_new = pattern not in kept
@@ -368,7 +370,9 @@ class LeafClaims:
         """End a subscription of a participant that a session claims."""
         data = session.address.data
         if self._is_best(data, receiver):
-            session.subscriptions -= self._kernel.broadcasts.remove_subscriber(pattern, receiver)
+            source = (Cause.WITHDRAWN, session.name, None)
+            broadcasts = self._kernel.broadcasts
+            session.subscriptions -= broadcasts.remove_subscriber(pattern, receiver, source)
             return
         kept = self._kept.get((data, receiver), {})
         if pattern in kept:
@@ -399,8 +403,9 @@ class LeafClaims:
         for claim in change.ended:
             self._end(claim, why, was_best=claim is before)
         if before is not after:
-            self._replace(name, before, after)
-            self._move_subscriptions(name, before, after, subscribed)
+            source = _source(before, why)
+            self._replace(name, before, after, source)
+            self._move_subscriptions(name, before, after, subscribed, source)
             if change.is_news:
                 hierarchy.announcements.claim_changed(name, after, is_move=change.is_move)
             hierarchy.contests.holder_changed(name, after)
@@ -425,7 +430,9 @@ class LeafClaims:
             if not was_best:
                 session.subscriptions -= len(kept)
 
-    def _replace(self, name: str, before: Claim | None, after: Claim | None) -> None:
+    def _replace(
+        self, name: str, before: Claim | None, after: Claim | None, source: Source
+    ) -> None:
         """Put the best claim into the table: a remove, then a put (CL-7)."""
         if self._kernel.is_own_name(name):
             return
@@ -435,23 +442,29 @@ class LeafClaims:
                 return
             same = after.expiry >= before.expiry
         if before is not None and not same:
-            self._kernel.remove_route(name)
+            self._kernel.remove_route(name, source)
         if after is not None:
-            self._put(after)
+            self._put(after, Cause.ANNOUNCED if before is None or same else Cause.CLAIM)
 
-    def _put(self, claim: Claim) -> None:
+    def _put(self, claim: Claim, cause: Cause = Cause.CLAIM) -> None:
         session = self._kernel.links.sessions.get(claim.session)
         if session is not None:
             name, visible, expiry = claim.participant, claim.visible, claim.expiry
             self._kernel.put_route(
-                RoutingEntry(name, session.address, local=True, visible=visible, expiry=expiry)
+                RoutingEntry(name, session.address, local=True, visible=visible, expiry=expiry),
+                (cause, session.name, None),
             )
 
     def _patterns_of_best(self, name: str, best: Claim | None) -> list[str]:
         return [] if best is None else self._kernel.router.subscriptions.patterns_of(name)
 
     def _move_subscriptions(
-        self, name: str, before: Claim | None, after: Claim | None, subscribed: list[str]
+        self,
+        name: str,
+        before: Claim | None,
+        after: Claim | None,
+        subscribed: list[str],
+        source: Source,
     ) -> None:
         """Let the subscriptions of the best claim be those of the participant."""
         if before is not None and after is not None and before.session == after.session:
@@ -467,9 +480,11 @@ class LeafClaims:
         broadcasts = self._kernel.broadcasts
         for pattern in subscribed:
             if pattern not in wanted:
-                broadcasts.remove_subscriber(pattern, name)
+                broadcasts.remove_subscriber(pattern, name, source)
+        if after is not None:
+            source = (Cause.CLAIM, after.session.decode(), None)
         for pattern in wanted:
-            broadcasts.add_subscriber(pattern, name)
+            broadcasts.add_subscriber(pattern, name, source)
 
     # Expiry
 
@@ -539,3 +554,12 @@ class LeafClaims:
 
     def _now(self) -> int:
         return self._kernel.tick() // 1000
+
+
+def _source(before: Claim | None, why: str) -> Source:
+    """Whose word it was that the best claim to a name went."""
+    if why == TAKEN_BACK:
+        cause = Cause.WITHDRAWN
+    else:
+        cause = Cause.SESSION_CLOSED if why.startswith(SESSION_ENDED) else Cause.CLAIM
+    return cause, None if before is None else before.session.decode(), None

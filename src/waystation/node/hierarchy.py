@@ -17,6 +17,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Final
 
+from waystation.core.record import Cause
 from waystation.core.routing import RouteChange, RouteKind
 from waystation.errors import quote
 from waystation.node.announcements import Announcements
@@ -189,7 +190,7 @@ class Hierarchy:
     def _receive_from_parent(self, session: Session, told: Payload) -> None:
         if isinstance(told, Withdraw):
             for name in filter(partial(self._is_at, session), told.participants):
-                self._kernel.remove_route(name)
+                self._kernel.remove_route(name, (Cause.WITHDRAWN, session.name, None))
         elif isinstance(told, Contested):
             self.contests.heard(session, told)
         else:

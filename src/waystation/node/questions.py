@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct
 
 from waystation.core.expiry import expiry_after
+from waystation.core.record import Cause
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node.wanted import Wanted
@@ -114,7 +115,7 @@ class Questions:
         expiry = expiry_after(kernel.tick() // 1000, REMEMBERED)
         entry = RoutingEntry.of_discovery(participant, parent.address, expiry)
         with contextlib.suppress(LocalError):  # a session of this node has the name by now
-            kernel.put_route(entry)
+            kernel.put_route(entry, (Cause.RESOLVED, parent.name, None))
 
     def _ask_next(self, question: _Question) -> None:
         if question.timeout is not None:

@@ -19,8 +19,10 @@ from waystation.core.address import Address
 from waystation.core.expiry import LAST_INSTANT
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Outcome
+from waystation.core.record import ClaimKind
 from waystation.errors import LocalError
 from waystation.journal.schema import (
+    CLAIMS,
     MEMBERS,
     MESSAGES,
     NODES,
@@ -55,6 +57,7 @@ KINDS: Final = {
     SUBSCRIPTIONS: ["subscribe", "unsubscribe"],
     MEMBERS: ["join", "leave", "suspect", "invalidate", "address"],
     SESSIONS: ["open", "close", "refused", "denied", "clock"],
+    CLAIMS: [str(kind) for kind in ClaimKind],
     MESSAGES: ["unicast", "multicast"],
 }
 
@@ -106,6 +109,11 @@ def _sessions(rows: pa.Table) -> Problems:
     yield from _nulls(rows, "session")
 
 
+def _claims(rows: pa.Table) -> Problems:
+    yield from _blank(rows, "participant")
+    yield from _nulls(rows, "session")
+
+
 def _messages(rows: pa.Table) -> Problems:
     ids = column(rows, "message_id")
     if not _all_ids(ids):
@@ -129,6 +137,7 @@ _OF_TABLE: Final[dict[str, Callable[[pa.Table], Problems]]] = {
     SUBSCRIPTIONS: _subscriptions,
     MEMBERS: _members,
     SESSIONS: _sessions,
+    CLAIMS: _claims,
     MESSAGES: _messages,
 }
 

@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from waystation.journal.schema import (
+    CLAIMS,
     MEMBERS,
     MESSAGES,
     NODES,
@@ -48,6 +49,7 @@ _REQUIRED: Final = {
     SUBSCRIPTIONS: {"pattern", "receiver"},
     MEMBERS: {"grp", "uuid"},
     SESSIONS: {"session"},
+    CLAIMS: {"participant", "session"},
     MESSAGES: {"message_id", "onward", "outcome"},
 }
 """The columns without which the rows of a file say nothing, beside those of every table."""
