@@ -634,3 +634,75 @@ def check_name(claims: Claims, slow: Slow, name: str, now: int) -> None:
     expected = slow.all(name)
     assert claims.best(name, now) == (expected[0] if expected else None)
     assert claims.standbys(name, now) == expected[1:]
+
+
+# Many names at once
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 6), min_size=1), min_size=1, max_size=3),
+    st.sets(st.integers(0, 6)),
+    st.sampled_from([NEVER, 50]),
+)
+def test_first_claims_taken_together_are_as_if_taken_one_by_one(
+    parts: list[set[int]], departed: set[int], expiry: Expiry
+) -> None:
+    one_by_one, together = Claims("hub"), Claims("hub")
+    for claims in (one_by_one, together):
+        for number in departed:  # names and an owner that are remembered
+            claims.announce(claim("s0", number=2, name=f"name-{number}"), 0)
+        claims.note_lowest("red", 2, 0)
+        claims.session_ended(b"s0", 0)
+    left = {f"name-{number}" for number in range(7)}
+    for part in parts:
+        names = sorted(left & {f"name-{number}" for number in part})
+        left -= set(names)
+        words = [claim("s1", number=2, name=name, expiry=expiry) for name in names]
+        for word in words:
+            assert not together.objection(word.owner, word.number, word.path)
+            assert together.find(word.participant) is None
+            one_by_one.announce(word, 1)
+        if words:
+            together.announce_first(words)
+            assert together.latest("red") == words[-1]
+    for name in (f"name-{number}" for number in range(7)):
+        assert together.find(name) == one_by_one.find(name)
+        assert together.is_recent(name, 2) == one_by_one.is_recent(name, 2)
+    assert list(together.names_of(b"s1")) == list(one_by_one.names_of(b"s1"))
+    assert (together.count, together.lowest("red")) == (one_by_one.count, one_by_one.lowest("red"))
+    assert together.lowest_numbers() == one_by_one.lowest_numbers()
+    assert together.take_grown() == one_by_one.take_grown()
+    assert together.note_lowest("red", 3, 3) == one_by_one.note_lowest("red", 3, 3)
+    assert together.purge(LATE) == one_by_one.purge(LATE)
+    assert (len(together), together.count) == (0, 0)
+    assert together.latest("red") is None
+
+
+def test_names_taken_together_belong_to_their_session_and_their_owner_apart() -> None:
+    claims = Claims("hub")
+    claims.announce_first([claim("s1", name="a"), claim("s1", name="b")])
+    claims.announce(claim("s2", name="c"), 0)
+    assert list(claims.names_of(b"s1")) == ["a", "b"]
+    assert [change.participant for change in claims.session_ended(b"s1", 1)] == ["a", "b"]
+    assert [change.participant for change in claims.note_lowest("red", 2, 2)] == ["c"]
+
+
+@pytest.mark.rule("CL-2")
+def test_what_is_refused_of_one_way_is_refused_of_all_its_names() -> None:
+    claims = with_claims(claim("s1", number=3))
+    claims.note_lowest("red", 2, 0)
+    ways = ["", "a " * (PATH_LIMIT + 1), "leaf hub b", "leaf"]
+    found = [claims.objection("red", 1, tuple(path.split())) for path in ways]
+    assert found == [NO_PATH, LONG_PATH, CIRCLE, DEAD]
+    assert claims.objection("red", 2, ("leaf",)) == ""
+
+
+def test_the_only_claim_to_a_name_is_withdrawn_by_its_session_alone() -> None:
+    claims = with_claims(claim("s1", expiry=10))
+    assert claims.withdraw(b"s2", NAME, 5) is None
+    change = claims.withdraw(b"s1", NAME, 20)
+    assert change == ClaimChange(
+        NAME, claim("s1", expiry=10), None, ended=(claim("s1", expiry=10),)
+    )
+    assert not claims.is_recent(NAME, 10 + RECENT_TIME)
+    assert claims.is_recent(NAME, 9 + RECENT_TIME)

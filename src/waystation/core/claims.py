@@ -154,7 +154,7 @@ class ClaimChange(Struct, frozen=True):
         )
 
 
-class _Owner(Struct, eq=False):
+class _Owner(Struct, eq=False, gc=False):
     """What is known of an owner while it has claims here."""
 
     lowest: int
@@ -186,6 +186,8 @@ class Claims:
         # A name's claims: one directly, several as a tuple, the best first and the others in the
         # order in which they came. Most names have one, and a tuple for each costs half as much.
         self._claims: dict[str, Claim | tuple[Claim, ...]] = {}
+        # What is claimed of a name, in that form: for whoever asks for many, without a call of ours
+        self.find: Final = self._claims.get
         self._names: dict[bytes, _Names] = {}  # what is claimed over a session
         self._owners: dict[str, _Owner] = {}
         self._grown: dict[str, None] = {}  # owners whose lowest number parents do not know
@@ -204,6 +206,9 @@ class Claims:
 
     def best(self, participant: str, now: int) -> Claim | None:
         """The claim that is the routing entry, or None."""
+        known = self._claims.get(participant)
+        if not isinstance(known, tuple):
+            return known if known is not None and now < known.expiry else None
         claims = self.all(participant, now)
         return claims[0] if claims else None
 
@@ -219,7 +224,15 @@ class Claims:
 
     def get(self, session: bytes, participant: str) -> Claim | None:
         """The claim of a session to a name, expired or not."""
-        return next((c for c in self._known(participant) if c.session == session), None)
+        known = self._claims.get(participant)
+        if not isinstance(known, tuple):
+            return known if known is not None and known.session == session else None
+        return next((claim for claim in known if claim.session == session), None)
+
+    def latest(self, owner: str) -> Claim | None:
+        """The claim of an owner that came last, to share its values; None if it has none."""
+        record = self._owners.get(owner)
+        return None if record is None else record.latest
 
     def names_of(self, session: bytes) -> Collection[str]:
         """The names that are claimed over a session."""
@@ -228,7 +241,9 @@ class Claims:
     def lowest(self, owner: str) -> int:
         """The lowest number of an owner's sessions that still live; 0 if it was not told."""
         record = self._owners.get(owner)
-        return self._departed.get(owner) if record is None else record.lowest
+        if record is not None:
+            return record.lowest
+        return self._departed.get(owner) if self._departed.kept else 0
 
     def lowest_numbers(self) -> list[tuple[str, int]]:
         """The lowest numbers that a new parent is to be told, with their owners."""
@@ -259,9 +274,9 @@ class Claims:
 
     def announce(self, claim: Claim, now: int) -> ClaimChange | None:
         """Take a claim; None if it is known already."""
-        if claim.participant not in self._claims and not self._refusal(claim, now):
-            return self._first(claim)
         old = self._known(claim.participant)
+        if not old and not self._refusal(claim, now):
+            return self._first(claim)
         former = next((known for known in old if known.session == claim.session), None)
         if former is not None and former == claim and now < claim.expiry:
             return None
@@ -281,14 +296,70 @@ class Claims:
         """Take a claim to a name that nobody claims: mostly, and there is nothing to compare."""
         name = claim.participant
         claim = self._claims[name] = self._entered(claim, None)
-        self._recent.pop(name)
+        if self._recent.kept:
+            self._recent.pop(name)
         return ClaimChange(name, None, claim)
+
+    # For many names at once, mostly new or known: whoever announces says the same of all of them
+
+    def objection(self, owner: str, number: int, path: tuple[str, ...]) -> str:
+        """Why all claims of an owner's session that come this way are refused; empty: they are not.
+
+        An expired one is refused in any case.
+        """
+        if not path:
+            return NO_PATH
+        if len(path) > PATH_LIMIT:
+            return LONG_PATH
+        if len(path) > 1 and self.node in path:  # a direct one cannot have come in a circle
+            return CIRCLE
+        return DEAD if number < self.lowest(owner) else ""
+
+    def announce_first(self, claims: Sequence[Claim]) -> None:
+        """Take claims that become the best: of one owner over one session, to different free names.
+
+        The same as to announce each of them, if there is no `objection` and none has expired.
+        """
+        last = claims[-1]
+        session, owner = last.session, last.owner
+        names: _Names = last.participant
+        if len(claims) > 1:
+            names = {claim.participant: None for claim in claims}
+            self._claims.update(zip(names, claims, strict=True))
+        else:
+            self._claims[last.participant] = last
+        self.count += len(claims)
+        of_session, record = self._names.get(session), self._owners.get(owner)
+        self._names[session] = _copied(names) if of_session is None else _joined(of_session, names)
+        if record is None:
+            self._add_owner(last, names)
+        else:
+            record.latest = last
+            record.names = _joined(record.names, names)
+        if self._recent.kept:
+            self._recent.pop_all(_listed(names))
+        for claim in claims:
+            if claim.expiry != NEVER:
+                self._file(claim.participant, claim.expiry)
 
     def withdraw(self, session: bytes, participant: str, now: int) -> ClaimChange | None:
         """End the claim of a session to a name, and no other; None if there is none (CL-2)."""
+        known = self._claims.get(participant)
+        if isinstance(known, Claim):
+            return self._last_ended(known, now) if known.session == session else None
         old = self._known(participant)
         new = [claim for claim in old if claim.session != session]
         return self._settled(participant, old, new, now) if len(new) < len(old) else None
+
+    def _last_ended(self, claim: Claim, now: int) -> ClaimChange:
+        """End the only claim to a name: mostly, and nobody is next."""
+        name = claim.participant
+        del self._claims[name]
+        self.count -= 1
+        self._recent.put(name, min(now, claim.expiry))
+        self._leave_owner(claim.owner, name, now)
+        self._leave_session(claim.session, name)
+        return ClaimChange(name, claim, None, ended=(claim,))
 
     def session_ended(self, session: bytes, now: int) -> list[ClaimChange]:
         """End all claims of a session."""
@@ -347,33 +418,24 @@ class Claims:
         return known if isinstance(known, tuple) else (known,)
 
     def _refusal(self, claim: Claim, now: int) -> str:
-        path = claim.path
-        if not path:
-            return NO_PATH
-        if len(path) > PATH_LIMIT:
-            return LONG_PATH
-        if len(path) > 1 and self.node in path:  # a direct one cannot have come in a circle
-            return CIRCLE
-        if now >= claim.expiry:
-            return EXPIRED
-        return DEAD if claim.number < self.lowest(claim.owner) else ""
+        refused = self.objection(claim.owner, claim.number, claim.path)
+        return EXPIRED if refused in (DEAD, "") and now >= claim.expiry else refused
 
     def _entered(self, claim: Claim, former: Claim | None) -> Claim:
         """Add a claim to the indexes; returns it with values that it shares with others."""
         name, owner = claim.participant, claim.owner
         record = self._owners.get(owner)
         if record is None:
-            lowest = self._departed.pop(owner)
-            self._owners[owner] = _Owner(lowest, claim, name)
-            if lowest > 1:
-                self._grown[owner] = None
+            self._add_owner(claim, name)
         else:
             record.latest = claim = _sharing(claim, record.latest)
             record.names = _with(record.names, name)
         if former is None:
             self.count += 1
-            self._names[claim.session] = _with(self._names.get(claim.session), name)
-        if former is None or claim.expiry < former.expiry:
+            names = self._names.setdefault(claim.session, name)
+            if names is not name:
+                self._names[claim.session] = _with(names, name)
+        if claim.expiry != NEVER and (former is None or claim.expiry < former.expiry):
             self._file(name, claim.expiry)
         return claim
 
@@ -419,6 +481,13 @@ class Claims:
                 self.count -= 1
                 self._leave_session(claim.session, name)
 
+    def _add_owner(self, latest: Claim, names: _Names) -> None:
+        owner = latest.owner
+        lowest = self._departed.pop(owner)
+        self._owners[owner] = _Owner(lowest, latest, names)
+        if lowest > 1:
+            self._grown[owner] = None
+
     def _leave_owner(self, owner: str, name: str, now: int) -> None:
         record = self._owners[owner]
         left = _without(record.names, name)
@@ -454,26 +523,30 @@ class _Memory:
     """What was known until a while ago, with a number each; bounded, the oldest forgotten first."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, tuple[Expiry, int]] = OrderedDict()
+        self.kept: OrderedDict[str, tuple[Expiry, int]] = OrderedDict()
 
     def has(self, key: str, now: int) -> bool:
-        return key in self._kept and now < self._kept[key][0] + RECENT_TIME
+        return key in self.kept and now < self.kept[key][0] + RECENT_TIME
 
     def get(self, key: str) -> int:
-        return self._kept[key][1] if key in self._kept else 0
+        return self.kept[key][1] if key in self.kept else 0
 
     def put(self, key: str, at: Expiry, value: int = 0) -> None:
-        self._kept[key] = (at, value)
-        self._kept.move_to_end(key)
-        if len(self._kept) > RECENT_LIMIT:
-            self._kept.popitem(last=False)
+        self.kept[key] = (at, value)
+        self.kept.move_to_end(key)
+        if len(self.kept) > RECENT_LIMIT:
+            self.kept.popitem(last=False)
 
     def pop(self, key: str) -> int:
-        return self._kept.pop(key)[1] if key in self._kept else 0
+        return self.kept.pop(key)[1] if key in self.kept else 0
+
+    def pop_all(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self.kept.pop(key, None)
 
     def forget(self, now: int) -> None:
-        while self._kept and now >= next(iter(self._kept.values()))[0] + RECENT_TIME:
-            self._kept.popitem(last=False)
+        while self.kept and now >= next(iter(self.kept.values()))[0] + RECENT_TIME:
+            self.kept.popitem(last=False)
 
 
 def _arranged(live: Sequence[Claim], known: Sequence[Claim]) -> tuple[Claim, ...]:
@@ -537,13 +610,24 @@ def _sharing(claim: Claim, latest: Claim) -> Claim:
     )
 
 
-def _with(names: _Names | None, name: str) -> _Names:
-    if names is None:
-        return name
+def _with(names: _Names, name: str) -> _Names:
     if isinstance(names, dict):
         names[name] = None
         return names
     return names if names == name else {names: None, name: None}
+
+
+def _joined(names: _Names, more: _Names) -> _Names:
+    if isinstance(more, str):
+        return _with(names, more)
+    if isinstance(names, dict):
+        names.update(more)
+        return names
+    return {names: None} | more
+
+
+def _copied(names: _Names) -> _Names:
+    return names if isinstance(names, str) else names.copy()
 
 
 def _without(names: _Names, name: str) -> _Names | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waystation.core.claims import PATH_LIMIT, Claim
@@ -75,17 +75,28 @@ class Announcements:
 
     def entry_changed(self, entry: RoutingEntry) -> None:
         """Tell the parents of a name of this node."""
-        if self._is_announced(entry) and self._kernel.hierarchy.claims.relayed(entry) is None:
+        if self._kernel.hierarchy.claims.relayed(entry) is None and self._is_announced(entry):
             self._names[entry.participant] = None
             self._tell_soon()
 
     def claim_changed(self, name: str, best: Claim | None, *, is_move: bool) -> None:
-        """Tell the parents of a name of a leaf, later if it changes too often (CL-3)."""
+        """Tell the parents of a name of a leaf, later if it changes too often (CL-3).
+
+        `tick` was called just now, when its claims changed.
+        """
         if not self._kernel.hierarchy.parents:
             return
         if is_move:
-            self._damp(name, best)
+            self._damp(name, best, self._kernel.latest // 1000)
         self._names[name] = None
+        self._tell_soon()
+
+    def claims_came(self, claims: Mapping[str, Claim]) -> None:
+        """Tell the parents of names of a leaf that nobody had, by their claims."""
+        now = self._kernel.latest // 1000
+        for name, claim in claims.items():
+            self._damp(name, claim, now)
+        self._names.update(dict.fromkeys(claims))
         self._tell_soon()
 
     def lowest_grew(self) -> None:
@@ -112,8 +123,7 @@ class Announcements:
 
     # Damping
 
-    def _damp(self, name: str, best: Claim | None) -> None:
-        now = self._kernel.tick() // 1000
+    def _damp(self, name: str, best: Claim | None, now: int) -> None:
         was_waiting = self.damping.is_waiting(name)
         wait = self.damping.changed(name, now)
         if wait and not was_waiting:
@@ -152,21 +162,28 @@ class Announcements:
         self._is_due = False
         names, self._names = self._names, {}
         subscriptions, self._subscriptions = self._subscriptions, {}
-        grown = [owner for owner, _ in self._kernel.hierarchy.claims.known.take_grown()]
+        known = self._kernel.hierarchy.claims.known
+        grown = [owner for owner, _ in known.take_grown()] if known.has_grown else []
         own_lowest, self._own_lowest = self._own_lowest, False
         if not (names or subscriptions or grown or own_lowest):
             return
         named, gone = self._look_up(names)
-        unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
-        subscribed = {pair: None for pair, wanted in subscriptions.items() if wanted}
+        unsubscribed: list[Subscribed] = []
+        subscribed: dict[Subscribed, None] = {}
+        if subscriptions:
+            unsubscribed = [pair for pair, wanted in subscriptions.items() if not wanted]
+            subscribed = {pair: None for pair, wanted in subscriptions.items() if wanted}
+        patterns_of = self._kernel.router.subscriptions.patterns_of
         for entry, claim in named:  # a parent that knew another claim may not know them
             if claim is not None:
-                subscribed |= dict.fromkeys(self._pairs(entry.participant))
-        _log.debug(
-            "node %s announces %d participants and %d subscriptions, and withdraws %d and %d",
-            *(self._kernel.name, len(named), len(subscribed)),
-            *(len(gone), len(unsubscribed)),
-        )
+                for pattern in patterns_of(entry.participant):
+                    subscribed[pattern, entry.participant] = None
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug(
+                "node %s announces %d participants and %d subscriptions, and withdraws %d and %d",
+                *(self._kernel.name, len(named), len(subscribed)),
+                *(len(gone), len(unsubscribed)),
+            )
         for parent in self._kernel.hierarchy.parents:
             self._tell(parent, named, gone, list(subscribed), unsubscribed, grown, own_lowest)
 
@@ -175,17 +192,14 @@ class Announcements:
         named: list[_Named] = []
         gone: list[str] = []
         now = self._kernel.tick() // 1000
+        lookup, relayed = self._kernel.router.table.lookup, self._kernel.hierarchy.claims.relayed
         for name in names:
-            entry = self._kernel.router.table.lookup(name, now)
+            entry = lookup(name, now)
             if entry is None or not entry.local:
                 gone.append(name)
             else:
-                named.append(self._named(entry))
+                named.append((entry, relayed(entry)))
         return named, gone
-
-    def _pairs(self, name: str) -> list[Subscribed]:
-        patterns = self._kernel.router.subscriptions.patterns_of(name)
-        return [(pattern, name) for pattern in patterns]
 
     def _tell(
         self,
@@ -194,7 +208,7 @@ class Announcements:
         gone: Sequence[str] = (),
         subscribed: Sequence[Subscribed] = (),
         unsubscribed: Sequence[Subscribed] = (),
-        owners: Iterable[str] = (),
+        owners: Sequence[str] = (),
         own_lowest: bool = False,
     ) -> None:
         own: list[wire.Participant] = []
@@ -209,9 +223,12 @@ class Announcements:
                 relayed.append((entry, claim))
         _send(parent, Unsubscribe, unsubscribed)
         _send(parent, Withdraw, withdrawn)
-        if parent.hello is None or parent.can(wire.CAPABILITY):
-            self._announce_own(parent, own, own_lowest=own_lowest)
-            self._announce_relayed(parent, relayed, owners)
+        hello = parent.hello
+        if hello is None or wire.CAPABILITY in hello.can:
+            if own or own_lowest:
+                self._announce_own(parent, own, own_lowest=own_lowest)
+            if relayed or owners:
+                self._announce_relayed(parent, relayed, owners)
         else:
             relayed_plainly = [wire.participant_of(entry) for entry, _ in relayed]
             _send(parent, Announce, own + relayed_plainly)
@@ -249,28 +266,34 @@ class Announcements:
         A name must not be lost to somebody who stands by because its owner's new claim comes with
         the next payload.
         """
-        lowest_of = self._kernel.hierarchy.claims.known.lowest
+        lowest_of, node = self._kernel.hierarchy.claims.known.lowest, self._kernel.name
         fits = len(relayed) <= wire.ITEMS
-        words = dict.fromkeys(owners)
-        for part in wire.in_payloads(relayed):
+        words: dict[str, int | None] = dict.fromkeys(owners)
+        for part in [relayed] if fits and relayed else wire.in_payloads(relayed):
             indexes: dict[str, int] = {}
+            participants: list[wire.Participant] = []
             claims: list[wire.RelayedClaim] = []
-            for _, claim in part:
+            for entry, claim in part:
                 index = indexes.setdefault(claim.owner, len(indexes))
-                claims.append((index, claim.number, [*claim.path, self._kernel.name]))
+                participants.append(wire.participant_of(entry))
+                claims.append((index, claim.number, [*claim.path, node]))
             told = [(owner, lowest_of(owner) if fits else 0) for owner in indexes]
-            participants = [wire.participant_of(entry) for entry, _ in part]
-            parent.send_control(wire.encode(Announce(participants, owners=told, claims=claims)))
-            if fits:
+            parent.send_control(wire.encode(Announce(participants, 0, told, claims)))
+            if not fits:
+                words |= indexes
+            elif words:
                 words = {owner: None for owner in words if owner not in indexes}
-            else:
-                words |= dict.fromkeys(indexes)
-        grown = [(owner, lowest) for owner in words if (lowest := lowest_of(owner)) > 1]
-        for some in wire.in_payloads(grown):
-            parent.send_control(wire.encode(Announce([], owners=some)))
+        if words:
+            grown = [(owner, lowest) for owner in words if (lowest := lowest_of(owner)) > 1]
+            _send(parent, _words_of, grown)
+
+
+def _words_of(grown: list[wire.Owner]) -> Announce:
+    return Announce([], owners=grown)
 
 
 def _send(session: Session, kind: Callable[[Any], Payload], items: Sequence[Any]) -> None:
     """Send a list to a session, in as many payloads as it takes."""
-    for part in wire.in_payloads(items):
-        session.send_control(wire.encode(kind(part)))
+    if items:
+        for part in wire.in_payloads(items):
+            session.send_control(wire.encode(kind(part)))

@@ -11,13 +11,16 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from heapq import heappop, heappush
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
+from waystation.core.address import is_plain
 from waystation.core.address_types import USUAL_TYPES
 from waystation.core.claims import DEAD, EXPIRED, Claim, ClaimChange, Claims
-from waystation.core.expiry import NEVER
+from waystation.core.expiry import LAST_INSTANT, NEVER
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Reason
 from waystation.core.record import Cause, ClaimKind, ClaimRecord, Source
@@ -56,6 +59,9 @@ _DIGITS: Final = frozenset("0123456789abcdef")
 GENERATED: Final = 16
 """Number of hexadecimal digits at the end of a generated name."""
 
+NONE_ENDED: Final = (0, 1)
+"""Lowest numbers that end no claim: not told, and that of an owner's first session."""
+
 _log = logging.getLogger("waystation.node")
 
 
@@ -77,8 +83,9 @@ class LeafClaims:
         # Subscriptions of claims that are not the best, by session and participant.
         self._kept: dict[tuple[bytes, str], dict[str, None]] = {}
         # Sessions by the owner that their peer is: what it says of its sessions ends others.
-        # Tuples, since nearly every owner has one, and there may be many owners.
-        self._sessions: dict[str, tuple[tuple[bytes, int], ...]] = {}
+        # One directly, several as a tuple: nearly every owner has one, and a tuple for each of many
+        # owners would let the garbage collector run more often.
+        self._sessions: dict[str, bytes | tuple[bytes, ...]] = {}
         # When the best claim expires to a name that has others, in milliseconds.
         self._expiries: list[tuple[int, str]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -90,10 +97,13 @@ class LeafClaims:
         return self.known.best(name, self._now())
 
     def relayed(self, entry: RoutingEntry) -> Claim | None:
-        """The claim that a routing entry stands for; None if the participant is this node's own."""
+        """The claim that a routing entry stands for; None if the participant is this node's own.
+
+        The entry was looked up just now, or has changed: `tick` was called for that.
+        """
         if not self.known.count:
             return None
-        claim = self.best(entry.participant)
+        claim = self.known.best(entry.participant, self._kernel.latest // 1000)
         return claim if claim is not None and claim.session == entry.address.data else None
 
     def owner_of(self, name: str) -> str | None:
@@ -137,7 +147,7 @@ class LeafClaims:
         if session.claimant is not None:
             owner = session.claimant.owner
             session.claimant = None
-            left = tuple(one for one in self._sessions.pop(owner, ()) if one[0] != data)
+            left = tuple(one for one in _several(self._sessions.pop(owner, ())) if one != data)
             if left:
                 self._sessions[owner] = left
 
@@ -149,9 +159,9 @@ class LeafClaims:
         highest also where another hub numbers them.
         """
         if session.claimant is None:
-            hello, number = session.hello, self._kernel.tick()
-            if hello is not None and hello.secret:
-                number = hello.session
+            hello = session.hello
+            is_numbered = hello is not None and hello.secret
+            number = hello.session if hello is not None and is_numbered else self._kernel.tick()
             peer = session.peer or session.name
             session.claimant = Claimant(self.speaker(session), number, peer, (peer,))
             self._note_session(session, session.claimant)
@@ -159,11 +169,20 @@ class LeafClaims:
 
     def _note_session(self, session: Session, claimant: Claimant) -> None:
         """Remember who claims over a session, and probe its older ones: they may be half open."""
-        others = self._sessions.get(claimant.owner, ())
-        for data, number in others[-OLDER_SESSIONS:]:
-            if number < claimant.number:
+        data = session.address.data
+        known = self._sessions.setdefault(claimant.owner, data)
+        if known is not data:
+            others = _several(known)
+            self._probe_below(claimant.number, others[-OLDER_SESSIONS:])
+            self._sessions[claimant.owner] = (*others, data)
+
+    def _probe_below(self, number: int, sessions: Iterable[bytes]) -> None:
+        """Probe those sessions of an owner whose numbers are below another."""
+        for data in sessions:
+            session = self._kernel.links.sessions.get(data)
+            claimant = None if session is None else session.claimant
+            if claimant is not None and claimant.number < number:
                 self._kernel.hierarchy.contests.probe_session(data)
-        self._sessions[claimant.owner] = (*others, (session.address.data, claimant.number))
 
     # What a leaf says
 
@@ -174,60 +193,120 @@ class LeafClaims:
         replaced by its own owner.
         """
         number = len(told.participants)
-        _log.debug("session %s: %d participants announced", session.name, number)
+        if _log.isEnabledFor(logging.DEBUG):
+            _log.debug("session %s: %d participants announced", session.name, number)
         if told.claims and len(told.claims) != number:
             self._decline(session, f"{number} participants with {len(told.claims)} claims")
             return
-        claimant, now = self._claimant(session), self._now()
-        for index, participant in enumerate(told.participants):
-            if told.claims:
-                claim = self._relayed(session, participant, told.claims[index], told.owners)
-            else:
-                claim = self._claim(session, participant, claimant)
-            if claim is not None:
-                self._add(session, claim, now)
-        if told.lowest and session.hello is not None and session.hello.secret:
-            self._note_lowest(session, claimant.owner, told.lowest)
+        claimant, now = session.claimant or self._claimant(session), self._now()
+        if told.claims:
+            self._take_relayed(session, told, now)
+        elif number:
+            self._take(session, claimant, told.participants, now)
+        lowest = told.lowest
+        if lowest not in NONE_ENDED and session.hello is not None and session.hello.secret:
+            self._note_lowest(session, claimant.owner, lowest)
         for owner, lowest in told.owners:
-            if lowest:
+            if lowest not in NONE_ENDED:
                 self._note_lowest(session, owner, lowest)
 
+    def _take_relayed(self, session: Session, told: Announce, now: int) -> None:
+        """Take the claims that a hub relays, those of one owner by the same way together."""
+        pairs = zip(told.claims, told.participants, strict=True)
+        for relayed, some in groupby(pairs, key=itemgetter(0)):
+            participants = [participant for _, participant in some]
+            claimant = self._relayed(session, relayed, told.owners)
+            if isinstance(claimant, Claimant):
+                self._take(session, claimant, participants, now)
+            else:
+                for name, _, _ in participants:
+                    self._decline(session, claimant.format(quote(name)))
+
     def _relayed(
-        self,
-        session: Session,
-        participant: wire.Participant,
-        relayed: wire.RelayedClaim,
-        owners: list[wire.Owner],
-    ) -> Claim | None:
-        """The claim that a hub relays; None if it makes no sense."""
+        self, session: Session, relayed: wire.RelayedClaim, owners: list[wire.Owner]
+    ) -> Claimant | str:
+        """Who claims what a hub relays; why not, with a place for the name, if it makes no sense.
+
+        What is known of the owner already was checked, and is shared.
+        """
         claimant = self._claimant(session)
         peer, (index, number, told) = claimant.peer, relayed
-        nodes = told if told[-1:] == [peer] else [*told, peer]
-        if len(nodes) == 1:  # of its own names a peer's hello says whose they are
-            return self._claim(session, participant, claimant)
-        name = quote(participant[0])
+        path = tuple(told) if told[-1:] == [peer] else (*told, peer)
+        if len(path) == 1:  # of its own names a peer's hello says whose they are
+            return claimant
         if not 0 <= index < len(owners) or not 0 <= number < NUMBER_LIMIT:
-            self._decline(session, f"invalid claim to {name}")
-            return None
+            return "invalid claim to {}"
         owner = owners[index][0]
-        if max(map(len, (owner, *nodes))) > NODE_NAME_LIMIT + len("session:"):
-            self._decline(session, f"the claim to {name} has too long a name in it")
-            return None
-        return self._claim(session, participant, Claimant(owner, number, peer, tuple(nodes)))
+        latest = self.known.latest(owner)
+        if latest is not None and latest.path == path:
+            owner, path = latest.owner, latest.path
+        elif max(map(len, (owner, *path))) > NODE_NAME_LIMIT + len("session:"):
+            return "the claim to {} has too long a name in it"
+        return Claimant(owner, number, peer, path)
 
-    @staticmethod
-    def _claim(session: Session, participant: wire.Participant, claimant: Claimant) -> Claim:
-        expiry = session.in_own_time(wire.expiry_of(participant))
-        return Claim(
-            participant[0],
-            session.address.data,
-            claimant.peer,
-            claimant.owner,
-            claimant.number,
-            claimant.path,
-            participant[1],
-            expiry,
+    def _take(
+        self,
+        session: Session,
+        claimant: Claimant,
+        participants: Iterable[wire.Participant],
+        now: int,
+    ) -> None:
+        """Take what is claimed in the same way, once for all what is the same for each.
+
+        Mostly a name is new, or known already; what else there may be is left to `_add`.
+        """
+        known, data = self.known, session.address.data
+        peer, owner, number, path = claimant.peer, claimant.owner, claimant.number, claimant.path
+        find, is_own_name, held = known.find, self._kernel.is_own_name, session.participants
+        may_claim = not known.objection(owner, number, path)
+        first: dict[str, Claim] = {}
+        for name, visible, end in participants:
+            expiry = NEVER if end is None else session.in_own_time(end)
+            claim = Claim(name, data, peer, owner, number, path, visible, expiry)
+            is_usual = now < expiry and not is_own_name(name)
+            former = find(name)
+            if is_usual and former == claim:
+                continue
+            if (
+                is_usual
+                and former is None
+                and may_claim
+                and name not in first
+                and self._is_plainly_claimable(session, claim)
+            ):
+                first[name] = claim
+                held[name] = None
+                continue
+            if first:
+                self._add_first(session, first)
+                first = {}
+            self._add(session, claim, now)
+        if first:
+            self._add_first(session, first)
+
+    def _is_plainly_claimable(self, session: Session, claim: Claim) -> bool:
+        """Whether there is nothing to object to a name that is not this node's own."""
+        name, held = claim.participant, session.participants
+        return (
+            0 < len(name) <= NAME_LIMIT
+            and name[-GENERATED - 1 : -GENERATED] != "-"
+            and is_plain(name)
+            and (claim.expiry <= LAST_INSTANT or claim.expiry == NEVER)
+            and (len(held) < self._kernel.limits.participants or name in held)
         )
+
+    def _add_first(self, session: Session, claims: dict[str, Claim]) -> None:
+        """Add claims of a session to names that nobody else claims; `tick` was just called."""
+        kernel, known, address = self._kernel, self.known, session.address
+        known.announce_first(list(claims.values()))
+        for name, claim in claims.items():
+            if known.find(name) is not claim:
+                continue  # the session ended when something was sent over it that had waited
+            if kernel.observers:
+                self._note(ClaimKind.CLAIM, claim)
+            kernel.put_claimed(RoutingEntry(name, address, True, claim.visible, claim.expiry))
+        if kernel.hierarchy.parents:
+            kernel.hierarchy.announcements.claims_came(claims)
 
     def _add(self, session: Session, claim: Claim, now: int) -> None:
         name, why, entry = claim.participant, self._objection(session, claim), None
@@ -306,9 +385,7 @@ class LeafClaims:
         self._apply_all(self.known.note_lowest(owner, lowest, self._now()), DEAD)
         if self.known.has_grown:
             self._kernel.hierarchy.announcements.lowest_grew()
-        for data, number in self._sessions.get(owner, ()):
-            if number < lowest:
-                self._kernel.hierarchy.contests.probe_session(data)
+        self._probe_below(lowest, _several(self._sessions.get(owner, ())))
 
     # How many
 
@@ -399,32 +476,38 @@ class LeafClaims:
         """Follow a change of the claims to a name; `why` some ended. Every one passes here."""
         hierarchy, name = self._kernel.hierarchy, change.participant
         before, after = change.before, change.after
-        subscribed = self._patterns_of_best(name, before)
+        patterns_of = self._kernel.router.subscriptions.patterns_of
+        subscribed = [] if before is None else patterns_of(name)
         for claim in change.ended:
             self._end(claim, why, was_best=claim is before)
         if before is not after:
             source = _source(before, why)
             self._replace(name, before, after, source)
-            self._move_subscriptions(name, before, after, subscribed, source)
-            if change.is_news:
-                hierarchy.announcements.claim_changed(name, after, is_move=change.is_move)
-            hierarchy.contests.holder_changed(name, after)
+            if subscribed or self._kept:
+                self._move_subscriptions(name, before, after, subscribed, source)
+            if after is None or change.is_news:
+                is_move = after is None or change.is_move
+                hierarchy.announcements.claim_changed(name, after, is_move=is_move)
+            if after is not None:
+                hierarchy.contests.holder_changed(name, after)
         if change.contest is not None and after is not None:
             hierarchy.contests.begin(change.contest, after)
         for claim in change.dead if change.doubted is None else (*change.dead, change.doubted):
             hierarchy.contests.probe(claim)
-        self._watch_expiry(after)
+        if after is not None:
+            self._watch_expiry(after)
         if change.contest is not None or name in hierarchy.contested:
             hierarchy.contested.note(change, self._now())
 
     def _end(self, claim: Claim, why: str, *, was_best: bool) -> None:
-        self._note(ClaimKind.WITHDRAW, claim, why)
+        if self._kernel.observers:
+            self._note(ClaimKind.WITHDRAW, claim, why)
         data, name = claim.session, claim.participant
         self._kernel.hierarchy.contests.claim_ended(claim)
-        if self.known.get(data, name) is not None:
+        if self.known.find(name) is not None and self.known.get(data, name) is not None:
             return  # the session claims the name otherwise
         session = self._kernel.links.sessions.get(data)
-        kept = self._kept.pop((data, name), {})
+        kept = self._kept.pop((data, name), {}) if self._kept else {}
         if session is not None:
             session.participants.pop(name, None)
             if not was_best:
@@ -454,9 +537,6 @@ class LeafClaims:
                 RoutingEntry(name, session.address, local=True, visible=visible, expiry=expiry),
                 (cause, session.name, None),
             )
-
-    def _patterns_of_best(self, name: str, best: Claim | None) -> list[str]:
-        return [] if best is None else self._kernel.router.subscriptions.patterns_of(name)
 
     def _move_subscriptions(
         self,
@@ -488,9 +568,9 @@ class LeafClaims:
 
     # Expiry
 
-    def _watch_expiry(self, best: Claim | None) -> None:
+    def _watch_expiry(self, best: Claim) -> None:
         """Be woken when the best claim expires, if there are others."""
-        if best is None or best.expiry == NEVER:
+        if best.expiry == NEVER:
             return
         if len(self.known.all(best.participant, self._now())) > 1:
             heappush(self._expiries, (int(best.expiry), best.participant))
@@ -563,3 +643,7 @@ def _source(before: Claim | None, why: str) -> Source:
     else:
         cause = Cause.SESSION_CLOSED if why.startswith(SESSION_ENDED) else Cause.CLAIM
     return cause, None if before is None else before.session.decode(), None
+
+
+def _several(sessions: bytes | tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return (sessions,) if isinstance(sessions, bytes) else sessions

@@ -284,7 +284,8 @@ class Contests:
 
     def claim_ended(self, claim: Claim) -> None:
         """Forget that a claim stood by."""
-        self._told.discard((claim.session, claim.participant))
+        if self._told:
+            self._told.discard((claim.session, claim.participant))
 
     # Hearing of it
 

@@ -50,6 +50,10 @@ COMPLAINT_LIMIT: Final = 100
 _log = logging.getLogger("waystation.node")
 
 
+_REMOVE: Final = RouteKind.REMOVE
+_QUESTIONS: Final = (Resolve, Resolved, Appeared)
+
+
 class Hierarchy:
     """The parents and leaves of one node."""
 
@@ -135,13 +139,13 @@ class Hierarchy:
     # The table
 
     def route_changed(self, change: RouteChange) -> None:
-        """Tell the parents of a changed entry, and whoever asked for it that it was removed."""
+        """Tell the parents of a changed entry, and whoever asked for it that it came or went."""
         entry = change.entry
-        if change.kind is RouteKind.REMOVE:
+        if change.kind is _REMOVE:
             self.questions.participant_gone(entry.participant)
-        elif change.accepted:
+        else:
             self.questions.participant_came(entry)
-        if self.parents and change.accepted:
+        if self.parents:
             self.announcements.entry_changed(entry)
 
     def announce_changes(self) -> None:
@@ -155,7 +159,14 @@ class Hierarchy:
         told = wire.read(payload)
         if told is None:
             return False
-        if isinstance(told, Resolve | Resolved | Appeared):
+        if (
+            type(told) is Announce
+            and self.is_hub
+            and not (session.is_parent or session.from_outside)
+        ):
+            self.claims.announced(session, told)
+            return True
+        if isinstance(told, _QUESTIONS):
             self._receive_question(session, told)
         elif isinstance(told, Declined):
             self.complain(session, f"the peer declined an announcement: {quote(told.why)}")

@@ -7,8 +7,9 @@ says (`Node.send`, `Node.route`), a callback does not wait (`post`), and what a 
 sent stands in the line of its receiver (`arrive`, `send_on`). `end` is the one function by which
 every message leaves (OB-1).
 
-Who receives is read from the routing table: each of its changes passes through `_follow`, which
-alone writes `receivers`. So a name that has no entry has no receiver, and node and rules agree.
+Who receives is read from the routing table: each change of it to a name of this node passes through
+`_follow`, which alone writes `receivers`. So a name that has no entry has no receiver, and node and
+rules agree.
 """
 
 from __future__ import annotations
@@ -510,7 +511,7 @@ class Kernel:
 
     def is_own_name(self, name: str) -> bool:
         """Whether a name belongs to this node itself, and cannot be announced by others."""
-        return name in self._own or self.is_reserved(name)
+        return name in self._own or name.startswith(RESERVED)
 
     def own_receiver(self, name: str) -> Receiver | None:
         """The receiver that has this name, even if the table refused its entry (RE-15)."""
@@ -544,21 +545,43 @@ class Kernel:
             receiver = self.links.reach(address)
         return Outbound(receiver, message, verdicts) if isinstance(receiver, Session) else receiver
 
+    def put_claimed(self, entry: RoutingEntry) -> None:
+        """Put the entry of a participant that a leaf claims, and whose name is not our own.
+
+        That changes no receiver, and the parents are told of the claim, so `_follow` is not needed.
+        `tick` was called for it, or for those that came with it.
+        """
+        self.latest = at = self.latest + 1
+        if at >= self._purge_at:
+            self._purge(at)
+        change = self.router.table.put(entry, at // 1000)
+        if self.observers:
+            self.notify(ChangeRecord(change, at, Cause.ANNOUNCED, entry.address.name))
+        self.hierarchy.questions.participant_came(entry)
+        if self.router.has_global_transport:
+            self.broadcasts.provider_changed(entry.participant)
+        if self.waiting.waited_for:
+            self.waiting.appeared(entry.participant)
+
+    def _purge(self, at: int) -> None:
+        self._purge_at = at + PURGE_INTERVAL
+        self.router.table.purge(at // 1000)
+        self.hierarchy.claims.purge(at // 1000)
+
     def _put(self, entry: RoutingEntry, source: Source) -> RouteChange:
         at = self.tick()
         if at >= self._purge_at:
-            self._purge_at = at + PURGE_INTERVAL
-            self.router.table.purge(at // 1000)
-            self.hierarchy.claims.purge(at // 1000)
+            self._purge(at)
         change = self.router.table.put(entry, at // 1000)
         self._follow(change, at, source)
-        self.waiting.appeared(entry.participant)
+        if self.waiting.waited_for:
+            self.waiting.appeared(entry.participant)
         return change
 
     def _follow(self, change: RouteChange, at: int, source: Source) -> None:
-        """Follow a change of the routing table: every one passes here."""
+        """Follow a change of the routing table: all but `put_claimed` come here."""
         own = self._own.get(change.entry.participant)
-        if own is not None and change.accepted:
+        if own is not None and change.refusal is None:
             data, receiver, entry = own
             if change.kind is RouteKind.PUT and _lead_to_same(change.entry, entry):
                 self.receivers[data] = receiver
@@ -566,9 +589,12 @@ class Kernel:
                 self.receivers.pop(data, None)
         if self.observers:
             self.notify(ChangeRecord(change, at, *source))
-        if self.hierarchy.parents or self.hierarchy.is_hub:
-            self.hierarchy.route_changed(change)
-        if self.router.has_global_transport and change.accepted:
+        if change.refusal is not None:
+            return
+        hierarchy = self.hierarchy
+        if hierarchy.is_hub or hierarchy.parents:
+            hierarchy.route_changed(change)
+        if self.router.has_global_transport:
             self.broadcasts.provider_changed(change.entry.participant)
 
 
