@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import permutations
 from typing import TypeVar
 
@@ -20,7 +20,7 @@ from waystation.errors import LocalError, NotReadyError
 from waystation.node import Limits, Node
 from waystation.node.questions import ASKED_LIMIT, QUESTION_LIMIT
 from waystation.node.readiness import Readiness
-from waystation.testing import async_test, echo, tcp_path, until
+from waystation.testing import TcpPath, async_test, echo, tcp_path, until
 from waystation.wire import hierarchy as wire
 from waystation.wire.hello import Hello
 from waystation.wire.hierarchy import Announce, Contested, Payload, Resolve, Resolved
@@ -51,6 +51,19 @@ def readiness(node: Node) -> Readiness:
 
 def nothing_is_asked(*nodes: Node) -> bool:
     return not any(readiness(node)._questions or readiness(node)._by_number for node in nodes)
+
+
+@asynccontextmanager
+async def below_a_frozen_parent() -> AsyncIterator[tuple[Node, str, TcpPath]]:
+    """A hub, its URL, and the path to its parent, which lets nothing through any more."""
+    async with (
+        hub("top") as (_, top_url),
+        tcp_path(place_of(top_url)) as path,
+        hub("low") as (low, low_url),
+    ):
+        await low.connect(f"tcp://{path.place}", name="up", parent=True)
+        path.freeze()
+        yield low, low_url, path
 
 
 @async_test
@@ -181,14 +194,7 @@ async def test_a_parent_that_lost_its_link_is_asked_again_over_the_next() -> Non
 
 @async_test
 async def test_a_hub_does_not_wait_for_a_parent_that_lost_its_link() -> None:
-    async with (
-        hub("top") as (_, top_url),
-        tcp_path(place_of(top_url)) as path,
-        hub("low") as (low, low_url),
-        leaf("a", low_url) as a,
-    ):
-        await low.connect(f"tcp://{path.place}", name="up", parent=True)
-        path.freeze()
+    async with below_a_frozen_parent() as (low, low_url, path), leaf("a", low_url) as a:
         ready = asyncio.ensure_future(a.ready(timeout=30))
         await until(lambda: readiness(low)._by_number)
         path.refuse(refuse=True)
@@ -386,13 +392,7 @@ async def test_a_peer_from_outside_is_never_ready() -> None:
 
 @async_test
 async def test_a_question_that_passed_a_hub_or_has_come_far_goes_no_further() -> None:
-    async with (
-        hub("top") as (_, top_url),
-        tcp_path(place_of(top_url)) as path,
-        hub("low") as (low, low_url),
-    ):
-        await low.connect(f"tcp://{path.place}", name="up", parent=True)
-        path.freeze()
+    async with below_a_frozen_parent() as (low, low_url, path):
         peer = await Attacker.dial(place_of(low_url))
         far = map(str, range(ASKED_LIMIT))
         peer.tell(ask(1, "one", "low"), ask(2, "two", *far), ask(3, "three"), ask(4, "three"))
@@ -405,13 +405,7 @@ async def test_a_question_that_passed_a_hub_or_has_come_far_goes_no_further() ->
 @pytest.mark.rule("FL-5")
 @async_test
 async def test_nobody_can_make_a_hub_ask_without_end() -> None:
-    async with (
-        hub("top") as (_, top_url),
-        tcp_path(place_of(top_url)) as path,
-        hub("low") as (low, low_url),
-    ):
-        await low.connect(f"tcp://{path.place}", name="up", parent=True)
-        path.freeze()
+    async with below_a_frozen_parent() as (low, low_url, path):
         readiness(low).KNOWN_LIMIT = 10
         peer = await Attacker.dial(place_of(low_url))
         peer.tell(*(ask(number, f"id-{number}") for number in range(QUESTION_LIMIT + 5)))
@@ -427,13 +421,7 @@ async def test_nobody_can_make_a_hub_ask_without_end() -> None:
 
 @async_test
 async def test_a_hub_forgets_a_question_that_its_parent_never_answers() -> None:
-    async with (
-        hub("top") as (_, top_url),
-        tcp_path(place_of(top_url)) as path,
-        hub("low") as (low, low_url),
-    ):
-        await low.connect(f"tcp://{path.place}", name="up", parent=True)
-        path.freeze()
+    async with below_a_frozen_parent() as (low, low_url, path):
         readiness(low).FORGET_TIME = 0.01
         peer = await Attacker.dial(place_of(low_url))
         peer.tell(ask(1))

@@ -275,8 +275,6 @@ class Claims:
     def announce(self, claim: Claim, now: int) -> ClaimChange | None:
         """Take a claim; None if it is known already."""
         old = self._known(claim.participant)
-        if not old and not self._refusal(claim, now):
-            return self._first(claim)
         former = next((known for known in old if known.session == claim.session), None)
         if former is not None and former == claim and now < claim.expiry:
             return None
@@ -291,14 +289,6 @@ class Claims:
         else:
             new.append(claim)
         return self._settled(claim.participant, old, new, now, claim=claim)
-
-    def _first(self, claim: Claim) -> ClaimChange:
-        """Take a claim to a name that nobody claims: mostly, and there is nothing to compare."""
-        name = claim.participant
-        claim = self._claims[name] = self._entered(claim, None)
-        if self._recent.kept:
-            self._recent.pop(name)
-        return ClaimChange(name, None, claim)
 
     # For many names at once, mostly new or known: whoever announces says the same of all of them
 

@@ -62,8 +62,7 @@ def _checksum(file: BinaryIO, place: int) -> bytes:
     file.seek(0)
     checksum = 0
     left = place
-    while left:
-        part = file.read(min(left, _AT_ONCE))
+    while part := file.read(min(left, _AT_ONCE)):  # it ends early if the file was cut meanwhile
         left -= len(part)
         checksum = crc32(part, checksum)
     file.seek(_DIGITS, 1)

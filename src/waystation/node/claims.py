@@ -309,17 +309,11 @@ class LeafClaims:
             kernel.hierarchy.announcements.claims_came(claims)
 
     def _add(self, session: Session, claim: Claim, now: int) -> None:
-        name, why, entry = claim.participant, self._objection(session, claim), None
-        try:
-            entry = RoutingEntry.of(
-                name, session.address, local=True, visible=claim.visible, expiry=claim.expiry
-            )
-        except LocalError as error:
-            why = why or str(error)
-        if why or entry is None:
+        name, why = claim.participant, self._objection(session, claim)
+        if why:
             self._refuse(claim, why, NOT_CLAIMABLE)
             self._decline(session, why)
-            if self._kernel.own_receiver(claim.participant) is not None:
+            if self._kernel.own_receiver(name) is not None:
                 self._kernel.hierarchy.contests.held_here(claim)
             return
         change = self.known.announce(claim, now)
@@ -331,10 +325,6 @@ class LeafClaims:
             session.participants[name] = None
             kind = ClaimKind.CLAIM if change.contest is None else ClaimKind.CONTESTED
             self._note(kind, claim, self._holder_of(change))
-            if change.before is None:  # mostly: nobody else claims it
-                self._kernel.put_route(entry, (Cause.ANNOUNCED, session.name, None))
-                self._kernel.hierarchy.announcements.claim_changed(name, claim, is_move=True)
-                return
         self._apply(change, OTHERWISE)
 
     def _objection(self, session: Session, claim: Claim) -> str:
@@ -346,8 +336,15 @@ class LeafClaims:
             return f"{quote(name)} is a name of node {kernel.name} itself"
         if not self.may_add(session, name):
             return f"a session announces at most {kernel.limits.participants} participants"
-        is_generated = name[-GENERATED - 1 : -GENERATED] == "-"
-        return self._objection_to_generated(claim) if is_generated else ""
+        if name[-GENERATED - 1 : -GENERATED] == "-" and (
+            why := self._objection_to_generated(claim)
+        ):
+            return why
+        try:
+            RoutingEntry.of(name, session.address, local=True, expiry=claim.expiry)
+        except LocalError as error:
+            return str(error)
+        return ""
 
     def _came_in_a_circle(self, claim: Claim) -> bool:
         """Whether it is this node's own word, which is refused without any complaint."""
@@ -356,8 +353,8 @@ class LeafClaims:
     def _objection_to_generated(self, claim: Claim) -> str:
         """Why a name cannot be claimed that some node gave to a session or a subscriber."""
         name = claim.participant
-        kind, digits = name[: -GENERATED - 1], name[-GENERATED:]
-        if not _DIGITS.issuperset(digits):
+        kind, mark, digits = name[: -GENERATED - 1], name[-GENERATED - 1 :][:1], name[-GENERATED:]
+        if mark != "-" or not _DIGITS.issuperset(digits):
             return ""
         if kind in USUAL_TYPES:
             return f"{quote(name)} has the form of a session's name"

@@ -338,11 +338,8 @@ class ProviderDirectory:
         if expiry == NEVER:
             expiry = kernel.tick() // 1000 + _REMEMBERED
         name = provider.participant
-        if kernel.is_own_name(name):
+        if kernel.is_own_name(name) or kernel.hierarchy.claims.is_recent(name):
             return
-        entry = kernel.entry(name)
-        if kernel.hierarchy.claims.is_recent(name) and (entry is None or not entry.local):
-            return  # only claims lead there for a while (CL-4); over a live one the rules decide
         try:
             if isinstance(address, str):
                 address = Address.parse(address, kernel.router.types.numbers)
