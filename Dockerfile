@@ -8,7 +8,7 @@
 FROM python:3.13.5-slim-bookworm AS build
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 WORKDIR /build
-COPY pyproject.toml README.md LICENSE requirements.lock ./
+COPY pyproject.toml PACKAGE.md LICENSE requirements.lock ./
 COPY src src
 # The versions of the lock file, without the hashes: those would have to include our own.
 RUN sed -e '/^ /d' -e 's/ *\\$//' requirements.lock > constraints.txt \

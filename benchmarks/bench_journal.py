@@ -99,7 +99,7 @@ def conversion(report: Report, records: list[MessageRecord]) -> None:
     """What the interpreter is held for: records to columns, in batches as the writer makes them."""
 
     def columns() -> int:
-        converter = Converter(1)
+        converter = Converter("a", 1)
         for first in range(0, len(records), BATCH):
             converter.convert(records[first : first + BATCH], first)
         return len(records)

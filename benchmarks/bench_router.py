@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from benchmarks.harness import Report, in_turns, medians_of
+from benchmarks.router.churn import MEMBERS, PACE, churn
 from benchmarks.router.load import RECEIVERS, Shape
 from benchmarks.router.stuck import stuck_ratio
 from benchmarks.router.subjects import (
@@ -52,10 +53,21 @@ def run(report: Report, turns: int = TURNS) -> None:
     everybody = [subject for subjects in groups for subject in subjects]
     found = in_turns({subject.name: partial(memory, subject) for subject in everybody}, turns)
     report.note(f"memory, {CONNECTIONS} members", medians_of(found), "MiB")
+    for subject in groups[0]:
+        with_changes(report, subject)
     ratios = [stuck_ratio() for _ in range(turns)]
     report.add(
         "rate beside a stuck receiver / without", "waystation", statistics.median(ratios), "ratio"
     )
+
+
+def with_changes(report: Report, subject: Subject) -> None:
+    """Members come and go: how long a list takes, who is suspected, what is left open."""
+    case = f"{MEMBERS} members, {PACE} joins and leaves a second"
+    found = churn(subject)
+    report.add(f"{case}, list of members p99", subject.name, found.p99 * 1e3, "ms")
+    report.add(f"{case}, false SUSPECTs", subject.name, found.suspects, "notices")
+    report.add(f"{case}, descriptors left open", subject.name, found.descriptors, "descriptors")
 
 
 def under_load(

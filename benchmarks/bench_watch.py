@@ -27,8 +27,8 @@ import waystation
 from benchmarks.harness import Report
 from waystation import pipeline
 from waystation.journal import Journal
-from waystation.pipeline.simulate import simulate
 from waystation.pipeline.watching import Batch, watch
+from waystation.simulate.simulate import simulate
 
 PACKAGES = ("pyspark", "pyarrow", "numpy")
 MESSAGES = int(os.environ.get("WAYSTATION_BENCH_WATCH", "1500000"))

@@ -21,4 +21,5 @@ def main(files: Mapping[Path, str]) -> None:
             print(f"{path.relative_to(ROOT)} is out of date; run `make docs`", file=sys.stderr)
         sys.exit(bool(stale))
     for path, text in stale.items():
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, "utf-8")

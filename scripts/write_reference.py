@@ -3,10 +3,10 @@
     python scripts/write_reference.py            write the pages
     python scripts/write_reference.py --check    report outdated pages, and exit with 1
 
-reference/api.md comes from the docstrings, reference/cli.md from the commands, reference/config.md
-from the settings. Three pages are written by hand, except for what is between pairs of marks:
-reference/reasons.md, from the code, reference/tables.md, from the registry of tables, and
-how-to/size-a-fleet.md, from the results of the benchmarks:
+reference/api.md and the pages in reference/api come from the docstrings, reference/cli.md from the
+commands, reference/config.md from the settings. Three pages are written by hand, except for what is
+between pairs of marks: reference/reasons.md, from the code, reference/tables.md, from the registry
+of tables, and how-to/size-a-fleet.md, from the results of the benchmarks:
 
     <!-- code: NO_ROUTE -->      <!-- tables: overview -->      <!-- figures: sizes -->
     <!-- end of code -->         <!-- end of tables -->         <!-- end of figures -->
@@ -30,6 +30,7 @@ from waystation.config.reference import reference as config_page
 
 SOURCE = generated.ROOT / "src"
 REFERENCE = generated.ROOT / "docs/reference"
+API = REFERENCE / "api"
 SIZES = generated.ROOT / "docs/how-to/size-a-fleet.md"
 RESULTS = generated.ROOT / "benchmarks/results"
 WIDTH = 96
@@ -204,9 +205,12 @@ class Api:
                 home = defined if defined in MODULES else module
                 self._homes.setdefault(member.canonical_path, home)
 
-    def page(self) -> str:
-        """All of it."""
-        return API_HEAD + "\n".join([*self._contents(), *self._sections()])
+    def pages(self) -> dict[Path, str]:
+        """The contents, and a page for each module."""
+        found = {REFERENCE / "api.md": API_HEAD + "\n".join(self._contents())}
+        for module in MODULES:
+            found[API / f"{module}.md"] = "\n".join(self._of_module(module))
+        return found
 
     def _contents(self) -> Iterator[str]:
         yield "| `from waystation import` | |"
@@ -215,21 +219,23 @@ class Api:
             if name == "__version__":
                 continue
             member = self._package[str(name)]
-            yield f"| [`{name}`](#{_anchor(str(name))}) | {_summary(member)} |"
+            target = member.final_target if isinstance(member, griffe.Alias) else member
+            page = f"api/{self._homes[target.canonical_path]}.md"
+            yield f"| [`{name}`]({page}#{_anchor(str(name))}) | {_summary(member)} |"
         yield ""
         yield "| module | |"
         yield "|---|---|"
         for module in MODULES:
-            yield f"| [`{module}`](#{_anchor(module)}) | {_summary(self._module(module))} |"
+            yield f"| [`{module}`](api/{module}.md) | {_summary(self._module(module))} |"
         yield ""
 
-    def _sections(self) -> Iterator[str]:
-        for module in MODULES:
-            yield f"## {module}\n"
-            yield from _prose(self._module(module))
-            for name, member in self._exported(module):
-                if self._homes[member.canonical_path] == module:
-                    yield from _told(name, member)
+    def _of_module(self, module: str) -> Iterator[str]:
+        yield f"# {module}\n"
+        yield "Part of [the API](../api.md).\n"
+        yield from _prose(self._module(module))
+        for name, member in self._exported(module):
+            if self._homes[member.canonical_path] == module:
+                yield from _told(name, member)
 
     def _module(self, path: str) -> griffe.Module:
         found = self._package[path.partition(".")[2]]
@@ -259,7 +265,7 @@ class Api:
 
 
 def _told(name: str, member: Any) -> Iterator[str]:
-    yield f"### {name}\n"
+    yield f"## {name}\n"
     if member.is_class:
         yield _block(_class_line(name, member))
         yield from _prose(member)
@@ -293,13 +299,13 @@ def _members(member: Any) -> Iterator[str]:
         if _is_inner(f"{member.name}.{name}", part, sections):
             continue
         if part.is_function and "property" not in part.labels:
-            yield f"#### {member.name}.{name}\n"
+            yield f"### {member.name}.{name}\n"
             yield _block(_signature(name, part))
         elif "property" in part.labels:
-            yield f"#### {member.name}.{name}\n"
+            yield f"### {member.name}.{name}\n"
             yield _block(f"{name}: {part.returns if part.is_function else part.annotation}")
         else:
-            yield f"#### {member.name}.{name}\n"
+            yield f"### {member.name}.{name}\n"
             yield _block(_assignment(name, part))
         yield from _prose(part)
 
@@ -513,7 +519,7 @@ def variable_of(option: click.Option, context: click.Context) -> str | None:
 def reasons_page(page: str) -> str:
     """The page with what the code says between its marks."""
     from waystation.core.outcome import Reason  # noqa: PLC0415
-    from waystation.why.explain import REASONS  # noqa: PLC0415
+    from waystation.why.story import REASONS  # noqa: PLC0415
 
     named = _modules_naming()
     marks = re.compile(r"(<!-- code: (\w+) -->\n).*?(<!-- end of code -->)", re.DOTALL)
@@ -568,7 +574,7 @@ def _tables_overview(tables: tuple[Any, ...]) -> Iterator[str]:
     for table in tables:
         call = table.call or f'built(journal, "{table.name}")'
         key = ", ".join(f"`{name}`" for name in table.key)
-        day = f"`{table.day}`" if table.day else ""
+        day = "" if table.day == "day" else f"`{table.day}`"
         columns = ", ".join(_column_names(table))
         row = (f"`{table.name}`", f"`{call}`", table.text.rstrip("."), key, day, columns)
         yield f"| {' | '.join(row)} |"
@@ -577,12 +583,13 @@ def _tables_overview(tables: tuple[Any, ...]) -> Iterator[str]:
 def _column_names(table: Any) -> Iterator[str]:
     for name, column in table.columns.items():
         inner = getattr(column.type, "value_type", None)
-        parts = ", ".join(f"`{field.name}`" for field in inner) if inner is not None else ""
+        fields = inner if inner is not None and inner.num_fields else ()
+        parts = ", ".join(f"`{field.name}`" for field in fields)
         yield f"`{name}` (of {parts})" if parts else f"`{name}`"
 
 
 def _table_columns(table: Any) -> Iterator[str]:
-    made = ", ".join(f"`{name}`" for name in table.inputs)
+    made = ", ".join(f"`{name}`" for name in table.of or table.inputs)
     how = "after an exchange" if table.exchange else "node by node"
     kept = "" if table.watched else " `watch` does not keep it."
     yield f"### `{table.name}`"
@@ -631,7 +638,7 @@ def pages() -> dict[Path, str]:
     """Each page as it should be."""
     reasons, tables = REFERENCE / "reasons.md", REFERENCE / "tables.md"
     return {
-        REFERENCE / "api.md": tidy(Api().page()),
+        **{path: tidy(text) for path, text in Api().pages().items()},
         REFERENCE / "cli.md": tidy(cli_page()),
         REFERENCE / "config.md": config_page(),
         reasons: tidy(reasons_page(reasons.read_text("utf-8"))),

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 import waystation
 from benchmarks.live import measure
 from benchmarks.live.measure import Company, LiveError, Part, Subject, Work
-from waystation import Message, Node
+from waystation import Message, Node, Route
 from waystation.node import Context
 
 PACKAGES = ("waystation", "uvloop")
@@ -31,7 +31,8 @@ def stage(company: Company) -> int:
     return port if company.work.hops == 1 else company.start("middle", port)
 
 
-def _count_on(node: Node, every: int) -> None:
+def count_on(node: Node, every: int) -> None:
+    """Have a node answer the last of every so many messages."""
     seen = every - 1  # so that the greeting is answered
 
     @node.worker("sink")
@@ -57,7 +58,7 @@ async def _node(part: Part) -> AsyncIterator[Node]:
 
 async def _sink(part: Part) -> None:
     async with _node(part) as node:
-        _count_on(node, part.work.answer_every)
+        count_on(node, part.work.answer_every)
         listening = await node.listen(f"{_HOST}:0")
         measure.say_ready(int(listening.place.rpartition(":")[2]))
         await node.serve()
@@ -75,18 +76,19 @@ async def _driver(part: Part) -> None:
     work = part.work
     async with _node(part) as node:
         await node.connect(f"{_HOST}:{part.port}", name="next")
-        await _drive(node, "next => sink" if work.hops == 1 else "next => onward => sink", work)
+        await drive(node, "next => sink" if work.hops == 1 else "next => onward => sink", work)
 
 
 async def _in_process(part: Part) -> None:
     work = part.work
     async with Node("driver") as node:
-        _count_on(node, work.answer_every)
+        count_on(node, work.answer_every)
         node.start_worker(("middle",), print)  # never called: what passes is forwarded without it
-        await _drive(node, "sink" if work.hops == 1 else "middle => sink", work)
+        await drive(node, "sink" if work.hops == 1 else "middle => sink", work)
 
 
-async def _drive(node: Node, route: str, work: Work) -> None:
+async def drive(node: Node, route: str | Route, work: Work) -> None:
+    """Do the work along a route, and tell the result."""
     payload = measure.payload_of(work.size)
     await node.request(route, b"greeting")
     if work.kind == "one way":

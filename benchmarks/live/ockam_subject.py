@@ -14,7 +14,11 @@ from contextlib import ExitStack, contextmanager
 from benchmarks.live.measure import LiveError
 from tests.peers import ockam_peer
 
-VERSIONS = {"ockam_node": "0.130.0", "ockam_transport_tcp": "0.128.0"}
+VERSIONS = {
+    "ockam_node": "0.130.0",
+    "ockam_transport_tcp": "0.128.0",
+    "ockam_identity": "0.125.0",
+}
 
 
 class OckamSubject:
@@ -41,11 +45,33 @@ class OckamSubject:
         one_way, requests = ockam_peer.run("bench-local", count, size, *self._options).split()
         return float(one_way), float(requests)
 
+    def handshakes(self, count: int) -> float:
+        """Secure channels per second, opened one after the other."""
+        with self._staged_securely() as port:
+            return float(self._run("bench-handshakes", port, "secure", count))
+
+    def sealed(self, size: int, count: int) -> float:
+        """Messages per second through a secure channel."""
+        with self._staged_securely() as port:
+            return float(self._run("bench-oneway", port, "sink", size, count, "--secure", "secure"))
+
+    def sealed_round_trip(self, size: int, count: int) -> tuple[float, float]:
+        """The median and the 99th percentile in microseconds through a secure channel."""
+        with self._staged_securely() as port:
+            work = ("raw_echo", size, count, "--secure", "secure")
+            p50, p99 = self._run("bench-roundtrip", port, *work).split()
+        return float(p50), float(p99)
+
     def _run(self, mode: str, port: int, *arguments: str | int) -> str:
         try:
             return ockam_peer.run(mode, f"127.0.0.1:{port}", *arguments, *self._options)
         except ockam_peer.PeerFailed as failed:
             raise LiveError(f"{self.name}: {failed}") from failed
+
+    @contextmanager
+    def _staged_securely(self) -> Iterator[int]:
+        with ockam_peer.serving("--secure", "secure", *self._options) as peer:
+            yield peer.port
 
     @staticmethod
     def _route(hops: int, worker: str) -> str:

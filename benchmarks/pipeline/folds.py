@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from waystation.pipeline.folding import fold_routes, fold_subscriptions
-from waystation.pipeline.lifetimes import Lifetimes
+from waystation.pipeline.kernels.folding import fold_routes, fold_subscriptions
+from waystation.pipeline.kernels.lifetimes import Lifetimes
 
 
 def lifetimes(nodes: Mapping[str, pa.Table]) -> dict[str, Lifetimes]:

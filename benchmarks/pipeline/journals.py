@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from waystation.journal.layout import Stem, table_directory
 from waystation.journal.schema import INSTANT, SCHEMAS
 from waystation.journal.seal import write_sealed
-from waystation.pipeline.columns import id_texts
-from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import write_fleet
+from waystation.pipeline.kernels.columns import id_texts
+from waystation.simulate.fleet import Fleet
+from waystation.simulate.journal import write_fleet
 
 KEPT = Path(os.environ.get("WAYSTATION_BENCH_DATA", tempfile.gettempdir())) / "waystation-bench"
 BEGIN = 1_767_225_600_000_000
@@ -49,14 +49,14 @@ def kept(name: str, write: Callable[[Path], None]) -> Path:
 def routes(rows: int) -> Path:
     """A fleet with about so many rows of `routes`, and hardly a message."""
     fleet = Fleet(NODES, int(rows / EVENTS_A_PARTICIPANT), 1_000, seed=1)
-    return kept(f"events-{rows}", partial(_write_fleet, fleet))
+    return kept(f"events-2-{rows}", partial(_write_fleet, fleet))
 
 
 def messages(rows: int) -> Path:
     """A fleet with about so many rows of `messages`, and a hundredth of that of `routes`."""
     count = int(rows / ROWS_A_MESSAGE)
     fleet = Fleet(NODES, max(int(rows / 100 / EVENTS_A_PARTICIPANT), 100), count, seed=2)
-    return kept(f"sent-{rows}", partial(_write_fleet, fleet))
+    return kept(f"sent-2-{rows}", partial(_write_fleet, fleet))
 
 
 def rows_in(journal: Path, table: str) -> int:

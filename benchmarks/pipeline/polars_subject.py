@@ -1,7 +1,8 @@
 """Polars doing the steps of the pipeline, in one process, with the formulations that suit it best.
 
 Histories: it reads and partitions, numpy folds (folds.py). Look-ups: an as-of join by participant.
-Multicast: distinct ids are joined to patterns shape by shape (shapes.py). Traces: sort and shift.
+Multicast: distinct ids are joined to patterns shape by shape (shapes.py). Traces: the visits,
+deliveries and loops of each message, as in DuckDB's subject, which says what is left out.
 """
 
 from __future__ import annotations
@@ -106,36 +107,27 @@ class Polars:
         )
 
     def traces(self) -> None:
-        steps = (
+        by_seq = pl.col("onward", "reason").sort_by("seq").first()
+        visits = (
             self._rows("messages")
             .select(
-                *_ENTRY,
-                "at",
-                "seq",
-                "outcome",
+                *(*_ENTRY, "at", "seq", "outcome", "reason"),
                 onward=pl.lit(" ") + pl.col("onward").list.join(" "),
-                back=pl.lit(" ") + pl.col("return").list.join(" "),
             )
-            .sort("message_id", "at", "node", "incarnation", "seq")
-        )
-        sums = steps.group_by("message_id", maintain_order=True).agg(
-            ended=pl.col("at").last(), hops=pl.len(), outcome=pl.col("outcome").last()
-        )
-        before = pl.col("back").shift(1).over("message_id")
-        longer = pl.col("back").str.len_bytes() > before.str.len_bytes()
-        follows = (before == " ") | pl.col("back").str.ends_with(before)
-        ways = (
-            steps.unique(_ENTRY, keep="first", maintain_order=True)
-            .with_columns(continued=before.is_null() | (longer & follows))
-            .group_by("message_id")
+            .group_by(_ENTRY)
             .agg(
-                symmetric=pl.col("continued").all(),
-                looped=pl.len() > pl.struct("node", "onward").n_unique(),
+                by_seq, last=pl.col("at").max(), delivered=(pl.col("outcome") == "DELIVERED").sum()
             )
         )
-        complete = pl.col("outcome").is_in(["DELIVERED", "DROPPED"])
-        joined = sums.join(ways, on="message_id").with_columns(complete=complete)
-        self._write("traces", joined.collect())
+        entered = pl.struct("node", "onward").filter(pl.col("reason").ne_missing("DUPLICATE"))
+        found = visits.group_by("message_id").agg(
+            started=pl.col("received_at").min(),
+            ended=pl.col("last").max(),
+            hops=pl.len() - 1,
+            delivered=pl.col("delivered").sum(),
+            looped=entered.len() > entered.n_unique(),
+        )
+        self._write("traces", found.collect())
 
     def digest(self, table: str) -> list[tuple[Any, ...]]:
         word, a, b = _DIGESTS[table]
@@ -232,8 +224,8 @@ _DIGESTS: dict[str, tuple[pl.Expr, pl.Expr, pl.Expr]] = {
         (pl.col("recipient").count() + pl.col("address").count()).cast(pl.Int64),
     ),
     "traces": (
-        pl.concat_str("outcome", "looped", "symmetric", "complete", separator=" "),
-        _rest("ended"),
+        pl.concat_str("looped", pl.col("delivered") > 0, separator=" "),
+        pl.col("delivered").sum().cast(pl.Int64),
         pl.col("hops").sum().cast(pl.Int64),
     ),
 }

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
 from waystation import pipeline
-from waystation.pipeline.output import Place
+from waystation.pipeline.store import RenamingStore
 from waystation.pipeline.writing import write_tables
 
 
@@ -48,7 +48,7 @@ class Spark:
         self._write("traces")
 
     def _write(self, table: str) -> None:
-        write_tables(self._frame(table), {table: Place(self._out, table)})
+        write_tables(self._frame(table), RenamingStore(str(self._out)), [table])
 
     def cross_join(self) -> None:
         """Publications against patterns by a regular expression: every pair is looked at."""
@@ -85,8 +85,8 @@ _DIGESTS = {
         "count(recipient) + count(address)",
     ),
     "traces": (
-        "concat_ws(' ', outcome, looped, symmetric, complete)",
-        "sum(unix_micros(ended) % 1000003)",
+        "concat_ws(' ', looped, delivered > 0)",
+        "sum(delivered)",
         "sum(hops)",
     ),
 }

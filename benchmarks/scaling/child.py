@@ -17,8 +17,8 @@ from typing import Any
 from benchmarks.harness import seconds
 from benchmarks.scaling.fleets import bytes_of, files_of, fleet_of
 from waystation import pipeline
-from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.simulate import simulate
+from waystation.simulate.fleet import Fleet
+from waystation.simulate.simulate import simulate
 
 WARM_UP = Fleet(18, 300, 5_000, seed=9)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from waystation.pipeline.fleet import Fleet
+from waystation.simulate.fleet import Fleet
 
 NODES_A_CELL = 17  # a hub and its leaves
 PARTICIPANTS_A_NODE = 1_000

@@ -5,6 +5,7 @@
     ├── UndeliverableError  a request was dropped on its way
     ├── NoReplyError        a request got no reply in time (also a TimeoutError)
     ├── UnreachableError    a peer could not be connected to (also a ConnectionError)
+    ├── NotTrusted          the peer of a secure channel is another than was expected
     ├── NotReadyError       a parent did not take what was announced (also a TimeoutError)
     ├── NameTaken           another node holds a name of this one
     └── RemoteError         a peer did something wrong
@@ -23,7 +24,13 @@ _SHOWN_CHARACTERS = 60
 
 
 class WaystationError(Exception):
-    """Base class of all exceptions that Waystation raises."""
+    """Base class of all exceptions that Waystation raises.
+
+    `message_id` is the id of the message that it is about, None if it is about no message or if
+    there is none yet: what the caller gave was no message.
+    """
+
+    message_id: str | None = None
 
 
 class LocalError(WaystationError, ValueError):
@@ -48,6 +55,8 @@ class UndeliverableError(WaystationError):
     request, by which `waystation why` tells its story.
     """
 
+    message_id: str
+
     def __init__(
         self, route: str, reason: str, node: str | None = None, message_id: str = ""
     ) -> None:
@@ -61,6 +70,8 @@ class UndeliverableError(WaystationError):
 
 class NoReplyError(WaystationError, TimeoutError):
     """A request got no reply in time; `message_id` is its id."""
+
+    message_id: str
 
     def __init__(self, route: str, seconds: float, message_id: str = "") -> None:
         super().__init__(f"no reply from {route} within {seconds:g} s{_id(message_id)}")
@@ -78,6 +89,18 @@ class UnreachableError(WaystationError, ConnectionError):
         super().__init__(f"cannot connect to {text}")
         self.place = place
         self.detail = detail
+
+
+class NotTrusted(WaystationError):  # noqa: N818 - as NameTaken
+    """Whoever answered proved to be `identity`, which is not one of those to trust (ID-4)."""
+
+    def __init__(self, route: str, identity: str) -> None:
+        super().__init__(
+            f"{route} is {identity}, which is not trusted; "
+            "add it to `trust` if that is whom you meant"
+        )
+        self.route = route
+        self.identity = identity
 
 
 class NotReadyError(WaystationError, TimeoutError):

@@ -43,9 +43,10 @@ def ends(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nonsense"], "No such command 'nonsense'; try `waystation --help`"),
+        (["nonsense"], "there is no command 'nonsense'; try `waystation --help`"),
+        (["nod"], "there is no command 'nod'; did you mean node; try `waystation --help`"),
         (["rules", "--nonsense"], "No such option '--nonsense'; try `waystation rules --help`"),
-        (["rules", "RE-99"], "unknown rule 'RE-99'; rules run from AD-1 to SP-5"),
+        (["rules", "RE-99"], "unknown rule 'RE-99'; rules run from AD-1 to SP-9"),
     ],
 )
 def test_wrong_usage_is_one_line_on_stderr_and_exit_2(
@@ -109,3 +110,31 @@ def test_rules_as_json_is_json_and_nothing_else() -> None:
         assert rule["tests"]
         assert rule["places"]
         assert result.stderr == ""
+
+
+@pytest.mark.parametrize("group", ["journal", "pipeline", "identity"])
+def test_no_help_is_cut(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([group, "--help"])
+    listed = capsys.readouterr().out.partition("Commands:")[2]
+    assert listed
+    assert "..." not in listed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["why", "zz", "--journal", ".", "--json"], 2), (["nonsense"], 2)]
+)
+def test_trouble_is_json_too_where_json_is_asked_for(
+    arguments: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == code
+    out, err = capsys.readouterr()
+    assert err.count("\n") == 1
+    if "--json" in arguments:
+        told = json.loads(out)
+        assert told["exit_code"] == code
+        assert told["error"] in err
+    else:
+        assert out == ""

@@ -106,3 +106,43 @@ def test_a_port_that_is_taken_is_told_without_a_number_of_the_system(option: str
     assert line.startswith(f"waystation: cannot listen on {place}: ")
     assert "a port that is free" in line
     assert "Errno" not in line
+
+
+@pytest.mark.rule("SP-7")
+@pytest.mark.parametrize("place", ["ftp://fleet/x", "s3:/fleet", "file://elsewhere/x", "s3://"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("pipeline", "build", "--journal", "X", "--out", "T"),
+        ("pipeline", "build", "--journal", "J", "--out", "X"),
+        ("pipeline", "table", "--journal", "X", "--at", "1m"),
+        ("pipeline", "watch", "--journal", "X", "--out", "T", "--checkpoint", "T"),
+        ("pipeline", "watch", "--journal", "J", "--out", "X", "--checkpoint", "T"),
+        ("pipeline", "watch", "--journal", "J", "--out", "T", "--checkpoint", "X"),
+        ("pipeline", "report", "--tables", "X", "--out", "T"),
+        ("pipeline", "report", "--tables", "J", "--out", "X"),
+        ("why", "1" * 32, "--journal", "X"),
+        ("why", "1" * 32, "--tables", "X"),
+        ("journal", "cat", "X"),
+        ("journal", "check", "X"),
+        ("journal", "seal", "X"),
+        ("simulate", "--nodes", "2", "--participants", "2", "--messages", "2", "--out", "X"),
+        ("router", "--listen", "127.0.0.1:0", "--journal", "X"),
+        ("demo", "--out", "X"),
+    ],
+)
+def test_a_place_that_is_not_supported_is_refused_before_anything_is_written(
+    arguments: tuple[str, ...],
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    call: Commands,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Journal(tmp_path / "journal", "garage").close()
+    before = sorted(tmp_path.rglob("*"))
+    words = {"X": place, "T": str(tmp_path / "target"), "J": str(tmp_path / "journal")}
+    code, out, err = call(*(words.get(word, word) for word in arguments))
+    assert (code, out) == (2, "")
+    assert place.rstrip("/") in err.splitlines()[-1]
+    assert sorted(tmp_path.rglob("*")) == before

@@ -19,7 +19,7 @@ from rich.console import Console
 
 from tests.cli.live_commands import PATIENCE, Commands, Served, served, started
 from waystation import __version__
-from waystation.cli.top import line, picture
+from waystation.cli.top import Watched, line, overview, picture
 from waystation.demo.processes import WAYSTATION
 from waystation.node.contested import ClaimsSnapshot, Contest, Standby
 from waystation.node.links import CAPABILITIES
@@ -68,7 +68,27 @@ SEEN = Snapshot(
     ],
     session_events={"opened": 5, "refused": 1},
     journal_lost=7,
+    internal_drops={"NO_ROUTE": 4},
 )
+
+
+async def unasked() -> Snapshot:
+    raise AssertionError("nobody asked")
+
+
+def test_several_nodes_are_a_line_each_with_what_troubles_them() -> None:
+    here, gone = Watched("tcp://a:1", unasked), Watched("tcp://b:1", unasked)
+    here.seen = SEEN
+    here.traffic.extend([(1.0, 0.0), (8.0, 2.0)])
+    gone.problem = "no answer"
+    out = StringIO()
+    Console(file=out, width=160).print(overview([here, gone]))
+    lines = out.getvalue().splitlines()
+    assert "hub?[2J" in lines[1]
+    assert "▂█" in lines[1]
+    assert "journal lost 7" in lines[1]
+    assert "tcp://b:1" in lines[2]
+    assert "no answer" in lines[2]
 
 
 @pytest.fixture
@@ -92,13 +112,28 @@ def test_the_picture_has_messages_sessions_and_routes() -> None:
     assert head in lines
     rows = ["DELIVERED 1,200 12.5", "REFUSED 30 1.0", "NO_ROUTE 3 0.0"]
     assert [row for row in lines if row in rows] == rows  # the most frequent drops first
+    assert "internal NO_ROUTE 4" in lines
     assert "sessions: 2 (opened 5, refused 1)" in lines
-    assert "tcp-1 truck-7 0.2.0? 1#127.0.0.1:1 open 4" in lines
-    assert "tcp-2 - - 1#127.0.0.1:2 opening 0" in lines
+    assert "truck-7 no 0.2.0? 1#127.0.0.1:1 open 4 tcp-1" in lines
+    assert "- no - 1#127.0.0.1:2 opening 0 tcp-2" in lines
     assert "routes: 3 of 70" in lines
     assert "echo 0#echo yes -" in lines
     assert "[red]x[/red] 0#a 0:00:05" in lines
     assert "held 0#b yes sticky" in lines
+
+
+@pytest.mark.rule("ID-2")
+def test_proven_and_unproven_names_are_told_apart() -> None:
+    proven = structs.replace(SEEN.sessions[0], identity="I" + "0123456789ab" * 5 + "0123")
+    certified = structs.replace(proven, name="tcp-3", identity="certificate:truck-7")
+    seen = structs.replace(SEEN, sessions=[proven, certified, SEEN.sessions[1]])
+    console = Console(file=StringIO(), width=120, force_terminal=False)
+    console.print(picture(seen))
+    assert isinstance(console.file, StringIO)
+    lines = [" ".join(row.split()) for row in console.file.getvalue().splitlines()]
+    assert "truck-7 I0123456789a… 0.2.0? 1#127.0.0.1:1 open 4 tcp-1" in lines
+    assert "truck-7 certificate:truck-7 0.2.0? 1#127.0.0.1:1 open 4 tcp-3" in lines
+    assert "- no - 1#127.0.0.1:2 opening 0 tcp-2" in lines
 
 
 @pytest.mark.rule("CL-4")
@@ -153,6 +188,18 @@ def test_a_single_look_is_a_picture_or_json(hub: Served, call: Commands) -> None
     [asking] = [session for session in told["sessions"] if session["peer"] == "top"]
     assert asking["version"] == told["version"] == __version__
     assert asking["can"] == list(CAPABILITIES)
+
+
+def test_several_nodes_are_looked_at_together(hub: Served, call: Commands) -> None:
+    nobody = "tcp://127.0.0.1:1"
+    code, out, err = call("top", hub.url, nobody, "--once", "--json", "--timeout", "1")
+    assert code == 0
+    assert [json.loads(line)["node"] for line in out.splitlines()] == ["hub"]
+    assert nobody in err
+    code, out, _ = call("top", hub.url, nobody, "--once", "--timeout", "1")
+    assert code == 0
+    assert "hub" in out
+    assert "messages/s" in out
 
 
 def test_away_from_a_terminal_it_prints_lines_until_told_to_end(hub: Served) -> None:

@@ -191,7 +191,7 @@ def test_the_limits_of_the_file_are_those_of_the_node(tmp_path: Path) -> None:
     [tcp] = made.transports
     assert isinstance(tcp, Tcp)
     assert tcp.limits.frame == 99
-    of_transports = {"tcp", "ws", "udp", "http"}
+    of_transports = {"tcp", "ws", "udp", "http", "joynr"}
     assert set(LimitsTable.__struct_fields__) == {*Limits.__struct_fields__, *of_transports}
 
 

@@ -8,17 +8,18 @@ from pathlib import Path
 import pytest
 
 from tests.config.files import ECHO, NODE, plan, problems
+from tests.joynr.app import app
 from waystation.config import running
-from waystation.config.schemes import SCHEMES, Scheme
 from waystation.errors import LocalError
 from waystation.gossip_router import GossipServer
 from waystation.mqtt.broker import Broker
 from waystation.testing import DEADLINE, async_test, until
+from waystation.transports.schemes import OVER, SCHEMES, Scheme
 
 LEAF = '[node]\nname = "leaf"\n'
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme not in OVER])
 @async_test
 async def test_every_transport_listens_and_connects(scheme: str, tmp_path: Path) -> None:
     listen = f'[[listen]]\nurl = "{scheme}://127.0.0.1:0"\n'
@@ -28,6 +29,28 @@ async def test_every_transport_listens_and_connects(scheme: str, tmp_path: Path)
         async with running(plan(tmp_path, LEAF + connect)) as leaf:
             answer = await leaf.node.request("hub => echo", b"hello", timeout=DEADLINE)
             assert answer.payload == b"hello"
+
+
+@async_test
+async def test_joynr_s_applications_connect_and_find_what_is_at_the_broker(tmp_path: Path) -> None:
+    broker = Broker()
+    await broker.start("127.0.0.1:0")
+    mqtt = f'[mqtt]\nurl = "mqtt://{broker.place}"\nformat = "joynr"\ntopic = '
+    listen = '[[listen]]\nurl = "joynr+ws://127.0.0.1:0"\n'
+    first = f'{NODE}hub = true\njoynr_directory = true\n{mqtt}"hubs/one"\n{listen}'
+    second = f'{LEAF}hub = true\n{mqtt}"hubs/two"\n{listen}'
+    async with (
+        running(plan(tmp_path, first)) as one,
+        running(plan(tmp_path, second)) as two,
+        app(one.listening[0].place, "alice") as alice,
+        app(two.listening[0].place, "bob") as bob,
+    ):
+        assert one.listening[0].url.startswith("joynr+ws://")
+        await alice.provide("door-1", everywhere=True)
+        (found,) = await bob.lookup(scope="GLOBAL_ONLY")
+        assert found["participantId"] == "door-1"
+        assert "hubs/two" in await bob.route("getReplyToAddress")
+    await broker.drain()
 
 
 @async_test
@@ -74,6 +97,8 @@ async def test_peers_and_broadcasts_are_reached_through_a_broker(tmp_path: Path)
     ("text", "key", "said"),
     [
         ('[[listen]]\nurl = "gossip://a/b"', "listen[0].url", "needs a table [groups]"),
+        ('[[listen]]\nurl = "joynr+ws://127.0.0.1:0"', "listen[0].url", "connect to a hub"),
+        ('[[listen]]\nurl = "joynr://127.0.0.1:0"', "listen[0].url", "unsupported URL"),
         ('[[connect]]\nurl = "mqtt://a/b"', "connect[0].url", "needs a table [mqtt]"),
         (
             '[groups]\nvia = "gossip://a:1"\n[[listen]]\nurl = "gossip://a/b"\ntls = false',
@@ -103,3 +128,13 @@ def test_what_is_not_installed_is_told_with_the_way_to_get_it() -> None:
     assert error.value.hint == "pip install 'waystation[ws]'"
     with pytest.raises(ImportError):  # ours, and broken: nobody could install anything for it
         Scheme("waystation.transports.of_nothing", "Nothing").load_transport()
+
+
+def test_what_joynr_needs_is_checked_with_the_file(tmp_path: Path) -> None:
+    hub = f"{NODE}hub = true\n"
+    listen = '[[listen]]\nurl = "joynr+ws://127.0.0.1:0"\n'
+    [problem] = problems(tmp_path, f"{hub}token = 'secret'\n{listen}")
+    assert "know no token" in str(problem)
+    [problem] = problems(tmp_path, f"{hub}joynr_directory = true\n")
+    assert "no broker" in str(problem)
+    assert not problems(tmp_path, hub + listen)

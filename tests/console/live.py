@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from tests.node.live import QUICK
 from waystation.console import Console, Settings
+from waystation.core.message import Message
 from waystation.journal import Journal
-from waystation.node import Node
-from waystation.node.status import Status
+from waystation.node import Context, Node
+from waystation.node.status import STATUS, Question, SessionStatus, Status
 from waystation.testing import DEADLINE, echo
 
 SOON = 0.05
@@ -59,10 +62,12 @@ class Browser:
             await asyncio.sleep(0.02)
 
     @asynccontextmanager
-    async def events(self) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
-        """The events of the console, as they come."""
+    async def events(
+        self, query: str = ""
+    ) -> AsyncIterator[AsyncIterator[tuple[str, dict[str, Any]]]]:
+        """The events of the console, as they come; `query` says what the picture is to show."""
         reader, writer = await asyncio.open_connection(*self.place.split(":"))
-        writer.write(f"GET /events HTTP/1.1\r\nHost: {self.place}\r\n\r\n".encode())
+        writer.write(f"GET /events{query} HTTP/1.1\r\nHost: {self.place}\r\n\r\n".encode())
         try:
             yield self._read(reader)
         finally:
@@ -125,19 +130,58 @@ async def telling(name: str, journal: Path | None, **options: Any) -> AsyncItera
 
 @asynccontextmanager
 async def hub(
-    name: str = "hub", url: str = "tcp://127.0.0.1:0", journal: Path | None = None
+    name: str = "hub",
+    url: str = "tcp://127.0.0.1:0",
+    journal: Path | None = None,
+    **options: Any,
 ) -> AsyncIterator[Told]:
     """A hub with an echo."""
-    async with telling(name, journal, hub=True) as node:
+    async with telling(name, journal, hub=True, **options) as node:
         echo(node)
         listening = await node.listen(url)
         yield Told(node, listening.url)
 
 
 @asynccontextmanager
-async def leaf(name: str, parent: Told, journal: Path | None = None) -> AsyncIterator[Told]:
+async def pretending(name: str, leaves: Sequence[str], *hubs: str) -> AsyncIterator[Told]:
+    """A node that says it is a hub with these leaves and these other hubs."""
+
+    def session(peer: str, count: int) -> SessionStatus:
+        return SessionStatus(
+            f"tcp-{peer}", "1#10.0.0.9:1", peer, open=True, opened_here=peer in hubs[:1],
+            messages_in=count, waiting=30 if peer.endswith("-stuck") else 0,
+        )  # fmt: skip
+
+    async with Node(name, limits=QUICK) as node:
+        status = Status(node)
+
+        async def answer(message: Message, context: Context) -> None:
+            asked = msgspec.json.decode(message.payload, type=Question)
+            seen = status.snapshot(asked)
+            peers = [*hubs, *leaves]
+            sessions = [
+                session(peer, int(seen.uptime * (1 + number % 7)))
+                for number, peer in enumerate(peers)
+            ]
+            told = replace(
+                seen,
+                hub=True,
+                sessions=sessions[: asked.sessions],
+                sessions_fitting=len(peers),
+                sessions_total=len(peers),
+            )
+            await context.reply(msgspec.json.encode(told))
+
+        node.start_worker((STATUS,), answer, reserved=True)
+        yield Told(node, (await node.listen("tcp://127.0.0.1:0")).url)
+
+
+@asynccontextmanager
+async def leaf(
+    name: str, parent: Told, journal: Path | None = None, **options: Any
+) -> AsyncIterator[Told]:
     """A leaf that also listens, with an echo under its own name."""
-    async with telling(name, journal) as node:
+    async with telling(name, journal, **options) as node:
         echo(node, f"{name}-echo")
         listening = await node.listen("tcp://127.0.0.1:0")
         await node.connect(parent.url, parent=True)

@@ -20,7 +20,19 @@ STYLE = (CONSOLE / "static" / "console.css").read_text("utf-8")
 SCRIPT = (CONSOLE / "static" / "console.js").read_text("utf-8")
 IN_A_BROWSER = (Path(__file__).parents[1] / "peers/test_console_in_chromium.py").read_text("utf-8")
 
-OF_BOXES_AND_LINES = {"hub", "node", "peer", "more", "open", "slow", *State}
+OF_BOXES_AND_LINES = {
+    "hub",
+    "node",
+    "peer",
+    "server",
+    "leaf",
+    "fold",
+    "open",
+    "slow",
+    "gone",
+    "trouble",
+    *State,
+}
 """Classes that topology.py gives to what is drawn."""
 
 HEADINGS = {
@@ -28,6 +40,8 @@ HEADINGS = {
     "routes": "Routing table",
     "subscriptions": "Subscriptions",
     "contested": "Contested names",
+    "incidents": "Incidents",
+    "past": "The past",
     "why": "Explain a message",
     "send": "Send a message",
 }
@@ -37,7 +51,7 @@ def given() -> set[str]:
     """The classes and ids of all elements that the templates, the layout and the script make."""
     found = " ".join(file.read_text("utf-8") for file in (CONSOLE / "templates").iterdir())
     texts = re.findall(r'(?:class|id)="((?:[^"{]|{{.*?}})*)"', found)
-    texts += re.findall(r'(?:toggle|setPulse)\("(\w+)"', SCRIPT)
+    texts += re.findall(r'(?:toggle|add|setPulse)\("(\w+)"', SCRIPT)
     texts += re.findall(r'setAttribute\("class", "(\w+)"', SCRIPT)
     return OF_BOXES_AND_LINES | set(re.findall(r"[\w-]+", " ".join(texts)))
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.console.live import hub, leaf, shown
+from tests.console.live import hub, leaf, pretending, shown
 from waystation import __version__
 from waystation.console import pages as module
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
-from waystation.node import Node
+from waystation.node import Node, keyfile
 from waystation.node.links import CAPABILITIES
-from waystation.testing import DEADLINE, async_test, echo, until
+from waystation.testing import DEADLINE, Recorder, async_test, echo, until
 
-EVIL = "<script>alert(1)</script>&\"'"
+EVIL = "<script>alert(1)&\"'"
 
 
 def card_states(text: str) -> list[str]:
@@ -33,7 +34,11 @@ async def test_a_fleet_is_shown_with_its_connections() -> None:
         assert 'data-node="truck"' in text
         assert 'data-left="hub" data-right="truck"' in text
         rows = await browser.get("/connections?node=" + truck.url, X_Fragment="rows")
-        assert rows.text.count("<tr>") == 3  # the head, the hub, and the console
+        assert rows.text.count("<tr>") == 2  # the head and the hub
+        assert "1 internal not shown" in rows.text
+        everything = f"/connections?internals=yes&node={truck.url}"
+        rows = await browser.get(everything, X_Fragment="rows")
+        assert rows.text.count("<tr>") == 3  # and the console
         assert "parent" in rows.text
         assert rows.text.count(f">{__version__}</td>") == 2
         assert f'title="{", ".join(CAPABILITIES)}"' in rows.text
@@ -41,6 +46,38 @@ async def test_a_fleet_is_shown_with_its_connections() -> None:
         assert "1 of 1 matching; 2 in total" in " ".join(found.text.split())
         first = await browser.get("/")
         assert (first.status, first.headers["location"]) == (303, "/connections")
+
+
+@pytest.mark.rule("ID-2")
+@async_test
+async def test_proven_and_unproven_names_are_told_apart(tmp_path: Path) -> None:
+    key, journal = keyfile.create(tmp_path / "key"), tmp_path / "J"
+    async with (
+        hub(journal=journal, identity=keyfile.create(tmp_path / "hub")) as top,
+        leaf("truck", top, identity=key) as truck,
+        leaf("car", top) as car,
+        shown(top.url, journal=journal) as browser,
+    ):
+        ids = []
+        for each in (truck, car):
+            heard = Recorder(each.node)
+            await each.node.request("echo", b"hello")
+            ids.append(heard.messages[0].arrival.message.id)
+            heard.stop()
+        rows = await browser.until(
+            f"/connections?node={top.url}",
+            lambda text: text.count("proven</span>") == 2,
+            X_Fragment="rows",
+        )
+        assert f'title="{key.identifier}">proven</span>' in rows
+        assert 'title="its name is only its word">unproven</span>' in rows
+        drawn = await browser.get("/connections")
+        assert f"truck, here, proven to be {key.identifier}</title>" in drawn.text
+        assert "car, here, its name is not proven</title>" in drawn.text
+        told = await browser.until(f"/why?id={ids[0]}", lambda text: "sent by" in text)
+        assert f"<code>{key.identifier}</code>" in told
+        told = await browser.until(f"/why?id={ids[1]}", lambda text: "received" in text)
+        assert "sent by" not in told
 
 
 @async_test
@@ -212,3 +249,41 @@ async def test_the_page_and_everything_it_loads_exist() -> None:
         assert (await browser.get("/login")).status == 303  # nothing to log in to
         assert (await browser.get("/nowhere")).status == 404
         assert (await browser.get("/static/../pages.py")).status == 404
+
+
+@async_test
+async def test_routes_lead_to_names_and_those_of_nodes_are_behind_a_switch() -> None:
+    async with hub() as top, leaf("truck", top), shown(top.url) as browser:
+        plain = await browser.until("/routes", lambda text: "truck-echo" in text)
+        assert re.search(r"<td>truck-echo</td>\s*<td><span title=\"0#tcp-\S+\">truck</span>", plain)
+        assert "waystation.status" not in plain
+        assert "internal not shown" in plain
+        assert "waystation.status" in (await browser.get("/routes?internals=yes")).text
+
+
+@async_test
+async def test_a_peer_that_dies_is_shown_as_gone_until_it_comes_back() -> None:
+    async with hub() as top, shown(top.url) as browser:
+        async with leaf("truck", top):
+            await browser.until("/routes", lambda text: 'class="box peer here"' in text)
+        text = await browser.until("/routes", lambda text: 'class="box peer gone"' in text)
+        assert "1 in trouble" in text
+        async with leaf("truck", top):
+            await browser.until("/routes", lambda text: "in trouble" not in text)
+
+
+@async_test
+async def test_leaves_are_unfolded_on_request_and_those_on_a_path_are_shown() -> None:
+    leaves = [f"leaf-{number:03}" for number in range(72)]
+    async with pretending("hub", leaves) as top, shown(top.url) as browser:
+        text = await browser.until("/routes", lambda text: "72 leaves" in text)
+        assert 'aria-expanded="false"' in text
+        assert "leaf-005" not in text
+        async with browser.events("?show=leaf-005") as events:
+            async for name, data in events:
+                if name == "fleet" and 'data-node="leaf-005"' in data["html"]:
+                    assert "71 leaves" in data["html"]
+                    break
+        text = (await browser.get("/routes?unfold=hub")).text
+        assert 'aria-expanded="true"' in text
+        assert text.count('class="box leaf here"') == 72

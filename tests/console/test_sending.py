@@ -95,14 +95,14 @@ async def test_with_a_journal_every_hop_of_message_and_reply_is_shown(tmp_path: 
         for hop in ("hub", "truck"):
             assert len(re.findall(rf"\b{hop} [\d:.]+ (?:FORWARDED|DELIVERED)", text)) == 2
         id = path.partition("=")[2]
-        why = plain(await browser.until(f"/why?id={id}", lambda text: "journey" in text))
-        assert "delivered at hub, truck" in why
+        why = plain(await browser.until(f"/why?id={id}", lambda text: "waterfall" in text))
+        assert "delivered at truck" in why
         lost = await send(browser, top.url, "truk-echo", reply="")
         text = await browser.until(lost, lambda text: "dropped at hub" in text)
         assert "NO_ROUTE" in text
         why = plain((await browser.get(f"/why?id={lost.partition('=')[2]}")).text)
         assert "the closest names are truck-echo" in why
-        losses = await browser.get("/why")
+        losses = await browser.get("/incidents")
         assert lost.partition("=")[2] in losses.text
 
 
@@ -111,9 +111,9 @@ async def test_why_reports_an_invalid_or_unknown_id(tmp_path: Path) -> None:
     async with hub() as top, shown(top.url, journal=tmp_path) as browser:
         assert "invalid message id" in (await browser.get("/why?id=xyz")).text
         assert "the journal has no message" in (await browser.get(f"/why?id={'ab' * 16}")).text
-        assert "has no drops" in (await browser.get("/why")).text
+        assert "has no drops" in (await browser.get("/incidents")).text
     async with hub() as top, shown(top.url) as browser:
-        assert "--journal DIR" in (await browser.get("/why")).text
+        assert "--journal DIR" in (await browser.get("/incidents")).text
         assert "the console has no journal" in (await browser.get(f"/why?id={'ab' * 16}")).text
 
 

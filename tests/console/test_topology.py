@@ -8,22 +8,25 @@ from typing import Any
 import pytest
 
 from waystation.console.fleet import State
-from waystation.console.topology import MAX_COLUMNS, MAX_PEERS, Picture, picture
+from waystation.console.topology import MAX_LEAVES, Options, Picture, picture, transport_of
 from waystation.node.status import SessionStatus, Snapshot
 
 
 def session(peer: str | None, *, dialed: bool = False, **more: Any) -> SessionStatus:
     options = {"open": True, **more}
-    return SessionStatus("tcp-1", "1#10.0.0.9:1", peer, opened_here=dialed, **options)
+    return SessionStatus(f"tcp-{peer}", "1#10.0.0.9:1", peer, opened_here=dialed, **options)
 
 
 def watched(name: str, *sessions: SessionStatus, state: State = State.HERE, **more: Any) -> Any:
+    rates, gone = more.pop("rates", {}), more.pop("gone", {})
     seen = Snapshot(
         node=name, at=0, uptime=0, counts={}, rates={}, bytes=0, bytes_rate=0, routes_total=0,
         routes=[], sessions_total=more.pop("total", len(sessions)), sessions=list(sessions),
         session_events={}, journal_lost=None, **more,
     )  # fmt: skip
-    return SimpleNamespace(name=name, url=f"tcp://{name}:1", state=state, seen=seen)
+    return SimpleNamespace(
+        name=name, url=f"tcp://{name}:1", state=state, seen=seen, rates=rates, gone=gone
+    )
 
 
 def columns(drawn: Picture) -> list[list[str]]:
@@ -55,17 +58,115 @@ def test_boxes_do_not_overlap_and_are_inside_the_picture() -> None:
     assert all(0 < box.x < drawn.width and 0 < box.y < drawn.height for box in drawn.boxes)
 
 
-def test_many_peers_are_drawn_as_a_number() -> None:
-    sessions = [session(f"leaf-{number}") for number in range(MAX_PEERS + 3)]
-    drawn = picture([watched("hub", *sessions, total=len(sessions) + 100)])
-    [more] = [box for box in drawn.boxes if box.kind == "more"]
-    assert more.hidden == 103
-    assert len(drawn.boxes) == 1 + MAX_PEERS + 1
+def large_fleet() -> list[Any]:
+    """Seven hubs that are connected to each other, and 500 leaves."""
+    hubs = [f"hub-{number}" for number in range(7)]
+    return [
+        watched(
+            hub,
+            *(session(other, dialed=other < hub) for other in hubs if other != hub),
+            *(session(f"leaf-{hub}-{number:03}") for number in range(71 + (hub <= "hub-2"))),
+            hub=True,
+        )
+        for hub in hubs
+    ]
 
 
-def test_the_console_itself_is_not_drawn() -> None:
-    drawn = picture([watched("hub", session("console"), session(None))], "console")
-    assert [box.key for box in drawn.boxes] == ["hub", "1#10.0.0.9:1"]
+def test_seven_hubs_and_500_leaves_are_hubs_in_order_and_one_box_of_leaves_each() -> None:
+    drawn = picture(large_fleet())
+    hubs = [box for box in drawn.boxes if box.kind == "hub"]
+    assert columns(drawn)[0] == [f"hub-{number}" for number in range(7)]
+    folds = [box for box in drawn.boxes if box.kind == "fold"]
+    assert sum(box.count for box in folds) == drawn.leaves == 500
+    assert len(drawn.boxes) == len(hubs) + len(folds) == 14
+    assert drawn.height < 500
+    assert len([line for line in drawn.lines if line.left in {hub.key for hub in hubs}]) == 21 + 7
+
+
+def test_hubs_keep_their_places_whatever_leaves_come_and_go() -> None:
+    def places(fleet: list[Any]) -> dict[str, tuple[float, float]]:
+        return {box.key: (box.x, box.y) for box in picture(fleet).boxes if box.kind == "hub"}
+
+    fleet = large_fleet()
+    before = places(fleet)
+    fleet[2].seen.sessions[20:] = []
+    fleet[4].seen.sessions.append(session("another"))
+    assert places(fleet) == before
+
+
+def test_unfolded_leaves_are_drawn_without_overlap_those_in_trouble_first() -> None:
+    fleet = large_fleet()
+    fleet[1].seen.sessions.append(session("zz-slow", waiting=4))
+    drawn = picture(fleet, options=Options(unfolded=frozenset({"hub-1"})))
+    leaves = [box for box in drawn.boxes if box.kind == "leaf"]
+    assert len(leaves) == 73
+    assert min(leaves, key=lambda box: (box.y, box.x)).key == "zz-slow"
+    [fold] = [box for box in drawn.boxes if box.of == "hub-1"]
+    assert (fold.unfolded, fold.count, fold.trouble, fold.state) == (True, 73, 1, "trouble")
+    for one in drawn.boxes:
+        for other in drawn.boxes:
+            apart = one.x + one.width <= other.x or one.y + one.height <= other.y
+            turned = other.x + other.width <= one.x or other.y + other.height <= one.y
+            assert one is other or apart or turned, (one.key, other.key)
+
+
+def test_leaves_on_a_path_are_drawn_although_the_others_are_folded() -> None:
+    drawn = picture(large_fleet(), options=Options(shown=frozenset({"leaf-hub-3-007"})))
+    assert "leaf-hub-3-007" in {box.key for box in drawn.boxes}
+    assert ("hub-3", "leaf-hub-3-007") in {(line.left, line.right) for line in drawn.lines}
+    assert sum(box.count for box in drawn.boxes) == 499
+
+
+def test_sessions_that_were_not_listed_are_counted() -> None:
+    sessions = [session(f"leaf-{number}") for number in range(MAX_LEAVES + 1)]
+    drawn = picture([watched("hub", *sessions, total=len(sessions) + 100, hub=True)])
+    [fold] = [box for box in drawn.boxes if box.kind == "fold"]
+    assert fold.count == len(sessions) + 100 == drawn.leaves
+
+
+def test_a_peer_that_disconnected_is_drawn_as_gone_unless_it_is_elsewhere() -> None:
+    one = watched("one", session("truck-1"), hub=True, gone={"truck-2": 1.0, "truck-3": 1.0})
+    two = watched("two", session("truck-3"), hub=True)
+    drawn = picture([one, two])
+    states = {box.key: box.state for box in drawn.boxes}
+    assert states == {
+        "one": "here", "two": "here", "truck-1": "here", "truck-2": "gone", "truck-3": "here",
+    }  # fmt: skip
+    assert drawn.trouble == 1
+    assert {(line.left, line.right): line.state for line in drawn.lines}["one", "truck-2"] == "gone"
+
+
+def test_a_line_tells_transport_rate_and_trouble() -> None:
+    drawn = picture([
+        watched(
+            "hub", session("truck", waiting=40), session("van"), hub=True,
+            rates={"tcp-truck": 12.34, "tcp-van": 0.52},
+        )
+    ])  # fmt: skip
+    assert {line.right: line.label for line in drawn.lines} == {
+        "truck": "40 waiting · 12/s", "van": "tcp · 0.5/s",
+    }  # fmt: skip
+    assert "hub to truck: tcp · 12/s · 40 waiting" in {line.title for line in drawn.lines}
+
+
+def test_folded_leaves_have_the_sum_of_their_rates() -> None:
+    names = [f"leaf-{number}" for number in range(10)]
+    rates = {f"tcp-{name}": 2.0 for name in names}
+    drawn = picture([watched("hub", *map(session, names), hub=True, rates=rates)])
+    assert [line.label for line in drawn.lines] == ["tcp · 20/s"]
+
+
+def test_the_console_itself_is_drawn_only_among_internals() -> None:
+    fleet = [watched("hub", session("console"), session(None))]
+    assert [box.key for box in picture(fleet, "console").boxes] == ["tcp 10.0.0.9:1", "hub"]
+    drawn = picture(fleet, "console", Options(internals=True))
+    assert "console" in {box.key for box in drawn.boxes}
+
+
+def test_the_transport_of_an_unknown_kind_is_its_number() -> None:
+    assert [transport_of(place) for place in ("1#a:1", "8#a:1", "99#x", "x")] == [
+        "tcp", "http", "99", "",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -90,11 +191,13 @@ def test_nodes_that_connect_in_a_circle_are_drawn() -> None:
         watched(name, session(names[number - 1], dialed=True)) for number, name in enumerate(names)
     ])  # fmt: skip
     assert len(drawn.boxes) == len(drawn.lines) == 3
-    assert len(columns(drawn)) <= MAX_COLUMNS
+    assert len({(box.x, box.y) for box in drawn.boxes}) == 3
 
 
 def test_a_node_without_a_status_is_drawn_with_its_url() -> None:
-    away = SimpleNamespace(name="tcp://gone:1", url="tcp://gone:1", state=State.AWAY, seen=None)
+    away = SimpleNamespace(
+        name="tcp://gone:1", url="tcp://gone:1", state=State.AWAY, seen=None, rates={}, gone={}
+    )
     drawn = picture([away])  # type: ignore[list-item]
     assert [(box.key, box.state) for box in drawn.boxes] == [("tcp://gone:1", "away")]
     assert picture([]).boxes == []

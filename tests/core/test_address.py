@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.rule_errors import breaks
-from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route
+from waystation.core.address import MAX_ROUTE_LENGTH, Address, Route, check_node_name
 from waystation.errors import LocalError
 
 ADDRESSES = st.builds(Address, st.integers(0, 255), st.binary(max_size=40))
@@ -144,3 +144,14 @@ def test_what_is_no_route_is_refused_by_name_and_rule() -> None:
         Route.of("echo")  # type: ignore[arg-type]
     with pytest.raises(LocalError, match=r"route None is not a str", check=breaks("AD-1")):
         Route.parse(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a#b", "*", "a\n", 7, None])
+def test_what_cannot_be_the_name_of_a_node(name: str) -> None:
+    with pytest.raises(LocalError, match="invalid node name"):
+        check_node_name(name)
+
+
+@pytest.mark.parametrize("name", ["hub-7", "hub.eu_1", "Größe"])
+def test_what_can_be_the_name_of_a_node(name: str) -> None:
+    assert check_node_name(name) == name

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from waystation.core.address import STANDARD_TYPES, Address, Route
-from waystation.core.address_types import MAX_LEARNED, AddressTypes, PeerTypes
+from waystation.core.address_types import MAX_LEARNED, AddressTypes, PeerTypes, is_session_name
 from waystation.errors import LocalError
 
 RESERVED = {1, 2, 3, 4, 5}  # the standard numbers and Bluetooth of Ockam: given away to nobody else
@@ -631,3 +631,9 @@ def test_usual_types_are_known_by_their_numbers_where_those_are_free() -> None:
     assert (types.usual("ws"), types.usual("http"), types.usual("mqtt")) == (None, 8, None)
     assert types.usual("other") is None
     assert not types.routes(3)
+
+
+def test_names_of_sessions_have_a_type_and_sixteen_digits() -> None:
+    assert is_session_name("tcp-0123456789abcdef")
+    others = ("", "tcp", "tcp-0123456789abcdeg", "truck-0123456789abcdef", "tcp0123456789abcdef")
+    assert not any(map(is_session_name, others))

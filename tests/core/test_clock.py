@@ -332,11 +332,28 @@ def test_clocks_that_hardly_differ_are_the_same() -> None:
         (49_999, 0),
         (-49_999, 0),
         (50_000, 50),
-        (-50_000, -50),
+        (-50_000, 0),  # the hello may have been on its way for as long
+        (-1_999_999, 0),
+        (-2_000_000, -2_000),
         (-(10**9), -(10**6)),
     ):
         clock.hear(START // 1000 + offset, START // 1000)
         assert clock.shift_ms == shift
+
+
+@pytest.mark.rule("TM-2")
+def test_nothing_is_taken_off_that_half_a_round_trip_may_explain() -> None:
+    for offset, rtt, shift in (
+        (-50_000, 0, -50),
+        (60_000, 20_000, 60),
+        (59_000, 20_000, 0),
+        (-140_000, 200_000, 0),
+        (-150_000, 200_000, -150),
+    ):
+        clock, asked = PeerClock(), START // 1000
+        there = asked + offset + rtt // 2
+        clock.sample(asked, there, there, asked + rtt)
+        assert (clock.offset_us, clock.rtt_us, clock.shift_ms) == (offset, rtt, shift)
 
 
 def test_a_question_from_a_clock_that_was_set_raises_doubts() -> None:

@@ -209,3 +209,10 @@ def test_a_directory_answers_as_a_plain_list_would(moves: list[tuple[str, object
             ]
             assert found(directory, now, offer) == alive
     assert len(directory) == len(listed)
+
+
+def test_it_tells_over_which_session_each_was_listed() -> None:
+    directory = Directory()
+    directory.register(Provider("a", "fleet", "position"))
+    directory.register(Provider("b", "fleet", "position"), Lister("o", "s", "n", b"tcp-1"))
+    assert directory.listers() == [("a", b""), ("b", b"tcp-1")]

@@ -155,3 +155,33 @@ def test_a_message_prints_its_routes_and_its_size() -> None:
 def test_a_size_stands_for_bytes_that_nobody_keeps() -> None:
     assert len(Sized.of(10**9)) == 10**9
     assert bytes(Sized.of(3)) == b""
+
+
+@pytest.mark.parametrize(
+    ("onward", "back", "internal"),
+    [
+        ("waystation.status", "app", True),
+        ("hub => waystation.status", "", True),
+        ("request-1", "tcp-1 => waystation.directory", True),
+        ("echo", "app", False),
+        ("tcp#waystation.example:4000 => echo", "", False),
+        ("", "", False),
+    ],
+)
+def test_what_nodes_say_to_each_other_is_internal(onward: str, back: str, internal: bool) -> None:
+    message = Message(Route.parse(onward, {"tcp": 1}), Route.parse(back), b"")
+    assert message.is_internal is internal
+
+
+@pytest.mark.parametrize(
+    ("route", "parts"),
+    [
+        ("multicast#garage/temperature/eu/de", ("garage", "temperature", "eu/de")),
+        ("multicast#garage/temperature", ("garage", "temperature", "")),
+        ("echo", (None, None, None)),
+        ("", (None, None, None)),
+    ],
+)
+def test_a_broadcast_tells_its_topic(route: str, parts: tuple[str | None, ...]) -> None:
+    message = Message(Route.parse(route, {"multicast": 255}), Route(), b"")
+    assert (message.provider, message.broadcast, message.partition) == parts

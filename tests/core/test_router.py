@@ -55,6 +55,51 @@ def test_a_message_goes_to_the_first_address_and_is_not_changed() -> None:
     assert str(sent) == before
 
 
+SESSION = Address(0, b"tcp-1")
+ENTRIES = {
+    "worker": (ECHO,),
+    "alias": (RoutingEntry("echo-2", Address(0, b"echo"), local=True), ECHO),
+    "alias of nobody": (RoutingEntry("echo-2", Address(0, b"echo"), local=True),),
+    "alias of an alias": (
+        RoutingEntry("echo-3", Address(0, b"echo-2"), local=True),
+        RoutingEntry("echo-2", Address(0, b"echo"), local=True),
+        ECHO,
+    ),
+    "remote alias": (RoutingEntry("echo-2", Address(0, b"echo"), local=False), ECHO),
+    "behind a leaf": (
+        RoutingEntry("leaf-a", SESSION, local=True),
+        RoutingEntry("tcp-1", LEAF, local=False),
+    ),
+    "at a place": (RoutingEntry("leaf-a", LEAF, local=True),),
+    "session": (RoutingEntry("tcp-1", LEAF, local=False),),
+}
+
+
+@pytest.mark.rule("OB-1")
+@pytest.mark.parametrize(
+    ("case", "first_version", "outcome"),
+    [
+        ("worker", Outcome.DELIVERED, Outcome.DELIVERED),
+        ("alias", Outcome.DELIVERED, Outcome.DELIVERED),
+        ("alias of nobody", Outcome.DELIVERED, Outcome.FORWARDED),
+        ("alias of an alias", Outcome.DELIVERED, Outcome.FORWARDED),
+        ("remote alias", Outcome.FORWARDED, Outcome.FORWARDED),
+        ("behind a leaf", Outcome.DELIVERED, Outcome.FORWARDED),
+        ("at a place", Outcome.DELIVERED, Outcome.FORWARDED),
+        ("session", Outcome.FORWARDED, Outcome.FORWARDED),
+    ],
+)
+def test_delivered_is_what_somebody_here_gets(
+    case: str, first_version: Outcome, outcome: Outcome
+) -> None:
+    entries = ENTRIES[case]
+    name, address = entries[0].participant, entries[0].address
+    router = router_with(*entries)
+    assert router.decide(message(name), now=1) == Verdict(outcome, None, name, address)
+    then = Router(table=router.table, version=1)
+    assert then.decide(message(name), now=1) == Verdict(first_version, None, name, address)
+
+
 @pytest.mark.rule("AD-6")
 @pytest.mark.rule("OB-2")
 def test_what_cannot_be_routed_is_dropped_with_a_reason() -> None:
@@ -128,8 +173,8 @@ def test_a_message_past_its_time_is_dropped_before_anything_else() -> None:
     assert router.fan_out("p/b", in_time, now=100) == FanOut((dropped(Reason.EXPIRED),))
 
 
-def arrival(*, from_global: bool = False) -> Arrival:
-    return Arrival(message(""), received_at=0, from_global=from_global)
+def arrival(*, from_global: bool = False, via: str | None = None) -> Arrival:
+    return Arrival(message(""), received_at=0, from_global=from_global, via=via)
 
 
 @pytest.mark.rule("MC-9")
@@ -145,9 +190,9 @@ def test_several_receivers_behind_one_address_share_a_copy() -> None:
     fan_out = router.fan_out("p/b/x", arrival(), now=1)
     assert fan_out.copies == (LEAF, HUB, ECHO.address)
     assert fan_out.verdicts == (
-        Verdict(Outcome.DELIVERED, None, "leaf-a", LEAF),
+        Verdict(Outcome.FORWARDED, None, "leaf-a", LEAF),
         Verdict(Outcome.FORWARDED, None, "truck", HUB),
-        Verdict(Outcome.DELIVERED, None, "leaf-b", LEAF),
+        Verdict(Outcome.FORWARDED, None, "leaf-b", LEAF),
         Verdict(Outcome.DELIVERED, None, "echo", ECHO.address),
         dropped(Reason.NO_ROUTE, "lost"),
     )
@@ -161,8 +206,7 @@ def test_a_leaf_sends_a_multicast_to_its_parent_too() -> None:
     leaf.subscriptions.subscribe("p/b", "echo")
     fan_out = leaf.fan_out("p/b", arrival(), now=1)
     assert (fan_out.copies, fan_out.upward) == ((ECHO.address,), True)
-    nobody_here = FanOut((dropped(Reason.NO_SUBSCRIBER),), (), upward=True)
-    assert leaf.fan_out("p/c", arrival(), now=1) == nobody_here
+    assert leaf.fan_out("p/c", arrival(), now=1) == FanOut((), (), upward=True)
 
 
 @pytest.mark.rule("MC-11")
@@ -240,3 +284,40 @@ def test_a_local_provider_needs_no_subscription_at_the_broker() -> None:
 def test_a_multicast_without_a_receiver_is_dropped() -> None:
     router = router_with(ECHO)
     assert router.fan_out("p/b", arrival(), now=1) == FanOut((dropped(Reason.NO_SUBSCRIBER),))
+
+
+@pytest.mark.rule("MC-9")
+def test_no_copy_goes_back_over_the_session_that_a_multicast_came_by() -> None:
+    router = router_with(
+        ECHO,
+        RoutingEntry("leaf-a", SESSION, local=True),
+        RoutingEntry("leaf-b", LEAF, local=True),
+        RoutingEntry("tcp-1", LEAF, local=False),
+        TRUCK,
+    )
+    for receiver in ("leaf-a", "leaf-b", "truck", "echo"):
+        router.subscriptions.subscribe("p/b", receiver)
+    assert router.fan_out("p/b", arrival(), now=1).copies == (SESSION, LEAF, HUB, ECHO.address)
+    fan_out = router.fan_out("p/b", arrival(via="tcp-1"), now=1)
+    assert fan_out.copies == (HUB, ECHO.address)
+    assert [verdict.recipient for verdict in fan_out.verdicts] == ["truck", "echo"]
+    then = Router(table=router.table, subscriptions=router.subscriptions, version=1)
+    assert len(then.fan_out("p/b", arrival(via="tcp-1"), now=1).copies) == 4
+
+
+@pytest.mark.rule("MC-9", "MC-15")
+def test_a_multicast_whose_only_receivers_are_where_it_came_from_has_no_subscriber() -> None:
+    hub = router_with(RoutingEntry("leaf-a", SESSION, local=True))
+    hub.subscriptions.subscribe("p/b", "leaf-a")
+    came = arrival(via="tcp-1")
+    assert hub.fan_out("p/b", came, now=1) == FanOut((dropped(Reason.NO_SUBSCRIBER),))
+    hub.has_parent = True
+    assert hub.fan_out("p/b", came, now=1) == FanOut((), (), upward=True)
+
+
+@pytest.mark.rule("MC-15")
+def test_the_first_version_said_no_subscriber_of_what_went_up() -> None:
+    leaf = Router(version=1)
+    leaf.has_parent = True
+    nobody_here = FanOut((dropped(Reason.NO_SUBSCRIBER),), (), upward=True)
+    assert leaf.fan_out("p/b", arrival(), now=1) == nobody_here

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
+from msgspec import structs
+
 from waystation.demo.evidence import AuditRow, Evidence, Interval, MessageOutcome
 from waystation.demo.faults import Fault, FaultKind
 
@@ -39,8 +41,10 @@ def drop(
     under: str | None = None,
     id: str | None = None,
     life: int = 1,
+    next_node: str | None = None,
 ) -> MessageOutcome:
-    return message_outcome(node, seconds, "DROPPED", reason, to=to, under=under, id=id, life=life)
+    told = message_outcome(node, seconds, "DROPPED", reason, to=to, under=under, id=id, life=life)
+    return structs.replace(told, next_node=next_node)
 
 
 def entry(
@@ -64,12 +68,16 @@ def evidence(
     intervals: list[Interval] | None = None,
     audit_rows: list[AuditRow] | None = None,
     agreed: int = 0,
+    losses: list[MessageOutcome] | None = None,
 ) -> Evidence:
+    """Every drop is a loss, unless others are given."""
+    drops = [one for one in outcomes or [] if one.outcome == "DROPPED"]
     return Evidence(
         sorted(outcomes or [], key=lambda message_outcome: message_outcome.at),
         sorted(intervals or [], key=lambda interval: interval.valid_from),
         audit_rows or [],
         agreed,
+        sorted(drops if losses is None else losses, key=lambda loss: loss.at),
     )
 
 

@@ -49,5 +49,5 @@ def test_what_is_not_installed_is_named(
     monkeypatch.setattr("waystation.cli.demo.find_spec", lambda _: None)
     code, out, err = call("demo", "--out", str(tmp_path / "demo"))
     assert (code, out) == (1, "")
-    assert "pip install 'waystation[journal,mqtt,ws,spark]'" in err
+    assert "pip install 'waystation[demo]'" in err
     assert not (tmp_path / "demo").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import structs
+
 from tests.demo.samples import at, drop, entry, evidence, fault, message_outcome, no_explanation
 from waystation.demo.comparison import Comparison, compare, comparison_lines
 from waystation.demo.evidence import AuditRow, Evidence
@@ -72,7 +74,7 @@ def test_a_node_that_ended_without_a_word() -> None:
             "100 ms later. It restarted at 12:00:06.000."
         ),
         (
-            "2 messages to truck-2 were dropped between 12:00:03.500 and 12:00:04.500: 2 at hub-a "
+            "2 messages to truck-2 were lost between 12:00:03.500 and 12:00:04.500: 2 at hub-a "
             "(NO_ROUTE)."
         ),
     ]
@@ -107,7 +109,7 @@ def test_a_hub_that_was_restarted() -> None:
             "truck-3 and truck-4 again."
         ),
         (
-            "4 messages were dropped between 12:00:10.500 and 12:00:12.400: 2 at hub-a "
+            "4 messages were lost between 12:00:10.500 and 12:00:12.400: 2 at hub-a "
             "(TRANSPORT_DOWN), 1 at truck-3 (TRANSPORT_DOWN), 1 at hub-b (NO_ROUTE)."
         ),
     ]
@@ -149,14 +151,21 @@ def test_broadcasts_that_reached_nobody_are_explained() -> None:
     ]
 
 
-def test_a_broadcast_that_somebody_elsewhere_got_is_no_loss() -> None:
-    id = "b" * 32
-    rows = [
-        drop("hub-b", 1, "NO_SUBSCRIBER", under="truck-3/position", id=id),
-        message_outcome("desk", 1.1, under="truck-3/position", id=id),
-    ]
-    comparison = compare(evidence(rows), [], no_explanation)
+def test_what_is_no_loss_is_no_finding() -> None:
+    rows = [drop("hub-b", 1, "NO_SUBSCRIBER", under="truck-3/position")]
+    comparison = compare(evidence(rows, losses=[]), [], no_explanation)
     assert (comparison.matched_faults, comparison.other, comparison.unexplained) == ([], [], [])
+
+
+def test_what_was_on_its_way_to_a_node_that_crashed() -> None:
+    given = killed_truck()
+    lost = drop("hub-a", 3.05, "VANISHED", to="request-1", next_node="truck-2")
+    [finding] = found(structs.replace(given, losses=[lost, *given.losses]))
+    assert (finding.kind, finding.lost) == (FaultKind.KILLED, 3)
+    assert finding.sentences[1] == (
+        "3 messages were lost between 12:00:03.050 and 12:00:04.500: 2 at hub-a (NO_ROUTE), "
+        "1 at hub-a (VANISHED)."
+    )
 
 
 def test_each_deed_stands_beside_its_finding() -> None:
@@ -190,7 +199,7 @@ def test_what_nobody_did_is_told_as_such() -> None:
 def test_a_loss_that_nothing_explains_is_left_over() -> None:
     id = "c" * 32
     comparison = compare(evidence([drop("hub-a", 1, "FAILED", id=id)]), [], no_explanation)
-    assert comparison.unexplained == [f"1 dropped at hub-a (FAILED), such as {id}"]
+    assert comparison.unexplained == [f"1 lost at hub-a (FAILED), such as {id}"]
 
 
 def judged(id: str, node: str) -> AuditRow:
@@ -226,7 +235,10 @@ def test_the_overview_counts_messages_and_connections() -> None:
         evidence([*way, drop("hub-a", 4, "FAILED")]), [], no_explanation
     )
     assert comparison.overview == [
-        "2 messages in 4 s: 1 arrived, 1 of them over three connections or more, and 1 did not."
+        (
+            "2 messages in 4 s: 1 arrived, 1 of them over three connections or more, and 1 did "
+            "not reach everybody."
+        )
     ]
     assert compare(evidence(), [], no_explanation).overview == ["The journal has no messages."]
 

@@ -26,7 +26,7 @@ import waystation.cli.demo as command
 from waystation.cli import main
 from waystation.demo.run import DemoRun
 
-command._run = lambda directory, seconds, console: DemoRun([], [], {}, 0.0)
+command._run = lambda directory, seconds, console, page: DemoRun([], [], {}, 0.0)
 main()
 """
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Self
 
 from waystation.core.record import ChangeRecord
-from waystation.gossip_router import Admission, GossipServer, Settings
+from waystation.gossip_router import Admission, GossipServer, GrantedAdmission, Settings
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 from waystation.wire import jgroups2, jgroups5
@@ -27,12 +27,18 @@ def uuid(number: int) -> UuidAddress:
 
 @asynccontextmanager
 async def serving(
-    *, tls: Tls | None = None, admission: Admission | None = None, **settings: Any
+    *,
+    tls: Tls | None = None,
+    admission: Admission | GrantedAdmission | None = None,
+    **settings: Any,
 ) -> AsyncIterator[tuple[GossipServer, list[ChangeRecord]]]:
-    """A router that listens, and what it told of its members."""
+    """A router that listens, and what it told of its members; of deaths it tells at once."""
     told: list[ChangeRecord] = []
     server = GossipServer(
-        Settings(**{"linger": 1.0, **settings}), tls=tls, admission=admission, observe=told.append
+        Settings(**{"linger": 1.0, "suspect_after": 0, **settings}),
+        tls=tls,
+        admission=admission,
+        observe=told.append,
     )
     await server.start("127.0.0.1:0")
     try:

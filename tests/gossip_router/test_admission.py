@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
+from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 import trustme
 
-from tests.gossip_router.clients import HERE, Client2, Client5, Raw, serving, uuid
+from tests.gossip_router.clients import HERE, PATIENCE, Client2, Client5, Raw, serving, uuid
 from tests.node.live import runs_on_every_loop
+from waystation.core.grants import Grant, Grants
+from waystation.core.tokens import Token
 from waystation.errors import LocalError
-from waystation.gossip_router import Admission, Door, GossipServer, RouterMetrics
+from waystation.gossip_router import Admission, Door, GossipServer, GrantedAdmission, RouterMetrics
+from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 from waystation.testing import async_test, until
 from waystation.wire import jgroups2, jgroups5
-from waystation.wire.jgroups5 import GetMembers, Goodbye, Members, Message, PingData, Register
+from waystation.wire.jgroups5 import GetMembers, Members, Message, PingData, Register
 
 
 class Certificates:
@@ -42,6 +49,25 @@ class Certificates:
         context = ssl.create_default_context(cafile=str(self.authorities))
         if name is not None:
             self._authority.issue_cert(name).configure_cert(context)
+        return context
+
+    def expired_client(self) -> ssl.SSLContext:
+        """With a certificate whose time is over."""
+        context = self.client()
+        past = datetime(2017, 1, 1, tzinfo=UTC)
+        self._authority.issue_cert("old", not_after=past).configure_cert(context)
+        return context
+
+    def unknown_client(self) -> ssl.SSLContext:
+        """With a certificate of another authority."""
+        context = self.client()
+        trustme.CA().issue_cert("stranger").configure_cert(context)
+        return context
+
+    def doubtful_client(self) -> ssl.SSLContext:
+        """Which does not trust the router's authority."""
+        context = ssl.create_default_context()
+        self._authority.issue_cert("truck-7").configure_cert(context)
         return context
 
 
@@ -113,7 +139,45 @@ async def test_failed_handshakes_are_counted_and_logged_once(
         assert 'refusals_total{cause="tls"} 4' in RouterMetrics(server).metrics()
     logged = [record.getMessage() for record in caplog.records if "tls" in record.getMessage()]
     assert len(logged) == 1
-    assert logged[0].startswith("refused: tls: a client: ")
+    assert logged[0].startswith("refused: tls: 127.0.0.1:")
+
+
+def shake_hands(place: str, context: ssl.SSLContext) -> None:
+    """Try; asyncio's own clients would not say what they have against the other side."""
+    plain = socket.create_connection(parse_place(place), PATIENCE)
+    with (
+        plain,
+        suppress(OSError),
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as secured,
+    ):
+        secured.recv(1)
+
+
+EXPIRED = "its certificate is not accepted: certificate has expired"
+REFUSALS = [
+    ("expired", EXPIRED),
+    ("stranger", "its certificate is not accepted: "),
+    ("doubtful", "it refused us: unknown ca"),
+]
+
+
+@pytest.mark.rule("GR-2")
+@pytest.mark.parametrize(("kind", "why"), REFUSALS)
+@runs_on_every_loop
+async def test_a_refused_handshake_is_logged_with_who_and_why(
+    kind: str, why: str, certificates: Certificates, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(tls=certificates.tls(mutual=True)) as (server, _):
+        context = {
+            "expired": certificates.expired_client,
+            "stranger": certificates.unknown_client,
+            "doubtful": certificates.doubtful_client,
+        }[kind]()
+        await asyncio.to_thread(shake_hands, server.place, context)
+        await until(lambda: server.counts.refused["tls"] == 1)
+    [line] = [record.getMessage() for record in caplog.records if "tls" in record.getMessage()]
+    assert line.startswith("refused: tls: 127.0.0.1:")
+    assert why in line
 
 
 @pytest.mark.rule("GR-6")
@@ -132,7 +196,7 @@ async def test_a_certificate_opens_the_groups_that_name_it(certificates: Certifi
         stranger.say(GetMembers("fleet"), GetMembers(None))
         member = PingData(uuid(2), "m", HERE)
         assert await stranger.sync() == [
-            Members("fleet"),
+            Members("fleet", last=False),
             Members(jgroups5.ALL_GROUPS + "news", (member,)),
         ]
         old_stranger.say(jgroups2.Connect("fleet", uuid(4)), jgroups2.GossipGet("fleet"))
@@ -151,13 +215,44 @@ async def test_a_token_opens_its_group_for_the_connection_that_brings_it() -> No
         await Client5.open(server) as stranger,
     ):
         member.say(Register("fleet", uuid(1), "m", HERE, b"sesame"), GetMembers("fleet"))
-        assert await member.frame() == Members("fleet", (PingData(uuid(1), "m", HERE),))
+        assert await member.frame() == Members("fleet", (PingData(uuid(1), "m", HERE),), last=False)
         stranger.say(
             Message("fleet", None, None, b"psst"), Register("fleet", uuid(2), "m", HERE, b"x")
         )
-        assert await stranger.ended() == jgroups5.encode(Goodbye())
+        assert await stranger.ended() == b""
         assert await member.sync() == []
         await until(lambda: server.counts.dropped == {"REFUSED": 1})
+
+
+@pytest.mark.rule("ID-3")
+@async_test
+async def test_grants_open_groups_as_they_give_names(certificates: Certificates) -> None:
+    grants = Grants(
+        [
+            Grant(certificate=("truck-*",), register=("fleet",)),
+            Grant(token=("members",), register=("club-*",)),
+            Grant(anyone=True, register=("news",)),
+        ]
+    )
+    admission = GrantedAdmission(grants, [Token(b"sesame", "members"), Token(b"x", "others")])
+    assert admission.by_name("fleet", {"truck-7"})
+    assert not admission.by_name("fleet", {"stranger"})
+    assert admission.by_name("news", set())
+    assert admission.by_token("club-1", b"sesame")
+    assert not admission.by_token("club-1", b"x")
+    assert not admission.by_token("fleet", b"sesame")
+    async with (
+        serving(tls=certificates.tls(mutual=True), admission=admission) as (server, _),
+        await Client5.open(server, ssl=certificates.client("truck-7")) as truck,
+        await Client5.open(server, ssl=certificates.client("stranger")) as stranger,
+    ):
+        await truck.join("fleet", 1)
+        await stranger.join("news", 2)
+        stranger.say(Register("fleet", uuid(3)), GetMembers("fleet"))
+        assert await stranger.sync() == [Members("fleet", last=False)]
+        assert server.counts.refused == {"registration": 1}
+    with pytest.raises(LocalError, match="mutual"):
+        GossipServer(admission=admission)
 
 
 def test_the_file_of_admission_is_read_and_checked(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from waystation.core.identity import uuid_text
 from waystation.core.outcome import Reason
 from waystation.core.record import MessageRecord
 from waystation.gossip_router import Admission, Door, GossipServer, Settings
-from waystation.gossip_router.outcomes import MemberRecord, Outcomes
+from waystation.gossip_router.outcomes import MemberRecord, Outcomes, Told
 from waystation.journal import Journal
 from waystation.testing import async_test, until
 from waystation.wire import jgroups2
@@ -248,9 +248,11 @@ def test_the_journal_takes_what_a_router_tells(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     with Journal(tmp_path, "router") as journal:
         outcomes = Outcomes(journal.note, forwarded=True)
-        outcomes.dropped(outcomes.arrivals("a b", None, None, [70_000]), Reason.QUEUE_FULL)
-        outcomes.forwarded(outcomes.arrivals("g", uuid(1).key, uuid(2).key, [1, 2]))
-        outcomes.dropped(outcomes.arrivals(None, None, None, [0]), Reason.MALFORMED)
+        outcomes.dropped(outcomes.arrivals("a b", None, [Told(70_000)]), Reason.QUEUE_FULL)
+        outcomes.forwarded(
+            outcomes.arrivals("g", uuid(1).key, [Told(1, uuid(2).key), Told(2, uuid(2).key)])
+        )
+        outcomes.dropped(outcomes.arrivals(None, None, [Told(0)]), Reason.MALFORMED)
         outcomes.forwarded([])
     import pyarrow.parquet as pq  # noqa: PLC0415
 

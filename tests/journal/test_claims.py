@@ -16,7 +16,7 @@ from tests.journal.traffic import (
     rows,
     until,
 )
-from waystation.cli.journal import line
+from waystation.cli.journal import Columns
 from waystation.core.outcome import Reason
 from waystation.core.record import ClaimKind
 from waystation.journal import Journal
@@ -100,9 +100,10 @@ def test_cat_prints_a_claim_as_one_readable_line(tmp_path: Path) -> None:
     with Journal(tmp_path, "hub-a", incarnation=5, clock=lambda: BEGIN) as journal:
         journal.note(claim_record(1, ClaimKind.CONTESTED, detail="held by truck-7b"))
     [entry] = entries(tmp_path, tables=frozenset({"claims"}))
-    assert line(entry) == (
-        "2023-11-14T22:13:20.000001Z hub-a 5-1 claims contested participant=truck-7 session=tcp-1 "
-        f"owner={'0f' * 16} origin=truck-7a number=3 path=truck-7a,hub-b detail=held by truck-7b"
+    assert Columns().line(entry) == (
+        "2023-11-14T22:13:20.000001Z hub-a 5-1 claims   contested participant=truck-7 "
+        f"session=tcp-1 owner={'0f' * 16} origin=truck-7a number=3 path=truck-7a,hub-b "
+        "detail=held by truck-7b"
     )
 
 

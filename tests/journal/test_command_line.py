@@ -67,13 +67,13 @@ def test_cat_prints_one_readable_line_a_row(run: Run, directory: Path) -> None:
     assert (code, errors) == (0, "")
     assert len(lines) == 10
     assert lines[1] == (
-        "2023-11-14T22:13:20.000001Z garage 5-1 routes put participant=truck-7 address=0#truck-7 "
+        "2023-11-14T22:13:20.000001Z garage 5-1 routes   put participant=truck-7 address=0#truck-7 "
         "local accepted"
     )
     assert lines[4] == (
         "2023-11-14T22:13:20.000005Z garage 5-4 messages DROPPED NO_ROUTE "
-        "00000000000000000000000000000004 unicast [0#echo] from [1#10.0.0.2:4000 => 0#app] bytes=4 "
-        "received_at=2023-11-14T22:13:20.000004Z"
+        "00000000000000000000000000000004 unicast [0#echo] from [1#10.0.0.2:4000 => 0#app] "
+        "recipient=truck-8 bytes=4 received_at=2023-11-14T22:13:20.000004Z origin=garage/5"
     )
 
 
@@ -87,7 +87,7 @@ def test_cat_prints_one_readable_line_a_row(run: Run, directory: Path) -> None:
         ("--outcome dropped", [4]),
         ("--outcome DELIVERED --outcome FORWARDED", [2, 3, 6]),
         ("--reason NO_ROUTE", [4]),
-        ("--participant truck-7", [1]),
+        ("--participant truck-7", [1, 3, 6]),
         ("--participant echo --node garage", [2, 3, 4, 6]),
         ("--participant app --table subscriptions", [5]),
         ("--since 2023-11-14T22:13:20.000004 --node garage", [3, 4, 5, 6, 7]),

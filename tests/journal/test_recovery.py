@@ -32,7 +32,7 @@ def left_tail(
     directory: Path, count: int = 30, *, incarnation: int = 5, start: bool = True
 ) -> Path:
     """A tail of messages, as a killed writer leaves it: three batches."""
-    converter = Converter(incarnation)
+    converter = Converter("a", incarnation)
     if start:
         [(_, begin)] = converter.convert([NodeRecord(NodeKind.START, "", 1)], 0)
         nodes = Tail(table_directory(directory, "nodes", "garage"), "nodes", Stem(incarnation, 0))
@@ -78,7 +78,7 @@ def test_a_truncated_end_is_removed_and_reported(tmp_path: Path, cut: int) -> No
 def test_records_missing_between_others_after_a_crash_are_counted(tmp_path: Path) -> None:
     path = left_tail(tmp_path)
     os.truncate(path, path.stat().st_size - 1)
-    converter = Converter(5)  # another table was flushed further
+    converter = Converter("a", 5)  # another table was flushed further
     [(_, batch)] = converter.convert([NodeRecord(NodeKind.LOST, "", 1)], 31)
     directory = table_directory(tmp_path, "nodes", "garage")
     nodes = Tail(directory, "nodes", Stem(5, 31))

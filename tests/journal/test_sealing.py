@@ -18,13 +18,13 @@ from tests.journal.test_damage import corrupt_rows, damage_second_batch
 from tests.journal.test_old_journals import OLD
 from tests.journal.test_recovery import ROOT, left_tail
 from tests.journal.traffic import entries, losses, message_record, rows, until
-from waystation.cli.pipeline import seal_left
 from waystation.errors import LocalError
 from waystation.journal import Journal, seal
 from waystation.journal.check import check
 from waystation.journal.layout import CORRUPT
 from waystation.journal.read import JournalReader, RowFilter
 from waystation.journal.seal import seal_all_left, seal_left_tails
+from waystation.pipeline.building import _seal_left
 
 Run = Callable[..., tuple[int, list[str], str]]
 
@@ -94,7 +94,7 @@ def test_a_running_node_is_left_alone(run: Run, tmp_path: Path) -> None:  # noqa
         assert "writes this node's journal" in errors
         with pytest.raises(LocalError):
             seal_left_tails(tmp_path, "garage")
-        seal_left(tmp_path)
+        assert _seal_left(str(tmp_path)) == []
         journal.note(message_record(2))
     assert len(rows(tmp_path, "messages")) == 2
     assert check(tmp_path) == []
@@ -138,9 +138,7 @@ def test_a_disk_that_fails_leaves_the_tails(
 
 
 @pytest.mark.rule("OB-5")
-def test_a_build_sees_what_killed_nodes_left_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_build_sees_what_killed_nodes_left_and_says_so(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.journal.noting_child", str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -153,8 +151,8 @@ def test_a_build_sees_what_killed_nodes_left_and_says_so(
         process.communicate()
     wanted = RowFilter(tables=frozenset({"messages"}))
     before = len(list(JournalReader(tmp_path, lambda *_: None, wanted).entries()))
-    seal_left(tmp_path)
-    assert "waystation: garage: " in capsys.readouterr().err
+    [said] = _seal_left(str(tmp_path))
+    assert said.startswith("garage: ")
     assert list(tmp_path.rglob(".*.tail")) == []
     assert len(rows(tmp_path, "messages")) == before
     assert check(tmp_path) == []

@@ -174,7 +174,7 @@ def test_a_message_is_written_as_it_arrived_with_its_outcome(tmp_path: Path) -> 
     with Journal(tmp_path, "garage") as journal:
         journal.note(MessageRecord(Arrival(message, BEGIN, from_global=True), DELIVERED, BEGIN + 9))
     [row] = rows(tmp_path, "messages")
-    del row["incarnation"]
+    incarnation = row.pop("incarnation")
     assert row == {
         "seq": 1,
         "at": BEGIN + 9,
@@ -192,12 +192,13 @@ def test_a_message_is_written_as_it_arrived_with_its_outcome(tmp_path: Path) -> 
         "from_global": True,
         "received_at": BEGIN,
         **dict.fromkeys(ADDED_COLUMNS["messages"]),
+        "origin": f"garage/{incarnation}",
+        "internal": False,
     }
 
 
-def test_only_forwarded_messages_have_a_next_hop_and_only_delivered_ones_a_recipient(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.rule("OB-8")
+def test_only_forwarded_messages_have_a_next_hop_and_all_a_recipient(tmp_path: Path) -> None:
     queued = Verdict(Outcome.QUEUED, None, "truck-7", Address(1, b"10.0.0.9:4000"))
     with Journal(tmp_path, "garage") as journal:
         for number, verdict in enumerate((DELIVERED, FORWARDED, NO_ROUTE, queued)):
@@ -208,9 +209,9 @@ def test_only_forwarded_messages_have_a_next_hop_and_only_delivered_ones_a_recip
     ]
     assert told == [
         ("DELIVERED", None, None, "echo"),
-        ("FORWARDED", None, "1#10.0.0.9:4000", None),
-        ("DROPPED", "NO_ROUTE", None, None),
-        ("QUEUED", None, None, None),
+        ("FORWARDED", None, "1#10.0.0.9:4000", "truck-7"),
+        ("DROPPED", "NO_ROUTE", None, "truck-8"),
+        ("QUEUED", None, None, "truck-7"),
     ]
 
 
@@ -262,7 +263,7 @@ def test_many_distinct_routes_and_verdicts_are_distinguished() -> None:
         route = Route.parse(f"w{number % 700} => x{number % 3}")
         message = Message(route, route.rest(), b"", f"{number:032x}")
         records.append(MessageRecord(Arrival(message, BEGIN), verdict, BEGIN))
-    converter = Converter(5, cached_values=300)
+    converter = Converter("a", 5, cached_values=300)
     found: list[dict[str, Any]] = []
     for first in range(0, len(records), 64):
         [(_, batch)] = converter.convert(records[first : first + 64], first)

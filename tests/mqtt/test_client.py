@@ -42,6 +42,9 @@ class Owner:
         self.codes: list[int] = []
         self.relaxed = 0
 
+    def connected(self) -> None:
+        """Nobody needs it."""
+
     def disconnected(self, detail: str) -> None:
         self.events.append(detail)
 

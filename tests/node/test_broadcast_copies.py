@@ -15,7 +15,9 @@ from tests.transports.mqtt_live import broker_here
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.multicast import ADDRESS_TYPE
-from waystation.node import Node
+from waystation.core.outcome import Outcome, Reason
+from waystation.core.routing import RoutingEntry
+from waystation.node import FAIL, Node
 from waystation.testing import Recorder, async_test, echo, settle, until
 from waystation.transports.mqtt import Mqtt
 from waystation.transports.tcp import Tcp
@@ -82,13 +84,66 @@ async def test_two_hubs_on_one_broker_are_heard_once_beyond_it() -> None:
 @pytest.mark.rule("FL-6", "MC-9")
 @async_test
 async def test_an_echo_from_a_parent_is_dropped_and_told() -> None:
-    async with hub("top") as (top, url), leaf("a", url) as a:
+    async with hub("top") as (_, url), leaf("a", url) as a:
         heard, at_a = Heard(), Recorder(a)
         a.subscribe("a", "news", "*", callback=heard)
-        await until(lambda: len(top.router.subscriptions) == 1)
-        await a.publish("news", b"1")
-        await until(lambda: at_a.counts()["DUPLICATE"])
+        published = await a.publish("news", b"1")
+        a.post(news(b"1", published.id), from_global=True)  # as a parent of the first version does
+        await until(lambda: heard.payloads)
         assert heard.payloads == [b"1"]
+        assert at_a.counts()["DUPLICATE"] == 1
+
+
+@pytest.mark.rule("MC-9")
+@async_test
+async def test_no_copy_goes_back_over_the_session_that_a_broadcast_came_by() -> None:
+    async with hub("top") as (top, url), leaf("a", url) as a, leaf("b", url) as b:
+        mine, theirs, at_a, at_top = Heard(), Heard(), Recorder(a), Recorder(top)
+        a.subscribe("+", "news", "*", callback=mine)
+        b.subscribe("a", "news", "*", callback=theirs)
+        await until(lambda: len(top.router.subscriptions) == 2)
+        published = await a.publish("news", b"1")
+        await until(lambda: theirs.payloads)
+        await top.publish("news", b"2")  # whatever had gone to a before is there before this
+        await until(lambda: len(mine.payloads) == 2)
+        assert (mine.payloads, theirs.payloads) == ([b"1", b"2"], [b"1"])
+        assert at_a.counts()["DUPLICATE"] == 0
+        rows = [row for row in at_top.messages if row.arrival.message.id == published.id]
+        assert [row.verdict.outcome for row in rows] == ["FORWARDED"]
+
+
+@pytest.mark.rule("MC-9", "MC-15")
+@async_test
+async def test_a_broadcast_that_only_its_publisher_wants_ends_at_the_hub() -> None:
+    async with hub("top") as (top, url), leaf("a", url) as a:
+        at_top = Recorder(top)
+        a.subscribe("a", "news", "*", callback=lambda _: None)
+        await until(lambda: len(top.router.subscriptions) == 1)
+        published = await a.publish("news", b"1")
+        assert [copy.outcome for copy in published] == ["DELIVERED", "FORWARDED"]
+        await until(lambda: at_top.messages)
+        assert at_top.counts() == {"NO_SUBSCRIBER": 1}
+
+
+@pytest.mark.rule("MC-9")
+@async_test
+async def test_no_copy_goes_back_to_a_peer_that_sent_a_broadcast_along_a_route() -> None:
+    async with Node("center") as center, Node("peer") as peer:
+        listening = await peer.listen("tcp://127.0.0.1:0")
+        session, heard = await center.connect(listening.url), Heard()
+        center.put_route(RoutingEntry("by-name", session.address, local=False))
+        center.put_route(RoutingEntry("by-place", session.place, local=False))
+        for receiver in ("by-name", "by-place"):
+            center.router.subscriptions.subscribe("p/news", receiver)
+        center.subscribe("p", "news", callback=heard)
+        at_center = Recorder(center)
+        await until(lambda: peer.sessions)
+        await peer.send(f"{peer.sessions[0].name} => 255#p/news", b"1")
+        await until(lambda: heard.payloads)
+        assert at_center.counts() == {"DELIVERED": 1}
+        published = await center.publish("news", b"2", provider="p")
+        names = {copy.recipient for copy in published if copy.outcome is Outcome.FORWARDED}
+        assert names == {"by-name", "by-place"}
 
 
 @pytest.mark.rule("FL-6", "MC-10")
@@ -104,8 +159,8 @@ async def test_what_came_from_above_first_still_goes_up_from_below_once() -> Non
         for _ in range(3):
             middle.post(news(b"1", ID))
         await until(lambda: heard_above.payloads)
-        await until(lambda: at_middle.counts()["DUPLICATE"] == 4)  # the last is the echo from above
-        assert at_middle.counts() == {"DELIVERED": 1, "DUPLICATE": 4, "FORWARDED": 1}
+        await until(lambda: at_middle.counts()["DUPLICATE"] == 3)
+        assert at_middle.counts() == {"DELIVERED": 1, "DUPLICATE": 3, "FORWARDED": 1}
         assert (heard.payloads, heard_above.payloads) == ([b"1"], [b"1"])
 
 
@@ -219,3 +274,21 @@ async def test_a_copy_of_a_request_gets_no_error_answer() -> None:
         assert b"NO_ROUTE" in answer.payload
         assert journal.counts()["DUPLICATE"] == 1
         peer.close()
+
+
+@pytest.mark.rule("OB-8", "MC-9")
+@async_test
+async def test_a_copy_that_is_dropped_for_several_receivers_ends_once_and_names_them_all() -> None:
+    async with hub("top") as (top, url), leaf("a", url) as a:
+        subscribed = [a.subscribe("top", "news", "*") for _ in range(2)]
+        await until(lambda: len(top.router.subscriptions) == 2)
+        at_top = Recorder(top)
+        top.sessions[0].pause()  # its link takes nothing at the moment
+        published = await top.publish("news", b"1", policy=FAIL)
+        rows = at_top.messages
+        names = {subscription.address.name for subscription in subscribed}
+        assert {row.verdict.recipient for row in rows} == names
+        assert {copy.recipient for copy in published} == names
+        assert published.reason is Reason.QUEUE_FULL
+        assert len({(row.at, row.out) for row in rows}) == 1
+        top.sessions[0].resume()

@@ -152,6 +152,7 @@ def test_why_tells_a_contest_of_a_live_fleet(tmp_path: Path) -> None:
     kept, lost = (explain(tmp_path, id) for id in sent)
     assert kept.remarks == (
         "truck-7 was claimed by 2 owners; hub-a kept it for node truck-7a, and truck-7b stood by",
+        "truck-7a keeps no journal here: what happened there is not known",
     )
     assert lost.summary.startswith("dropped at hub-a, NO_ROUTE: truck-7 had left ")
     assert lost.summary.endswith("its session ended (closed)")

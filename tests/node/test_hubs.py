@@ -48,7 +48,8 @@ async def test_a_message_finds_its_way_from_leaf_to_leaf_and_the_answer_comes_ba
         heard = Recorder(center)
         answer = await a.request("truck-7", b"hello")
         assert answer.payload == b"hello"
-        assert heard.counts() == {"DELIVERED": 1, "FORWARDED": 1}
+        assert heard.counts() == {"FORWARDED": 2}
+        assert heard.messages[0].verdict.recipient == "truck-7"
 
 
 @async_test

@@ -62,3 +62,27 @@ def test_the_audit_and_why_agree_with_what_was_dropped_as_a_copy(tmp_path: Path)
     assert "DUPLICATE" in reasons
     assert [hop.node for hop in found.hops if not hop.as_expected] == []
     assert found.summary.startswith("delivered at")
+
+
+@pytest.mark.rule("SP-2", "MC-10")
+def test_a_broadcast_that_waited_for_the_first_parent_is_as_expected(tmp_path: Path) -> None:
+    ids: list[str] = []
+
+    async def scenario() -> None:
+        async with (
+            Node("top", hub=True, limits=QUIET, journal=tmp_path) as top,
+            Node("a", limits=QUIET, journal=tmp_path) as a,
+        ):
+            url = (await top.listen("tcp://127.0.0.1:0")).url
+            heard = Heard()
+            top.subscribe("+", "news", callback=heard)
+            await a.connect(url, name="hub", parent=True, wait=None)
+            sent = await a.publish("news", b"early")
+            await until(lambda: bool(heard.payloads))
+            ids.append(sent.id)
+
+    run_checked(scenario)
+    assert list(audit(tmp_path)) == []
+    found = explain(tmp_path, ids[0])
+    assert [hop.node for hop in found.hops] == ["a", "top"]
+    assert [hop.node for hop in found.hops if not hop.as_expected] == []

@@ -214,9 +214,9 @@ async def a_stuck_worker(node: Node) -> AsyncIterator[asyncio.Event]:
 @async_test
 async def test_a_full_inbox_fails_a_send_that_does_not_want_to_wait() -> None:
     async with a_node() as (node, journal), a_stuck_worker(node):
-        verdict = await node.send("stuck", b"no", policy=FAIL)
-        assert (verdict.outcome, verdict.reason) == (Outcome.DROPPED, Reason.QUEUE_FULL)
-        assert node.post(Message(Route.parse("stuck"), Route(), b"either")) == verdict
+        sent = await node.send("stuck", b"no", policy=FAIL)
+        assert (sent.outcome, sent.reason) == (Outcome.DROPPED, Reason.QUEUE_FULL)
+        assert node.post(Message(Route.parse("stuck"), Route(), b"either")) == sent.verdict
         assert outcomes(journal) == [
             (b"no", "DROPPED", "QUEUE_FULL"),
             (b"either", "DROPPED", "QUEUE_FULL"),

@@ -6,9 +6,11 @@ Each is run a hundred times over TCP, since what goes wrong here goes wrong now 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
+import waystation
 from waystation import Node
 from waystation.core.message import Message
 from waystation.node import Context
@@ -131,3 +133,27 @@ async def test_two_levels_of_hubs() -> None:
                 assert (await asking).payload == b"%d" % number
                 await truck.publish("position", b"%d" % number, partition="eu/de")
                 assert (await anext(positions)).payload == b"%d" % number
+
+
+@pytest.mark.parametrize("part", range(5))  # since an explanation takes a while
+@async_test
+async def test_a_fleet_with_a_journal_and_why(part: int, tmp_path: Path) -> None:
+    async with waystation.Node("hub", hub=True, journal=tmp_path) as center:
+        url = await hub(center)
+        for number in range(part, TIMES, 5):
+            async with (
+                waystation.leaf(url, name="truck") as truck,
+                waystation.leaf(url) as dispatcher,
+            ):
+
+                @truck.worker(f"brakes-{number}")
+                async def check(message: Message, context: Context) -> bytes:  # noqa: ARG001
+                    return b"fine"
+
+                reply = await dispatcher.request(f"brakes-{number}", b"how are they?")
+                assert reply.payload == b"fine"
+            with pytest.raises(waystation.UndeliverableError) as caught:
+                await center.request(f"brakes-{number}", b"and now?", policy=waystation.FAIL)
+            told = await center.why(caught.value.message_id)
+            assert told.summary.startswith("dropped at hub, ")
+            assert f"brakes-{number} had left" in told.summary

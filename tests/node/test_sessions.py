@@ -213,7 +213,7 @@ async def test_a_name_that_was_given_up_and_taken_again_outlives_the_old_link() 
 
 @pytest.mark.parametrize(
     "places",
-    [(), ("ws://127.0.0.1:1",), ("127.0.0.1:1",), ("echo",), ("tcp#0xff",), ("7#x", "tcp#a:1")],
+    [(), ("mqtt://127.0.0.1:1",), ("127.0.0.1:1",), ("echo",), ("tcp#0xff",), ("7#x", "tcp#a:1")],
 )
 @async_test
 async def test_places_that_no_transport_reaches_are_refused_at_once(
@@ -536,10 +536,10 @@ async def test_a_message_to_a_session_whose_link_is_being_aborted_waits_for_the_
 async def test_forwarded_is_told_once_the_system_has_taken_it() -> None:
     async with pair() as (client, here, server, there, place):
         collect(server, "sink")
-        verdict = await client.send(f"tcp#{place} => sink", b"x")
-        assert (verdict.outcome, verdict.address) == (Outcome.FORWARDED, place_address(place))
+        sent = await client.send(f"tcp#{place} => sink", b"x")
+        assert (sent.outcome, sent.address) == (Outcome.FORWARDED, place_address(place))
         await until(lambda: here.messages)
-        assert here.messages[0].verdict == verdict
+        assert here.messages[0].verdict == sent.verdict
         await until(lambda: there.messages)
         assert here.messages[0].arrival.message.id == there.messages[0].arrival.message.id
 

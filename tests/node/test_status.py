@@ -36,8 +36,22 @@ async def test_counts_are_those_of_the_records() -> None:
         assert seen.session_events == {"opened": 1}
         [session] = seen.sessions
         assert (session.peer, session.open, session.opened_here) == ("leaf", True, False)
+        assert (session.messages_in, session.messages_out) == (6, 5)
         assert seen.sessions_total == 1
         assert seen.journal_lost is None
+
+
+@async_test
+async def test_drops_of_what_nodes_say_to_each_other_are_counted_apart() -> None:
+    async with Node("hub", limits=QUICK) as hub:
+        status = Status(hub)
+        echo(hub)
+        await hub.send("waystation.directory", b"who is there?")
+        await hub.send("nobody", b"1")
+        await hub.request("echo", b"2")
+        seen = status.snapshot()
+        assert seen.counts == {"DELIVERED": 2, "NO_ROUTE": 1}
+        assert seen.internal_drops == {"NO_ROUTE": 1}
 
 
 @async_test

@@ -98,6 +98,7 @@ async def test_a_clock_that_leaps_in_mid_traffic(library: Path, tmp_path: Path, 
         await nothing_lives_on(here, there)
 
 
+@pytest.mark.ci
 @pytest.mark.rule("TM-1")
 @async_test
 async def test_a_machine_that_boots_in_1970(library: Path, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def is_everywhere(group: Group) -> bool:
     return all(client.is_ready for client in router_connections(group))
 
 
+@pytest.mark.ci
 @pytest.mark.rule("GR-11")
 @generations
 @pytest.mark.parametrize("kind", ["gossip", "gossip+tcp"])

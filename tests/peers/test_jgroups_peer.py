@@ -112,6 +112,7 @@ def pattern(size: int) -> bytes:
     return b"L" + bytes((i * 31 + (i >> 8)) & 0xFF for i in range(1, size))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_channels_talk_through_the_tunnel_with_the_shipped_configuration(
     generation: Generation, router: Router, start: Start
@@ -231,6 +232,7 @@ def test_with_two_routers_one_may_die(generation: Generation, start: Start) -> N
         ]
 
 
+@pytest.mark.ci
 def test_channels_of_5_bring_a_certificate_and_talk_over_tls(tmp_path: Path, start: Start) -> None:
     authority = trustme.CA()
     router_pem, key_pem, authority_pem = (

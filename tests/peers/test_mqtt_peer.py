@@ -57,6 +57,7 @@ class TestMosquitto(BrokerBehaviour):
     pass
 
 
+@pytest.mark.ci
 @pytest.mark.rule("WK-10")
 @pytest.mark.parametrize(("loop", "qos"), [("asyncio", 1), ("uvloop", 1), ("uvloop", 0)], ids=str)
 def test_mqtt_passes_the_kit_over_mosquitto(place: str, loop: str, qos: int) -> None:
@@ -170,6 +171,7 @@ async def told(peer: JoynrPeer, kind: str) -> Any:
     return await asyncio.to_thread(peer.told, kind)
 
 
+@pytest.mark.ci
 def test_a_joynr_node_answers_our_request(place: str, peer: JoynrPeer) -> None:
     async def scenario() -> None:
         async with hub(place, "hub-a", format="joynr") as (node, _, _):

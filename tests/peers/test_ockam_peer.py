@@ -110,6 +110,7 @@ def contents(size: int) -> bytes:
 # --- Our node asks --------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 @pytest.mark.rule("WK-10")
 @runs
 async def test_our_question_goes_over_a_rust_hop_to_a_rust_worker_and_comes_back(

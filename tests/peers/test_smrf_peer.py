@@ -176,6 +176,7 @@ def test_random_messages_written_by_us_are_read_there(peer: Peer) -> None:
         assert_read_there(peer, message)
 
 
+@pytest.mark.ci
 def test_random_messages_written_there_are_read_by_us(peer: Peer) -> None:
     for message in MESSAGES:
         ttl = 2**53 - 1 if message.ttl == NEVER else int(message.ttl)

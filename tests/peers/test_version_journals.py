@@ -76,6 +76,7 @@ async def test_a_journal_goes_on_in_the_other_version_and_back(tmp_path: Path, e
     assert check(tmp_path) == []
 
 
+@pytest.mark.ci
 @pytest.mark.rule("UP-4")
 @pytest.mark.parametrize("hub_version", [OLD, NEW], ids=["0.1 hub", "0.2 hub"])
 @with_children

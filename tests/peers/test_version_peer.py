@@ -66,6 +66,7 @@ async def is_reached(asker: Child, worker: Child, name: str) -> None:
     await asker.until("request", name, "again", 1.0, answer=f"{worker.name}: again")
 
 
+@pytest.mark.ci
 @pytest.mark.rule("UP-1", "UP-4")
 @both_ways
 @with_children

@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 from tests.pipeline.frames import assert_same
 from waystation import pipeline
-from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import write_fleet
 from waystation.pipeline.shipping import NEEDED
+from waystation.simulate.fleet import Fleet
+from waystation.simulate.journal import write_fleet
 
 NEEDED_BY_PANDAS = ("dateutil", "python_dateutil", "pytz", "six", "tzdata")
 WAIT_SECONDS = 900.0

@@ -46,4 +46,11 @@ def assert_same(found: Iterable[Row], wanted: Iterable[Row]) -> None:
 
 
 def _key(row: Row) -> str:
-    return repr(sorted(row.items()))
+    return repr(_ordered(row))
+
+
+def _ordered(value: Any) -> Any:
+    """A value in which the order of names does not matter."""
+    if isinstance(value, dict):
+        return sorted((name, _ordered(item)) for name, item in value.items())
+    return [_ordered(item) for item in value] if isinstance(value, list) else value

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from waystation.journal.layout import Stem, table_directory
 from waystation.journal.read import JournalReader, RowFilter
-from waystation.journal.schema import SCHEMAS
+from waystation.journal.schema import SCHEMAS, VERSION_KEY, version_in
 from waystation.testing import oracle
 from waystation.testing.oracle import Row, Tables
 
@@ -72,6 +74,18 @@ class Sent(NamedTuple):
     took: int
     same_instant: bool
     fate: str
+    via: str | None = None  # from here on: what only version 2 tells
+    from_global: bool = False
+    durable: bool | None = None
+
+
+class Opened(NamedTuple):
+    """A session that opened, or of which something became known."""
+
+    session: str
+    role: str
+    place: str
+    peer: str | None
 
 
 class Scenario(NamedTuple):
@@ -83,6 +97,7 @@ class Scenario(NamedTuple):
 
     incarnations: tuple[tuple[bool, tuple[Event, ...], bool, int], ...]
     chunk: int
+    version: int = 1
 
 
 def _after_begin(milliseconds: int) -> int:
@@ -121,6 +136,9 @@ sent: Final = st.builds(
     took=st.sampled_from([1, 50, 1_000, 30_000]),
     same_instant=st.booleans(),
     fate=st.sampled_from(FATES),
+    via=st.none(),
+    from_global=st.just(False),
+    durable=st.none(),
 )
 
 events: Final = st.lists(
@@ -149,10 +167,94 @@ scenarios: Final = st.builds(
         max_size=3,
     ).map(tuple),
     st.sampled_from([1, 2, 5, 1_000]),
+    st.just(1),
 )
 
 
-def many(count: int) -> list[Scenario]:
+# What version 2 tells more of: sessions, the way that a message came, and names behind names.
+
+PARTICIPANTS_2: Final = (*PARTICIPANTS, "p")
+ADDRESSES_2: Final = ("0#a", "0#b", "0#s1", "0#p", "0#Ä/7", "1#10.0.0.2:4000", "3#hall:80/x")
+SESSIONS: Final = ("s1", "s2", "up", "mqtt")
+_ROLES: Final = {"s1": "leaf", "s2": "peer", "up": "parent", "mqtt": "global"}
+_PLACES: Final = ("1#10.0.0.2:4000", "3#hall:80/x")
+_LONG_AFTER: Final = 61_000_000
+_ways_2: Final = [*_ways, ("0#s1",), ("0#p",), ("0#s2", "0#a"), ("1#x:1", "0#b", "9#0x00ff")]
+_vias: Final = (None, "s1", "s2", "up")
+_FATES_2: Final = (*FATES, "peer unnamed", "down")
+
+opened: Final = st.builds(
+    lambda session, place, peer: Opened(session, _ROLES[session], place, peer),
+    st.sampled_from(SESSIONS),
+    st.sampled_from(_PLACES),
+    st.sampled_from(["hub", "truck", None]),
+)
+
+events_2: Final = st.lists(
+    st.tuples(
+        st.sampled_from([0, 1, 400, 1_000, 1_000, 1_000, 2_000, 5_000, -1, _LONG_AFTER]),
+        st.one_of(
+            st.tuples(
+                st.just("put"),
+                st.builds(
+                    Put,
+                    st.sampled_from(PARTICIPANTS_2),
+                    st.sampled_from(ADDRESSES_2),
+                    st.booleans(),
+                    st.booleans(),
+                    st.sampled_from([None, None, None, *map(_after_begin, range(0, 30, 7))]),
+                    st.just(False),
+                ),
+            ),
+            st.tuples(st.just("remove"), st.sampled_from(PARTICIPANTS_2)),
+            st.tuples(
+                st.sampled_from(["subscribe", "subscribe", "unsubscribe"]),
+                st.tuples(
+                    st.sampled_from(PATTERNS), st.sampled_from([*PARTICIPANTS_2, "s1", "nobody"])
+                ),
+            ),
+            st.tuples(st.sampled_from(["open", "open", "close", "clock"]), opened),
+            st.tuples(
+                st.just("message"),
+                st.builds(
+                    Sent,
+                    number=st.integers(1, 4),
+                    onward=st.sampled_from(_ways_2),
+                    back=st.sampled_from(_ways_back),
+                    multicast_id=st.sampled_from([*[None] * 5, *IDS, *IDS[:2] * 5]),
+                    expiry=st.sampled_from([*[None] * 4, *map(_after_begin, range(0, 60, 20))]),
+                    took=st.sampled_from([1, 50, 1_000]),
+                    same_instant=st.booleans(),
+                    fate=st.sampled_from(_FATES_2),
+                    via=st.sampled_from(_vias),
+                    from_global=st.booleans(),
+                    durable=st.sampled_from([None, None, None, False, True]),
+                ),
+            ),
+        ),
+    ).map(lambda pair: (pair[0], *pair[1])),
+    min_size=4,
+    max_size=40,
+).map(tuple)
+
+scenarios_2: Final = st.builds(
+    Scenario,
+    st.lists(
+        st.tuples(st.booleans(), events_2, st.booleans(), st.sampled_from([0, 0, 1, 7, -4])),
+        min_size=1,
+        max_size=3,
+    ).map(tuple),
+    st.sampled_from([1, 2, 5, 1_000]),
+    st.just(2),
+)
+
+
+def of_faults(*values: int) -> list[Any]:
+    """Further values of a parameter, for `make faults` only."""
+    return [pytest.param(value, marks=pytest.mark.fault) for value in values]
+
+
+def many(count: int, scenarios: Any = scenarios) -> list[Scenario]:
     """This many scenarios; always the same ones, except with `make faults`."""
     found: list[Scenario] = []
     quick = settings(
@@ -168,13 +270,42 @@ def many(count: int) -> list[Scenario]:
     return found
 
 
-def busy(seed: int, length: int = 120) -> Scenario:
+def busy(seed: int, length: int = 120, version: int = 1) -> Scenario:
     """A longer life than hypothesis generates, with many dependencies on earlier events."""
     rng = random.Random(seed)
+    happening = _happening if version == 1 else _happening_2
     started, stopped, gap = rng.random() < 0.8, rng.random() < 0.4, rng.choice([0, 1, 9, -4])
     lives = rng.randint(1, 3)
-    happened = [[_happening(rng) for _ in range(length // lives)] for _ in range(lives)]
-    return Scenario(tuple((started, tuple(life), stopped, gap) for life in happened), 1_000)
+    happened = [[happening(rng) for _ in range(length // lives)] for _ in range(lives)]
+    told = tuple((started, tuple(life), stopped, gap) for life in happened)
+    return Scenario(told, 1_000, version)
+
+
+def _happening_2(rng: random.Random) -> Event:
+    """What happens in a journal of version 2."""
+    later, kind, what = _happening(rng)
+    if rng.random() < 0.02:
+        later = _LONG_AFTER
+    if rng.random() < 0.15:
+        session = rng.choice(SESSIONS)
+        peer = rng.choice(["hub", "truck", None])
+        told = Opened(session, _ROLES[session], rng.choice(_PLACES), peer)
+        return later, rng.choice(["open", "open", "close", "clock"]), told
+    if kind == "put":
+        who = rng.choice(PARTICIPANTS_2)
+        expiry = what.expiry if rng.random() < 0.3 else None
+        what = what._replace(participant=who, address=rng.choice(ADDRESSES_2), expiry=expiry)
+    if kind == "message":
+        what = what._replace(
+            number=rng.randint(1, 20),
+            onward=rng.choice(_ways_2),
+            fate=rng.choice(_FATES_2),
+            via=rng.choice(_vias),
+            from_global=rng.random() < 0.3,
+            durable=rng.choice([None, None, None, True]),
+            expiry=what.expiry if rng.random() < 0.2 else None,
+        )
+    return later, kind, what
 
 
 def _happening(rng: random.Random) -> Event:
@@ -211,6 +342,7 @@ class Writing:
 
     def __init__(self, node: str, family: int) -> None:
         self.node = node
+        self.version = 1
         self.family = family  # nodes of one family have messages in common
         self.tables: Tables = defaultdict(list)
         self.pending: list[tuple[Row, Sent]] = []
@@ -231,6 +363,7 @@ class Writing:
         return row
 
     def live(self, scenario: Scenario) -> None:
+        self.version = scenario.version
         for started, happened, stopped, gap in scenario.incarnations:
             if started:
                 self.add("nodes", kind="start", detail="", lost=0, offset_us=None)
@@ -249,6 +382,9 @@ class Writing:
         elif kind in ("subscribe", "unsubscribe"):
             pattern, receiver = particulars
             self.add("subscriptions", kind=kind, pattern=pattern, receiver=receiver)
+        elif kind in ("open", "close", "clock"):
+            told = {**dict.fromkeys(SCHEMAS["sessions"].names[3:]), **particulars._asdict()}
+            self.add("sessions", **{**told, "kind": kind})
         elif kind == "remove":
             gone = Put(particulars, "0#a", local=True, visible=False, expiry=None, sticky=False)
             self.add("routes", kind=kind, **gone._asdict(), accepted=True)
@@ -278,9 +414,12 @@ class Writing:
             "multicast_id": message.multicast_id,
             "bytes": 10 * message.number,
             "expiry": message.expiry,
-            "from_global": False,
+            "from_global": message.from_global,
             "received_at": received_at,
         }
+        if self.version > 1:
+            told = {"version": self.version, "via": message.via, "durable": message.durable}
+            row = {**dict.fromkeys(SCHEMAS["messages"].names), **row, **told}
         self.seq += SEQS_OF_A_MESSAGE
         self.pending.append((row, message))
 
@@ -311,8 +450,18 @@ def _fill_in(writing: Writing) -> None:
     """Give each message the outcomes that the rules require, or those of its `fate`."""
     for row, message in writing.pending:
         rest = {table: rows for table, rows in writing.tables.items() if table != "messages"}
-        verdicts = oracle.expected({**rest, "messages": [row]})
+        if writing.version == 1:
+            verdicts = oracle.expected({**rest, "messages": [row]})
+        else:  # what came before counts as well
+            told = {**row, "outcome": None, "reason": None}
+            every = oracle.expected({**rest, "messages": [*writing.tables["messages"], told]})
+            verdicts = [each for each in every if _is_of(each, row)]
         writing.tables["messages"] += _outcomes(row, message, verdicts)
+
+
+def _is_of(verdict: Row, row: Row) -> bool:
+    names = ("message_id", "incarnation", "received_at")
+    return all(verdict[name] == row[name] for name in names)
 
 
 def _outcomes(row: Row, message: Sent, verdicts: list[Row]) -> list[Row]:
@@ -333,24 +482,31 @@ def _outcomes(row: Row, message: Sent, verdicts: list[Row]) -> list[Row]:
         copy = _outcome(row, 0, {**_NOTHING, "outcome": "DROPPED", "reason": "DUPLICATE"})
         upward = {**_NOTHING, "outcome": "FORWARDED", "address": "0#parent"}
         return [copy, *([_outcome(row, 1, upward)] if message.fate.endswith("upward") else ())]
+    if message.fate == "peer unnamed":
+        return [each if each["recipient"] else {**each, "next_node": None} for each in rows]
+    if message.fate == "down":
+        down = {"outcome": "DROPPED", "reason": "TRANSPORT_DOWN", "next_hop": None}
+        return [{**each, **down} if each["outcome"] == "FORWARDED" else each for each in rows]
     if message.fate == "another":
         failed = {**_NOTHING, "outcome": "DROPPED", "reason": "QUEUE_FULL"}
         return [_outcome(row, 0, failed), *rows[1:]]
     return rows
 
 
-_NOTHING: Final = {"reason": None, "address": None, "recipient": None}
+_NOTHING: Final = {"reason": None, "address": None, "recipient": None, "next_node": None}
 
 
 def _outcome(row: Row, number: int, verdict: Row) -> Row:
-    outcome = verdict["outcome"]
+    outcome, second = verdict["outcome"], row.get("version", 1) > 1
+    upward = "0#up" if second and outcome == "FORWARDED" and not verdict["recipient"] else None
     return {
         **row,
         "seq": row["seq"] + number,
         "outcome": outcome,
         "reason": verdict["reason"],
-        "next_hop": verdict["address"] if outcome == "FORWARDED" else None,
-        "recipient": verdict["recipient"] if outcome == "DELIVERED" else None,
+        "next_hop": (verdict["address"] or upward) if outcome == "FORWARDED" else None,
+        "recipient": verdict["recipient"] if second or outcome == "DELIVERED" else None,
+        "next_node": verdict["next_node"],
     }
 
 
@@ -358,6 +514,8 @@ def write(directory: Path, tables: Tables, *, seed: int = 0, chunk: int | None =
     """Write rows as a journal, in files of any size, in any order; `chunk` sets their size."""
     rng = random.Random(seed)
     files = []
+    messages = tables.get("messages", ())
+    versions = {(row["node"], row["incarnation"]): row.get("version", 1) for row in messages}
     for table, rows in tables.items():
         for (node, incarnation), own in oracle.grouped(rows, "node", "incarnation").items():
             size = chunk or rng.choice([1, 9, *[10_000] * 18])
@@ -369,6 +527,8 @@ def write(directory: Path, tables: Tables, *, seed: int = 0, chunk: int | None =
         target.mkdir(parents=True, exist_ok=True)
         columns = [{name: row.get(name) for name in SCHEMAS[table].names} for row in own]
         arrow = pa.Table.from_pylist(columns, SCHEMAS[table])
+        if versions.get((node, incarnation), 1) > 1:
+            arrow = arrow.replace_schema_metadata({VERSION_KEY: b"2"})
         pq.write_table(arrow, target / Stem(incarnation, own[0]["seq"]).sealed)
     directory.mkdir(exist_ok=True)
     return directory
@@ -384,7 +544,23 @@ def read(directory: Path) -> Tables:
         rows = [{"node": entry.node, **entry.fields} for entry in found]
         if rows:
             tables[table] = rows
+    for row in tables.get("messages", ()):
+        version = _version_of(directory, row["node"], row["incarnation"])
+        if version > 1:
+            row["version"] = version
     return tables
+
+
+def _version_of(directory: Path, node: str, incarnation: int) -> int:
+    """The version of what an incarnation has sealed; the first if that is nothing yet."""
+    files = table_directory(directory, "messages", node).glob(f"{incarnation}-*.parquet")
+    found = next(files, None)
+    return 1 if found is None else _version_in(found)
+
+
+@cache
+def _version_in(file: Path) -> int:
+    return version_in(pq.read_metadata(file).metadata)
 
 
 def _no_problem(path: Path, problem: str) -> None:

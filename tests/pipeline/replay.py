@@ -9,16 +9,28 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from waystation.core.address import Address, Route
+from waystation.core.copies import Copies, Copy
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import Subscriptions
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.router import Router
 from waystation.core.routing import RoutingEntry, RoutingTable
-from waystation.testing.oracle import End, Row, Tables, ends_of_incarnations, entries_of, grouped
+from waystation.testing.oracle import (
+    End,
+    Row,
+    Tables,
+    ends_of_incarnations,
+    entries_of,
+    grouped,
+    session_history,
+)
+
+Visit: TypeAlias = tuple[str, str, int, int]
+"""The id of a message, the node, its incarnation, and when it came."""
 
 ROUTABLE = {"tcp": 1, "ws": 3, "odd": 9}
 
@@ -42,6 +54,7 @@ class Replay:
         self._routes = _folds(journal, "routes", "participant")
         self._subscriptions = _folds(journal, "subscriptions", "pattern", "receiver")
         self._messages = journal.get("messages", [])
+        self._sessions = session_history(journal)
 
     def table(self, node: str, incarnation: int, at: int) -> dict[str, RoutingEntry]:
         """The routing table that this incarnation held at this time."""
@@ -83,13 +96,78 @@ class Replay:
         """The router's decision on each message at the time of its arrival."""
         found = []
         for (id, node, incarnation, at), rows in entries_of(self._messages).items():
-            router = Router(subscriptions=self.subscriptions(node, incarnation, at))
-            for name, number in ROUTABLE.items():
-                router.types.register(name, number)
-            for entry in self.table(node, incarnation, at).values():
-                router.table.put(entry, 0)
+            router = self._router(node, incarnation, at, version=1)
             found += [(id, node, at, verdict) for verdict in _decided(router, rows[0], at)]
         return found
+
+    def _router(self, node: str, incarnation: int, at: int, version: int) -> Router:
+        held = self.subscriptions(node, incarnation, at)
+        router = Router(subscriptions=held, version=version)
+        for name, number in ROUTABLE.items():
+            router.types.register(name, number)
+        for entry in self.table(node, incarnation, at).values():
+            router.table.put(entry, 0)
+        return router
+
+    def second_verdicts(self) -> list[tuple[Visit, tuple[Verdict, ...], bool]]:
+        """The decisions on the visits of version 2 that the core alone can judge.
+
+        With each, whether copies go up. What is durable, long ago, or perhaps sent on by a worker,
+        needs more than the core.
+        """
+        found = []
+        met: dict[tuple[str, int], Copies] = defaultdict(Copies)
+        visits = sorted(entries_of(self._messages).items(), key=lambda each: each[0][3])
+        doubtful = _beyond_the_core(visits)
+        for (id, node, incarnation, at), rows in visits:
+            row = rows[0]
+            router = self._router(node, incarnation, at, version=2)
+            own = [
+                s for s in self._sessions if (s["node"], s["incarnation"]) == (node, incarnation)
+            ]
+            begun = {s["role"] for s in own if s["opened_at"] <= at}
+            router.has_parent, router.has_global_transport = "parent" in begun, "global" in begun
+            for session in own:
+                ended = session["closed_at"] is not None and session["closed_at"] <= at
+                if session["opened_at"] <= at and not ended:
+                    place = Address.parse(session["place"])
+                    router.table.put(RoutingEntry(session["session"], place, local=False), 0)
+            arrival = Arrival(
+                _message(row), at, row["from_global"], row["multicast_id"], row["via"]
+            )
+            verdicts, up = _decided_2(router, arrival, row, met[node, incarnation])
+            if (node, incarnation, id, row["multicast_id"]) not in doubtful and not row["durable"]:
+                found.append(((id, node, incarnation, at), verdicts, up))
+        return found
+
+
+def _beyond_the_core(visits: list[tuple[Visit, list[Row]]]) -> set[tuple[Any, ...]]:
+    latest: dict[tuple[Any, ...], int] = {}
+    found = set()
+    for (id, node, incarnation, at), rows in visits:
+        name = node, incarnation, id, rows[0]["multicast_id"]
+        if name in latest and (at - latest[name] > 60_000_000 or rows[0]["via"] is None):
+            found.add(name)
+        latest[name] = at
+    return found
+
+
+def _decided_2(
+    router: Router, arrival: Arrival, row: Row, copies: Copies
+) -> tuple[tuple[Verdict, ...], bool]:
+    now, id = arrival.received_at // 1_000, arrival.multicast_id
+    if id is None:
+        if row["reason"] == "DUPLICATE":
+            return (Verdict.dropped(Reason.DUPLICATE),), False
+        return (router.decide(arrival.message, now),), False
+    fan_out = router.fan_out(id, arrival, now)
+    if len(row["return"]) >= router.hop_limit:
+        return fan_out.verdicts, fan_out.upward
+    copy = copies.meet(arrival.message.id, id, upward=not arrival.from_global)
+    if copy is Copy.FIRST:
+        return fan_out.verdicts, fan_out.upward
+    up = copy is Copy.FIRST_UPWARD and fan_out.upward
+    return (Verdict.dropped(Reason.DUPLICATE),), up
 
 
 def act(table: RoutingTable, event: Row, instant: int) -> bool | None:
@@ -111,16 +189,20 @@ def act(table: RoutingTable, event: Row, instant: int) -> bool | None:
 def _decided(router: Router, row: Row, at: int) -> tuple[Verdict, ...]:
     if row["reason"] == "DUPLICATE":  # what came before is not in the tables
         return (Verdict.dropped(Reason.DUPLICATE),)
-    message = Message(
+    message = _message(row)
+    if row["kind"] == "multicast":
+        return router.fan_out(row["multicast_id"], Arrival(message, at), at // 1_000).verdicts
+    return (router.decide(message, at // 1_000),)
+
+
+def _message(row: Row) -> Message:
+    return Message(
         Route(tuple(map(Address.parse, row["onward"]))),
         Route(tuple(map(Address.parse, row["return"]))),
         b"",
         row["message_id"],
         NEVER if row["expiry"] is None else row["expiry"] // 1_000,
     )
-    if row["kind"] == "multicast":
-        return router.fan_out(row["multicast_id"], Arrival(message, at), at // 1_000).verdicts
-    return (router.decide(message, at // 1_000),)
 
 
 def _folds(journal: Tables, table: str, *key: str) -> dict[tuple[str, int], list[Fold]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from waystation.journal.schema import VERSION_KEY
 from waystation.pipeline.schema import JOURNAL
 
 INCARNATION = 1_700_000_000_000
@@ -71,6 +72,8 @@ def table_of(table: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows as an Arrow table with the journal's schema."""
     columns = {}
     for name, column in JOURNAL[table].items():
+        if column.of_the_file:
+            continue
         values = [found.get(name) for found in rows]
         instant = pa.types.is_timestamp(column.type)
         columns[name] = pa.array(values, pa.int64() if instant else column.type).cast(column.type)
@@ -86,8 +89,16 @@ def put_file(journal: Path, table: str, node: str, name: str, content: pa.Table)
 
 
 def put_rows(
-    journal: Path, table: str, rows: list[dict[str, Any]], node: str = "garage", name: str = ""
+    journal: Path,
+    table: str,
+    rows: list[dict[str, Any]],
+    node: str = "garage",
+    name: str = "",
+    version: int = 1,
 ) -> Path:
     """Write rows as one file, with the name that it should have."""
     name = name or f"{rows[0]['incarnation']}-{rows[0]['seq']}.parquet"
-    return put_file(journal, table, node, name, table_of(table, rows))
+    content = table_of(table, rows)
+    if version != 1:  # the first version wrote none
+        content = content.replace_schema_metadata({VERSION_KEY: str(version)})
+    return put_file(journal, table, node, name, content)

@@ -10,12 +10,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipeline.frames import assert_same, collected
-from tests.pipeline.journals import write
+from tests.pipeline.journals import of_faults, write
 from tests.pipeline.meetings import HOUR, meetings
 from tests.pipeline.test_session_history import nodes_of, numbers
 from waystation import pipeline
-from waystation.pipeline.clocks import Link, clocks_of, corrections, links_of
-from waystation.testing.oracle import Row, Tables, in_order
+from waystation.core.corrections import Link, corrections
+from waystation.pipeline.clocks import clocks_of, links_of
+from waystation.testing.oracle import Row, Tables, day_of, in_order
 
 
 def by_the_book(journal: Tables) -> list[Row]:
@@ -46,6 +47,7 @@ def by_the_book(journal: Tables) -> list[Row]:
                     "rtt_us": row["rtt_us"],
                     "source": "session",
                     "correction_us": ahead[node],
+                    "day": day_of(hour),
                 }
             )
     return found
@@ -93,7 +95,7 @@ def made(journal: Path) -> list[Row]:
 
 
 @pytest.mark.rule("TM-3")
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *of_faults(*range(12, 40))])
 def test_it_is_what_a_search_of_all_ways_finds(tmp_path: Path, seed: int) -> None:
     tables = different_offsets(meetings(seed))
     assert_same(made(write(tmp_path / "journal", tables, seed=seed)), by_the_book(tables))

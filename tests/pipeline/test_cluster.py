@@ -79,7 +79,7 @@ def test_missing_packages_of_executors_are_reported_before_the_first_step(
     code, said, complaint = ended(started(*table, PYSPARK_PYTHON=python))
     assert (code, said) == (1, "")
     assert f"the executors on {socket.gethostname()} (Python 3." in complaint
-    assert "have no msgspec, no pyarrow; install there what is installed here: pip" in complaint
+    assert "have no msgspec, no pyarrow; install the versions" in complaint
     assert "\n" not in complaint
 
 

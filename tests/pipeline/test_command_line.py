@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from tests.pipeline.journals import read
 from waystation import cli, pipeline
 from waystation.journal import Journal
-from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import write_fleet
+from waystation.simulate.fleet import Fleet
+from waystation.simulate.journal import write_fleet
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
@@ -85,7 +85,7 @@ def test_simulate_writes_a_journal_and_says_what_is_in_it(
     assert rows == read(fleet)
     assert out.startswith(f"wrote {directory} in ")
     assert f"{len(rows['messages']):,} messages" in out
-    assert f"losses; their causes are in {directory}/_truth" in out
+    assert f"losses; what was behind them is in {directory}/_truth" in out
 
 
 def test_simulate_as_json_is_json_and_nothing_else(
@@ -117,7 +117,7 @@ def test_simulate_refuses_an_existing_directory(run: Run, fleet: Path) -> None:
             "pipeline table --journal . --at tomorrow",
             "invalid timestamp 'tomorrow'; write 2026-05-01",
         ),
-        ("pipeline watchh", "No such command 'watchh'"),
+        ("pipeline watchh", "there is no command 'watchh'; did you mean watch"),
     ],
 )
 def test_wrong_usage_is_one_line_on_stderr_and_exit_2(

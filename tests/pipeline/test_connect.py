@@ -59,7 +59,8 @@ def test_a_build_over_connect_gives_the_tables_of_a_local_run(
 _NOTEBOOK = """
 import json, runpy, sys
 from waystation import pipeline
-from waystation.pipeline.simulate import simulate
+from waystation.pipeline.making import built
+from waystation.simulate.simulate import simulate
 
 url, journal, place, example = sys.argv[1:]
 spark = pipeline.session(master=url)
@@ -73,7 +74,9 @@ expected = pipeline.expected(read.messages, history, subscriptions)
 every = "seq >= 0"  # frames that were changed have forgotten their files
 routes, nodes, messages = (frame.where(every) for frame in (read.routes, read.nodes, read.messages))
 again = pipeline.route_history(routes, nodes)
-own = pipeline.expected(messages, again, subscriptions.where("node is not null"))
+named = "node is not null"
+sessions = built(read, "session_history").where(named)
+own = pipeline.expected(messages, again, subscriptions.where(named), sessions)
 found["history"] = [history.count(), history.exceptAll(again).count()]
 found["expected"] = [expected.count(), expected.exceptAll(own).count()]
 found["health"] = pipeline.health(messages).count() == pipeline.health(read.messages).count()

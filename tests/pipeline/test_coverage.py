@@ -10,15 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.frames import assert_same
-from tests.pipeline.journals import write
+from tests.pipeline.journals import of_faults, write
 from tests.pipeline.meetings import meetings
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_rows, row
 from tests.pipeline.test_session_history import nodes_of, numbers
 from tests.pipeline.watched import assert_up_to_date, engine, take_in
-from waystation.pipeline.coverage import coverage
+from waystation.pipeline.kernels.coverage import coverage
+from waystation.pipeline.kernels.node_data import FileData, Share
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.node_data import FileData, Share
-from waystation.testing.oracle import Row, Tables, ends_of_incarnations, grouped, in_order
+from waystation.testing.oracle import Row, Tables, day_of, ends_of_incarnations, grouped, in_order
 
 
 def by_the_book(journal: Tables) -> list[Row]:
@@ -41,6 +41,7 @@ def by_the_book(journal: Tables) -> list[Row]:
             "lost": 0,
             "sealed": True,
             "ended_by": {"stopped": "stop", "restart": "crash"}.get(str(why)),
+            "day": day_of(starts[0]["at"] if starts else rows[0]["at"]),
         }
     for told in journal.get("nodes", ()):
         if told["kind"] == "lost":
@@ -58,7 +59,7 @@ def made(journal: Path) -> list[Row]:
     return numbers(pa.concat_tables(part for data in nodes_of(journal) for part in coverage(data)))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *of_faults(*range(12, 40))])
 def test_it_is_what_all_records_together_say(tmp_path: Path, seed: int) -> None:
     tables = meetings(seed)
     assert_same(made(write(tmp_path / "journal", tables, seed=seed)), by_the_book(tables))

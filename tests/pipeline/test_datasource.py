@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline.frames import assert_same, collected
 from tests.pipeline.small import BEGIN, put_rows, row
 from waystation import pipeline
-from waystation.pipeline.datasource import PUSHDOWN, register
+from waystation.pipeline.source.datasource import PUSHDOWN, register
 
 pytestmark = pytest.mark.timeout(300)
 

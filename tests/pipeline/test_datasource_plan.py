@@ -17,13 +17,13 @@ from pyspark.sql import datasource as spark
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows, row, table_of
 from waystation.errors import LocalError
-from waystation.pipeline.datasource import WaystationSource, register
 from waystation.pipeline.schema import journal_schema, spark_schema
-from waystation.pipeline.source import FilteringReader, JournalReader
-from waystation.pipeline.source_filters import Condition, all_hold, condition_of
-from waystation.pipeline.source_options import Reading
-from waystation.pipeline.source_pieces import decoded
-from waystation.pipeline.source_spans import common, united, without
+from waystation.pipeline.source.datasource import WaystationSource, register
+from waystation.pipeline.source.filters import Condition, all_hold, condition_of
+from waystation.pipeline.source.options import Reading
+from waystation.pipeline.source.pieces import decoded
+from waystation.pipeline.source.reader import FilteringReader, JournalReader
+from waystation.pipeline.source.spans import common, united, without
 
 SCHEMA = journal_schema("messages")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

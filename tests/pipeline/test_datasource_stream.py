@@ -22,10 +22,10 @@ from tests.pipeline.small import INCARNATION, put_rows, row
 from waystation.errors import LocalError
 from waystation.journal.housekeeping import compact
 from waystation.pipeline.schema import spark_schema
-from waystation.pipeline.source_offsets import Mark, Offset
-from waystation.pipeline.source_options import Reading
-from waystation.pipeline.source_pieces import GoneError
-from waystation.pipeline.source_stream import JournalStream
+from waystation.pipeline.source.offsets import Mark, Offset
+from waystation.pipeline.source.options import Reading
+from waystation.pipeline.source.pieces import GoneError
+from waystation.pipeline.source.stream import JournalStream
 
 ALL = ReadAllAvailable()
 

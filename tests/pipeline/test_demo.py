@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -10,9 +11,13 @@ from pyspark.sql import SparkSession
 
 from tests.cli.live_commands import Commands
 from tests.demo.alive import is_alive, started_by
+from tests.why.test_why_agrees import assert_agrees, told_of
 from waystation.demo.faults import FaultKind
 from waystation.demo.fleet import PROCESSES
 from waystation.pipeline import TABLES
+from waystation.why import explain
+from waystation.why.source import Row
+from waystation.why.tables import _Tables, explain_from_tables
 
 pytestmark = pytest.mark.timeout(600)  # ten processes, and Spark, on a loaded machine
 
@@ -48,3 +53,20 @@ def test_every_fault_is_found_in_the_tables(call: Commands, tmp_path: Path) -> N
         code, printed, said = call("why", summary["lost_message"], where[0], str(out / where[1]))
         assert (code, said) == (0, "")
         assert "dropped at hub-a, NO_ROUTE: truck-2 had left" in printed
+    check_that_why_agrees(out / "journal", out / "tables")
+
+
+def check_that_why_agrees(journal: Path, tables: Path) -> None:
+    """Tables and `why`, from either, say the same: of what went wrong, and of some that did not."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in _Tables(tables).rows("traces"):
+        found[row["message_id"]].append(row)
+    wrong = [id for id, rows in found.items() if not all(row["complete"] for row in rows)]
+    assert wrong
+    for id in {*wrong[:40], *list(found)[::40]}:
+        from_journal, from_tables = explain(journal, id), explain_from_tables(tables, id)
+        rows = sorted(found[id], key=lambda row: row["started"])
+        assert_agrees(from_journal, rows)
+        assert_agrees(from_tables, rows)
+        ends = [[told[:3] for told in told_of(each)] for each in (from_journal, from_tables)]
+        assert ends[0] == ends[1]  # the journal tells more of why

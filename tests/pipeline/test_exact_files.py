@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
@@ -13,7 +15,7 @@ from tests.pipeline.frames import assert_same, collected
 from tests.pipeline.journals import BEGIN, busy, journal_of, write
 from waystation import pipeline
 from waystation.testing import oracle
-from waystation.testing.oracle import Row, Tables
+from waystation.testing.oracle import Row, Tables, day_of
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
@@ -42,6 +44,7 @@ BAD: dict[str, list[dict[str, Any]]] = {
         {"received_at": YEAR_10000},
     ],
     "nodes": [{"kind": "sleep"}, {"at": -5}],
+    "sessions": [{"kind": "nap"}, {"session": None}],
 }
 
 
@@ -78,7 +81,7 @@ def check(found: dict[str, list[Row]], rows: Tables) -> None:
 @pytest.mark.rule("SP-5")
 def test_invalid_rows_are_rejects_and_change_nothing(spark: SparkSession, tmp_path: Path) -> None:
     rows = journal_of(list(map(busy, range(200, 206))))
-    assert set(rows) == set(BAD)
+    assert set(rows) == set(BAD) - {"sessions"}
     mixed, count = worsened(rows)
     journal = pipeline.read_journal(spark, write(tmp_path / "journal", mixed, chunk=40))
     check(tables_of(journal), rows)
@@ -86,10 +89,32 @@ def test_invalid_rows_are_rejects_and_change_nothing(spark: SparkSession, tmp_pa
     assert len(rejects) == count
     for reject in rejects:
         assert reject["problem"]
+        assert reject["source_table"] == reject["table"]
+        assert reject["day"] == day_of(BEGIN)
         assert reject["file"].startswith(f"{reject['table']}/node=")
         assert isinstance(json.loads(reject["row"]), dict)
-    kept = {table: sum(row["table"] == table for row in rejects) for table in BAD}
-    assert kept == {table: len(bad) for table, bad in BAD.items()}
+    kept = {table: sum(row["table"] == table for row in rejects) for table in rows}
+    assert kept == {table: len(BAD[table]) for table in rows}
+
+
+@pytest.mark.rule("SP-5")
+def test_one_invalid_address_fails_no_table_of_a_build(spark: SparkSession, tmp_path: Path) -> None:
+    """Its text stays in the dictionary of its column when the row is already a reject."""
+    rows = journal_of([busy(210), busy(211, version=2)])
+    spoiled = {table: list(own) for table, own in rows.items()}
+    for number, bad in enumerate(("0#x y", "", "999#z")):
+        wrong = {"onward": [bad, "0#a"], "seq": 100_000 + number}
+        spoiled["messages"].append({**rows["messages"][number], **wrong})
+    for name, own in (("sound", rows), ("spoiled", spoiled)):
+        journal = write(tmp_path / name, own, chunk=10_000)
+        pipeline.build(journal, tmp_path / f"{name}-tables", spark=spark)
+    for table in pipeline.TABLES:
+        found, wanted = (
+            Counter(map(str, pq.read_table(tmp_path / f"{name}-tables" / table).to_pylist()))
+            for name in ("spoiled", "sound")
+        )
+        assert (found - wanted).total() == (3 if table == "rejects" else 0), table
+        assert not wanted - found, table
 
 
 def test_rows_in_two_files_count_once(spark: SparkSession, tmp_path: Path) -> None:

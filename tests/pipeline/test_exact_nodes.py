@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,18 @@ import pytest
 
 from tests.pipeline.frames import assert_same
 from tests.pipeline.journals import busy, journal_of, many, write
-from waystation.pipeline import deciding
-from waystation.pipeline.columns import coded_name
-from waystation.pipeline.comparing import compare, route_differences, waiting_ids
-from waystation.pipeline.deciding import coded_decisions
+from waystation.journal.schema import INSTANT
+from waystation.pipeline.kernels import lookup
+from waystation.pipeline.kernels.columns import coded_name
+from waystation.pipeline.kernels.comparing import compare, route_differences, waiting_ids
+from waystation.pipeline.kernels.deciding import coded_decisions
+from waystation.pipeline.kernels.evidence import Facts
+from waystation.pipeline.kernels.node_data import FileData, Share, Tuning
+from waystation.pipeline.kernels.node_tables import judged_rows, past_of
+from waystation.pipeline.kernels.tracing import coded_steps, packed, together, trace, unpacked
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.node_data import FileData, Share, Tuning
+from waystation.pipeline.surveying import combined, facts_of
 from waystation.pipeline.tables import BUILT
-from waystation.pipeline.tracing import coded_steps, packed, trace, unpacked
 from waystation.testing import oracle
 from waystation.testing.oracle import Row, Tables
 
@@ -73,7 +78,7 @@ def at_once(tuning: str, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many rows are decided, or packed, at a time."""
     if tuning != "small portions":
         return 1_000_000
-    monkeypatch.setattr(deciding, "_DENSE", 0)
+    monkeypatch.setattr(lookup, "_DENSE", 0)
     return 5
 
 
@@ -99,7 +104,9 @@ def _rows(table: pa.Table) -> list[Row]:
 
 def _number(value: Any) -> Any:
     if isinstance(value, list):
-        return [{**hop, "at": pa.scalar(hop["at"]).cast(pa.int64()).as_py()} for hop in value]
+        return [{name: _number(field) for name, field in hop.items()} for hop in value]
+    if isinstance(value, datetime):
+        return pa.scalar(value, INSTANT).cast(pa.int64()).as_py()
     return value
 
 
@@ -132,7 +139,7 @@ def test_verdicts_are_what_the_oracle_says(
         for node in data:
             ruled = list(_ruled(node, at_once))
             whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
-            messages = node.coded_events("messages")
+            messages = judged_rows(node)
             yield compare(node.node, whole, messages, node.later_entries(waiting_ids(messages)))
             yield route_differences(node.node, node.coded_events("routes"))
 
@@ -141,9 +148,8 @@ def test_verdicts_are_what_the_oracle_says(
 
 
 def _ruled(node: FileData, at_once: int) -> Iterator[pa.Table]:
-    histories = node.coded_route_history, node.coded_subscription_history
-    messages = node.coded_events("messages")
-    yield from coded_decisions(node.node, messages, *histories, at_once=at_once)
+    messages = judged_rows(node)
+    yield from coded_decisions(node.node, messages, past_of(node, messages), at_once=at_once)
 
 
 def test_traces_are_what_the_oracle_says(
@@ -160,7 +166,8 @@ def test_traces_are_what_the_oracle_says(
             parts = table.column("part").to_pylist()
             for part, steps in zip(parts, unpacked(table.column("steps").chunk(0)), strict=True):
                 sent.setdefault(part, []).append(steps)
+        facts = Facts(combined(facts_of(node) for node in data))
         for tables in sent.values():
-            yield trace(pa.concat_tables(tables), paths=True)
+            yield trace(together(tables), paths=True, facts=facts)
 
     assert_same(plain(traces(), "traces"), wanted["traces"])

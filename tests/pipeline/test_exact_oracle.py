@@ -10,7 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipeline.journals import BEGIN, Scenario, busy, journal_of, read, scenarios, write
+from tests.pipeline.journals import (
+    BEGIN,
+    Scenario,
+    busy,
+    journal_of,
+    read,
+    scenarios,
+    scenarios_2,
+    write,
+)
 from tests.pipeline.replay import Replay
 from waystation.core.address import Address
 from waystation.core.expiry import NEVER
@@ -83,6 +92,42 @@ def test_the_oracle_agrees_with_the_core(
 @pytest.mark.parametrize("seed", range(6))
 def test_the_oracle_agrees_with_the_core_over_a_long_time(seed: int) -> None:
     check_against_core(journal_of([busy(seed)]))
+
+
+@pytest.mark.rule("SP-2")
+@given(scenario=scenarios_2)
+def test_the_oracle_agrees_with_the_core_on_version_2(scenario: Scenario) -> None:
+    check_version_2_against_core(journal_of([scenario]))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_oracle_agrees_with_the_core_on_a_long_life_of_version_2(seed: int) -> None:
+    assert check_version_2_against_core(journal_of([busy(seed, version=2)])) > 10
+
+
+def check_version_2_against_core(journal: Tables) -> int:
+    """Compare what both decide; returns the number of visits."""
+    expected = defaultdict(list)
+    for row in oracle.expected(journal):
+        expected[row["message_id"], row["node"], row["incarnation"], row["received_at"]].append(row)
+    replayed = Replay(journal).second_verdicts()
+    for visit, verdicts, goes_up in replayed:
+        above = [row for row in expected[visit] if _is_upward(row)]
+        assert bool(above) == goes_up, visit
+        found = Counter(
+            (row["outcome"], row["reason"], row["address"])
+            for row in expected[visit]
+            if not _is_upward(row)
+        )
+        decided = Counter((v.outcome, v.reason, v.address and str(v.address)) for v in verdicts)
+        assert found == decided, visit
+        names = {verdict.recipient for verdict in verdicts} - {None}
+        assert names <= {row["recipient"] for row in expected[visit]}
+    return len(replayed)
+
+
+def _is_upward(row: Row) -> bool:
+    return row["outcome"] == "FORWARDED" and row["recipient"] is None and row["address"] is None
 
 
 segments = st.sampled_from(["p", "x", "y", "+", "*", "Z9", "ä", ""])

@@ -15,8 +15,8 @@ from waystation.core.record import ClockRecord, PeerClockRecord, SessionKind, Se
 from waystation.errors import LocalError
 from waystation.journal import Journal
 from waystation.pipeline.journal import instant
+from waystation.pipeline.kernels.node_data import FileData, Reject, Share
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.node_data import FileData, Reject, Share
 from waystation.pipeline.schema import JOURNAL, plain_schema, steps_columns
 
 
@@ -79,7 +79,7 @@ def test_a_bad_row_is_kept_with_its_reason_and_the_others_are_read(
     put_rows(tmp_path, table, rows)
     data = opened(tmp_path)
     assert data.events(table).column("seq").to_pylist() == [0, 2]
-    [(name, node, file, content, why)] = data.rejects
+    [(name, node, file, content, why, _)] = data.rejects
     assert (name, node, why) == (table, "garage", problem)
     assert file == f"{table}/node=garage/{INCARNATION}-0.parquet"
     assert content is not None
@@ -119,7 +119,7 @@ def test_files_that_cannot_be_read_are_rejects(tmp_path: Path) -> None:
     (directory / "_removed").write_text("invisible as well")
     data = opened(tmp_path)
     assert data.events("routes").num_rows == 1
-    found = {str(file).rpartition("/")[2]: why for _, _, file, row_, why in data.rejects}
+    found = {str(file).rpartition("/")[2]: why for _, _, file, row_, why, _ in data.rejects}
     assert sorted(found) == sorted(
         ["1-1.parquet", "1-2.parquet", "1-3.parquet", "1-4.parquet", "1-5.parquet", "README.txt"]
     )
@@ -141,7 +141,7 @@ def test_a_corrupt_row_group_does_not_affect_the_others(tmp_path: Path) -> None:
     path.write_bytes(bytes(damaged))
     data = opened(tmp_path)
     assert data.events("messages").column("seq").to_pylist() == list(range(1_000))
-    [(_, _, _, content, why)] = data.rejects
+    [(_, _, _, content, why, _)] = data.rejects
     assert content is None
     assert why.startswith("row group 1: ")
 
@@ -216,7 +216,7 @@ def test_a_number_too_large_for_its_column_makes_a_reject(tmp_path: Path) -> Non
     rows = table_of("messages", [row("messages", 0)])
     large = rows.set_column(rows.schema.get_field_index("bytes"), "bytes", pa.array([2**40]))
     put_file(tmp_path, "messages", "garage", f"{INCARNATION}-0.parquet", large)
-    [(_, _, _, _, why)] = rejects(tmp_path)
+    [(_, _, _, _, why, _)] = rejects(tmp_path)
     assert "row group 0" in why
 
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from waystation import Address
-from waystation.pipeline.fleet import NEVER, Cell, Fleet
-from waystation.pipeline.fleet_journal import Names, _hex_ids
+from waystation.simulate.fleet import NEVER, Cell, Fleet, clocks
+from waystation.simulate.links import End
+from waystation.simulate.names import Names, hex_ids
+from waystation.simulate.traffic import Traffic
 
 VAST = Fleet(nodes=17_000_000, participants=100_000_000, messages=1_000_000_000, seed=3)
 
@@ -22,7 +24,8 @@ def test_some_participants_come_back_to_the_leaf_they_were_at_and_some_go_elsewh
 
 @pytest.mark.parametrize("number", [0, 63_999, 64_000, 999_999])
 def test_every_node_of_a_vast_fleet_has_an_address(number: int) -> None:
-    names = Names(Cell(VAST, number))
+    cell = Cell(VAST, number)
+    names = Names(cell, Traffic(cell).links)
     for node in (0, VAST.leaves(number)):
         address = names.address(node)
         host, port = Address.parse(address).data.decode().split(":")
@@ -33,9 +36,7 @@ def test_every_node_of_a_vast_fleet_has_an_address(number: int) -> None:
 def test_no_two_messages_of_a_fleet_have_the_same_id() -> None:
     numbers = np.arange(1_000)
     ids = {
-        row.tobytes()
-        for cell in (0, 1, 2, 63_999, 999_999)
-        for row in _hex_ids(VAST, cell, numbers)
+        row.tobytes() for cell in (0, 1, 2, 63_999, 999_999) for row in hex_ids(VAST, cell, numbers)
     }
     assert len(ids) == 5_000
     assert all(len(id) == 32 for id in ids)
@@ -48,3 +49,28 @@ def test_the_cells_of_a_vast_fleet_add_up_to_its_size() -> None:
     sizes = [fleet.sizes(cell) for cell in range(fleet.cells)]
     assert tuple(map(sum, zip(*sizes, strict=True))) == (fleet.participants, fleet.messages)
     assert sum(fleet.leaves(cell) + 1 for cell in range(fleet.cells)) == fleet.nodes
+
+
+def test_a_session_lasts_no_longer_than_both_of_its_nodes() -> None:
+    cell = Cell(Fleet(nodes=170, participants=10, messages=0, seed=2), 1)
+    links = Traffic(cell).links
+    for sessions in (links.leaves, links.onward, links.former):
+        assert len(sessions.link)
+        assert (sessions.opened < sessions.breaks).all()
+        assert (sessions.breaks <= sessions.dialer_until).all()
+        assert (sessions.breaks <= sessions.listener_until).all()
+        over = sessions.end != End.NONE
+        assert (sessions.breaks < NEVER).tolist() == over.tolist()
+        again = sessions.reopened()
+        assert (sessions.dialer_until[over] < again[over]).all()
+        assert (sessions.listener_until[over] < again[over]).all()
+    assert set(links.leaves.end.tolist()) == {End.NONE, End.DIALER, End.LISTENER, End.LINK}
+
+
+def test_clocks_differ_by_whole_milliseconds_and_those_of_hubs_by_less_than_a_second() -> None:
+    fleet = Fleet(nodes=1_700, participants=0, messages=0)
+    ahead = np.concatenate([clocks(fleet, cell) for cell in range(fleet.cells)])
+    hubs = np.array([clocks(fleet, cell)[0] for cell in range(fleet.cells)])
+    assert not (ahead % 1_000).any()
+    assert np.abs(hubs).max() < 1_000_000 < np.abs(ahead).max()
+    assert np.median(np.abs(ahead)) < 5_000

@@ -19,10 +19,10 @@ import pytest
 
 from waystation import cli
 from waystation.errors import LocalError
-from waystation.pipeline.report import Progress, write_report
-from waystation.pipeline.report.arrays import Found
-from waystation.pipeline.report.page import sections
 from waystation.pipeline.tables import BUILT, REPORTED
+from waystation.report import Progress, write_report
+from waystation.report.arrays import Found
+from waystation.report.page import sections
 
 Row = dict[str, Any]
 
@@ -60,27 +60,66 @@ def id_of(number: int) -> str:
 
 
 def step(
-    node: str, at: int, outcome: str, reason: str | None = None, hop: str | None = None
+    node: str,
+    at: int,
+    outcome: str,
+    reason: str | None = None,
+    hop: str | None = None,
+    to: str | None = None,
 ) -> Row:
-    return {"node": node, "at": START + at, "outcome": outcome, "reason": reason, "next_hop": hop}
+    """A step of a path; `to` is the node that it was sent to, as version 2 tells it."""
+    hop = f"1#{to}" if hop is None and to is not None else hop
+    told = {"outcome": outcome, "reason": reason, "next_hop": hop, "next_node": to}
+    return {"node": node, "at": START + at, "incarnation": 1, **told}
 
 
 def trace(number: int, *path: Row, **more: Any) -> Row:
+    """A trace; steps of one node in a row are a visit, which follows who sent it there."""
+    visits: list[list[Row]] = []
+    for one in path:
+        if visits and visits[-1][0]["node"] == one["node"] and "received_at" not in one:
+            visits[-1].append(one)
+        else:
+            visits.append([one])
+    steps: list[Row] = []
+    depths: list[int] = []
+    for place, visit in enumerate(visits):
+        node, received = visit[0]["node"], visit[0].get("received_at", visit[0]["at"])
+        former = [
+            index
+            for index, earlier in enumerate(visits[:place])
+            if any(one["outcome"] == "FORWARDED" and _leads(one, node) for one in earlier)
+        ]
+        follows = former[-1] if former else None
+        depths.append(0 if follows is None else depths[follows] + 1)
+        whence = None if follows is None else visits[follows][0]["node"]
+        more_of_it = {"follows": follows, "depth": depths[-1], "from_node": whence}
+        steps += [{**one, "received_at": received, **more_of_it} for one in visit]
     first, last = path[0], path[-1]
+    gone = last["outcome"] == "FORWARDED"
+    lost = last["outcome"] == "DROPPED" or (gone and last["next_node"] is not None)
     return {
         "message_id": id_of(number),
         "started": first["at"],
         "ended": last["at"],
-        "hops": len(path),
-        "path": list(path),
-        "outcome": last["outcome"],
-        "reason": last["reason"],
+        "hops": len(visits) - 1,
+        "path": steps,
+        "outcome": "DROPPED" if lost else last["outcome"],
+        "reason": "VANISHED" if lost and gone else last["reason"],
         "latency_ms": (last["at"] - first["at"]) / 1_000,
-        "complete": last["outcome"] in ("DELIVERED", "DROPPED"),
-        "symmetric": True,
+        "complete": not lost and not gone,
+        "symmetric": None,
         "looped": False,
+        "delivered": sum(one["outcome"] == "DELIVERED" for one in path),
+        "lost_copies": int(lost),
+        "unknown_copies": 0,
+        "left_fleet": 0,
         **more,
     }
+
+
+def _leads(one: Row, node: str) -> bool:
+    return one["next_node"] == node or (one["next_node"] is None and one["next_hop"] is not None)
 
 
 def window(
@@ -116,15 +155,13 @@ def small_fleet(directory: Path, hub: str = "hub", leaf: str = "leaf") -> Path:
     paths = [
         trace(
             n,
-            step(hub, n * SECOND, "FORWARDED", hop="1#a"),
+            step(hub, n * SECOND, "FORWARDED", to=leaf),
             step(leaf, n * SECOND + 2_000, "DELIVERED"),
         )
         for n in range(20)
     ]
-    dropped = trace(
-        30, step(hub, 0, "FORWARDED", hop="1#a"), step(leaf, 900, "DROPPED", "NO_ROUTE")
-    )
-    gone = trace(31, step(hub, 0, "FORWARDED", hop="1#a"))
+    dropped = trace(30, step(hub, 0, "FORWARDED", to=leaf), step(leaf, 900, "DROPPED", "NO_ROUTE"))
+    gone = trace(31, step(hub, 0, "FORWARDED", to=leaf))
     full = trace(32, step(hub, 40 * SECOND, "DROPPED", "QUEUE_FULL"))
     wide = trace(33, *(step(hub, 50 * SECOND, "DELIVERED") for _ in range(5)))
     return write_all(
@@ -320,8 +357,8 @@ def test_the_command_that_explains_a_lost_message_works(
 
 
 def test_drill_down_leads_from_verdict_to_node_to_reason_to_message(tables: Path) -> None:
-    from waystation.pipeline.report.facts import gather  # noqa: PLC0415
-    from waystation.pipeline.report.reading import Tables  # noqa: PLC0415
+    from waystation.report.facts import gather  # noqa: PLC0415
+    from waystation.report.reading import Tables  # noqa: PLC0415
 
     found = gather(Tables(tables), lambda _: None)
     section = next(one for one in sections(found, tables) if one.id == "audit")
@@ -359,7 +396,7 @@ def test_omitted_parts_are_mentioned(tmp_path: Path) -> None:
         ],
         audit=[judged(n, node, "DELIVERED", None, "missing") for n, node in enumerate(nodes)],
         traces=[
-            trace(n, step("hub", n, "FORWARDED", hop=f"1#{node}"), step(node, n + 5, "DELIVERED"))
+            trace(n, step("hub", n, "FORWARDED", to=node), step(node, n + 5, "DELIVERED"))
             for n, node in enumerate(nodes)
         ],
     )
@@ -511,7 +548,7 @@ def test_the_command_writes_the_page_and_says_so(run: Run, tables: Path, tmp_pat
     code, said, complained = run("--tables", tables, "--out", out, "--title", "A & B")
     assert (code, complained) == (0, "")
     assert re.fullmatch(
-        rf"wrote {re.escape(str(out))} \(\d+ kB\): 2 nodes, 24 messages, 30 drops\n", said
+        rf"wrote {re.escape(str(out))} \(\d+ kB\): 2 nodes, 24 messages, 3 losses\n", said
     )
     assert "<h1>A &amp; B</h1>" in out.read_text("utf-8")
 

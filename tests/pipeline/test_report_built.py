@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from waystation import pipeline
-from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import TRUTH, write_fleet
-from waystation.pipeline.report import write_report
-from waystation.pipeline.report.facts import gather
-from waystation.pipeline.report.reading import Tables
+from waystation.report import write_report
+from waystation.report.facts import gather
+from waystation.report.reading import Tables
+from waystation.simulate.fleet import Fleet
+from waystation.simulate.journal import TRUTH, write_fleet
 
 pytestmark = pytest.mark.timeout(600)  # Spark on a loaded machine takes its time
 
@@ -26,9 +26,13 @@ def test_all_losses_of_a_simulated_fleet_are_reported(spark: SparkSession, tmp_p
     messages = pipeline.read_journal(spark, journal).messages
     pipeline.traces(messages).write.parquet(str(tables / "traces"))
     pipeline.health(messages).write.parquet(str(tables / "health"))
-    truth = Counter(pq.read_table(journal / TRUTH / "losses").column("reason").to_pylist())
+    copies = pq.read_table(journal / TRUTH / "copies").to_pylist()
+    reasons = Counter(row["reason"] for row in copies if row["reason"] not in (None, "DUPLICATE"))
     facts = gather(Tables(tables), lambda _: None)
-    assert facts.hops.vanished.total() == truth.pop("VANISHED")
-    assert facts.total.reasons == truth
+    assert facts.hops.lost.total() == sum(row["lost"] for row in copies)
+    assert facts.hops.vanished.total() == facts.hops.lost["VANISHED"] == reasons.pop("VANISHED")
+    assert facts.total.reasons == reasons
+    assert facts.hops.places == {}  # each session says who is at its other end
     written = write_report(tables, tmp_path / "report.html")
-    assert (written.messages, written.drops) == (4_000, truth.total())
+    sent = {row["message_id"] for row in copies}
+    assert (written.messages, written.drops) == (len(sent), reasons.total())

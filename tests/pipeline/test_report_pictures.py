@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from waystation.pipeline.report.charts import (
+from waystation.report.charts import (
     NARROW,
     WIDE,
     Range,
@@ -24,12 +24,12 @@ from waystation.pipeline.report.charts import (
     ranges,
     stacked_bars,
 )
-from waystation.pipeline.report.layout import positions
-from waystation.pipeline.report.numbers import duration, percentile, round_ticks, share, short
-from waystation.pipeline.report.svg import named, tag, text_width
-from waystation.pipeline.report.tally import Tally
-from waystation.pipeline.report.times import DAY, MOST_BINS, Bins, moment, time_ticks, width_said
-from waystation.pipeline.report.topology import Graph, Vertex, _joined, draw, reduced
+from waystation.report.layout import positions
+from waystation.report.numbers import duration, percentile, round_ticks, share, short
+from waystation.report.svg import named, tag, text_width
+from waystation.report.tally import Tally
+from waystation.report.times import DAY, MOST_BINS, Bins, moment, time_ticks, width_said
+from waystation.report.topology import Graph, Vertex, _joined, draw, reduced
 
 INSTANTS = st.integers(0, 253_370_764_800_000_000)
 SPANS = st.integers(1_000, 400 * DAY)
@@ -238,10 +238,10 @@ def test_every_reason_has_a_colour_of_its_own_in_both_schemes() -> None:
     from importlib.resources import files  # noqa: PLC0415
 
     from waystation.core.outcome import Reason  # noqa: PLC0415
-    from waystation.pipeline.report.words import REASONS, reason_colour  # noqa: PLC0415
+    from waystation.report.words import REASONS, reason_colour  # noqa: PLC0415
 
     assert {*REASONS} == {str(reason) for reason in Reason}
-    style = files("waystation.pipeline.report").joinpath("templates/style.css").read_text("utf-8")
+    style = files("waystation.report").joinpath("templates/style.css").read_text("utf-8")
     for reason in REASONS:
         variable = reason_colour(reason).removeprefix("r-")
         colours = re.findall(rf"--{variable}: (#[0-9a-f]{{6}});", style)

@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 from tests.pipeline.frames import assert_same
-from tests.pipeline.journals import write
+from tests.pipeline.journals import of_faults, write
 from tests.pipeline.meetings import meetings
 from tests.pipeline.small import BEGIN, SECOND, put_rows, row
 from tests.pipeline.watched import assert_up_to_date, engine, every_file, take_in
-from waystation.pipeline.kernels import rejects
+from waystation.pipeline.kernels.node_data import FileData, Share
+from waystation.pipeline.kernels.node_tables import rejects
+from waystation.pipeline.kernels.sessions import session_history
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.node_data import FileData, Share
-from waystation.pipeline.sessions import session_history
-from waystation.testing.oracle import Row, Tables, cut, ends_of_incarnations, grouped
+from waystation.testing.oracle import Row, Tables, cut, day_of, ends_of_incarnations, grouped
 
 
 def by_the_book(journal: Tables) -> list[Row]:
@@ -51,6 +51,7 @@ def by_the_book(journal: Tables) -> list[Row]:
             if left["closed_by"] in ("stopped", "restart"):
                 left["reason"] = None
             left["opened_at"], left["closed_at"] = left.pop("valid_from"), left.pop("valid_to")
+            left["day"] = day_of(left["opened_at"])
             found.append({"node": node, "incarnation": incarnation, **left})
     return found
 
@@ -80,7 +81,7 @@ def made(journal: Path) -> list[Row]:
     return numbers(pa.concat_tables(parts))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(12), *of_faults(*range(12, 40))])
 def test_it_is_what_the_events_say_one_by_one(tmp_path: Path, seed: int) -> None:
     tables = meetings(seed)
     journal = write(tmp_path / "journal", tables, seed=seed)

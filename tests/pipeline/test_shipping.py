@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from waystation import pipeline
 from waystation.errors import LocalError
 from waystation.pipeline import shipping
-from waystation.pipeline.session import _shipped, places_of
 from waystation.pipeline.shipping import NEEDED, Surroundings, explained, packed_package
+from waystation.pipeline.spark_session import _shipped, places_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def test_the_package_is_packed_completely_and_reproducibly() -> None:
 
 def test_the_packed_package_can_be_imported() -> None:
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import waystation.pipeline.simulate;"
+        "import sys; sys.path.insert(0, sys.argv[1]); import waystation.simulate.simulate;"
         "import waystation.pipeline.steps; print(waystation.__file__)"
     )
     archive = packed_package()

@@ -11,13 +11,13 @@ import pyarrow.parquet as pq
 from hypothesis import given
 from hypothesis import strategies as st
 
-from waystation.pipeline import comparing
-from waystation.pipeline.columns import codes, id_texts, id_words, repeated_numbers
+from waystation.pipeline.kernels import comparing
+from waystation.pipeline.kernels.columns import codes, id_texts, id_words, repeated_numbers
 from waystation.pipeline.schema import CODED
 from waystation.pipeline.tables import BUILT, part_of
 from waystation.pipeline.writing import written
 
-health = importlib.import_module("waystation.pipeline.health")  # a step has the same name
+health = importlib.import_module("waystation.pipeline.kernels.health")  # a step has the same name
 
 
 @given(

@@ -20,7 +20,9 @@ from tests.transports.certificates import authority
 from waystation.core.message import check_message_id
 from waystation.errors import LocalError, UnreachableError
 from waystation.node import MessageRecord, Node, Record
-from waystation.pipeline.sink import (
+from waystation.pipeline.sink.options import Sending
+from waystation.pipeline.sink.rows import BadRowError, Ids, Outgoing, outgoing
+from waystation.pipeline.sink.writer import (
     AHEAD,
     FrameSender,
     NotConfirmedError,
@@ -28,8 +30,6 @@ from waystation.pipeline.sink import (
     StreamSender,
     send_all,
 )
-from waystation.pipeline.sink_options import Sending
-from waystation.pipeline.sink_rows import BadRowError, Ids, Outgoing, outgoing
 from waystation.transports.tcp import Tcp
 
 SECRET = "a shared one"  # noqa: S105

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from tests.pipeline.sink_fleet import PATIENCE, Fleet, until
-from waystation.pipeline.datasource import register
+from waystation.pipeline.source.datasource import register
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -16,16 +16,18 @@ from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows,
 from waystation import pipeline
 from waystation.pipeline import work
 from waystation.pipeline.building import rows_in
-from waystation.pipeline.comparing import compare, waiting_ids
-from waystation.pipeline.deciding import decide
-from waystation.pipeline.folding import fold_routes, route_parts
-from waystation.pipeline.lifetimes import EXPIRED, Lifetimes
+from waystation.pipeline.kernels.comparing import compare, waiting_ids
+from waystation.pipeline.kernels.deciding import Past, decide
+from waystation.pipeline.kernels.folding import fold_routes, route_parts
+from waystation.pipeline.kernels.lifetimes import EXPIRED, Lifetimes
+from waystation.pipeline.kernels.matching import match
+from waystation.pipeline.kernels.node_data import FileData, Share, Tuning
+from waystation.pipeline.kernels.node_tables import past_of
+from waystation.pipeline.kernels.route_fold import LOCAL, route_folds
+from waystation.pipeline.kernels.tracing import coded_steps, packed, steps, trace, unpacked
 from waystation.pipeline.listing import File, Wanted, list_journal
-from waystation.pipeline.matching import match
-from waystation.pipeline.node_data import FileData, Share, Tuning
-from waystation.pipeline.route_fold import LOCAL, route_folds
+from waystation.pipeline.schema import VERSION
 from waystation.pipeline.tables import BUILT
-from waystation.pipeline.tracing import coded_steps, packed, steps, trace, unpacked
 
 
 def shares(journal: Path, table: str) -> list[Share]:
@@ -92,8 +94,8 @@ def test_strings_that_hardly_repeat_are_read_plain_to_the_same_tables(tmp_path: 
     found = []
     for many in (10_000, 1):
         data = opened(tmp_path, Share(*node), many_rows=many)
-        histories = data.coded_route_history, data.coded_subscription_history
-        ruled = list(decide("garage", data.coded_events("messages"), *histories))
+        rows = data.coded_events("messages")
+        ruled = list(decide("garage", rows, past_of(data, rows)))
         found.append(sorted_rows([data.route_history, data.subscription_history, *ruled]))
         assert [(reject[0], reject[4]) for reject in data.rejects] == [
             ("routes", "address is not a valid address"),
@@ -118,7 +120,7 @@ def test_a_large_node_is_decided_and_audited_in_spans_to_the_same_rows(tmp_path:
     def audited(share: Share) -> pa.Table:
         data = opened(tmp_path, share)
         rows = data.events("messages")
-        ruled = list(decide("garage", rows, data.route_history, data.subscription_history))
+        ruled = list(decide("garage", rows, past_of(data, rows)))
         whole = pa.concat_tables(ruled)
         return compare("garage", whole, rows, data.later_entries(waiting_ids(rows)))
 
@@ -189,8 +191,14 @@ def test_no_frame_has_a_row_twice_when_a_node_is_split(spark: SparkSession, tmp_
     assert rows_in(journal)["messages"] == 600
 
 
+def _of_files(table: str, rows: list[dict[str, Any]], nodes: list[str]) -> pa.Table:
+    """Rows as they are read: with their node, and the version of their file."""
+    made = table_of(table, rows).append_column("node", pa.array(nodes))
+    return made.append_column(VERSION, pa.array([1] * len(rows), pa.int16()))
+
+
 def steps_of(rows: list[dict[str, Any]], nodes: list[str]) -> pa.Table:
-    return steps(table_of("messages", rows).append_column("node", pa.array(nodes)))
+    return steps(_of_files("messages", rows, nodes))
 
 
 def test_a_message_of_ten_thousand_hops_has_its_path() -> None:
@@ -199,7 +207,7 @@ def test_a_message_of_ten_thousand_hops_has_its_path() -> None:
     rows = [{**row("messages", seq), **forwarded, "return": [f"1#h{seq}"]} for seq in range(count)]
     found = trace(steps_of(rows, [f"n{seq % 100:02}" for seq in range(count)]), paths=True)
     [made] = found.to_pylist()
-    assert (made["hops"], len(made["path"]), made["looped"]) == (count, count, True)
+    assert (made["hops"], len(made["path"]), made["looped"]) == (count - 1, count, True)
     assert not made["complete"]
     [bare] = trace(steps_of(rows[:1], ["n"]), paths=False).to_pylist()
     assert bare["path"] is None
@@ -218,7 +226,7 @@ def test_steps_come_together_by_message_whatever_part_they_went_to() -> None:
         row("messages", seq, message_id=f"{seq % 700:032x}", onward=[f"0#w{seq}"])
         for seq in range(2_000)
     ]
-    whole = coded_steps(table_of("messages", rows).append_column("node", pa.array(["n"] * 2_000)))
+    whole = coded_steps(_of_files("messages", rows, ["n"] * 2_000))
     pieces = iter([whole.slice(0, 900), whole.slice(900)])
     [sent] = packed(pieces, 3, paths=True)
     assert sent.column("part").to_pylist() == [0, 1, 2]
@@ -233,7 +241,7 @@ def _known(rows: pa.Table) -> pa.Array:
 def test_many_receivers_are_decided_in_portions() -> None:
     crowd = 3_000
     subscribed = [row("subscriptions", seq, receiver=f"r{seq}") for seq in range(crowd)]
-    from waystation.pipeline.folding import fold_subscriptions  # noqa: PLC0415 - beside its use
+    from waystation.pipeline.kernels.folding import fold_subscriptions  # noqa: PLC0415 - beside its use
 
     history = fold_subscriptions("n", table_of("subscriptions", subscribed), Lifetimes())
     sent = [
@@ -247,7 +255,8 @@ def test_many_receivers_are_decided_in_portions() -> None:
         for seq in range(1, 5)
     ]
     nobody = BUILT["route_history"].empty_table()
-    pieces = list(decide("n", table_of("messages", sent), nobody, history, at_once=1_000))
+    past = Past(nobody, history)
+    pieces = list(decide("n", table_of("messages", sent), past, at_once=1_000))
     assert [piece.num_rows for piece in pieces] == [crowd] * 4
     assert set(pieces[0].column("reason").to_pylist()) == {"NO_ROUTE"}
 

@@ -15,7 +15,7 @@ from tests.pipeline.meetings import meetings
 from waystation import pipeline
 from waystation.errors import LocalError
 from waystation.journal.schema import SCHEMAS
-from waystation.pipeline.source_options import TABLES as READABLE
+from waystation.pipeline.source.options import TABLES as READABLE
 from waystation.pipeline.tables import (
     BUILT,
     BY_NAME,
@@ -34,12 +34,13 @@ from waystation.testing.oracle import Tables
 
 @pytest.mark.parametrize("table", REGISTRY, ids=lambda table: table.name)
 def test_an_entry_is_complete(table: Table) -> None:
-    assert {*table.key, *([table.day] if table.day else [])} <= set(table.columns)
+    assert {*table.key, table.day} <= set(table.columns)
     assert set(table.inputs) <= set(SCHEMAS)
     assert table.text.endswith(".")
     assert all(column.text for column in table.columns.values())
     assert table.schema == BUILT[table.name]
-    assert table.day is None or table.columns[table.day].type == pa.timestamp("us", "UTC")
+    assert table.day == "day" or table.columns[table.day].type == pa.timestamp("us", "UTC")
+    assert table.columns["day"].type == pa.date32()
     assert callable(maker(table.made_by))
     assert not table.beside or callable(maker(table.beside))
     assert len({other.split for other in REGISTRY if other.together == table.together}) == 1 or (
@@ -67,7 +68,7 @@ def test_what_is_made_node_by_node_can_be_read_by_the_data_source() -> None:
 
 def test_watch_has_a_shelf_for_each_table_that_it_keeps() -> None:
     kept = {kind.table for kind in SHELVES.values() if kind.table is not None}
-    assert kept | {"traces"} == set(WATCHED)
+    assert kept | {"traces", "clocks", "losses", "incidents"} == set(WATCHED)
 
 
 def test_rows_tell_their_table() -> None:
@@ -91,6 +92,7 @@ def journal(
     return pipeline.read_journal(spark, directory)
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.rule("SP-5")
 def test_a_build_writes_what_each_frame_holds(
     journal: pipeline.Journal, rows: Tables, tmp_path: Path

@@ -97,9 +97,8 @@ async def test_an_alert_is_sent_as_a_message() -> None:
             got.append(message.payload)
 
         door = await office.listen("tcp://127.0.0.1:0")
-        options = dict.fromkeys(
-            ["token", "token_file", "tls", "tls_authorities", "tls_certificate", "tls_key"]
-        )
+        files = ("token_file", "tls_authorities", "tls_certificate", "tls_key", "identity")
+        options = dict.fromkeys(["token", "tls", *files])
         [found] = Watchman(Alerts(print))._found("hub", Report(messages=20, missing=3))
 
         def send() -> None:
@@ -128,8 +127,12 @@ def test_the_command_runs_once_and_reports_drops(
     first, last = map(json.loads, out.splitlines())
     assert first["batch"]["dropped"] == {"NO_ROUTE": 30}
     assert last["done"]["rows"] == 30
-    assert err == "waystation: garage dropped 30 of 30 messages, most NO_ROUTE\n"
-    assert json.loads(alerts.read_text())["kind"] == "drops"
+    incident, drops = err.splitlines()
+    words = "never_registered: a was not known at garage, 29 lost so far; waystation why "
+    assert incident.startswith(f"waystation: {words}")
+    assert drops == "waystation: garage dropped 30 of 30 messages, most NO_ROUTE"
+    kinds = [json.loads(line)["kind"] for line in alerts.read_text().splitlines()]
+    assert kinds == ["incident", "drops"]
     code, out, err = run(*command)
     assert (code, err) == (0, "")
     assert out.startswith("processed 0 rows of 0 files in 0 batches, ")

@@ -15,7 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 from tests.pipeline.frames import assert_same
-from tests.pipeline.journals import busy, journal_of, many, write
+from tests.pipeline.journals import (
+    Scenario,
+    busy,
+    journal_of,
+    many,
+    of_faults,
+    scenarios_2,
+    write,
+)
 from tests.pipeline.small import BEGIN, SECOND, put_rows, row
 from tests.pipeline.test_exact_files import worsened
 from tests.pipeline.watched import (
@@ -29,13 +37,13 @@ from tests.pipeline.watched import (
 )
 from waystation.errors import LocalError
 from waystation.journal.housekeeping import compact
-from waystation.pipeline.fleet import Fleet
-from waystation.pipeline.fleet_journal import write_fleet
 from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching import buckets, node_step, segments, traces
 from waystation.pipeline.watching import engine as engines
 from waystation.pipeline.watching.buckets import bucket_of
 from waystation.pipeline.watching.store import Ledger, Store
+from waystation.simulate.fleet import Fleet
+from waystation.simulate.journal import write_fleet
 from waystation.testing import oracle
 
 pytestmark = pytest.mark.timeout(600)
@@ -67,10 +75,16 @@ def journal(tmp_path: Path) -> Path:
     return directory
 
 
-def check_any_order(place: Path, seed: int) -> None:
+def check_any_order(
+    place: Path,
+    seed: int,
+    scenarios: list[Scenario] | None = None,
+    tables: tuple[str, ...] = WATCHED,
+) -> None:
     """Late, twice, out of order, new nodes, restarts, clocks set back, invalid rows, no Parquet."""
     rng = random.Random(seed)
-    scenarios = [*many(4), *(busy(seed * 10 + number, 60) for number in range(3))]
+    if scenarios is None:
+        scenarios = [*many(4), *(busy(seed * 10 + number, 60) for number in range(3))]
     rows, _ = worsened(journal_of(scenarios))
     source, journal = place / "source", place / "journal"
     write(source, rows, seed=seed, chunk=rng.choice([20, 60]))
@@ -89,7 +103,36 @@ def check_any_order(place: Path, seed: int) -> None:
     for part in in_batches(paths, rng, 4):
         arrive(source, journal, part)
         take_in(watch, journal)
-        assert_up_to_date(place / "tables", journal)
+        assert_up_to_date(place / "tables", journal, tables)
+    watch.close()
+
+
+VERDICTS = ("expected", "audit", "session_history")
+
+
+@pytest.mark.rule("SP-3")
+@pytest.mark.parametrize("seed", [1, *of_faults(2, 3)])
+def test_verdicts_on_version_2_are_those_of_a_build_in_any_order_of_files(
+    tmp_path: Path, seed: int
+) -> None:
+    lives = [busy(seed * 10 + number, 80, version=2) for number in range(3)]
+    check_any_order(tmp_path, seed, [*many(3, scenarios_2), *lives, busy(seed)], VERDICTS)
+
+
+@pytest.mark.rule("SP-3")
+@pytest.mark.parametrize("seed", [0, *of_faults(1, 2, 3)])
+def test_verdicts_on_version_2_are_those_of_a_build_as_nodes_seal_their_files(
+    tmp_path: Path, journal: Path, seed: int
+) -> None:
+    lives = [busy(seed * 10 + number, 150, version=2) for number in range(3)]
+    write(tmp_path / "whole", journal_of(lives), chunk=100_000)
+    source = tmp_path / "source"
+    paths = sliced(tmp_path / "whole", source, 10)
+    watch = engine(journal, tmp_path)
+    for part in in_batches(paths, random.Random(seed), 6):
+        arrive(source, journal, part)
+        take_in(watch, journal)
+        assert_up_to_date(tmp_path / "tables", journal, VERDICTS)
     watch.close()
 
 

@@ -10,13 +10,15 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.why.fleets import MadeUp, write_journal
 from tests.why.test_why import NOWHERE, one, story
+from tests.why.test_why_agrees import told_of
 from waystation import pipeline
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import Node
-from waystation.pipeline.tables import BUILT
+from waystation.why import explain
 from waystation.why.tables import explain_from_tables
 
 
@@ -32,7 +34,12 @@ def test_built_tables_give_the_same_explanation(tmp_path: Path, spark: SparkSess
     id = asyncio.run(lose_one())
     pipeline.build(tmp_path / "journal", tmp_path / "tables", spark=spark)
     explanation = explain_from_tables(tmp_path / "tables", id)
-    assert explanation.summary.startswith("dropped at hub, NO_ROUTE: truck-3 had expired ")
+    from_journal = explain(tmp_path / "journal", id)
+    assert explanation.summary == from_journal.summary
+    assert explanation.ways == from_journal.ways
+    assert explanation.summary.startswith(
+        "dropped at hub, NO_ROUTE: the route to truck-3 had expired "
+    )
     assert explanation.hops[0].as_expected
     assert "DROPPED NO_ROUTE (truck-3)" in story(explanation)
     with pytest.raises(LocalError, match="have no message"):
@@ -41,25 +48,22 @@ def test_built_tables_give_the_same_explanation(tmp_path: Path, spark: SparkSess
         explain_from_tables(tmp_path, id)
 
 
-def test_a_node_that_records_late_still_comes_first(tmp_path: Path) -> None:
+def test_every_message_of_a_fleet_is_told_alike(tmp_path: Path, spark: SparkSession) -> None:
+    journal = MadeUp(11, 40).journal(old=frozenset({"b"}))
+    write_journal(tmp_path / "journal", journal)
+    pipeline.build(tmp_path / "journal", tmp_path / "tables", spark=spark)
+    for id in sorted({row["message_id"] for row in journal["messages"]}):
+        from_tables = explain_from_tables(tmp_path / "tables", id)
+        from_journal = explain(tmp_path / "journal", id)
+        assert told_of(from_tables) == told_of(from_journal)
+        assert [(hop.node, hop.received_at, hop.follows) for hop in from_tables.hops] == [
+            (hop.node, hop.received_at, hop.follows) for hop in from_journal.hops
+        ]
+
+
+def test_tables_of_an_earlier_version_are_to_be_built_again(tmp_path: Path) -> None:
     id = f"{9:032x}"
-    dropped = {"node": "hub", "at": 20, "outcome": "DROPPED", "reason": "NO_ROUTE"}
-    passed_on = {"node": "truck", "at": 30, "outcome": "FORWARDED", "next_hop": "1#h:1"}
-    rows = {
-        "traces": [{"message_id": id, "path": [dropped, passed_on], "complete": False}],
-        "expected": [
-            {"message_id": id, "node": node, "at": at, "outcome": "DROPPED"}
-            for node, at in (("truck", 10), ("hub", 15))
-        ],
-        "audit": [],
-        "route_history": [],
-    }
-    for table, found in rows.items():
-        (tmp_path / table).mkdir()
-        pq.write_table(
-            pa.Table.from_pylist(found, BUILT[table]), tmp_path / table / "part-0.parquet"
-        )
-    explanation = explain_from_tables(tmp_path, id)
-    assert [hop.node for hop in explanation.hops] == ["truck", "hub"]
-    assert explanation.summary.startswith("dropped at hub, NO_ROUTE")
-    assert explanation.remarks == ()
+    (tmp_path / "traces").mkdir()
+    pq.write_table(pa.table({"message_id": [id]}), tmp_path / "traces" / "part-0.parquet")
+    with pytest.raises(LocalError, match="build them again"):
+        explain_from_tables(tmp_path, id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,13 +12,18 @@ import pyarrow.parquet as pq
 from tests.pipeline.frames import assert_same
 from waystation.journal.schema import MESSAGES, ROUTES
 from waystation.pipeline import TABLES
-from waystation.pipeline.comparing import compare, route_differences, waiting_ids
-from waystation.pipeline.deciding import decide
-from waystation.pipeline.health import counted, health_of
+from waystation.pipeline.clocks import clocks_by_hour
+from waystation.pipeline.inprocess import incident_table, loss_table, survey
+from waystation.pipeline.kernels.comparing import compare, route_differences, waiting_ids
+from waystation.pipeline.kernels.deciding import decide
+from waystation.pipeline.kernels.evidence import Facts
+from waystation.pipeline.kernels.health import counted, health_of
+from waystation.pipeline.kernels.node_data import FileData, Share
+from waystation.pipeline.kernels.node_tables import as_rejects, judged_rows, past_of, strays
+from waystation.pipeline.kernels.tracing import steps, trace
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.node_data import FileData, Share
+from waystation.pipeline.surveying import all_links, combined, facts_of
 from waystation.pipeline.tables import BUILT, REGISTRY, WATCHED, maker
-from waystation.pipeline.tracing import steps, trace
 from waystation.pipeline.watching.engine import Batch, Engine, Task
 
 
@@ -41,47 +47,50 @@ def take_in(found: Engine, journal: Path) -> Batch | None:
     return found.take_in(every_file(journal))
 
 
-def made_at_once(journal: Path) -> dict[str, pa.Table]:
-    """The tables as `build` makes them, node by node, by the same functions, without Spark."""
+def made_at_once(journal: Path, tables: Collection[str] = TABLES) -> dict[str, pa.Table]:
+    """The tables as `build` makes them, node by node, by the same functions, without Spark.
+
+    With `tables`, what takes long is made for these alone.
+    """
     listing = list_journal(str(journal), Wanted())
     found: dict[str, list[pa.Table]] = {table: [BUILT[table].empty_table()] for table in TABLES}
-    told = []
+    told, facts = [], []
     for node, files in listing.nodes.items():
+        if {"traces", "clocks"} & set(tables):
+            facts.append(facts_of(FileData(str(journal), Share(node, files), Wanted())))
         data = FileData(str(journal), Share(node, files), Wanted())
-        rejected = FileData(str(journal), Share(node, files), Wanted()).all_rejects()
-        if rejected:
-            names = BUILT["rejects"].names
-            rows = [dict(zip(names, row, strict=True)) for row in rejected]
-            found["rejects"].append(pa.Table.from_pylist(rows, BUILT["rejects"]))
+        if "rejects" in tables:
+            rejected = FileData(str(journal), Share(node, files), Wanted()).all_rejects()
+            found["rejects"].append(as_rejects(rejected))
         rows = data.events(MESSAGES)
+        judged = judged_rows(data).cast(rows.schema)
         found["route_history"].append(data.route_history)
         found["subscription_history"].append(data.subscription_history)
-        ruled = list(decide(node, rows, data.route_history, data.subscription_history))
+        ruled = list(decide(node, judged, past_of(data, judged)))
         whole = pa.concat_tables([BUILT["expected"].empty_table(), *ruled])
         found["expected"].append(whole)
-        found["audit"].append(compare(node, whole, rows, data.later_entries(waiting_ids(rows))))
+        later = data.later_entries(waiting_ids(judged))
+        found["audit"].append(compare(node, whole, judged, later))
         found["audit"].append(route_differences(node, data.events(ROUTES)))
         named = rows.append_column("node", pa.repeat(pa.scalar(node), rows.num_rows))
         found["health"].append(health_of(counted(named)))
         told.append(steps(named))
-    strays = [
-        {
-            "table": stray.table,
-            "file": stray.path,
-            "problem": "it is not in a directory node=<name>",
-        }
-        for stray in listing.strays
-    ]
-    found["rejects"].append(pa.Table.from_pylist(strays, BUILT["rejects"]))
+    found["rejects"].append(strays(listing))
     for table in REGISTRY:
-        if not table.exchange and not found[table.name][1:]:
+        if table.name in tables and not table.exchange and not found[table.name][1:]:
             for node, files in listing.nodes.items():
                 unsealed = listing.unsealed.get(node, [])
                 data = FileData(str(journal), Share(node, files, unsealed=unsealed), Wanted())
                 found[table.name] += maker(table.made_by)(data, {table.name})
+    found["clocks"].append(clocks_by_hour(all_links(facts)))
     found["traces"].append(
-        trace(pa.concat_tables(told), paths=True) if told else found["traces"][0]
+        trace(pa.concat_tables(told), paths=True, facts=Facts(combined(facts)))
+        if told and "traces" in tables
+        else found["traces"][0]
     )
+    told_of = survey(str(journal)).found
+    found["losses"].append(loss_table(told_of.losses))
+    found["incidents"].append(incident_table(told_of.incidents))
     return {table: pa.concat_tables(parts) for table, parts in found.items()}
 
 
@@ -92,7 +101,7 @@ def table_in(out: Path, table: str) -> pa.Table:
 
 def assert_up_to_date(out: Path, journal: Path, tables: tuple[str, ...] = WATCHED) -> None:
     """The tables hold exactly the rows that are made of the whole journal."""
-    wanted = made_at_once(journal)
+    wanted = made_at_once(journal, tables)
     for table in tables:
         found = table_in(out, table)
         assert found.schema.equals(BUILT[table]), table

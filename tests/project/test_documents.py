@@ -14,6 +14,7 @@ import waystation
 from tests.project.transcripts import Desk, steps_of
 from waystation.config.reader import read_settings
 from waystation.gossip_router import Admission
+from waystation.whatif.changes import parse_changes
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -64,6 +65,8 @@ def test_every_configuration_has_only_keys_that_there_are(path: Path, tmp_path: 
         file.write_text(block if whole else f'[node]\nname = "n"\n{block}', "utf-8")
         if "[groups." in block:  # who may use which group of a router
             Admission.load(file)
+        elif "[[without]]" in block:  # a changed past
+            parse_changes(block)
         else:
             _, problems = read_settings(file)
             assert problems.found == []
@@ -91,6 +94,7 @@ def test_every_link_leads_to_a_file_and_to_a_heading_in_it(path: Path) -> None:
 
 def test_every_page_is_in_the_index() -> None:
     index = (ROOT / "docs/index.md").read_text("utf-8")
+    index += (ROOT / "docs/reference/api.md").read_text("utf-8").replace("(api/", "(reference/api/")
     pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if page != "index.md" and f"({page})" not in index] == []
 

@@ -70,10 +70,16 @@ def test_a_source_distribution_can_be_built_from_and_tested(tmp_path: Path) -> N
     with tarfile.open(archive) as contents:
         names = {name.partition("/")[2] for name in contents.getnames()}
     assert {
-        *("LICENSE", "Makefile", "README.md", "pyproject.toml", "requirements.lock"),
+        *("LICENSE", "Makefile", "PACKAGE.md", "README.md", "pyproject.toml", "requirements.lock"),
         *("docs/index.md", "src/waystation/py.typed", "tests/conftest.py"),
     } <= names
     assert not any(name.startswith((".venv", ".ci", "site/", "mutants/")) for name in names)
+
+
+def test_what_an_index_shows_links_to_no_file() -> None:
+    text = (ROOT / "PACKAGE.md").read_text("utf-8")
+    assert re.findall(r"\]\((?!https?://)", text) == []
+    assert [word for word in re.findall(r"https?://\S+", text) if "127.0.0.1" not in word] == []
 
 
 def test_every_extra_that_a_message_names_is_there() -> None:

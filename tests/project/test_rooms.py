@@ -205,12 +205,11 @@ READING = frozenset(
 )
 READ_OTHER_FILES = {
     "demo/evidence.py": "built tables",
-    "pipeline/blobs.py": "rows in transit",
-    "pipeline/report/reading.py": "built tables",
+    "pipeline/kernels/blobs.py": "rows in transit",
+    "report/reading.py": "built tables",
     "pipeline/watching/segments.py": "built tables",
     "pipeline/watching/store.py": "rows in transit",
-    "pipeline/writing.py": "built tables",
-    "why/tables.py": "built tables",
+    "why/finished.py": "built tables",
 }
 """Modules that open files of Arrow or Parquet, but none of a journal."""
 

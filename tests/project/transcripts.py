@@ -43,6 +43,7 @@ _CHANGING = (
     (re.compile(r"\b\d\d:\d\d:\d\d(\.\d+)?"), "TIME"),
     (re.compile(r"\b\d+(\.\d+)?(e-?\d+)? (ms|s)\b"), "SPAN"),
     (re.compile(r"\b\d{13}-\d+\b"), "POSITION"),
+    (re.compile(r"\bI[0-9a-f]{64}\b"), "IDENTIFIER"),
     (re.compile(r"\b(tcp|ws|udp|http|request)-[0-9a-f]{16}\b"), r"\1-NAME"),
 )
 

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import random
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
 from waystation.testing.lab import __main__ as program
+from waystation.testing.lab import running
 from waystation.testing.lab.checks import CHECKS
 from waystation.testing.lab.fleet import Plan
-from waystation.testing.lab.history import Change, Fault, Got, History, Row, Sent, Table
+from waystation.testing.lab.history import (
+    Change,
+    Fault,
+    Got,
+    History,
+    Load,
+    Row,
+    Sent,
+    Start,
+    Table,
+)
 from waystation.testing.lab.life import uid_of
-from waystation.testing.lab.nemesis import KINDS, deeds_of
-from waystation.testing.lab.running import judge, run_seed, try_seed
-from waystation.testing.lab.topology import TOPOLOGIES, Topology
+from waystation.testing.lab.nemesis import BESIDE, KINDS, deeds_of
+from waystation.testing.lab.running import Trial, judge, run_seed, try_out, try_seed
+from waystation.testing.lab.safeguards import SAFEGUARDS
+from waystation.testing.lab.topology import TOPOLOGIES, Topology, star
 
 STAR = Topology("star", {"hub": []}, {"a": ["hub"], "b": ["hub"]})
 SMALL = Plan(messages=100)
@@ -29,6 +43,7 @@ def good() -> History:
     """One message from a to b, over the hub."""
     history = History(1, STAR, lives={"hub": 1, "a": 1, "b": 1}, calm_from=0.0, ended=100.0)
     history.sent = [Sent("m", 1.0, "a", 1, "send", "work-b", 1, 1.0, "FORWARDED")]
+    history.starts = [Start(0.0, node, 1) for node in history.lives]
     history.got = [Got("m", 1.1, "b", 1, "work-b")]
     history.rows = [
         row("m", "a", "FORWARDED", next_node="hub"),
@@ -120,6 +135,62 @@ def no_subscriber(history: History) -> None:
     history.rows.append(row("m", "hub", "DROPPED", reason="NO_SUBSCRIBER", recipient=None))
 
 
+def expired_early(history: History) -> None:
+    history.rows[2] = row("m", "b", "DROPPED", reason="EXPIRED")
+
+
+def heard_by_a_former_life(history: History) -> None:
+    history.starts.append(Start(1.05, "b", 2))
+
+
+def publish(history: History, pattern: str) -> None:
+    history.sent.append(Sent("p", 1.0, "a", 1, "publish", "a/news/eu", 1, 1.0, "FORWARDED"))
+    history.subscribed["b"] = [pattern]
+
+
+def not_heard(history: History) -> None:
+    publish(history, "+/news/*")
+
+
+def heard_by_mistake(history: History) -> None:
+    publish(history, "+/alarms/*")
+    history.got.append(Got("p", 1.1, "b", 1, "b on +/alarms/*"))
+
+
+def journal_differs(history: History) -> None:
+    history.noted.append("a row is missing")
+
+
+def durable(history: History, *times: float, attempt: int = 1) -> None:
+    history.sent.append(Sent("d", 1.0, "a", 1, "durable", "work-b", 2, 1.0, "QUEUED"))
+    history.got += [Got("d", at, "b", 1, "work-b", attempt if at > 2 else 1) for at in times]
+    history.rows.append(row("d", "b", at=2.0, is_durable=True))
+
+
+def acknowledged_and_lost(history: History) -> None:
+    durable(history)
+
+
+def handled_again(history: History) -> None:
+    durable(history, 1.5, 3.0, attempt=2)
+
+
+def left_in_a_store(history: History) -> None:
+    history.undone["a"] = 1
+
+
+def not_granted(history: History) -> None:
+    history.sent[0].kind = "forbidden"
+
+
+def read_by_others(history: History) -> None:
+    history.leaks.append("a sealed message can be read")
+
+
+def too_much_memory(history: History) -> None:
+    history.loads.append(Load("a", 1, 2_000, 1_000, 100))
+
+
 @pytest.mark.parametrize(
     ("spoil", "promise"),
     [
@@ -139,6 +210,17 @@ def no_subscriber(history: History) -> None:
         (restless, "P16"),
         (broken_off, "P16"),
         (no_subscriber, "MC-15"),
+        (expired_early, "P1"),
+        (heard_by_a_former_life, "P7"),
+        (not_heard, "P9"),
+        (heard_by_mistake, "P10"),
+        (journal_differs, "P12"),
+        (acknowledged_and_lost, "P14"),
+        (handled_again, "P14"),
+        (left_in_a_store, "P14"),
+        (not_granted, "P15"),
+        (read_by_others, "P15"),
+        (too_much_memory, "P17"),
     ],
 )
 def test_each_checker_notices(spoil: object, promise: str) -> None:
@@ -196,7 +278,7 @@ def test_a_history_is_kept_and_judged_again(tmp_path: Path) -> None:
 def test_leaving_a_fault_out_leaves_the_others_as_they_are() -> None:
     seed = next(seed for seed in range(100) if len(deeds_of(seed, 5, 60)) == 3)
     both = run_seed(seed, plan=SMALL, faults=[0, 2])
-    assert [fault.number for fault in both.faults if fault.number not in (0, 2)] == []
+    assert [fault.number for fault in both.faults if fault.number not in (0, 2, BESIDE)] == []
 
 
 @pytest.mark.rule("CL-2", "CL-3")
@@ -221,7 +303,8 @@ def test_the_last_line_counts(
 ) -> None:
     monkeypatch.setattr(program, "KNOWN", tmp_path / "known.json")
     program.KNOWN.write_text('{"P4": [0]}')
-    monkeypatch.setattr(program, "_try_all", lambda seeds: ((n, {"P1": ["so"]}) for n in seeds))
+    trials = [Trial(seed, "star", {"P1": ["so"]}, 100, {"kill": 1}) for seed in range(2)]
+    monkeypatch.setattr(program, "_try_all", lambda _: iter(trials))
     monkeypatch.setattr(program, "shrink", lambda seed, promise: (SMALL, [seed, len(promise)]))
     assert program.main(["--seeds", "2"]) == 1
     told = capsys.readouterr().out.splitlines()
@@ -231,6 +314,50 @@ def test_the_last_line_counts(
     assert f"    smaller: {smaller}" in told
     assert program.main(["--seeds", "2", "--write-known"]) == 0
     assert program.main(["--seeds", "2"]) == 0
+
+
+def test_the_figures_of_a_run_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "KNOWN", tmp_path / "known.json")
+    program.KNOWN.write_text("{}")
+    trials = [Trial(seed, "star", {}, 100, {"kill": seed}) for seed in (1, 2)]
+    monkeypatch.setattr(program, "_try_all", lambda _: iter(trials))
+    assert program.main(["--seeds", "2", "--figures", str(tmp_path / "figures.json")]) == 0
+    found = json.loads((tmp_path / "figures.json").read_bytes())
+    assert (found["seeds"], found["messages"], found["violations"]) == (2, 200, {})
+    assert (found["fleets"], found["faults"]) == ({"star": 2}, {"kill": 3})
+
+
+@pytest.mark.parametrize("name", SAFEGUARDS)
+def test_without_a_safeguard_a_checker_fails(name: str) -> None:
+    safeguard = SAFEGUARDS[name]
+    found = try_seed(safeguard.seed, Plan(messages=safeguard.messages), without=name)
+    assert safeguard.promises & found.keys()
+
+
+@pytest.mark.fault
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("name", SAFEGUARDS)
+def test_any_200_seeds_show_that_a_safeguard_is_missing(name: str) -> None:
+    assert program.main(["--seeds", "200", "--without", name]) == 0
+
+
+@pytest.mark.xfail(reason="sessions that are not read hold the whole budget, and stay unread")
+def test_a_node_over_its_budget_looks_at_what_its_sessions_have_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was held was only what unread sessions had sent, and so it was held for ever."""
+
+    def little(chance: random.Random) -> Topology:
+        return structs.replace(star(chance), name="crowded", budget=512 * 1024)
+
+    shapes = {name: little if name == "crowded" else shape for name, shape in TOPOLOGIES.items()}
+    monkeypatch.setattr(running, "TOPOLOGIES", shapes)
+    assert not try_seed(110).keys() & {"P1", "P7", "P9"}
+
+
+def test_what_the_ablations_fail_on_holds_with_every_safeguard() -> None:
+    trial = try_out(SAFEGUARDS["copies"].seed, SMALL)
+    assert trial.violations == {}
 
 
 def test_a_uid_is_found_in_its_payload() -> None:

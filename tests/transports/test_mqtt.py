@@ -20,7 +20,7 @@ from waystation.core.outcome import Outcome, Reason
 from waystation.errors import LocalError, UnreachableError
 from waystation.mqtt.broker import Broker, Passwords, password_line
 from waystation.mqtt.client import BrokerAt, Credentials, MqttClient, MqttLimits
-from waystation.node import FAIL, Node, Session, Wait
+from waystation.node import FAIL, Context, Node, Session, Wait
 from waystation.testing import (
     DEADLINE,
     Gate,
@@ -34,9 +34,10 @@ from waystation.testing import (
     until,
 )
 from waystation.transports.mqtt import Mqtt
-from waystation.transports.mqtt.joynr import encode_multicast, encode_unicast
 from waystation.transports.mqtt.ockam import Kind, OckamLink, write_label
 from waystation.wire import smrf
+from waystation.wire.joynr import MqttAddress, encode_address
+from waystation.wire.joynr_frames import custom_headers, encode_multicast
 from waystation.wire.ockam import decode_body, encode_frame
 
 LIMITS = MqttLimits(frame=2 * 1024 * 1024, unsent=64 * 1024)
@@ -753,37 +754,88 @@ async def test_what_joynr_sends_waits_for_a_slow_worker() -> None:
 
 
 @async_test
-async def test_what_is_wrong_in_joynr_s_frames_is_counted() -> None:
+async def test_what_is_wrong_in_joynr_s_frames_is_counted_and_on_record() -> None:
     async with (
         broker_here() as broker,
-        hub(broker.place, "hub-a", format="joynr") as (_, mine, _),
+        hub(broker.place, "hub-a", format="joynr") as (_, mine, journal),
         raw_client(broker.place, []) as client,
     ):
-        multicast = encode_multicast("p/b", cast(b"x"))
+        multicast = encode_multicast("p/b", cast(b"x")).data
         reply = smrf.encode(smrf.SmrfMessage("a", "b", headers={"t": "rp", "id": "1"}))
         relative = smrf.encode(
             smrf.SmrfMessage("a", "b", headers={"t": "o", "id": "1"}, ttl_absolute=False)
         )
         for frame in (b"", b"not SMRF", multicast, relative, reply):
             client.connection.publish("hubs/hub-a/low", frame, 1)
-        await until(lambda: mine.counts["unknown"] == 1)
+        await until(lambda: journal.messages)
         assert mine.counts["malformed"] == 4
+        assert journal.messages[0].verdict.reason is Reason.NO_ROUTE  # there is no such recipient
+        refused = [record for record in journal.sessions if record.reason is Reason.MALFORMED]
+        assert len(refused) == 4
+
+
+ONE_WAY = b'{"_typeName":"joynr.OneWayRequest","methodName":"knock"}'
+PUBLICATION = b'{"_typeName":"joynr.SubscriptionPublication","subscriptionId":"s1","response":[]}'
 
 
 @pytest.mark.parametrize(
-    ("onward", "back", "payload"),
+    ("kind", "body"),
     [
-        ("link => radio", "proxy", b"no JSON"),
-        ("link => radio", "proxy", b'{"_typeName":"joynr.Unheard"}'),
-        ("link => radio", "proxy", b'{"_typeName":"joynr.Reply","requestReplyId":"\xff"}'),
-        ("link", "proxy", b'{"_typeName":"joynr.Reply","requestReplyId":"1"}'),
-        ("link => radio", "", b'{"_typeName":"joynr.Reply","requestReplyId":"1"}'),
+        ("o", ONE_WAY),
+        ("p", PUBLICATION),
+        ("rp", b'{"_typeName":"joynr.Reply","requestReplyId":"r7","response":[]}'),
+        ("srp", b'{"_typeName":"joynr.SubscriptionReply","subscriptionId":"s1"}'),
     ],
 )
-def test_what_joynr_has_no_words_for_is_refused(onward: str, back: str, payload: bytes) -> None:
-    way_back = Route.parse(back) if back else Route()
-    with pytest.raises(LocalError):
-        encode_unicast(Message(Route.parse(onward), way_back, payload, ID), "own")
+def test_what_says_nothing_of_its_sender_is_delivered_by_recipient(kind: str, body: bytes) -> None:
+    async def scenario() -> None:
+        async with (
+            broker_here() as broker,
+            hub(broker.place, "hub-a", format="joynr") as (node, mine, _),
+            raw_client(broker.place, []) as client,
+        ):
+            got = collect(node, "radio")
+            headers = {"t": kind, "id": "1", "c-z4": "r7", "c-tenant": "7"}
+            frame = smrf.SmrfMessage("radio", "unheard-of", headers=headers, body=body)
+            client.connection.publish("hubs/hub-a/low", smrf.encode(frame), 1)
+            client.connection.publish("hubs/hub-a/low/deeper", smrf.encode(frame), 1)
+            await until(lambda: len(got) == 2)
+            assert got[0].payload == body
+            assert dict(custom_headers(got[0])) == {"tenant": "7"}
+            answer = got[0].reply_from(Address(0, b"radio"), ONE_WAY, id=node.new_id())
+            assert (await node.route(answer)).reason is Reason.NO_ROUTE
+            assert not mine.counts["unknown"]
+
+    run_checked(scenario)
+
+
+@async_test
+async def test_a_reply_over_mqtt_has_the_headers_and_the_expiry_of_its_request() -> None:
+    seen: list[PublishPacket] = []
+
+    async def radio(message: Message, context: Context) -> None:
+        del message
+        await context.reply(b'{"_typeName":"joynr.Reply","requestReplyId":"r7","response":[]}')
+
+    async with (
+        broker_here() as broker,
+        raw_client(broker.place, seen) as client,
+        hub(broker.place, "hub-a", format="joynr") as (node, _, _),
+    ):
+        node.start_worker(("radio",), radio)
+        client.subscribe("devices/7/#", 1)
+        await until(lambda: client.subscriptions.is_settled)
+        ends = node.now() + 40_000
+        back = encode_address(MqttAddress("joynrdefaultgbid", "devices/7"))
+        headers = {"t": "rq", "id": "1", "re": back, "c-z4": "r7", "c-tenant": "7"}
+        frame = smrf.SmrfMessage("radio", "proxy", ends, headers, request(7), is_compressed=True)
+        client.connection.publish("hubs/hub-a/low", smrf.encode(frame), 1)
+        await until(lambda: seen)
+        reply = smrf.decode(seen[0].payload)
+        assert (reply.recipient, reply.ttl, reply.is_compressed) == ("proxy", ends, True)
+        assert reply.headers["c-tenant"] == "7"
+        assert 0 < int(seen[0].message_expiry_interval or 0) <= 40
+        assert ("c-tenant", "7") in seen[0].user_properties
 
 
 def here_route(node: Node, topic: str) -> Route:
@@ -794,6 +846,7 @@ def raw_client(place: str, heard: list[PublishPacket]) -> Any:
     """A client that is no node."""
 
     class Owner:
+        def connected(self) -> None: ...
         def disconnected(self, detail: str) -> None: ...
         def settle(self) -> None: ...
         def uncrowded(self) -> None: ...

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from mqtt5 import ConnAckPacket, ConnectPacket, PublishPacket
+from mqtt5 import ConnAckPacket, ConnectPacket, PubAckReasonCode, PublishPacket
 
 from tests.node.live import RawPeer, runs_on_every_loop
 from tests.transports.mqtt_live import broker_here, hub, soon
@@ -19,7 +19,7 @@ from waystation.core.address import Route
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord
-from waystation.mqtt.client import MqttLimits
+from waystation.mqtt.client import MqttLimits, OnAck
 from waystation.mqtt.packets import PacketReader, acknowledgement
 from waystation.net.held import HeldBytes
 from waystation.node import Node
@@ -28,6 +28,7 @@ from waystation.transports.http import HttpLimits
 from waystation.transports.http.channel import Channel
 from waystation.transports.link import CONTROL
 from waystation.transports.mqtt import Mqtt
+from waystation.transports.mqtt.ockam import PlainLink
 from waystation.wire.ockam import encode_frame
 
 KIB = 1024
@@ -144,6 +145,53 @@ async def test_what_the_broker_has_not_acknowledged_when_a_node_closes_is_droppe
         await until(lambda: len(broker.published) == 5)
         await mqtt.close()
         assert ends == [Reason.TRANSPORT_DOWN] * 10
+
+
+class Counting(Notes):
+    """An owner that counts the messages that are out of our hands."""
+
+    left = 0
+
+    def sent(self, messages: int | None = None) -> None:
+        assert messages is not None
+        self.left += messages
+
+
+class Acknowledging:
+    """A connection to a broker that acknowledges, or refuses, what it is told to."""
+
+    is_crowded = False
+
+    def __init__(self) -> None:
+        self.acknowledge: list[OnAck] = []
+
+    def publish(self, topic: str, payload: bytes, qos: int, *, on_ack: OnAck, **_: object) -> None:
+        assert (topic, qos, bool(payload)) == ("peer", 1, True)
+        self.acknowledge.append(on_ack)
+
+
+@pytest.mark.rule("OB-7")
+@pytest.mark.parametrize(
+    "answer", [PubAckReasonCode.NOT_AUTHORIZED, PubAckReasonCode.NO_MATCHING_SUBSCRIBERS]
+)
+@async_test
+async def test_what_a_broker_acknowledged_has_left_although_it_refuses_the_next(
+    answer: PubAckReasonCode,
+) -> None:
+    mqtt, broker, owner = Mqtt("mqtt://127.0.0.1:1"), Acknowledging(), Counting()
+    mqtt.client.connection = cast("Any", broker)
+    link = PlainLink(mqtt, owner, "own", "peer")
+    link.open()
+    for number in range(4):
+        assert link.send(message(b"%d" % number)) is None
+    for acknowledge in broker.acknowledge[:2]:
+        acknowledge(PubAckReasonCode.SUCCESS)
+    assert owner.left == 0  # not before the end of the turn
+    for acknowledge in broker.acknowledge[2:]:
+        acknowledge(answer)
+    mqtt.settle()
+    await until(lambda: owner.end)
+    assert owner.left == 2
 
 
 @pytest.mark.rule("FL-1")

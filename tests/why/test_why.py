@@ -21,7 +21,8 @@ from waystation.errors import LocalError
 from waystation.journal.layout import Stem
 from waystation.journal.schema import MESSAGES, SCHEMAS
 from waystation.journal.seal import write_sealed
-from waystation.node import FAIL, Limits, Node
+from waystation.node import FAIL, Limits, Node, keyfile
+from waystation.node.channels import ANYONE
 from waystation.testing import Recorder, async_test, collect, echo, until
 from waystation.why import Explanation, explain, explanation_lines
 
@@ -66,6 +67,30 @@ async def test_a_message_over_two_nodes_is_explained_hop_by_hop(tmp_path: Path) 
     assert first.expected[0].since is not None
     assert (second.expected[0].local, second.steps[0].recipient) == (True, "sink")
     assert "local entry 0#sink, since " in story(explanation)
+
+
+@pytest.mark.rule("ID-2")
+@async_test
+async def test_who_sent_a_message_is_told_where_that_is_proven(tmp_path: Path) -> None:
+    async with (
+        Node("server", journal=tmp_path, identity=keyfile.create(tmp_path / "s")) as server,
+        Node("client", journal=tmp_path, identity=keyfile.create(tmp_path / "c")) as client,
+        Node("stranger", journal=tmp_path) as stranger,
+    ):
+        got = collect(server, "sink")
+        server.secure_listener("secure", trust=ANYONE)
+        url = (await server.listen("tcp://127.0.0.1:0")).url
+        for node in (client, stranger):
+            await node.connect(url, name="there")
+        proven, unproven = await one(client, "there => sink"), await one(stranger, "there => sink")
+        async with await stranger.secure_channel("there => secure", trust=ANYONE) as channel:
+            sealed = (await channel.send("sink", b"")).id
+            await until(lambda: len(got) == 3)
+    who, sender = f"sent by  {client.identifier} (proven)", "sent by"
+    assert story(explained(tmp_path, proven)).count(who) == 1
+    assert sender not in story(explained(tmp_path, unproven))
+    told = story(explained(tmp_path, sealed))
+    assert told.count(f"sent by  {stranger.identifier} (proven)") == told.count(sender) == 1
 
 
 @async_test
@@ -135,7 +160,7 @@ async def test_a_full_inbox_an_expiry_and_a_lost_peer_have_different_explanation
 
 
 @async_test
-async def test_a_message_to_a_node_without_a_journal_ends_where_it_was_last_seen(
+async def test_a_message_to_a_node_without_a_journal_left_the_fleet(
     tmp_path: Path,
 ) -> None:
     async with (
@@ -145,8 +170,12 @@ async def test_a_message_to_a_node_without_a_journal_ends_where_it_was_last_seen
         collect(silent, "sink")
         listening = await silent.listen("tcp://127.0.0.1:0")
         id = await one(client, f"tcp#{listening.place} => sink")
-    summary = explained(tmp_path, id).summary
-    assert summary.startswith(f"last seen at client, which sent it to 1#{listening.place}")
+    found = explained(tmp_path, id)
+    assert found.summary == (
+        "left the fleet at client, which sent it to silent; silent keeps no journal"
+    )
+    assert found.ways[0].complete
+    assert found.remarks[0].startswith("silent keeps no journal here")
 
 
 def test_an_unknown_message_is_an_error_that_says_what_to_check(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ import contextlib
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from waystation.core.tokens import Token, Tokens
 from waystation.errors import RemoteError
 from waystation.wire.hello import (
     CAN_LIMIT,
+    CAPABILITY,
     CAPABILITY_LIMIT,
     FIRST_VERSION,
     NAME_LIMIT,
@@ -21,6 +24,7 @@ from waystation.wire.hello import (
     Proof,
     owner_of,
 )
+from waystation.wire.identity import HISTORY_LIMIT, PrivateIdentity
 
 TYPES = {"local": 0, "tcp": 1}
 
@@ -270,3 +274,205 @@ def test_a_hello_that_would_have_to_be_kept_for_long_is_refused(
     assert len(payload) < PAYLOAD_LIMIT
     with pytest.raises(RemoteError, match=f"node 'b' sent {problem}"):
         side("a").hear(payload)
+
+
+# --- Identities -----------------------------------------------------------------------------------
+
+ALICE = PrivateIdentity.create(b"\x01" * 32, 1_700_000_000)
+BOB = PrivateIdentity.create(b"\x02" * 32, 1_700_000_000)
+MALLORY = PrivateIdentity.create(b"\x03" * 32, 1_700_000_000)
+
+
+def prover(
+    name: str,
+    identity: PrivateIdentity | None,
+    *,
+    initiator: bool = False,
+    token: Tokens | bytes | None = None,
+    certificate: bytes = b"",
+    nonce: str = "",
+    can: tuple[str, ...] = (CAPABILITY,),
+) -> Greeting:
+    hello = Hello(
+        name,
+        TYPES,
+        nonce=nonce or f"nonce of {name}",
+        token=token is not None,
+        can=can,
+        proves=identity is not None,
+    )
+    return Greeting(hello, token, initiator=initiator, identity=identity, certificate=certificate)
+
+
+def proof_of(payload: bytes | None) -> Proof:
+    assert payload is not None
+    return msgspec.json.decode(payload, type=Proof)
+
+
+def greet(a: Greeting, b: Greeting) -> None:
+    of_a, of_b = a.hear(b.first()), b.hear(a.first())
+    for side, proof in ((b, of_a), (a, of_b)):
+        if proof is not None:
+            assert side.hear(proof) is None
+
+
+@pytest.mark.rule("ID-2")
+def test_each_side_proves_its_identity_with_the_answer_to_the_hello() -> None:
+    a, b = prover("a", ALICE, initiator=True), prover("b", BOB)
+    assert (a.proves, a.is_complete) == (True, False)
+    greet(a, b)
+    assert a.identity == BOB.public
+    assert b.identity == ALICE.public
+    assert a.is_complete
+    assert b.is_complete
+
+
+@pytest.mark.rule("ID-2", "UP-1")
+def test_a_peer_that_cannot_check_an_identity_is_sent_none() -> None:
+    a, old = prover("a", ALICE, initiator=True), prover("b", None, can=())
+    assert a.hear(old.first()) is None
+    assert old.hear(a.first()) is None
+    assert a.is_complete
+    assert a.identity is None
+
+
+@pytest.mark.rule("ID-2")
+def test_token_and_identity_are_proven_together() -> None:
+    a, b = prover("a", ALICE, initiator=True, token=b"s"), prover("b", BOB, token=b"s")
+    greet(a, b)
+    assert a.admitted
+    assert b.admitted
+    assert (a.identity, b.identity) == (BOB.public, ALICE.public)
+
+
+@pytest.mark.rule("ID-2")
+def test_an_identity_opens_nothing_that_a_token_is_asked_for() -> None:
+    a, b = prover("a", ALICE, initiator=True, token=b"x"), prover("b", BOB, token=b"y")
+    with pytest.raises(RemoteError, match="different token"):
+        greet(a, b)
+    assert not b.admitted
+
+
+@pytest.mark.rule("ID-2")
+def test_a_replayed_proof_is_refused() -> None:
+    a, b = prover("a", ALICE, initiator=True), prover("b", BOB)
+    proof = a.hear(b.first())
+    assert proof is not None
+    later = prover("b", BOB, nonce="another nonce")
+    later.hear(a.first())
+    with pytest.raises(RemoteError, match="another session"):
+        later.hear(proof)
+    assert later.identity is None
+
+
+@pytest.mark.rule("ID-2")
+def test_a_proof_is_of_one_role_and_cannot_be_sent_back() -> None:
+    a, b = prover("a", ALICE, initiator=True), prover("b", BOB)
+    proof = a.hear(b.first())
+    assert proof is not None
+    with pytest.raises(RemoteError, match="another session"):
+        a.hear(proof)
+
+
+@pytest.mark.rule("ID-2")
+def test_swapped_hellos_are_another_session() -> None:
+    """Somebody between the two shows each of them a hello of its own."""
+    a, b = prover("a", ALICE, initiator=True), prover("b", BOB)
+    between = prover("b", None, nonce="mallory's")
+    proof = a.hear(between.first())
+    assert proof is not None
+    b.hear(a.first())
+    with pytest.raises(RemoteError, match="another session"):
+        b.hear(proof)
+
+
+@pytest.mark.rule("ID-2")
+def test_another_name_in_the_hello_is_another_session() -> None:
+    a, b = prover("a", ALICE, initiator=True), prover("b", BOB)
+    proof = a.hear(b.first())
+    assert proof is not None
+    b.hear(prover("c", ALICE, initiator=True, nonce="nonce of a").first())
+    with pytest.raises(RemoteError, match="another session"):
+        b.hear(proof)
+
+
+@pytest.mark.rule("ID-2")
+@pytest.mark.parametrize("seen", [b"", b"\x02" * 32])
+def test_over_tls_both_have_to_know_the_same_certificate(seen: bytes) -> None:
+    own = b"\x01" * 32
+    greet(prover("a", ALICE, initiator=True, certificate=own), prover("b", BOB, certificate=own))
+    a, b = prover("a", ALICE, initiator=True, certificate=seen), prover("b", BOB, certificate=own)
+    with pytest.raises(RemoteError, match="another certificate"):
+        greet(a, b)
+    a, b = prover("a", None, initiator=True, certificate=seen), prover("b", BOB, certificate=own)
+    a.hear(b.first())
+    of_b = b.hear(a.first())
+    assert of_b is not None
+    with pytest.raises(RemoteError, match="another certificate"):
+        a.hear(of_b)
+
+
+@pytest.mark.rule("ID-2")
+def test_nobody_proves_the_identity_of_another() -> None:
+    a, b = prover("a", MALLORY, initiator=True), prover("b", BOB)
+    proof = proof_of(a.hear(b.first()))
+    b.hear(a.first())
+    stolen = Proof("", ALICE.public.history, proof.signature)
+    with pytest.raises(RemoteError, match=f"did not prove that it is {ALICE.identifier}"):
+        b.hear(msgspec.json.encode(stolen))
+
+
+@pytest.mark.rule("ID-2")
+@pytest.mark.parametrize("history", [b"", b"\x81", bytes(HISTORY_LIMIT + 1)])
+def test_no_history_or_one_without_end_is_refused(history: bytes) -> None:
+    b = prover("b", BOB)
+    b.hear(prover("a", ALICE, initiator=True).first())
+    with pytest.raises(RemoteError, match="has no valid identity"):
+        b.hear(msgspec.json.encode(Proof("", history, bytes(64))))
+
+
+def test_only_the_first_proof_counts() -> None:
+    a, b = prover("a", ALICE, initiator=True), prover("b", BOB)
+    proof = a.hear(b.first())
+    assert proof is not None
+    b.hear(a.first())
+    b.hear(proof)
+    assert b.hear(msgspec.json.encode(Proof("", b"nonsense", bytes(64)))) is None
+    assert b.identity == ALICE.public
+
+
+@pytest.mark.rule("ID-2")
+def test_a_name_with_a_token_of_its_own_proves_that_one() -> None:
+    asked = Tokens([Token(b"everybody's"), Token(b"trucks'", "truck-*")])
+    for name, secret, proven in (("truck-7", b"trucks'", "truck-*"), ("car", b"everybody's", "")):
+        a, b = prover(name, None, initiator=True, token=secret), prover("b", None, token=asked)
+        greet(a, b)
+        assert b.token == Token(secret, proven)
+    a, b = (
+        prover("truck-7", None, initiator=True, token=b"everybody's"),
+        prover("b", None, token=asked),
+    )
+    with pytest.raises(RemoteError, match="different token"):
+        greet(a, b)
+
+
+def test_a_name_without_any_token_is_refused() -> None:
+    a = prover("car", None, initiator=True, token=b"x")
+    b = prover("b", None, token=Tokens([Token(b"trucks'", "truck-*")]))
+    with pytest.raises(RemoteError, match="no token for a node 'car'"):
+        b.hear(a.first())
+
+
+@pytest.mark.rule("ID-2")
+@pytest.mark.parametrize("secret", [b"old", b"new"])
+def test_of_two_tokens_the_listener_shows_the_one_that_the_peer_has(secret: bytes) -> None:
+    a = prover("truck-7", ALICE, initiator=True, token=secret)
+    b = prover("b", BOB, token=Tokens([Token(b"old", "truck-*"), Token(b"new", "truck-*")]))
+    assert b.hear(a.first()) is None
+    of_a = a.hear(b.first())
+    assert of_a is not None
+    of_b = b.hear(of_a)
+    assert of_b is not None
+    assert a.hear(of_b) is None
+    assert (a.admitted, b.admitted, b.token) == (True, True, Token(secret, "truck-*"))
+    assert (a.identity, b.identity) == (BOB.public, ALICE.public)

@@ -907,3 +907,14 @@ WRONG: list[Any] = [
 def test_fields_of_a_wrong_type_are_the_fault_of_the_caller(value: Value) -> None:
     with pytest.raises(LocalError, match=r"cannot be encoded", check=breaks("GR-11")):
         encode(value)
+
+
+@pytest.mark.rule("GR-11")
+def test_the_release_of_a_member_is_told_by_its_messages() -> None:
+    assert jgroups5.release_of(bytes.fromhex("2947")) == (5, 5, 7)
+    assert jgroups5.release_of(bytes.fromhex("209e00")) == (4, 2, 30)
+    assert jgroups5.release_of(b"\xe1\0") is None
+    assert jgroups5.release_of(b"") is None
+    dead = jgroups5.encode_suspect("g", None, (5, 2, 6))
+    assert jgroups5.decode(dead) == jgroups5.Suspect("g", None)
+    assert jgroups5.encode_suspect("g", None, (5, 2, 5))[4] == 5

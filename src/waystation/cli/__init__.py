@@ -1,12 +1,16 @@
 """The command line: parse arguments, call the library, print results. No other logic lives here.
 
 Exit codes: 0 for success, 2 for incorrect usage, 1 for any other error; an error is one line on
-stderr.
+stderr, and with --json also a JSON object on stdout.
 """
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import takewhile
 from typing import Final
 
 import click
@@ -15,25 +19,40 @@ from waystation import __version__
 from waystation.cli.lazy import LazyGroup
 from waystation.errors import WaystationError
 
-COMMANDS: Final = (
-    "broker",
-    "completion",
-    "console",
-    "demo",
-    "journal",
-    "listen",
-    "node",
-    "pipeline",
-    "router",
-    "rules",
-    "send",
-    "simulate",
-    "top",
-    "why",
-)
+HEADINGS: Final = {
+    "Run": {
+        "node": "Run a node from a TOML file",
+        "router": "Run a gossip router for JGroups and our own groups",
+        "broker": "Run a small MQTT 5 broker",
+        "identity": "Create, show, export and rotate the identity of a node",
+        "demo": "Run a small fleet here, break it, and explain what happened",
+    },
+    "Use": {
+        "send": "Send a message, or publish one",
+        "listen": "Print the messages that are sent to a name",
+        "parked": "List, retry and drop durable messages that wait",
+        "dead": "List, send again and remove durable messages that ended undelivered",
+        "top": "Watch one node or several",
+        "console": "Serve a web page that shows a fleet",
+    },
+    "Ask the past": {
+        "lost": "List what was lost, and why",
+        "why": "Explain where a message went, hop by hop",
+        "journal": "Read, check, seal and compact a journal",
+        "pipeline": "Build history tables and reports with Spark",
+        "simulate": "Write the journal of a simulated fleet",
+    },
+    "Learn": {
+        "rules": "List the rules, with their code and tests",
+        "completion": "Print the completion script for a shell",
+    },
+}
+"""The commands, as the help lists them."""
+
+COMMANDS: Final = tuple(sorted(name for commands in HEADINGS.values() for name in commands))
 """Each is a module of this package with a command of the same name."""
 
-_ON_SPARK: Final = ("demo", "pipeline", "simulate")
+_ON_SPARK: Final = ("demo", "lost", "pipeline", "simulate")
 _HELP: Final = """Route messages between nodes, and record every hop.
 
 \b
@@ -48,6 +67,7 @@ Examples:
     cls=LazyGroup,
     help=_HELP,
     modules={name: f"{__name__}.{name}" for name in COMMANDS},
+    headings=HEADINGS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Every option can also be given as the environment variable WAYSTATION_<OPTION>.",
@@ -62,8 +82,10 @@ def waystation(context: click.Context) -> None:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line, and end the process with its exit code."""
+    given = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
-        _hide_pandas(sys.argv[1:])
+        _hide_pandas(given)
+    _print_error = partial(print_error, as_json=wants_json(given))
     try:
         code = waystation.main(arguments, prog_name="waystation", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:  # a group without a command: print its help
@@ -112,7 +134,23 @@ def _help_command(error: click.UsageError) -> str:
     return f"{error.ctx.command_path if error.ctx else 'waystation'} --help"
 
 
-def _print_error(problem: str, advice: str, code: int) -> int:
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Whether a command is asked for JSON only.
+
+    >>> wants_json(["why", "X", "--json"]), wants_json(["send", "echo", "--", "--json"])
+    (True, False)
+    """
+    options = takewhile(lambda argument: argument != "--", arguments)
+    return "--json" in options or os.environ.get("WAYSTATION_JSON", "") in ("1", "true", "yes")
+
+
+def print_error(problem: str, advice: str, code: int, *, as_json: bool) -> int:
+    """Print an error as one line on stderr, and for programs also as JSON on stdout."""
     line = " ".join(problem.split()).rstrip(".?")
     print(f"waystation: {line}{f'; {advice}' if advice else ''}", file=sys.stderr)  # noqa: T201
+    if as_json:
+        from msgspec import json  # noqa: PLC0415 - when needed
+
+        told = {"error": line, "advice": advice or None, "exit_code": code}
+        print(json.encode(told).decode())  # noqa: T201
     return code

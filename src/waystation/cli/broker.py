@@ -13,11 +13,20 @@ from msgspec import Struct
 
 from waystation.cli.options import FILE, SETTINGS
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import check_place, metrics_option, monitoring, tls_of, tls_options
+from waystation.cli.serving import (
+    check_place,
+    metrics_option,
+    monitoring,
+    reloading,
+    tls_of,
+    tls_options,
+)
+from waystation.config import read_grants
+from waystation.core.grants import Grants
 from waystation.node.runner import run, stop_signals
 
 if TYPE_CHECKING:
-    from waystation.mqtt.broker import Broker
+    from waystation.mqtt.broker import Broker, Passwords
 
 _number = click.IntRange(min=1)
 
@@ -28,6 +37,7 @@ class Options(Struct, frozen=True, kw_only=True):
     listen: str
     metrics: str | None
     passwords: Path | None
+    grants: Path | None
     tls_certificate: Path | None
     tls_key: Path | None
     tls_authorities: Path | None
@@ -37,7 +47,8 @@ class Options(Struct, frozen=True, kw_only=True):
 _HELP: Final = """Run a small MQTT 5 broker, for trials and small fleets.
 
 It supports QoS 0 and 1 and keeps everything in memory. SIGTERM and SIGINT stop it after it has
-written what is queued; it then prints its counters. In production use Mosquitto, EMQX or HiveMQ.
+written what is queued; it then prints its counters. SIGHUP reads passwords, grants and certificates
+again; a file with a mistake changes nothing. In production use Mosquitto, EMQX or HiveMQ.
 
 \b
 Examples:
@@ -58,6 +69,12 @@ Examples:
     help="Address to listen on; the standard MQTT port is 1883, or 8883 with TLS.",
 )
 @click.option("--passwords", metavar="FILE", type=FILE, help="Password file in Mosquitto's format.")
+@click.option(
+    "--grants",
+    metavar="FILE",
+    type=FILE,
+    help="Grants: which users may publish and subscribe what (TOML; a user is a token there).",
+)
 @metrics_option
 @tls_options
 @click.option(
@@ -103,25 +120,52 @@ Examples:
 @click.option("--verbose", is_flag=True, help="Log details to stderr.")
 def broker(**given: Any) -> None:
     """Run a broker."""
-    from waystation.mqtt.broker import Broker, Passwords, Settings  # noqa: PLC0415 - it needs mqtt5
+    from waystation.mqtt.broker import Broker, Settings  # noqa: PLC0415 - it needs mqtt5
 
     options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
     settings = Settings(**{name.removeprefix("max_"): value for name, value in given.items()})
     log_to_stderr(verbose=options.verbose)
     allow_files(settings.connections)
-    users = None if options.passwords is None else Passwords.load(options.passwords)
+    users = _users(options)
     server = Broker(
         settings,
         tls=tls_of(options.tls_certificate, options.tls_key, options.tls_authorities),
         authenticate=None if users is None else users.allows,
+        grants=_grants(options),
     )
-    run(_serve(server, options))
+    run(_serve(server, users, options))
 
 
-async def _serve(server: Broker, options: Options) -> None:
+def _users(options: Options) -> Passwords | None:
+    from waystation.mqtt.broker import Passwords  # noqa: PLC0415 - it needs mqtt5
+
+    return None if options.passwords is None else Passwords.load(options.passwords)
+
+
+def _grants(options: Options) -> Grants | None:
+    return None if options.grants is None else read_grants(options.grants, users=True)[0]
+
+
+class _Reload:
+    """Reads the files of a broker again: all of them first, so that a mistake changes nothing."""
+
+    def __init__(self, server: Broker, users: Passwords | None, options: Options) -> None:
+        self._server, self._users, self._options = server, users, options
+
+    def __call__(self) -> None:
+        server, before = self._server, self._users
+        users, grants = _users(self._options), _grants(self._options)
+        server.renew_certificate()
+        if users is not None and before is not None:
+            server.change_users(users.allows, users.changed(before))
+            self._users = users
+        server.change_grants(grants)
+
+
+async def _serve(server: Broker, users: Passwords | None, options: Options) -> None:
     from waystation.mqtt.broker import BrokerMetrics  # noqa: PLC0415 - it needs mqtt5
 
-    with stop_signals() as stop:
+    with stop_signals() as stop, reloading(_Reload(server, users, options), "broker"):
         await server.start(options.listen)
         async with monitoring(BrokerMetrics(server), options.metrics):
             click.echo(f"listening on {server.place}")

@@ -63,6 +63,13 @@ _ANSWERS_ONLY: Final = Access(())
 @click.option(
     "--tables", type=DIRECTORY, metavar="DIR", help="Tables built by `waystation pipeline build`."
 )
+@click.option(
+    "--store",
+    multiple=True,
+    type=DIRECTORY,
+    metavar="DIR",
+    help="Store of a node on this machine: show, retry and drop its durable messages (repeatable).",
+)
 @click.option("--interval", type=SECONDS, default=1.0, help="Seconds between polls.")
 @click.option("--name", default="console", help="Name of this node.")
 @click.option("--verbose", is_flag=True, help="Log details to stderr.")
@@ -79,6 +86,7 @@ def console(*, verbose: bool, **options: Any) -> None:
         allowed=options.pop("allow_host"),
         journal=options.pop("journal"),
         tables=options.pop("tables"),
+        stores=options.pop("store"),
         interval=options.pop("interval"),
     )
     run(_show(options.pop("name"), settings, options))

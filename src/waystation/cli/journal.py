@@ -17,13 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
+from waystation.cli.lazy import HelpfulGroup
 from waystation.cli.options import (
     DIRECTORY,
     TABLES,
     Checked,
+    Numbers,
     check_is_journal,
     json_option,
 )
+from waystation.cli.peer import peer_options
+from waystation.cli.serving import metrics_option
 from waystation.core.message import check_message_id
 from waystation.core.outcome import Outcome, Reason
 from waystation.errors import quote
@@ -79,7 +83,7 @@ Examples:
 """
 
 
-@click.group(help=_HELP)
+@click.group(cls=HelpfulGroup, help=_HELP)
 def journal() -> None:
     """Read, check, seal and compact a journal."""
 
@@ -171,8 +175,9 @@ def cat(directory: Path, *, as_json: bool, **options: Any) -> None:
     """Print the rows that pass the filters."""
     check_is_journal(directory)
     reader = _reader(directory, options)
+    show = _json_line if as_json else Columns().line
     for entry in reader.entries():
-        click.echo(_json_line(entry) if as_json else line(entry))
+        click.echo(show(entry))
 
 
 _TAIL: Final = """Print the last rows of a journal; with -f, also new ones as they come.
@@ -199,7 +204,7 @@ Examples:
 @_filters
 def tail(directory: Path, *, lines: int, follow: bool, as_json: bool, **options: Any) -> None:
     """Print the last rows of a journal; with -f, also new ones as they come."""
-    show = _json_line if as_json else line
+    show = _json_line if as_json else Columns().line
     if not follow:  # a journal that is followed may not exist yet
         check_is_journal(directory)
     reader = _reader(directory, options)
@@ -242,9 +247,9 @@ def check(directory: Path, *, as_json: bool) -> int:
     return 1 if problems else 0
 
 
-_SEAL: Final = """Seal what nodes that no longer run left unsealed, as their next start would.
+_SEAL: Final = """Seal the tails of nodes that no longer run, as their next start would.
 
-A node that was killed leaves its last records in tails, which Spark does not see. Nodes that run
+A node that was killed leaves its last records in tails, which Spark does not see. Running nodes
 are left alone.
 
 \b
@@ -256,7 +261,7 @@ Examples:
 
 @journal.command(help=_SEAL, context_settings={"auto_envvar_prefix": "WAYSTATION"})
 @_directory
-@click.option("--node", help="Only this node; it is an error if that runs.")
+@click.option("--node", help="Only this node; an error if it is running.")
 @json_option
 def seal(directory: Path, *, node: str | None, as_json: bool) -> None:
     """Seal what nodes that no longer run left unsealed."""
@@ -270,6 +275,44 @@ def seal(directory: Path, *, node: str | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(sealed).decode() if as_json else str(sealed))
     if not done and not as_json:
         click.echo("nothing to seal")
+
+
+_SHIP: Final = """Copy a journal to an archive, and keep it up to date.
+
+TO is a directory, s3://BUCKET/PREFIX, hdfs://HOST:PORT/DIR, or the route of a hub's archive worker,
+such as "tcp#10.0.0.5:4000 => waystation.archive". Sealed files are copied once and verified by
+their checksum, tails while they grow. It can be killed and started again at any time.
+
+\b
+Examples:
+  waystation journal ship J --to s3://fleet/journal
+  waystation journal ship J --to /mnt/archive --once
+  waystation journal ship J --to "tcp#10.0.0.5:4000 => waystation.archive"
+"""
+
+
+@journal.command(help=_SHIP, context_settings={"auto_envvar_prefix": "WAYSTATION"})
+@_directory
+@click.option("--to", required=True, metavar="URI|ROUTE", help="Where to copy it to.")
+@click.option("--once", is_flag=True, help="Exit when all that there is now has arrived.")
+@click.option(
+    "--every",
+    type=Numbers(min=0, min_open=True, max=86_400),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds between two looks for new files.",
+)
+@click.option("--name", default="ship", show_default=True, help="Name of this node, for a route.")
+@metrics_option
+@json_option
+@peer_options
+def ship(directory: Path, **options: Any) -> int:
+    """Copy a journal to an archive."""
+    check_is_journal(directory)
+    from waystation.cli.journal_ship import run_shipping  # noqa: PLC0415 - it needs pyarrow
+
+    return run_shipping(directory, options)
 
 
 _COMPACT: Final = """Merge small sealed files; safe while the journal is written and read.
@@ -324,14 +367,26 @@ def _json_line(entry: Entry) -> str:
     return msgspec.json.encode({"table": entry.table, "node": entry.node, **fields}).decode()
 
 
-def line(entry: Entry) -> str:
-    """A row as one line of text: when, where, what."""
-    fields = dict(entry.fields)
-    incarnation, seq = entry.position
-    for name in ("incarnation", "seq", "at"):
-        del fields[name]
-    what = _message(fields) if entry.table == "messages" else _change(fields)
-    return f"{_time(entry.at)} {entry.node} {incarnation}-{seq} {entry.table} {what}"
+class Columns:
+    """Rows as lines of text, when, where, what; the first three columns are aligned.
+
+    Rows are not held back to be measured: a column grows when something longer comes.
+    """
+
+    def __init__(self) -> None:
+        self._widths = [0, 0, len("messages")]
+
+    def line(self, entry: Entry) -> str:
+        """A row as one line."""
+        fields = dict(entry.fields)
+        incarnation, seq = entry.position
+        for name in ("incarnation", "seq", "at"):
+            del fields[name]
+        what = _message(fields) if entry.table == "messages" else _change(fields)
+        first = (entry.node, f"{incarnation}-{seq}", entry.table)
+        self._widths = [max(pair) for pair in zip(self._widths, map(len, first), strict=True)]
+        cells = [cell.ljust(width) for cell, width in zip(first, self._widths, strict=True)]
+        return " ".join([_time(entry.at), *cells, what])
 
 
 def _change(fields: dict[str, Any]) -> str:

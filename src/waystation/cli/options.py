@@ -14,6 +14,7 @@ from typing import Any, Final
 import click
 
 from waystation.errors import LocalError, quote
+from waystation.locations import is_remote, local_directory, located
 
 SETTINGS: Final = {"auto_envvar_prefix": "WAYSTATION", "show_default": True}
 """Context settings of every command: environment variables, and defaults shown in the help."""
@@ -36,7 +37,35 @@ SECONDS: Final = Numbers(min=0, min_open=True, max=10**9, max_open=True)
 TABLES: Final = ("claims", "members", "messages", "nodes", "routes", "sessions", "subscriptions")
 """The tables of a journal."""
 
-DIRECTORY: Final = click.Path(exists=True, file_okay=False, path_type=Path)
+
+class LocalPath(click.Path):
+    """A path on this machine; `file://` is understood, the URI of a store is refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, if it is a local one."""
+        try:
+            found = local_directory(value, "this")
+        except LocalError as error:
+            self.fail(f"{error.problem}; {error.hint}", param, ctx)
+        return super().convert(found, param, ctx)
+
+
+class StoredPath(LocalPath):
+    """A directory on this machine, as a Path, or a place in a store, as its URI."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The place, if it is in a store that is supported."""
+        if not is_remote(value):
+            return super().convert(value, param, ctx)
+        try:
+            return located(value)
+        except LocalError as error:
+            self.fail(f"{error.problem}; {error.hint}", param, ctx)
+
+
+DIRECTORY: Final = LocalPath(exists=True, file_okay=False, path_type=Path)
+OUTPUT: Final = LocalPath(file_okay=False, path_type=Path)
+PLACE: Final = StoredPath(exists=True, file_okay=False, path_type=Path)
 FILE: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 json_option = click.option(
@@ -44,36 +73,56 @@ json_option = click.option(
 )
 journal_option = click.option(
     "--journal",
-    metavar="DIR",
+    metavar="DIR|URI",
     required=True,
-    type=DIRECTORY,
+    type=PLACE,
     help="Journal to read; it is not modified.",
 )
 tables_option = click.option(
     "--out",
-    metavar="DIR",
+    metavar="DIR|URI",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=StoredPath(file_okay=False, path_type=Path),
     help="Output directory of the tables; existing ones are replaced.",
+)
+conf_option = click.option(
+    "--conf",
+    multiple=True,
+    metavar="KEY=VALUE",
+    callback=lambda _, __, given: _settings(given),
+    help="Setting of Spark (repeatable).",
 )
 master_option = click.option(
     "--master", metavar="URL", default="local[*]", help="Spark master, such as spark://host:7077."
 )
 
 
-def nodes_in(directory: Path) -> set[str]:
+def _settings(given: tuple[str, ...]) -> dict[str, str]:
+    """Settings by their keys."""
+    for setting in given:
+        if not setting.partition("=")[0].strip() or "=" not in setting:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--conf")
+    return {key.strip(): value for key, _, value in (text.partition("=") for text in given)}
+
+
+def nodes_in(place: str | Path) -> set[str]:
     """The names of the nodes that a journal has files of."""
     import_module("waystation.journal")  # raises an error that says what to install
+    if isinstance(place, str):
+        from waystation.journal.remote import nodes_in_store  # noqa: PLC0415 - it needs pyarrow
+
+        return nodes_in_store(place)
     from waystation.journal.layout import all_nodes  # noqa: PLC0415 - it needs pyarrow
 
-    return set(all_nodes(directory))
+    return set(all_nodes(place))
 
 
-def check_is_journal(directory: Path) -> set[str]:
+def check_is_journal(directory: str | Path) -> set[str]:
     """Return the nodes of a journal, or raise a LocalError if the directory is not a journal."""
     nodes = nodes_in(directory)
-    begun = directory.glob(".node=*.lock")  # of nodes that have not written a record yet
-    if not nodes and not any(begun):
+    # The locks are of nodes that have not written a record yet.
+    begun = isinstance(directory, Path) and any(directory.glob(".node=*.lock"))
+    if not nodes and not begun:
         raise LocalError(
             f"{quote(str(directory))} is not a journal: it has none of {', '.join(TABLES)}",
             rule="OB-5",

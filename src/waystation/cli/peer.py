@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 import click
 
 from waystation.cli.options import FILE, Checked
-from waystation.config.schemes import SCHEMES, split_url
 from waystation.net.tls import Tls
 from waystation.node import Node
+from waystation.transports.schemes import SCHEMES, split_url
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -25,6 +25,7 @@ URL: Final = Checked("url", split_url)
 _OPTIONS: Final = (
     click.option("--token", help="Shared secret; prefer WAYSTATION_TOKEN or --token-file."),
     click.option("--token-file", type=FILE, help="File whose first line is the token."),
+    click.option("--identity", type=FILE, help="Key file of the identity to prove to peers."),
     click.option("--tls", is_flag=True, help="Use TLS with the system's trusted certificates."),
     click.option(
         "--tls-authorities", type=FILE, help="Use TLS and trust only these CA certificates (PEM)."
@@ -40,7 +41,7 @@ _OPTIONS: Final = (
 
 
 def peer_options(command: Command) -> Command:
-    """Add the options for tokens and TLS to a command."""
+    """Add the options for tokens, identity and TLS to a command."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -56,7 +57,8 @@ def node_for(name: str, urls: Iterable[str], options: dict[str, Any], **more: An
         transports.append(kind.load_transport()(**({"tls": tls} if kind.has_tls else {})))
         if tls is not None and not kind.has_tls:
             raise click.UsageError(f"{scheme} does not support TLS; remove the --tls options")
-    return Node(name, transports=transports, token=_token(options), **more)
+    proof = {"token": _token(options), "identity": options["identity"]}
+    return Node(name, transports=transports, **proof, **more)
 
 
 def payload_fields(payload: bytes) -> dict[str, str]:

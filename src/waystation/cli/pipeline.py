@@ -20,6 +20,7 @@ from waystation.cli.lazy import LazyGroup
 from waystation.cli.options import (
     SETTINGS,
     check_is_journal,
+    conf_option,
     journal_option,
     json_option,
     master_option,
@@ -47,6 +48,7 @@ Examples:
   waystation pipeline watch --journal J --out T --checkpoint C
   waystation pipeline table --journal J --at 15m
   waystation pipeline report --tables T --out report.html
+  waystation pipeline whatif --journal J --suggest
 """
 
 
@@ -56,19 +58,21 @@ Examples:
     modules={
         "report": "waystation.cli.pipeline_report",
         "watch": "waystation.cli.pipeline_watch",
+        "whatif": "waystation.cli.pipeline_whatif",
     },
 )
 def pipeline() -> None:
     """The commands that need Spark or the tables it built."""
 
 
-_BUILD: Final = """Read a journal and write all tables, each atomically.
+_BUILD: Final = """Read a journal and write all tables, which replace the former ones together.
 
 \b
 Examples:
   waystation pipeline build --journal J --out T
   waystation pipeline build --journal J --out T --since 2026-05-01T00:00:00 --node hub-0001
   waystation pipeline build --journal J --out T --master spark://10.0.0.5:7077 --json
+  waystation pipeline build --journal s3://fleet/journal --out s3://fleet/tables
 """
 
 
@@ -83,12 +87,21 @@ Examples:
 )
 @click.option("--until", type=Instant(), help="Only events before this time.")
 @click.option("--node", multiple=True, help="Only this node (repeatable).")
+@click.option(
+    "--format",
+    type=click.Choice(("parquet", "delta")),
+    show_default="delta in object stores, else parquet",
+    help="Plain Parquet files, or Delta tables.",
+)
+@conf_option
 @json_option
 def build(
     *,
-    journal: Path,
-    out: Path,
+    journal: str | Path,
+    out: str | Path,
     master: str,
+    format: str | None,
+    conf: dict[str, str],
     since: int | None,
     until: int | None,
     node: tuple[str, ...],
@@ -96,8 +109,8 @@ def build(
 ) -> None:
     """Build all tables."""
     _check_selection(journal, node, since, until)
-    seal_left(journal)
-    with spark_session(master) as spark:
+    _check_output(out, format)
+    with spark_session(master, conf) as spark:
         from waystation.pipeline import build as build_tables  # noqa: PLC0415
 
         with progress_display() as display:
@@ -108,8 +121,11 @@ def build(
                 nodes=node or None,
                 since=_moment(since),
                 until=_moment(until),
+                format=format,
                 progress=_Stages(display),
             )
+    for line in summary.sealed:
+        click.echo(f"waystation: {line}", err=True)
     if as_json:
         click.echo(msgspec.json.encode(summary).decode())
     else:
@@ -117,8 +133,17 @@ def build(
             click.echo(line)
 
 
-def seal_left(journal: Path) -> None:
+def _check_output(out: str | Path, format: str | None) -> None:
+    """Refuse a place that tables cannot be written to, before Spark is started."""
+    from waystation.pipeline.store import opened_store  # noqa: PLC0415 - it needs pyarrow
+
+    opened_store(out, format)
+
+
+def seal_left(journal: str | Path) -> None:
     """Let Spark see the last records of nodes that were killed, and say so."""
+    if isinstance(journal, str):
+        return  # what is in a store was shipped there, and is not changed
     from waystation.journal.seal import seal_all_left  # noqa: PLC0415
 
     for sealed in seal_all_left(journal):
@@ -127,7 +152,7 @@ def seal_left(journal: Path) -> None:
 
 
 def _check_selection(
-    journal: Path, nodes: tuple[str, ...], since: int | None, until: int | None
+    journal: str | Path, nodes: tuple[str, ...], since: int | None, until: int | None
 ) -> None:
     """Reject options that cannot match anything, before Spark is started."""
     if find_spec("pyspark") is None:
@@ -195,11 +220,20 @@ _INSTANTS: Final = ("expiry", "valid_from")
 )
 @click.option("--node", help="Only this node.")
 @master_option
+@conf_option
 @json_option
-def table(*, journal: Path, at: int, node: str | None, master: str, as_json: bool) -> None:
+def table(
+    *,
+    journal: str | Path,
+    at: int,
+    node: str | None,
+    master: str,
+    conf: dict[str, str],
+    as_json: bool,
+) -> None:
     """Print the routing tables at a point in time."""
     _check_selection(journal, () if node is None else (node,), None, None)
-    with spark_session(master) as spark:
+    with spark_session(master, conf) as spark:
         entries = _entries(spark, journal, at, node)
     if as_json:
         rows = ",\n ".join(msgspec.json.encode(entry).decode() for entry in entries)
@@ -209,7 +243,7 @@ def table(*, journal: Path, at: int, node: str | None, master: str, as_json: boo
         click.echo(line)
 
 
-def _entries(spark: Any, journal: Path, at: int, node: str | None) -> list[dict[str, Any]]:
+def _entries(spark: Any, journal: str | Path, at: int, node: str | None) -> list[dict[str, Any]]:
     from pyspark.sql import functions as f  # noqa: PLC0415
 
     from waystation.pipeline import read_journal, route_history, routing_table  # noqa: PLC0415

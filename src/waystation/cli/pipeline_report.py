@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from waystation.cli.options import DIRECTORY, SETTINGS
+from waystation.cli.options import PLACE, SETTINGS, LocalPath
 from waystation.cli.spark import progress_display
 
 if TYPE_CHECKING:
-    from waystation.pipeline.report import Progress
+    from waystation.report import Progress
 
 _HELP: Final = """Write an HTML report with charts about the tables that `build` wrote.
 
@@ -35,22 +35,22 @@ Examples:
 @click.command(help=_HELP, context_settings=SETTINGS)
 @click.option(
     "--tables",
-    metavar="DIR",
+    metavar="DIR|URI",
     required=True,
-    type=DIRECTORY,
+    type=PLACE,
     help="Tables built by `waystation pipeline build`; they are not modified.",
 )
 @click.option(
     "--out",
     metavar="FILE.html",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=LocalPath(dir_okay=False, path_type=Path),
     help="HTML file to write; an existing file is replaced.",
 )
 @click.option("--title", help="Title of the report; the name of the directory by default.")
-def report(*, tables: Path, out: Path, title: str | None) -> None:
+def report(*, tables: str | Path, out: Path, title: str | None) -> None:
     """Write the report."""
-    from waystation.pipeline.report import write_report  # noqa: PLC0415
+    from waystation.report import write_report  # noqa: PLC0415
 
     with progress_display() as display:
         line = display.add_task("report", total=None, done="")
@@ -61,5 +61,5 @@ def report(*, tables: Path, out: Path, title: str | None) -> None:
         written = write_report(tables, out, title=title, progress=show)
     click.echo(
         f"wrote {written.out} ({written.bytes / 1e3:,.0f} kB): {written.nodes:,} nodes, "
-        f"{written.messages:,} messages, {written.drops:,} drops"
+        f"{written.messages:,} messages, {written.losses:,} losses"
     )

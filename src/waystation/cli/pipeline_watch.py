@@ -11,8 +11,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
+from urllib.request import Request, urlopen
 
 import click
 import msgspec
@@ -21,17 +24,18 @@ from rich.live import Live
 from rich.text import Text
 
 from waystation.cli.options import (
+    DIRECTORY,
+    OUTPUT,
     SETTINGS,
     Checked,
+    LocalPath,
     Numbers,
-    journal_option,
     master_option,
-    tables_option,
 )
 from waystation.cli.peer import node_for, peer_options
 from waystation.cli.spark import spark_session
 from waystation.core.address import Route
-from waystation.errors import WaystationError
+from waystation.errors import LocalError, WaystationError, quote
 
 if TYPE_CHECKING:
     from waystation.pipeline.watching import Alert, Batch, Watched
@@ -40,7 +44,9 @@ _HELP: Final = """Keep the tables up to date with a growing journal.
 
 After each batch the tables in OUT equal those that `pipeline build` would make from the same files.
 CHECKPOINT holds the progress; after a crash, run the same command again. Ctrl-C stops it after the
-current batch. Alerts go to stderr, and to --alert-file and --alert-route if given.
+current batch. Alerts go to stderr, and to --alert-file, --alert-route and --alert-webhook if given.
+An incident is told once when it is found, with the command that explains it, and once when it is
+over.
 
 \b
 Examples:
@@ -49,18 +55,40 @@ Examples:
   waystation pipeline watch --journal J --out T --checkpoint C --every 1 \\
       --alert-drops 0.05 --alert-file alerts.jsonl --alert-route "tcp#10.0.0.5:4000 => ops"
 """
+_SCHEMES: Final = ("http://", "https://")
+
+
+def _check_url(text: str) -> None:
+    if not text.startswith(_SCHEMES):
+        raise LocalError(
+            f"invalid URL {quote(text)}", rule="OB-5", hint="give one that begins with https://"
+        )
+
+
 _ALERT_TTL: Final = 60.0
 _ALERT_WAIT: Final = 5.0
 
 
 @click.command(help=_HELP, context_settings=SETTINGS)
-@journal_option
-@tables_option
+@click.option(
+    "--journal",
+    metavar="DIR",
+    required=True,
+    type=DIRECTORY,
+    help="Journal to read; it is not modified.",
+)
+@click.option(
+    "--out",
+    metavar="DIR",
+    required=True,
+    type=OUTPUT,
+    help="Output directory of the tables; existing ones are replaced.",
+)
 @click.option(
     "--checkpoint",
     metavar="DIR",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OUTPUT,
     help="Directory for the progress; use one per journal and output directory.",
 )
 @click.option("--once", is_flag=True, help="Exit when all files that exist now are processed.")
@@ -101,9 +129,16 @@ _ALERT_WAIT: Final = 5.0
     help="Alert if a node records no outcome for this many messages; 0 to disable.",
 )
 @click.option(
+    "--alert-incidents",
+    type=click.IntRange(min=0),
+    default=1,
+    metavar="N",
+    help="Alert once for each incident that cost this many messages; 0 to disable.",
+)
+@click.option(
     "--alert-file",
     metavar="FILE",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=LocalPath(dir_okay=False, path_type=Path),
     help="File to append each alert to, as a line of JSON.",
 )
 @click.option(
@@ -111,6 +146,12 @@ _ALERT_WAIT: Final = 5.0
     metavar="ROUTE",
     type=Checked("route", Route.parse),
     help="Route to send each alert along, as JSON.",
+)
+@click.option(
+    "--alert-webhook",
+    metavar="URL",
+    type=Checked("URL", _check_url),
+    help="URL to post each alert to, as JSON.",
 )
 @click.option(
     "--json",
@@ -132,8 +173,10 @@ def watch(
     alert_drops: float,
     alert_flaps: int,
     alert_missing: int,
+    alert_incidents: int,
     alert_file: Path | None,
     alert_route: str | None,
+    alert_webhook: str | None,
     as_json: bool,
     **peer: Any,
 ) -> None:
@@ -144,6 +187,8 @@ def watch(
             tellers.append(_Lines(held.enter_context(alert_file.open("a", encoding="utf-8"))))
         if alert_route is not None:
             tellers.append(held.enter_context(_fabric(alert_route, peer)))
+        if alert_webhook is not None:
+            tellers.append(partial(_post, alert_webhook))
         spark = held.enter_context(spark_session(master))
         from waystation.pipeline.watching import Alerts  # noqa: PLC0415 - needs Spark
         from waystation.pipeline.watching import watch as follow  # noqa: PLC0415
@@ -162,7 +207,9 @@ def watch(
             once=once,
             every=every,
             files_at_once=files,
-            alerts=Alerts(send_all, alert_drops, alert_flaps, alert_missing),
+            alerts=Alerts(
+                send_all, alert_drops, alert_flaps, alert_missing, incidents=alert_incidents
+            ),
             progress=display,
             stop=stop,
         )
@@ -252,7 +299,7 @@ def _summary(done: Watched) -> str:
 
 def _batch_fields(batch: Batch) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(batch)
-    del found["reports"]
+    del found["reports"], found["incidents"]
     return {**found, "rows_per_second": round(batch.rows_per_second, 1)}
 
 
@@ -276,6 +323,18 @@ class _Lines:
     def __call__(self, alert: Alert) -> None:
         self._file.write(_json(alert) + "\n")
         self._file.flush()
+
+
+def _post(url: str, alert: Alert) -> None:
+    """Post an alert to a webhook; who does not take it is complained about."""
+    request = Request(  # noqa: S310 - the scheme is checked
+        url, msgspec.json.encode(alert), {"Content-Type": "application/json"}
+    )
+    try:
+        with urlopen(request, timeout=_ALERT_WAIT):  # noqa: S310
+            pass
+    except (OSError, HTTPException) as error:
+        _complain(url, str(error))
 
 
 @contextmanager

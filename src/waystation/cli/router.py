@@ -12,10 +12,24 @@ from typing import Any, Final
 import click
 from msgspec import Struct
 
-from waystation.cli.options import FILE, SETTINGS, Numbers
+from waystation.cli.options import FILE, OUTPUT, SETTINGS, Numbers
 from waystation.cli.process import allow_files, log_to_stderr
-from waystation.cli.serving import check_place, metrics_option, monitoring, tls_of, tls_options
-from waystation.gossip_router import Admission, GossipServer, RouterMetrics, Settings
+from waystation.cli.serving import (
+    check_place,
+    metrics_option,
+    monitoring,
+    reloading,
+    tls_of,
+    tls_options,
+)
+from waystation.config import read_grants
+from waystation.gossip_router import (
+    Admission,
+    GossipServer,
+    GrantedAdmission,
+    RouterMetrics,
+    Settings,
+)
 from waystation.node.runner import run, stop_signals
 
 _DEFAULT: Final = Settings()
@@ -44,12 +58,14 @@ class Options(Struct, frozen=True, kw_only=True):
     tls_key: Path | None
     tls_authorities: Path | None
     admission: Path | None
+    grants: Path | None
     verbose: bool
 
 
-_HELP: Final = """Run a gossip router for JGroups 2.12 and 5.x, both on one port.
+_HELP: Final = """Run a gossip router for JGroups 2.12 and 4.0 to 5.x, on one port.
 
-SIGTERM and SIGINT stop it after it has written what is queued.
+SIGTERM and SIGINT stop it after it has written what is queued. SIGHUP reads admission rules or
+grants and certificates again; a file with a mistake changes nothing.
 
 \b
 Examples:
@@ -73,7 +89,7 @@ Examples:
 @click.option(
     "--journal",
     metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OUTPUT,
     help="Write a journal of membership changes and dropped messages.",
 )
 @click.option(
@@ -88,6 +104,12 @@ Examples:
     metavar="FILE",
     type=FILE,
     help="Admission rules: who may use which group (TOML).",
+)
+@click.option(
+    "--grants",
+    metavar="FILE",
+    type=FILE,
+    help="Grants: who may register in which group, instead of --admission (TOML).",
 )
 @click.option(
     "--max-groups", type=_number, default=_DEFAULT.groups, help="Maximum number of groups."
@@ -147,7 +169,19 @@ Examples:
     "--silence",
     type=_seconds,
     default=_DEFAULT.silence,
-    help="Seconds of silence after which a client that sends heartbeats is considered dead.",
+    help="Seconds of silence after which a client that sends heartbeats is considered dead;"
+    " three of its own heartbeat intervals if that is longer.",
+)
+@click.option(
+    "--suspect/--no-suspect",
+    default=_DEFAULT.suspect,
+    help="Tell the members of a group when the connection of one of them is lost.",
+)
+@click.option(
+    "--suspect-after",
+    type=Numbers(min=0),
+    default=_DEFAULT.suspect_after,
+    help="Seconds that a member has to come back before the others are told that it is lost.",
 )
 @click.option("--verbose", is_flag=True, help="Log members that join and leave to stderr.")
 def router(**given: Any) -> None:
@@ -155,7 +189,8 @@ def router(**given: Any) -> None:
     options = Options(**{name: given.pop(name) for name in Options.__struct_fields__})
     settings = Settings(**{_SETTINGS.get(name, name): value for name, value in given.items()})
     log_to_stderr(verbose=options.verbose)
-    allow_files(settings.connections)
+    secured = 1 if options.tls_certificate is None else 2  # net/last_words.py
+    allow_files(settings.connections * secured)
     with ExitStack() as ends:
         if options.journal_messages and options.journal is None:
             raise click.UsageError("--journal-messages needs --journal")
@@ -178,12 +213,21 @@ def _journal(options: Options, ends: ExitStack) -> Any:
     return ends.enter_context(Journal(options.journal, options.name)).note
 
 
-def _admission(options: Options) -> Admission | None:
+def _admission(options: Options) -> Admission | GrantedAdmission | None:
+    if options.grants is not None:
+        if options.admission is not None:
+            raise click.UsageError("give either --admission or --grants")
+        return GrantedAdmission(*read_grants(options.grants))
     return None if options.admission is None else Admission.load(options.admission)
 
 
 async def _serve(server: GossipServer, options: Options) -> None:
-    with stop_signals() as stop:
+    def reload() -> None:
+        admission = _admission(options)  # first, so that a mistake changes nothing
+        server.renew_certificate()
+        server.change_admission(admission)
+
+    with stop_signals() as stop, reloading(reload, "gossip router"):
         await server.start(options.listen)
         async with monitoring(RouterMetrics(server), options.metrics):
             click.echo(f"listening on {server.place}")

@@ -14,12 +14,14 @@ from msgspec import Struct, structs
 
 from waystation.cli.options import SECONDS, SETTINGS, Numbers, json_option
 from waystation.cli.peer import URL, node_for, payload_fields, peer_options
-from waystation.core.address import LOCAL, Route
+from waystation.core.address import LOCAL, Address, Route
+from waystation.core.message import Message
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import MulticastId
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
 from waystation.errors import LocalError, quote
-from waystation.node import Node
+from waystation.node import Node, Session
 from waystation.node.requests import REQUEST_PREFIX
 from waystation.node.runner import run
 
@@ -34,8 +36,12 @@ Examples:
   waystation send "tcp#127.0.0.1:4000 => hop => echo" hello
   waystation send telemetry - --via ws://hub.example:80 --count 1000 --rate 100 < data
   waystation send truck7/position/eu 48.1,11.6 --publish --via tcp://127.0.0.1:4000
+  waystation send truck-7 "come home" --durable --ttl 86400 --via tcp://127.0.0.1:4000
 """
 _VIA: Final = "via"  # the name of the session
+
+DEPOSITS: Final = 1_000
+"""Messages that are given into custody at once."""
 
 
 class SendOptions(Struct, frozen=True, kw_only=True):
@@ -47,6 +53,7 @@ class SendOptions(Struct, frozen=True, kw_only=True):
     name: str
     request: bool
     publish: bool
+    durable: bool
     timeout: float
     ttl: float | None
     count: int
@@ -81,7 +88,14 @@ class Report(Struct, frozen=True, kw_only=True):
     is_flag=True,
     help="Publish; ROUTE is a multicast id: provider/broadcast[/partition].",
 )
-@click.option("--timeout", type=SECONDS, default=30.0, help="Seconds to wait for a reply.")
+@click.option(
+    "--durable",
+    is_flag=True,
+    help="Give the message into the custody of the peer; QUEUED when its store has it.",
+)
+@click.option(
+    "--timeout", type=SECONDS, default=30.0, help="Seconds to wait for a reply, or for custody."
+)
 @click.option("--ttl", type=SECONDS, help="Time to live of the message in seconds.")
 @click.option(
     "--count", type=click.IntRange(min=1), default=1, help="Number of times to send the message."
@@ -106,8 +120,12 @@ def send(
         raise click.UsageError(
             "--request and --publish exclude each other: a publication gets no reply"
         )
+    if order.durable and order.request:
+        raise click.UsageError("--request and --durable exclude each other: a reply is not durable")
     if order.publish and not order.via:
         raise click.UsageError("--publish needs a hub; give --via")
+    if order.durable and not order.via:
+        raise click.UsageError("--durable needs a node that has a store; give --via")
     _check_destination(order)
     report = run(_send_all(order, options))
     (_print_json if as_json else _print)(order, report)
@@ -159,7 +177,11 @@ async def _send_all(order: SendOptions, options: dict[str, Any]) -> Report:
     replies: list[bytes] = []
     async with node:
         if order.via:
-            await node.connect(*order.via, name=_VIA, wait=order.wait, parent=order.publish)
+            session = await node.connect(
+                *order.via, name=_VIA, wait=order.wait, parent=order.publish
+            )
+            if order.durable:
+                return await _deposit_all(node, session, order)
         started = time.monotonic()
         for number in range(order.count):
             if order.rate is not None:
@@ -174,6 +196,37 @@ async def _send_all(order: SendOptions, options: dict[str, Any]) -> Report:
         outcomes=dict(sorted(heard.outcomes.items())),
         dropped=heard.dropped,
         replies=replies,
+    )
+
+
+async def _deposit_all(node: Node, session: Session, order: SendOptions) -> Report:
+    """Give the message into the custody of the peer, as often as wanted (DU-1)."""
+    if order.publish:
+        onward = Route((Address(MULTICAST, order.route.encode()),))
+    else:
+        node.router.types.reserve_usual(order.route)
+        onward = Route.parse(order.route, node.router.types.numbers)
+    found: Counter[str] = Counter()
+    first, dropped, started = "", 0, time.monotonic()
+    size = 1 if order.rate is not None else DEPOSITS
+    for begin in range(0, order.count, size):
+        if order.rate is not None:
+            await asyncio.sleep(started + begin / order.rate - time.monotonic())
+        messages = [
+            Message(onward, Route(), order.payload, node.new_id(), node.expiry_in(order.ttl))
+            for _ in range(begin, min(begin + size, order.count))
+        ]
+        first = first or messages[0].id
+        reasons = await node.deposit(session, messages, timeout=order.timeout)
+        found.update(str(reason or Outcome.QUEUED) for reason in reasons)
+        dropped += sum(reason is not None for reason in reasons)
+    return Report(
+        id=first,
+        messages=order.count,
+        seconds=time.monotonic() - started,
+        outcomes=dict(sorted(found.items())),
+        dropped=dropped,
+        replies=[],
     )
 
 

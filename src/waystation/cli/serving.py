@@ -5,8 +5,9 @@ No command is defined here.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -17,7 +18,9 @@ from waystation.errors import LocalError
 from waystation.net.monitor import Monitor, Monitored
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
+from waystation.node.runner import hangup_signals
 
+_log = logging.getLogger("waystation.cli")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _TLS: Final = (
@@ -37,6 +40,22 @@ _TLS: Final = (
         help="CA certificates (PEM); clients must present a certificate signed by one of them.",
     ),
 )
+
+
+@contextmanager
+def reloading(reload: Callable[[], None], what: str) -> Iterator[None]:
+    """Read files again at SIGHUP, and say what came of it; a mistake in them changes nothing."""
+
+    def try_to() -> None:
+        try:
+            reload()
+        except (LocalError, OSError) as error:
+            _log.error("not reloaded: %s", " ".join(str(error).split()))
+        else:
+            _log.warning("%s: files were read again", what)
+
+    with hangup_signals(try_to):
+        yield
 
 
 def metrics_option(command: Command) -> Command:

@@ -12,15 +12,15 @@ from typing import Final
 import click
 import msgspec
 
-from waystation.cli.options import SETTINGS, json_option, master_option
+from waystation.cli.options import OUTPUT, SETTINGS, json_option, master_option
 from waystation.cli.spark import progress_display, spark_session
 
 _count = click.IntRange(min=0, max=10**12)
 
-_HELP: Final = """Write the journal of a simulated fleet, and the true cause of each lost message.
+_HELP: Final = """Write the journal of a simulated fleet, and what really happened in it.
 
-The same numbers and the same seed give the same journal. The true causes of the losses are written
-to OUT/_truth, which readers of the journal ignore.
+The same numbers and the same seed give the same journal. The true fate of each message and the
+faults behind the losses are written to OUT/_truth, which readers of the journal ignore.
 
 \b
 Examples:
@@ -49,10 +49,15 @@ Examples:
     "--out",
     metavar="JOURNAL",
     required=True,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=OUTPUT,
     help="Output directory; it must not exist.",
 )
 @click.option("--seed", type=int, default=0, help="Seed of the random numbers.")
+@click.option(
+    "--gaps",
+    is_flag=True,
+    help="Let some nodes keep no journal, a sample, or lose the last second before a crash.",
+)
 @master_option
 @json_option
 def simulate(
@@ -62,13 +67,14 @@ def simulate(
     messages: int,
     out: Path,
     seed: int,
+    gaps: bool,
     master: str,
     as_json: bool,
 ) -> None:
     """Write the journal of a simulated fleet."""
     start = time.monotonic()
     with spark_session(master) as spark, progress_display() as display:
-        from waystation.pipeline.simulate import simulate as write_fleet  # noqa: PLC0415
+        from waystation.simulate.simulate import simulate as write_fleet  # noqa: PLC0415
 
         bar = display.add_task("fleet", total=None, done="")
         done = write_fleet(
@@ -78,6 +84,7 @@ def simulate(
             participants=participants,
             messages=messages,
             seed=seed,
+            gaps=gaps,
             progress=lambda done, of: display.update(
                 bar, completed=done, total=of, done=f"{done:,} of {of:,} cells"
             ),
@@ -89,4 +96,4 @@ def simulate(
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in done.rows.items())
     click.echo(f"wrote {out} in {seconds:.1f} s: {rows}")
-    click.echo(f"{done.losses:,} losses; their causes are in {out / '_truth'}")
+    click.echo(f"{done.losses:,} losses; what was behind them is in {out / '_truth'}")

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _COMPLAINT: Final = re.compile(r"^\S.*(?:Exception|Error): (.*)$", re.MULTILINE)
+_LAST_OF_TRACEBACK: Final = re.compile(
+    r"^.*Traceback \(most recent call last\):\n(?:[ \t].*\n)*(\S.*)$", re.MULTILINE
+)
 _NOTICE_SECONDS: Final = 20.0
 
 
 @contextmanager
-def spark_session(master: str) -> Iterator[SparkSession]:
+def spark_session(master: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session for one command; it is stopped at the end, unless it existed before."""
     import_module("waystation.pipeline")  # raises an error that says what to install
     trouble = _errors_of_spark()
@@ -48,26 +51,31 @@ def spark_session(master: str) -> Iterator[SparkSession]:
         session: SparkSession | None = None
         try:
             with deferred():  # interrupting Spark's start would leave a Java process behind
-                session = _started(master, said, trouble)
+                session = _started(master, conf or {}, said, trouble)
             # Spark's own handler calls Java in the middle of other calls to Java.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             yield session
         except trouble as error:
             from waystation.pipeline.shipping import explained  # noqa: PLC0415
 
-            raise explained(error) or click.ClickException(_first_line(error)) from error
+            raise explained(error) or click.ClickException(_cause(error)) from error
         finally:
             if session is not None:
                 with warnings.catch_warnings(action="ignore"):  # after Ctrl-C Java may be gone
                     session.stop()
 
 
-def _started(master: str, said: IO[bytes], trouble: tuple[type[Exception], ...]) -> SparkSession:
+def _started(
+    master: str,
+    conf: Mapping[str, str],
+    said: IO[bytes],
+    trouble: tuple[type[Exception], ...],
+) -> SparkSession:
     from waystation import pipeline  # noqa: PLC0415
 
     try:
         with _redirected(said) as stderr, _waiting_notice(master, stderr):
-            return pipeline.session(master=master)
+            return pipeline.session(master=master, config=conf)
     except trouble as error:
         why = _java_error(said) or _first_line(error)
         raise click.ClickException(f"cannot start Spark at {master}: {why}") from error
@@ -120,6 +128,12 @@ def _java_error(file: IO[bytes]) -> str:
     file.seek(0)
     found = _COMPLAINT.findall(file.read().decode(errors="replace"))
     return found[-1] if found else ""
+
+
+def _cause(error: Any) -> str:
+    """What went wrong in a task, in the last line of Python's report; else what Spark says."""
+    told = _LAST_OF_TRACEBACK.findall(str(error))
+    return str(told[-1]).strip() if told else _first_line(error)
 
 
 def _first_line(error: Any) -> str:

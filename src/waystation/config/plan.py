@@ -9,20 +9,24 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, structs
 
 from waystation.config.problem import RULE, Problem, Problems
-from waystation.config.reader import convert_table, read_settings
-from waystation.config.schemes import GOSSIP, MQTT, SCHEMES, SERVICES, by_place, split_url
+from waystation.config.reader import convert_table, read_settings, read_table
 from waystation.config.settings import (
     AccessTable,
     ConnectTable,
+    GrantFile,
+    GrantTable,
     ListenTable,
     MqttTable,
+    NodeTable,
     Settings,
+    StoreTable,
     Texts,
     TlsTable,
     TokenTable,
@@ -30,13 +34,19 @@ from waystation.config.settings import (
 from waystation.config.toml_lines import KeyPath
 from waystation.config.workers import check_options, find_handler
 from waystation.core.access import Access, AccessRule
-from waystation.core.address import Address
+from waystation.core.address import Address, Route
+from waystation.core.grants import Grant, Grants
 from waystation.core.router import Router
+from waystation.core.tokens import Token
 from waystation.errors import LocalError, quote
+from waystation.locations import is_route, local_directory, located, scheme_of
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
-from waystation.node import Limits
+from waystation.node import Limits, StoreSettings, keyfile
+from waystation.node.channels import ANYONE, Trust, check_trust
+from waystation.transports.schemes import GOSSIP, MQTT, SCHEMES, SERVICES, by_place, split_url
 from waystation.transports.transport import Transport
+from waystation.wire.identity import PrivateIdentity, check_identifier
 
 
 class Endpoint(Struct, frozen=True):
@@ -60,21 +70,37 @@ class PlannedWorker(Struct, frozen=True):
     passing: bool
 
 
+class PlannedSecure(Struct, frozen=True):
+    """A planned listener for secure channels."""
+
+    path: KeyPath
+    name: str
+    trust: Trust
+
+
 class Plan(Struct, frozen=True):
     """A checked configuration; pass it to `running` to run the node."""
 
     settings: Settings
     problems: Problems
     token: str | None
+    tokens: tuple[Token, ...]
+    identity: PrivateIdentity | None
     limits: Limits
     transports: tuple[Transport, ...]
     listeners: tuple[Endpoint, ...]
     connections: tuple[Endpoint, ...]
     parents: tuple[Endpoint, ...]
     workers: tuple[PlannedWorker, ...]
+    secure: tuple[PlannedSecure, ...]
     access: Access | None
+    grants: Grants | None
     journal: dict[str, Any] | None
+    ship: str | None
+    archive: Path | None
+    store: StoreSettings | None
     metrics: str | None
+    services: dict[str, bytes]  # hashes of the secrets for brokers and routers, by table
 
 
 def check_file(file: Path) -> tuple[Plan | None, list[Problem]]:
@@ -82,6 +108,23 @@ def check_file(file: Path) -> tuple[Plan | None, list[Problem]]:
     settings, problems = read_settings(file)
     plan = None if settings is None else _Planner(settings, problems).plan()
     return (None if problems.found else plan), problems.in_order()
+
+
+def read_grants(file: Path, *, users: bool = False) -> tuple[Grants, tuple[Token, ...]]:
+    """The grants and tokens of a file that has nothing else; a LocalError lists its problems.
+
+    With `users`, the tokens of grants are names of users, whose passwords are kept elsewhere.
+    """
+    table, problems = read_table(GrantFile, file)
+    if table is not None:
+        settings = Settings(node=NodeTable(name="grants"), grant=table.grant, token=table.token)
+        planner = _Planner(settings, problems)
+        tokens, grants = planner.tokens(), planner.grants(users=users)
+        if not problems.found and grants is None:
+            problems.add((), "has no [[grant]]", "add one: without it everything is refused")
+        if not problems.found and grants is not None:
+            return grants, tokens
+    raise LocalError(" | ".join(map(str, problems.in_order())), rule=RULE, hint="correct the file")
 
 
 def plan_from(file: Path) -> Plan:
@@ -104,6 +147,7 @@ class _Planner:
         self._special: dict[str, dict[str, Transport]] = {}  # by scheme and place
         self._schemes = {"tcp"}
         self._transport_limits: dict[str, Any] = {}
+        self._services: dict[str, bytes] = {}
 
     def plan(self) -> Plan:
         settings = self._settings
@@ -112,23 +156,31 @@ class _Planner:
         listeners = self._endpoints("listen", settings.listen)
         connections = self._endpoints("connect", settings.connect)
         parents = self._endpoints("parent", settings.parent)
-        workers = self._workers()
-        self._check_names(connections + parents, workers)
+        workers, secure = self._workers(), self._secure()
+        self._check_names(connections + parents, workers, secure)
         self._check_directory()
         transports = self._transports()
         return Plan(
             settings=settings,
             problems=self._problems,
             token=self._secret(settings.node, ("node",), "token"),
+            tokens=self.tokens(),
+            identity=self._identity(),
             limits=self._limits(),
             transports=transports,
             listeners=listeners,
             connections=connections,
             parents=parents,
             workers=workers,
+            secure=secure,
             access=self._access(transports),
+            grants=self.grants(),
             journal=self._journal(),
+            ship=self._ship(),
+            archive=self._archive(),
+            store=self._store(),
             metrics=self._metrics(),
+            services=self._services,
         )
 
     # Addresses
@@ -161,6 +213,8 @@ class _Planner:
                 hint="give URLs with the same scheme",
             )
         [scheme] = schemes
+        if scheme == "joynr" and isinstance(table, ListenTable):
+            self._check_joynr(table)
         tls = self._tls_of(table.tls, scheme)
         transport = self._transport(scheme, tls)
         self._schemes.add(scheme)
@@ -177,6 +231,23 @@ class _Planner:
                         hint="keep one of them",
                     )
                 special[place] = transport
+
+    def _check_joynr(self, table: ListenTable) -> None:
+        """Check that joynr's applications can be taken: they are leaves, and know no token."""
+        node = self._settings.node
+        if not node.hub:
+            raise LocalError(
+                "joynr's applications connect to a hub", rule="RE-12", hint="set hub = true"
+            )
+        secrets = [
+            each for each in (node, table) if each.token or each.token_file or each.token_env
+        ]
+        if secrets:
+            raise LocalError(
+                "joynr's applications know no token",
+                rule="WK-8",
+                hint="take them at a node without one, or let TLS check their certificates",
+            )
 
     def _check_services(self, services: Iterable[str], table: ListenTable | ConnectTable) -> None:
         """Check that the table exists which configures the access to these URLs."""
@@ -220,6 +291,10 @@ class _Planner:
     def _transport(self, scheme: str, tls: Tls | None) -> Transport:
         kind = SCHEMES[scheme]
         options: dict[str, Any] = {"tls": tls} if kind.has_tls else {}
+        if scheme == "joynr":
+            mqtt = self._settings.mqtt
+            is_joynr = mqtt is not None and mqtt.format == "joynr"
+            options["channel"] = mqtt.topic if mqtt and is_joynr else self._settings.node.name
         limits = self._limits_of(scheme)
         if limits is not None:
             options["limits"] = limits
@@ -263,7 +338,7 @@ class _Planner:
             client_id=table.client_id,
             away=table.away,
             username=table.username,
-            password=self._secret(table, ("mqtt",), "password"),
+            password=self._service_secret(table, "mqtt", "password"),
             tls=self._tls_of(own, "tcp"),
         )
         return [transport]
@@ -272,7 +347,7 @@ class _Planner:
         table = self._settings.groups
         if table is None:
             return []
-        token = self._secret(table, ("groups",), "token")
+        token = self._service_secret(table, "groups", "token")
         own = False if table.tls is None else table.tls
         transport = GOSSIP.load_transport()(
             _several(table.via),
@@ -310,10 +385,31 @@ class _Planner:
                 )
         return tuple(found)
 
-    def _check_names(self, endpoints: Sequence[Endpoint], workers: Sequence[PlannedWorker]) -> None:
-        """Check that no two workers or sessions have the same name."""
+    def _secure(self) -> tuple[PlannedSecure, ...]:
+        found = []
+        for position, table in enumerate(self._settings.secure):
+            path = ("secure", position)
+            if self._settings.node.identity is None:
+                what = "the node has no identity that others could trust"
+                self._problems.add(path, what, 'create one, and set [node] identity = "FILE"')
+            if table.anyone is (table.trust is not None):
+                self._problems.add(path, "needs either trust or anyone = true", "give one of them")
+                continue
+            with self._problems.collecting((*path, "trust")):
+                trust = ANYONE if table.anyone else check_trust(_several(table.trust))
+                found.append(PlannedSecure(path, table.name, trust))
+        return tuple(found)
+
+    def _check_names(
+        self,
+        endpoints: Sequence[Endpoint],
+        workers: Sequence[PlannedWorker],
+        secure: Sequence[PlannedSecure],
+    ) -> None:
+        """Check that no two workers, listeners or sessions have the same name."""
         taken: dict[str, KeyPath] = {}
         named = [((*worker.path, "names"), name) for worker in workers for name in worker.names]
+        named += [((*one.path, "name"), one.name) for one in secure]
         named += [
             ((*endpoint.path, "name"), endpoint.table.name)
             for endpoint in endpoints
@@ -327,7 +423,13 @@ class _Planner:
             taken[name] = path
 
     def _check_directory(self) -> None:
-        table = self._settings.directory
+        table, mqtt = self._settings.directory, self._settings.mqtt
+        if self._settings.node.joynr_directory and (mqtt is None or mqtt.format != "joynr"):
+            self._problems.add(
+                ("node", "joynr_directory"),
+                "there is no broker where joynr's nodes could ask",
+                'add [mqtt] with format = "joynr"',
+            )
         if table.host and table.ask:
             self._problems.add(
                 ("directory", "ask"),
@@ -353,6 +455,22 @@ class _Planner:
             return None
         return AccessRule(table.allow is not None, _several(senders), _several(table.to))
 
+    def grants(self, *, users: bool = False) -> Grants | None:
+        found = []
+        tokens = {table.names for table in self._settings.token}
+        for position, table in enumerate(self._settings.grant):
+            path = ("grant", position)
+            with self._problems.collecting(path):
+                found.append(_grant(table))
+            for name in _several(table.identity):
+                with self._problems.collecting((*path, "identity")):
+                    check_identifier(name)
+            for name in _several(table.token):
+                if name not in tokens and not users:
+                    what = f"there is no [[token]] with names = {quote(name)}"
+                    self._problems.add((*path, "token"), what, "add one, or correct the name")
+        return Grants(found) if found else None
+
     def _journal(self) -> dict[str, Any] | None:
         table = self._settings.journal
         if table is None:
@@ -363,8 +481,63 @@ class _Planner:
             with self._problems.collecting(("node", "name")):
                 check_node(self._settings.node.name)
         options = structs.asdict(table)
-        options["directory"] = self._file(table.directory)
+        del options["ship"], options["ship_seconds"]  # of the node, not of its journal
+        with self._problems.collecting(("journal", "directory")):
+            options["directory"] = self._file(str(local_directory(table.directory, "the journal")))
         return options
+
+    def _ship(self) -> str | None:
+        """Where the journal is shipped to: a route, the URI of a store, or an absolute path."""
+        table = self._settings.journal
+        if table is None or table.ship is None:
+            return None
+        target = table.ship
+        with self._problems.collecting(("journal", "ship")):
+            if is_route(target):
+                return str(Route.parse(target))
+            from waystation.journal.filesystems import file_system  # noqa: PLC0415 - an extra
+
+            target = located(target) if scheme_of(target) else str(self._file(target))
+            file_system(target)  # what it needs is installed
+        return target
+
+    def _archive(self) -> Path | None:
+        table = self._settings.archive
+        if table is None:
+            return None
+        place = table.directory
+        with self._problems.collecting(("archive", "directory")):
+            place = str(local_directory(place, "an archive"))
+        return self._file(place)
+
+    def tokens(self) -> tuple[Token, ...]:
+        found = []
+        for position, table in enumerate(self._settings.token):
+            path = ("token", position)
+            secret = self._secret(table, path, "token")
+            if secret is not None:
+                found.append(Token(secret.encode(), table.names))
+            elif not any((table.token, table.token_file, table.token_env)):
+                self._problems.add(path, "has no token", "give token_file or token_env")
+        return tuple(found)
+
+    def _identity(self) -> PrivateIdentity | None:
+        name = self._settings.node.identity
+        if name is not None:
+            with self._problems.collecting(("node", "identity")):
+                return keyfile.load(self._file(name))
+        return None
+
+    def _store(self) -> StoreSettings | None:
+        directory, table = self._settings.node.store, self._settings.store
+        if directory is None:
+            if table is not None:
+                self._problems.add(
+                    ("store",), "needs a directory", 'give it as [node] store = "DIR"'
+                )
+            return None
+        options = structs.asdict(table or StoreTable())
+        return StoreSettings(directory=self._file(directory), **options)
 
     def _metrics(self) -> str | None:
         place = self._settings.node.metrics
@@ -372,6 +545,13 @@ class _Planner:
             if place is not None:
                 parse_place(place)
         return place
+
+    def _service_secret(self, table: TokenTable | MqttTable, where: str, name: str) -> str | None:
+        """A secret for somebody else's service, which is remembered by its hash."""
+        secret = self._secret(table, (where,), name)
+        if secret is not None:
+            self._services[where] = sha256(secret.encode()).digest()
+        return secret
 
     def _secret(self, table: TokenTable | MqttTable, path: KeyPath, name: str) -> str | None:
         given = {
@@ -410,6 +590,12 @@ class _Planner:
 
     def _file(self, name: str) -> Path:
         return self._directory / Path(name).expanduser()
+
+
+def _grant(table: GrantTable) -> Grant:
+    given = structs.asdict(table)
+    anyone = given.pop("anyone")
+    return Grant(anyone=anyone, **{name: _several(texts) for name, texts in given.items()})
 
 
 def _several(texts: Texts | None) -> tuple[str, ...]:

@@ -33,6 +33,11 @@ _msgspec_path: Final = re.compile(r" - at `\$((?:\[\d+\])*)[^`]*`$").search
 
 def read_settings(file: Path) -> tuple[Settings | None, Problems]:
     """The settings of a file and its problems; settings are None only if there are problems."""
+    return read_table(Settings, file)
+
+
+def read_table(kind: type[T], file: Path) -> tuple[T | None, Problems]:
+    """A file as one table, and its problems; None only if there are problems."""
     problems = Problems(file, {})
     try:
         text = file.read_text("utf-8")
@@ -47,8 +52,7 @@ def read_settings(file: Path) -> tuple[Settings | None, Problems]:
         problems.found.append(_invalid_toml(file, text, str(error)))
         return None, problems
     problems.lines = key_lines(text)
-    settings = convert_table(Settings, found, (), problems)
-    return settings, problems
+    return convert_table(kind, found, (), problems), problems
 
 
 def _invalid_toml(file: Path, text: str, said: str) -> Problem:

@@ -12,18 +12,23 @@ import msgspec
 from msgspec import NODEFAULT, Struct, structs
 
 from waystation.config import settings
-from waystation.config.schemes import SCHEMES
 from waystation.config.type_texts import key_description, type_text
+from waystation.transports.schemes import SCHEMES
 
 _TABLES: Final[tuple[tuple[str, type[Struct]], ...]] = (
     ("[node]", settings.NodeTable),
     ("[[listen]]", settings.ListenTable),
+    ("[[token]]", settings.NamedTokenTable),
     ("[[connect]] and [[parent]]", settings.ConnectTable),
     ("[[worker]]", settings.WorkerTable),
+    ("[[secure]]", settings.SecureTable),
     ("[[access]]", settings.AccessTable),
+    ("[[grant]]", settings.GrantTable),
     ("[limits]", settings.LimitsTable),
     ("[tls]", settings.TlsTable),
     ("[journal]", settings.JournalTable),
+    ("[archive]", settings.ArchiveTable),
+    ("[store]", settings.StoreTable),
     ("[mqtt]", settings.MqttTable),
     ("[groups]", settings.GroupsTable),
     ("[directory]", settings.DirectoryTable),

@@ -11,10 +11,11 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 from msgspec import Meta, Struct
 
 from waystation.core.message import HOP_LIMIT
-from waystation.node import Limits
+from waystation.node import Limits, StoreSettings
 from waystation.node.node import INBOX
 
 _LIMITS: Final = Limits()
+_STORE: Final = StoreSettings(directory="")
 
 Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 Texts: TypeAlias = Text | Annotated[tuple[Text, ...], Meta(min_length=1)]
@@ -81,9 +82,30 @@ class NodeTable(TokenTable, frozen=True, kw_only=True):
         Text | None,
         Meta(description="`host:port` of GET /metrics (Prometheus) and GET /health over HTTP"),
     ] = None
+    identity: Annotated[
+        Text | None,
+        Meta(description="key file of the identity that it proves (`waystation identity create`)"),
+    ] = None
+    store: Annotated[
+        Text | None,
+        Meta(description="directory to keep durable messages in; only this node may use it"),
+    ] = None
     path: Annotated[
         Texts | None, Meta(description="additional directories to import workers from")
     ] = None
+    joynr_directory: Annotated[
+        bool,
+        Meta(description="be the global directory of joynr's nodes at the broker of `[mqtt]`"),
+    ] = False
+
+
+class NamedTokenTable(TokenTable, frozen=True, kw_only=True):
+    """A token for peers with certain names, who need it to connect here; may be repeated.
+
+    Several tables with the same names allow any of their tokens.
+    """
+
+    names: Annotated[Text, Meta(description="the names; `*` stands for any characters")]
 
 
 class ListenTable(TokenTable, frozen=True, kw_only=True):
@@ -141,6 +163,21 @@ class WorkerTable(Table, frozen=True, kw_only=True):
     ] = {}
 
 
+class SecureTable(Table, frozen=True, kw_only=True):
+    """A listener for secure channels: what comes through them only its sender can read.
+
+    `[[secure]]` may be repeated.
+    """
+
+    name: Annotated[Text, Meta(description="name of its address, where channels are opened")]
+    trust: Annotated[
+        Texts | None, Meta(description="identifiers of those who may open a channel")
+    ] = None
+    anyone: Annotated[
+        bool, Meta(description="whoever proves to have some identity may open a channel")
+    ] = False
+
+
 class LimitsTable(Table, frozen=True, kw_only=True):
     """Limits on peers; see `waystation.node.Limits`."""
 
@@ -188,12 +225,22 @@ class LimitsTable(Table, frozen=True, kw_only=True):
     ws: Annotated[TransportLimits, Meta(description="of WebSocket links, below")] = {}
     udp: Annotated[TransportLimits, Meta(description="of UDP links, below")] = {}
     http: Annotated[TransportLimits, Meta(description="of HTTP channels, below")] = {}
+    joynr: Annotated[
+        TransportLimits, Meta(description="of the connections of joynr's applications, below")
+    ] = {}
 
 
 class JournalTable(Table, frozen=True, kw_only=True):
     """The journal; needs `pip install 'waystation[journal]'`. See `waystation.journal.Journal`."""
 
     directory: Annotated[Text, Meta(description="directory to write it to")]
+    ship: Annotated[
+        Text | None,
+        Meta(description="directory, URI or route of an archive worker that it is copied to"),
+    ] = None
+    ship_seconds: Annotated[
+        PositiveSeconds, Meta(description="seconds between two looks for files to copy")
+    ] = 10.0
     sample: Annotated[
         float, Meta(ge=0, le=1, description="fraction of messages to keep; drops are always kept")
     ] = 1.0
@@ -225,6 +272,41 @@ class JournalTable(Table, frozen=True, kw_only=True):
     ] = 60.0
 
 
+class StoreTable(Table, frozen=True, kw_only=True):
+    """Durable messages, for a node with a store; see `waystation.node.StoreSettings`."""
+
+    fsync: Annotated[
+        Literal["full", "normal", "off"],
+        Meta(
+            description="full: each commit is on the disk; normal: a crash of the machine may lose "
+            "the last ones; off: it may lose more"
+        ),
+    ] = _STORE.fsync
+    messages: Annotated[Count, Meta(description="maximum number of messages")] = _STORE.messages
+    bytes: Annotated[Count, Meta(description="bytes of them, with 512 for each")] = _STORE.bytes
+    receiver_messages: Annotated[
+        Count, Meta(description="maximum number of messages to one receiver")
+    ] = _STORE.receiver_messages
+    receiver_bytes: Annotated[Count, Meta(description="bytes of those")] = _STORE.receiver_bytes
+    ttl: Annotated[
+        PositiveSeconds, Meta(description="seconds that a message lives if its sender says nothing")
+    ] = _STORE.ttl
+    attempts: Annotated[
+        Count, Meta(description="how often a handler that raises is called for one message")
+    ] = _STORE.attempts
+    pause: Annotated[
+        PositiveSeconds, Meta(description="seconds before the second attempt; then twice as many")
+    ] = _STORE.pause
+    answer: Annotated[
+        PositiveSeconds,
+        Meta(description="seconds for another node to take custody before it is asked again"),
+    ] = _STORE.answer
+    pairs: Annotated[
+        Count, Meta(description="maximum number of pairs of sender and receiver it knows")
+    ] = _STORE.pairs
+    dead: Annotated[Count, Meta(description="dead letters that are kept: the latest")] = _STORE.dead
+
+
 class AccessTable(Table, frozen=True, kw_only=True):
     """An access rule; the first one that matches decides. `*` stands for any characters."""
 
@@ -236,11 +318,44 @@ class AccessTable(Table, frozen=True, kw_only=True):
     to: Annotated[Texts, Meta(description="addresses or multicast ids that the rule is about")]
 
 
+class GrantTable(Table, frozen=True, kw_only=True):
+    """What some peers may do; what no grant gives is refused, if there is any. May be repeated.
+
+    Who is meant is said by one or more of `identity`, `certificate`, `token` and `anyone`.
+    """
+
+    identity: Annotated[Texts | None, Meta(description="identifiers that peers have proven")] = None
+    certificate: Annotated[
+        Texts | None, Meta(description="names in the certificates of peers; `*` as a wildcard")
+    ] = None
+    token: Annotated[
+        Texts | None, Meta(description="`names` of the `[[token]]` tables that peers have proven")
+    ] = None
+    anyone: Annotated[bool, Meta(description="it is for everybody")] = False
+    announce: Annotated[Texts | None, Meta(description="names that they may have")] = None
+    subscribe: Annotated[
+        Texts | None, Meta(description="broadcasts: `+` for a segment, `*` for all that follow")
+    ] = None
+    publish: Annotated[Texts | None, Meta(description="broadcasts, likewise")] = None
+    register: Annotated[
+        Texts | None, Meta(description="participants that they may list in the directory")
+    ] = None
+    send: Annotated[
+        Texts | None, Meta(description="names in routes that they may send to; `*` as a wildcard")
+    ] = None
+
+
 class DirectoryTable(Table, frozen=True, kw_only=True):
     """The directory, which finds participants by what they offer."""
 
     host: Annotated[bool, Meta(description="this node hosts the directory")] = False
     ask: Annotated[Text | None, Meta(description="route to the node that hosts it")] = None
+
+
+class ArchiveTable(Table, frozen=True, kw_only=True):
+    """An archive of the journals that other nodes ship to the worker `waystation.archive`."""
+
+    directory: Annotated[Text, Meta(description="directory to keep them in")]
 
 
 class StatusTable(Table, frozen=True, kw_only=True):
@@ -303,19 +418,31 @@ class GroupsTable(TokenTable, frozen=True, kw_only=True):
     ] = None
 
 
+class GrantFile(Table, frozen=True, kw_only=True):
+    """A file of grants for a broker or a gossip router."""
+
+    grant: tuple[GrantTable, ...] = ()
+    token: tuple[NamedTokenTable, ...] = ()
+
+
 class Settings(Table, frozen=True, kw_only=True):
     """The whole file."""
 
     node: Annotated[NodeTable, Meta(description="required")]
     listen: tuple[ListenTable, ...] = ()
+    token: tuple[NamedTokenTable, ...] = ()
     connect: tuple[ConnectTable, ...] = ()
     parent: tuple[ConnectTable, ...] = ()
     worker: tuple[WorkerTable, ...] = ()
+    secure: tuple[SecureTable, ...] = ()
     access: tuple[AccessTable, ...] = ()
+    grant: tuple[GrantTable, ...] = ()
     limits: LimitsTable = LimitsTable()
     tls: TlsTable | None = None
     journal: JournalTable | None = None
+    store: StoreTable | None = None
     mqtt: MqttTable | None = None
     groups: GroupsTable | None = None
+    archive: ArchiveTable | None = None
     directory: DirectoryTable = DirectoryTable()
     status: StatusTable = StatusTable()

@@ -7,6 +7,7 @@ reconnect by themselves.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterable
 from enum import StrEnum
@@ -28,13 +29,19 @@ HISTORY: Final = 60
 STATUS_TIMEOUT: Final = 5.0
 """Seconds that a node has to send its status."""
 
-DRAWN_SESSIONS: Final = 200
+DRAWN_SESSIONS: Final = MOST
 """Maximum number of sessions of a node requested for the picture."""
+
+REMEMBERED: Final = 600.0
+"""Seconds for which a peer that disconnected is remembered as gone."""
+
+MAX_GONE: Final = 200
+"""Maximum number of peers of a node that are remembered as gone."""
 
 MAX_STATUS_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a status."""
 
-_POLL: Final = Question(routes=0, sessions=min(DRAWN_SESSIONS, MOST))
+_POLL: Final = Question(routes=0, sessions=DRAWN_SESSIONS)
 _GOOD: Final = frozenset(str(outcome) for outcome in Outcome if outcome is not Outcome.DROPPED)
 
 
@@ -48,7 +55,11 @@ class State(StrEnum):
 
 
 class Watched:
-    """A watched node: its URL, its state, and its last status."""
+    """A watched node: its URL, its state, and its last status.
+
+    `rates` are the messages per second over each session, in both directions, by its name. `gone`
+    are the peers that disconnected a short time ago, each with the time.
+    """
 
     def __init__(self, url: str, session: Session) -> None:
         self.url = url
@@ -59,6 +70,8 @@ class Watched:
         self.traffic: deque[tuple[float, float]] = deque(
             maxlen=HISTORY
         )  # messages and drops per second
+        self.rates: dict[str, float] = {}
+        self.gone: dict[str, float] = {}
 
     @property
     def name(self) -> str:
@@ -69,6 +82,9 @@ class Watched:
 
     def update(self, seen: Snapshot) -> None:
         """Store a new snapshot."""
+        if self.seen is not None:
+            self.rates = _session_rates(self.seen, seen)
+            self._note_gone(self.seen, seen, time.time())
         self.state, self.problem, self.seen = State.HERE, "", seen
         drops = sum(rate for word, rate in seen.rates.items() if word not in _GOOD)
         self.traffic.append((round(sum(seen.rates.values()), 1), round(drops, 1)))
@@ -78,6 +94,39 @@ class Watched:
         self.state, self.problem = state, problem
         if self.seen is not None:
             self.traffic.append((0.0, 0.0))
+
+    def _note_gone(self, before: Snapshot, now: Snapshot, at: float) -> None:
+        """Remember the peers that disconnected, until they come back or it is long ago."""
+        here = _peers(now)
+        complete = len(now.sessions) == now.sessions_total  # or it may be among those not listed
+        if complete and before.uptime <= now.uptime:
+            self.gone.update(dict.fromkeys(_peers(before) - here, at))
+        kept = [
+            (peer, since)
+            for peer, since in self.gone.items()
+            if peer not in here and at - since < REMEMBERED
+        ]
+        self.gone = dict(kept[-MAX_GONE:])
+
+
+def _peers(seen: Snapshot) -> set[str]:
+    return {session.peer for session in seen.sessions if session.peer and session.open}
+
+
+def _session_rates(before: Snapshot, now: Snapshot) -> dict[str, float]:
+    """Messages per second over each session between two snapshots of a node."""
+    seconds = now.uptime - before.uptime
+    if seconds <= 0:  # it was started again
+        return {}
+    counted = {
+        session.name: session.messages_in + session.messages_out for session in before.sessions
+    }
+    return {
+        session.name: max(0.0, session.messages_in + session.messages_out - counted[session.name])
+        / seconds
+        for session in now.sessions
+        if session.name in counted
+    }
 
 
 class Fleet:

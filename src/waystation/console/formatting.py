@@ -5,8 +5,16 @@ HTML escaping is not done here: the templates escape everything.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
+
+from waystation.core.message import INTERNAL
+from waystation.node.requests import REQUEST_PREFIX
+
+INTERNALS: Final = (INTERNAL, REQUEST_PREFIX, "subscriber-")
+"""How the names begin that nodes use among themselves."""
 
 _LONGEST: Final = 200
 _ENDLESS: Final = 1e11  # seconds
@@ -21,6 +29,33 @@ def plain(text: object) -> str:
     words = str(text)
     harmless = "".join(letter if letter.isprintable() else "\ufffd" for letter in words[:_LONGEST])
     return harmless + "…" * (len(words) > _LONGEST)
+
+
+def receiver(name: str) -> str:
+    """Who receives a message; names that nodes made up for a short while are told in words.
+
+    >>> receiver("truck-7"), receiver("subscriber-67c5dc23c9d6c3fe")
+    ('truck-7', 'a subscriber')
+    """
+    word, _, digits = name.partition("-")
+    made_up = word in ("subscriber", "request") and len(digits) == 16
+    return f"a {word}" if made_up and set(digits) <= set("0123456789abcdef") else plain(name)
+
+
+def receivers(names: Sequence[str]) -> list[str]:
+    """Several of them, each once.
+
+    >>> receivers(["subscriber-67c5dc23c9d6c3fe", "truck-7", "subscriber-7098b61aa36508d9"])
+    ['truck-7', '2 subscribers']
+    """
+    counts = Counter(map(receiver, names))
+    known = [name for name in counts if not name.startswith("a ")]
+    made_up = [
+        name if count == 1 else f"{count} {name.removeprefix('a ')}s"
+        for name, count in counts.items()
+        if name.startswith("a ")
+    ]
+    return known + made_up
 
 
 def instant(microseconds: int) -> str:
@@ -60,6 +95,21 @@ def since(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min"
     return f"{hours} h {minutes % 60} min" if hours < 24 else f"{days} d {hours % 24} h"
+
+
+def duration(microseconds: int) -> str:
+    """A short duration, with about three digits.
+
+    >>> duration(0), duration(42), duration(1_234), duration(123_456), duration(12_345_678)
+    ('0 ms', '0.04 ms', '1.2 ms', '123 ms', '12.3 s')
+    """
+    milliseconds = microseconds / 1_000
+    if abs(milliseconds) >= 10_000:
+        return f"{milliseconds / 1_000:,.1f} s"
+    digits = (
+        0 if abs(milliseconds) >= 100 or not microseconds else 1 if abs(milliseconds) >= 1 else 2
+    )
+    return f"{milliseconds:,.{digits}f} ms"
 
 
 def number(value: float) -> str:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from waystation.journal.layout import SEALED, files_in, nodes_of, table_directory, tails_in
 from waystation.journal.read import UNREADABLE, instants_as_integers, read_sealed, read_tail
-from waystation.journal.schema import MESSAGES
+from waystation.journal.schema import MESSAGES, conform
 
 _NEWEST: Final = 50  # maximum number of files searched for drops
 
@@ -39,6 +39,7 @@ class MessageRow(Struct, frozen=True):
     reason: str | None
     next_hop: str | None
     recipient: str | None
+    next_node: str | None  # what the next hop calls itself, if it is known
 
 
 _COLUMNS: Final = [name for name in MessageRow.__struct_fields__ if name != "node"]
@@ -95,13 +96,21 @@ class JournalFollower:
         yield from content.batches
 
 
-def latest_drops(journal: Path, most: int) -> list[MessageRow]:
-    """The latest drops in the newest files of a journal, newest first."""
+def latest_drops(journal: Path, most: int, *, internals: bool = False) -> list[MessageRow]:
+    """The latest drops in the newest files of a journal, newest first.
+
+    Those of what nodes say to each other, which nobody else misses, only with `internals`.
+    """
     losses: dict[tuple[str, int, int], MessageRow] = {}
     for node, path in _newest(journal):
         try:
             for batch in _batches_of(path):
-                dropped = batch.filter(pc.field("outcome") == "DROPPED")
+                is_loss = pc.field("outcome") == "DROPPED"
+                if (
+                    not internals and "internal" in batch.schema.names
+                ):  # not in files of the first version
+                    is_loss &= ~pc.coalesce(pc.field("internal"), pa.scalar(False))
+                dropped = batch.filter(is_loss)
                 for loss in _message_rows(node, dropped.slice(max(0, dropped.num_rows - most))):
                     losses[node, loss.incarnation, loss.seq] = loss
         except UNREADABLE:
@@ -128,5 +137,5 @@ def _batches_of(path: Path) -> Iterator[pa.RecordBatch]:
 
 
 def _message_rows(node: str, batch: pa.RecordBatch) -> Iterator[MessageRow]:
-    for row in instants_as_integers(batch.select(_COLUMNS)).to_pylist():
+    for row in instants_as_integers(conform(batch, MESSAGES).select(_COLUMNS)).to_pylist():
         yield MessageRow(node=node, **row)

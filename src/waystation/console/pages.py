@@ -8,7 +8,7 @@ script, but is not refreshed automatically.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qsl
@@ -31,7 +31,9 @@ from starlette.staticfiles import StaticFiles
 from waystation.console import formatting
 from waystation.console.auth import LOGIN, TokenAuth
 from waystation.console.fleet import Fleet
+from waystation.console.formatting import plain
 from waystation.console.sending import Dispatch, Sender
+from waystation.console.topology import Options
 from waystation.console.views import MAX_PAYLOAD, Values, Views
 from waystation.errors import LocalError
 from waystation.net.tasks import subtask
@@ -39,13 +41,22 @@ from waystation.net.tasks import subtask
 _HERE: Final = Path(__file__).parent
 _MAX_FORM: Final = 4 * MAX_PAYLOAD  # every byte may be percent-encoded
 _MAX_STREAMS: Final = 100
+_FLEET_INTERVAL: Final = 0.3  # seconds between two pictures in a stream
+_MAX_NAMES: Final = 64
 _KEEPALIVE: Final = 15.0  # seconds after which an idle stream sends a comment
+_FILTERS: Final = (
+    "plain", "instant", "full_instant", "since", "duration", "number", "payload", "receiver",
+    "receivers",
+)  # fmt: skip
 _TITLES: Final = {
     "connections": "Connections",
     "routes": "Routes",
     "subscriptions": "Subscriptions",
     "contested": "Contested",
+    "incidents": "Incidents",
+    "past": "Past",
     "why": "Why",
+    "letters": "Letters",
     "send": "Send",
 }
 
@@ -59,7 +70,17 @@ def templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("plain", "instant", "full_instant", "since", "number", "payload"):
+    for name in (
+        "plain",
+        "instant",
+        "full_instant",
+        "since",
+        "duration",
+        "number",
+        "payload",
+        "receiver",
+        "receivers",
+    ):
         environment.filters[name] = getattr(formatting, name)
     environment.globals["titles"] = _TITLES
     return environment
@@ -76,13 +97,14 @@ class Pages:
         self._templates = templates()
         self._ending = asyncio.Event()
         self._streams = 0
-        self._drawn: tuple[int, str] = (-1, "")
+        self._drawn: tuple[int, dict[Options, str]] = (-1, {})
         self.app = Starlette(
             routes=[
                 Route("/", self._first),
                 Route(LOGIN, self._login, methods=["GET", "POST"]),
                 Route("/events", self._events),
                 Route("/send", self._sent, methods=["POST"]),
+                Route("/letters", self._wished, methods=["POST"]),
                 *(Route(f"/{name}", self._view) for name in views.by_name),
                 Mount("/static", StaticFiles(directory=_HERE / "static")),
             ]
@@ -112,8 +134,38 @@ class Pages:
 
     async def _view(self, request: Request) -> Response:
         name = request.url.path.strip("/")
-        values = await self._views.by_name[name](request.query_params)
+        if name == "past":
+            values = await self._views.past(request.query_params, _options(request))
+            if request.headers.get("x-fragment") == "moment":
+                return self._moment(values)
+        else:
+            values = await self._views.by_name[name](request.query_params)
         return self._response(request, name, values)
+
+    def _moment(self, values: Values) -> Response:
+        """A moment of the past for the script: HTML of its parts, and what moved."""
+        if values["picture"] is None:
+            return _json({"problem": values["problem"] or "there is no journal"}, 422)
+        begin = values["at"]
+        steps = [
+            (step.at - begin, plain(step.node), plain(step.to), step.is_dropped)
+            for step in values["moves"].steps
+        ]
+        return _json(
+            {
+                "at": begin,
+                "span": values["span"],
+                "first": values["timeline"].first,
+                "last": values["timeline"].last,
+                "words": values["words"],
+                "fleet": self._past_part(values),
+                "rows": self._rendered("past_rows.html", {**values, "view": "past"}),
+                "moves": steps,
+            }
+        )
+
+    def _past_part(self, values: Values) -> str:
+        return self._rendered("past_fleet.html", {**values, "options": values["options"]})
 
     async def _sent(self, request: Request) -> Response:
         form = await _form(request)
@@ -126,6 +178,14 @@ class Pages:
             return self._response(request, "send", await self._views.form(form, problem), 422)
         return RedirectResponse(f"/send?watch={id}", 303)
 
+    async def _wished(self, request: Request) -> Response:
+        """Retry or drop durable messages."""
+        form = await _form(request)
+        if form is None:
+            return PlainTextResponse("The form is too large.\n", 413)
+        values = await self._views.letters.act(form)
+        return self._response(request, "letters", values, 422 if values["problem"] else 200)
+
     def _response(self, request: Request, name: str, values: Values, status: int = 200) -> Response:
         """A view as a response: the fragment, its rows, or the whole page."""
         part = request.headers.get("x-fragment")
@@ -134,42 +194,54 @@ class Pages:
             return HTMLResponse(self._rendered(f"{name}_rows.html", values), status)
         if part:
             return HTMLResponse(self._rendered(f"{name}.html", values), status)
-        values = {**values, "fleet": Markup(self._fleet_part())}  # noqa: S704 - from a template
+        if name == "past" and values["picture"] is not None:
+            fleet = self._past_part(values)
+        else:
+            fleet = self._fleet_part(_options(request, values.get("stops", ())))
+        values = {**values, "fleet": Markup(fleet)}  # noqa: S704 - from a template
         return HTMLResponse(self._rendered("page.html", values), status)
 
     def _rendered(self, template: str, values: Values) -> str:
         return self._templates.get_template(template).render(values)
 
-    def _fleet_part(self) -> str:
-        """The fleet as HTML, rendered once per change for all clients."""
+    def _fleet_part(self, options: Options) -> str:
+        """The fleet as HTML, rendered once per change for all clients with the same options."""
         count = self._fleet.changes.count
-        if self._drawn[0] != count:
-            self._drawn = (count, self._rendered("fleet.html", self._views.fleet()))
-        return self._drawn[1]
+        if self._drawn[0] != count or len(self._drawn[1]) > _MAX_STREAMS:
+            self._drawn = (count, {})
+        known = self._drawn[1]
+        if options not in known:
+            known[options] = self._rendered("fleet.html", self._views.fleet(options))
+        return known[options]
 
     # Events
 
-    async def _events(self, _: Request) -> Response:
+    async def _events(self, request: Request) -> Response:
         if self._streams >= _MAX_STREAMS:
             return PlainTextResponse("Too many open pages.\n", 503)
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
+        return StreamingResponse(self._stream(_options(request)), media_type="text/event-stream")
 
-    async def _stream(self) -> AsyncIterator[bytes]:
-        """Events: the fleet after each poll, and each message in flight."""
+    async def _stream(self, options: Options) -> AsyncIterator[bytes]:
+        """Events: the fleet after polls, not too often, and each message in flight."""
         self._streams += 1
         try:
             told = {dispatch.id: dispatch.version for dispatch in self._sender.kept}
-            fleet = ""
+            clock = asyncio.get_running_loop().time
+            fleet, shown, next_fleet = "", -1, clock()
             while not self._ending.is_set():
-                counts = self._fleet.changes.count, self._sender.changes.count
-                if fleet != (part := self._fleet_part()):
-                    fleet = part
-                    yield _event("fleet", {"html": fleet})
+                sent, drawn = self._sender.changes.count, self._fleet.changes.count
+                if drawn != shown and clock() >= next_fleet:
+                    shown, next_fleet = drawn, clock() + _FLEET_INTERVAL
+                    if fleet != (part := self._fleet_part(options)):
+                        fleet = part
+                        yield _event("fleet", {"html": fleet})
                 for dispatch in self._sender.kept:
                     if told.get(dispatch.id) != dispatch.version:
                         told[dispatch.id] = dispatch.version
                         yield _event("hops", self._hops(dispatch))
-                if not await self._changed(*counts):
+                if drawn != shown:  # for which it is too early
+                    await self._sender.changes.wait_after(sent, max(0.0, next_fleet - clock()))
+                elif not await self._changed(drawn, sent):
                     yield b": keep-alive\n\n"
         finally:
             self._streams -= 1
@@ -194,6 +266,22 @@ class Pages:
             "stops": dispatch.stops,
             "html": self._rendered("hops.html", values),
         }
+
+
+def _options(request: Request, stops: Iterable[str] = ()) -> Options:
+    """What the picture is to show; at most so many names, whatever is asked for."""
+    asked = request.query_params
+    shown = [*asked.getlist("show"), *stops]
+    return Options(
+        unfolded=frozenset(map(plain, asked.getlist("unfold")[:_MAX_NAMES])),
+        shown=frozenset(map(plain, shown[:_MAX_NAMES])),
+        internals=asked.get("internals") == "yes",
+    )
+
+
+def _json(value: object, status: int = 200) -> Response:
+    """A value as JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 async def _form(request: Request) -> dict[str, str] | None:

@@ -279,7 +279,7 @@ class Sender:
                 seen.node,
                 seen.outcome,
                 seen.reason,
-                seen.next_hop or seen.recipient,
+                seen.next_node or seen.next_hop or seen.recipient,
                 back=seen.message_id != dispatch.id,
             )
             if seen.node != dispatch.own_name:  # this node's own records cover that
@@ -297,6 +297,8 @@ class Sender:
             return
         verdict = record.verdict
         to = verdict.recipient if verdict.address is None else str(verdict.address)
+        if record.out == dispatch.order.via.session.name:
+            to = dispatch.order.via.name
         step = Step(
             record.arrival.received_at,
             record.at,

@@ -41,7 +41,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     additional host names to accept, such as that of a proxy. At most `kept` sent messages are
     remembered, and in flight at the same time; after the end of a message, its rows in the journal
     are awaited for `journal_wait` seconds, since journals are flushed once a second. A
-    client has `request` seconds for the head of a request, and again for its body.
+    client has `request` seconds for the head of a request, and again for its body. Durable
+    messages of `stores`, directories of nodes on this machine, are shown, retried and dropped.
     """
 
     connect: tuple[str, ...]
@@ -50,6 +51,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     allowed: tuple[str, ...] = ()
     journal: Path | None = None
     tables: Path | None = None
+    stores: tuple[Path, ...] = ()
     interval: float = 1.0
     kept: int = 50
     journal_wait: float = 3.0
@@ -76,7 +78,7 @@ class Console:
         sender = Sender(
             node, settings.journal, kept=settings.kept, journal_wait=settings.journal_wait
         )
-        views = Views(fleet, sender, settings.journal, settings.tables)
+        views = Views(fleet, sender, settings.journal, settings.tables, settings.stores)
         auth = TokenAuth(token, port)
         pages = Pages(fleet, sender, views, auth)
         server = HttpServer(

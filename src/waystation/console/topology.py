@@ -1,51 +1,91 @@
 """The layout of the connections between nodes for a drawing: values in, positions out.
 
-Nodes are arranged in columns, each to the right of those it connected to: hubs to the left of their
-leaves. Nodes are told apart by name alone, which is all that a session says of its peer. Nothing
-here knows of colours.
+Hubs stand one below the other, in the order of their names, whatever else comes and goes; what is
+connected to a hub stands to the right of it, column by column. Where a node has more than a few
+leaves, they are folded into one box, which can be unfolded. Links between hubs are arcs on the
+left.
+
+Nodes are told apart by name alone, which is all that a session says of its peer. Nothing here knows
+of colours.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from waystation.console.fleet import DRAWN_SESSIONS, State, Watched
-from waystation.console.formatting import plain
-from waystation.node.status import SessionStatus
+from waystation.console.formatting import number, plain
+from waystation.core.address_types import USUAL_TYPES
+from waystation.node.status import ServerStatus, SessionStatus
 
-MAX_PEERS: Final = 8
-"""Maximum number of unwatched peers drawn per node; the others are only counted."""
+MAX_LEAVES: Final = 6
+"""Maximum number of leaves of a node that are drawn one by one; more are folded."""
 
-MAX_COLUMNS: Final = 6
-BOX: Final = (132, 34)
-GAP: Final = (50, 12)
-EDGE: Final = 8
-"""Sizes in units of the drawing: of a box, the gap between boxes, and the margin around all."""
+MAX_UNFOLDED: Final = 500
+"""Maximum number of leaves of a node that are drawn when they are unfolded."""
+
+MAX_SERVERS: Final = 20
+"""Maximum number of brokers and gossip routers of a node that are drawn."""
+
+MAX_DEPTH: Final = 6
+BOX: Final = (140, 34)
+SMALL: Final = (112, 24)
+GAP: Final = (104, 12)
+NEAR: Final = 6
+EDGE: Final = 10
+ARC: Final = 84
+FEW_ARCS: Final = 5
+"""Sizes in units of the drawing: of a box and of an unfolded leaf, the gaps between boxes and
+between unfolded leaves, the margin around all, the room for the arcs on the left, and how many of
+them may have labels."""
+
+_TRANSPORTS: Final = {str(number): name for name, number in USUAL_TYPES.items()}
+_TROUBLE: Final = frozenset({"slow", "away", "gone"})
+
+
+class Options(Struct, frozen=True):
+    """What to draw: whose leaves are unfolded, which leaves are shown anyway, and internals."""
+
+    unfolded: frozenset[str] = frozenset()
+    shown: frozenset[str] = frozenset()
+    internals: bool = False
 
 
 class NodeBox(Struct, kw_only=True):
-    """A node in the drawing; x and y are its upper left corner."""
+    """A node in the drawing, or the folded leaves of one; x and y are its upper left corner."""
 
     key: str  # its name
-    kind: str  # hub, node, peer, or more
+    kind: str  # hub, node, peer, server (a broker or router), leaf (an unfolded one), or fold
     state: str
+    title: str = ""
     url: str = ""  # if it is watched
-    hidden: int = 0  # number of peers that this box stands for
+    of: str = ""  # whose leaves they are
+    count: int = 0  # number of leaves that this box stands for
+    trouble: int = 0  # number of those in trouble
+    unfolded: bool = False
+    label: str = ""  # if the name is too long to be drawn
+    past: str = ""  # its name, if it is one of the past that has a journal
     x: float = 0
     y: float = 0
+    width: float = BOX[0]
+    height: float = BOX[1]
 
 
-class Line(Struct, frozen=True):
+class Line(Struct, frozen=True, kw_only=True):
     """A connection in the drawing, from left to right, as an SVG path."""
 
     left: str
     right: str
-    state: str  # open, slow, or away
+    state: str  # open, slow, away, or gone
     path: str
+    title: str
+    label: str = ""  # where there is room for one, with its right end and its base
+    x: float = 0
+    y: float = 0
 
 
 class Picture(Struct, frozen=True):
@@ -55,31 +95,100 @@ class Picture(Struct, frozen=True):
     height: float
     boxes: list[NodeBox]
     lines: list[Line]
+    leaves: int = 0  # of all nodes, folded or not
+    trouble: int = 0
 
 
-class _Link(Struct, frozen=True):
+class Link(Struct, frozen=True):
     """A connection; `above` was dialed by `below`."""
 
     below: str
     above: str
     state: str
+    transport: str = ""
+    rate: float = 0.0
+    waiting: int = 0
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with it; empty if nothing is."""
+        if self.state in ("away", "gone"):
+            return self.state
+        if self.waiting:
+            return f"{number(self.waiting)} waiting"
+        return "stalled" if self.state == "slow" else ""
+
+    @property
+    def words(self) -> str:
+        """Its transport, messages per second, and trouble."""
+        return " · ".join(filter(None, (self.transport, self._speed(), self.trouble)))
+
+    @property
+    def label(self) -> str:
+        """As much of that as there is room for: trouble takes the place of the transport."""
+        return " · ".join(filter(None, (self.trouble or self.transport, self._speed())))
+
+    def _speed(self) -> str:
+        if self.rate < 0.05 or self.state in ("away", "gone"):
+            return ""
+        return f"{number(round(self.rate, 1) if self.rate < 10 else round(self.rate))}/s"
 
 
-def picture(fleet: Sequence[Watched], own_name: str = "") -> Picture:
-    """Draw a fleet, without the sessions of `own_name`, the console itself."""
-    boxes = _watched_boxes(fleet)
-    links: dict[frozenset[str], _Link] = {}
+class Graph(Struct):
+    """The boxes by name, and the connections between them."""
+
+    boxes: dict[str, NodeBox] = {}
+    links: dict[frozenset[str], Link] = {}
+    unlisted: dict[str, int] = {}  # sessions that a node has but did not list
+
+    def add(self, link: Link) -> None:
+        """Add a connection, or what its other end knows of it."""
+        ends = frozenset((link.below, link.above))
+        known = self.links.get(ends)
+        if known is None or _badness(link) > _badness(known):
+            self.links[ends] = link
+
+
+def picture(
+    fleet: Sequence[Watched], own_name: str = "", options: Options | None = None
+) -> Picture:
+    """Draw a fleet; the sessions of `own_name`, the console itself, only among internals."""
+    options = Options() if options is None else options
+    graph = Graph(boxes=_watched_boxes(fleet))
+    hidden = "" if options.internals else own_name
     for watched in fleet:
-        for link in _links_of(watched, boxes, own_name):
-            links.setdefault(frozenset((link.below, link.above)), link)
-    columns = _columns(boxes, links.values())
-    for column in columns:
-        column.sort(key=lambda box: (box.kind == "more", box.key))
-    _place(columns, list(links.values()))
-    height = max((box.y + BOX[1] for box in boxes.values()), default=0) + EDGE
-    width = len(columns) * (BOX[0] + GAP[0]) - GAP[0] + 2 * EDGE if columns else 0
-    lines = [_line(boxes[link.above], boxes[link.below], link.state) for link in links.values()]
-    return Picture(width, height, list(boxes.values()), lines)
+        _add_links(graph, watched, hidden)
+    for watched in fleet:
+        _add_gone(graph, watched, hidden)
+    return draw(graph, options)
+
+
+def draw(graph: Graph, options: Options) -> Picture:
+    """Place the boxes of a graph, and draw the lines between them."""
+    _label_servers(graph)
+    layout = _Layout(graph, options)
+    layout.place()
+    boxes = layout.placed
+    width = max((box.x + box.width for box in boxes.values()), default=0) + EDGE
+    height = max((box.y + box.height for box in boxes.values()), default=0) + EDGE
+    if not boxes:
+        return Picture(0, 0, [], [])
+    lines = [*layout.lines(), *layout.arcs()]
+    return Picture(width, height, list(boxes.values()), lines, layout.leaves, layout.trouble)
+
+
+def _label_servers(graph: Graph) -> None:
+    """Name brokers and routers by what they are; where there are several, by their port too."""
+    servers = [box for box in graph.boxes.values() if box.kind == "server"]
+    for box in servers:
+        kind, _, place = box.key.rpartition(" ")
+        same = sum(other.key.startswith(f"{kind} ") for other in servers)
+        if kind:
+            box.label = kind if same == 1 else f"{kind} :{place.rpartition(':')[2]}"
+            box.title = place
+
+
+# What there is
 
 
 def _watched_boxes(fleet: Sequence[Watched]) -> dict[str, NodeBox]:
@@ -90,6 +199,7 @@ def _watched_boxes(fleet: Sequence[Watched]) -> dict[str, NodeBox]:
             key=plain(watched.name),
             kind="hub" if hub else "node",
             state=str(watched.state),
+            title=f"at {watched.url}",
             url=watched.url,
         )
         known = boxes.setdefault(box.key, box)
@@ -98,84 +208,311 @@ def _watched_boxes(fleet: Sequence[Watched]) -> dict[str, NodeBox]:
     return boxes
 
 
-def _links_of(watched: Watched, boxes: dict[str, NodeBox], own_name: str) -> list[_Link]:
-    """The connections of a node; adds boxes for its peers."""
+def _add_links(graph: Graph, watched: Watched, hidden: str) -> None:
+    """Add the connections of a node, and boxes for its peers."""
     if watched.seen is None:
-        return []
+        return
     name = plain(watched.name)
     here = watched.state == State.HERE
-    links: list[_Link] = []
-    strangers = hidden = 0
     for session in watched.seen.sessions[:DRAWN_SESSIONS]:
-        peer = plain(session.peer or session.place)
-        if peer in {own_name, name} or not session.open:
+        peer = peer_name(session)
+        if peer in {hidden, name} or not session.open:
             continue
-        if peer not in boxes:
-            if strangers >= MAX_PEERS:
-                hidden += 1
-                continue
-            strangers += 1
-            boxes[peer] = NodeBox(key=peer, kind="peer", state="here" if here else "away")
-        links.append(_link(name, peer, session, here=here))
-    hidden += watched.seen.sessions_total - len(watched.seen.sessions)
-    if hidden > 0:
-        key = f"{name} and {hidden} more"
-        boxes[key] = NodeBox(key=key, kind="more", state="here", url=watched.url, hidden=hidden)
-        links.append(_Link(key, name, "open" if here else "away"))
-    return links
+        if peer not in graph.boxes:
+            state, title = "here" if here else "away", proof_of(session)
+            graph.boxes[peer] = NodeBox(key=peer, kind="peer", state=state, title=title)
+        graph.add(_link(name, peer, session, watched, here=here))
+    for server in watched.seen.servers[:MAX_SERVERS]:
+        _add_server(graph, name, server, here=here)
+    unlisted = watched.seen.sessions_total - len(watched.seen.sessions)
+    if unlisted > 0:
+        graph.unlisted[name] = unlisted
 
 
-def _link(node: str, peer: str, session: SessionStatus, *, here: bool) -> _Link:
+def _add_server(graph: Graph, node: str, server: ServerStatus, *, here: bool) -> None:
+    """Add a broker or gossip router that a node uses."""
+    key = plain(f"{server.kind} {server.place}")
+    state = "open" if here and server.open else "away"
+    box = graph.boxes.setdefault(key, NodeBox(key=key, kind="server", state="away"))
+    if state == "open":
+        box.state = "here"
+    graph.add(Link(node, key, state, "mqtt" if server.kind == "broker" else "group"))
+
+
+def _add_gone(graph: Graph, watched: Watched, hidden: str) -> None:
+    """Add the peers of a node that disconnected, unless they are elsewhere now."""
+    name = plain(watched.name)
+    for peer in map(plain, watched.gone):
+        if peer not in graph.boxes and peer != hidden:
+            graph.boxes[peer] = NodeBox(key=peer, kind="peer", state="gone", title="disconnected")
+            graph.add(Link(peer, name, "gone"))
+
+
+def peer_name(session: SessionStatus) -> str:
+    """What a peer calls itself; otherwise its transport and place."""
+    if session.peer:
+        return plain(session.peer)
+    kind, mark, place = session.place.partition("#")
+    return plain(f"{_TRANSPORTS.get(kind, kind)} {place}" if mark else session.place)
+
+
+def proof_of(session: SessionStatus) -> str:
+    """Who a peer has proven to be, in words; empty for one that gives no name either."""
+    if session.identity:
+        return f"proven to be {plain(session.identity)}"
+    return "its name is not proven" if session.peer else ""
+
+
+def transport_of(place: str) -> str:
+    """The transport of a place, such as `1#10.0.0.7:4000`.
+
+    >>> transport_of("1#10.0.0.7:4000"), transport_of("77#x"), transport_of("x")
+    ('tcp', '77', '')
+    """
+    kind, mark, _ = place.partition("#")
+    return plain(_TRANSPORTS.get(kind, kind)) if mark else ""
+
+
+def _link(node: str, peer: str, session: SessionStatus, watched: Watched, *, here: bool) -> Link:
     slow = session.stalled or session.waiting > 0
     state = "away" if not here else "slow" if slow else "open"
-    return _Link(node, peer, state) if session.opened_here else _Link(peer, node, state)
+    below, above = (node, peer) if session.opened_here else (peer, node)
+    rate = watched.rates.get(session.name, 0.0)
+    return Link(below, above, state, transport_of(session.place), rate, max(0, session.waiting))
 
 
-def _columns(boxes: dict[str, NodeBox], links: Iterable[_Link]) -> list[list[NodeBox]]:
-    """The boxes by their distance from nodes that dial no other."""
-    ranks = dict.fromkeys(boxes, 0)
-    for _ in range(MAX_COLUMNS):  # bounded, since nodes may dial each other in a circle
-        for link in links:
-            rank = min(max(ranks[link.below], ranks[link.above] + 1), MAX_COLUMNS - 1)
-            ranks[link.below] = rank
-    found: defaultdict[int, list[NodeBox]] = defaultdict(list)
-    for key, box in boxes.items():
-        found[ranks[key]].append(box)
-    return [found[rank] for rank in sorted(found)]
+def _badness(link: Link) -> tuple[bool, float]:
+    return link.state == "slow", link.rate
 
 
-def _place(columns: list[list[NodeBox]], links: list[_Link]) -> None:
-    """Set the positions: one below the other, near the boxes they are connected to."""
-    row = BOX[1] + GAP[1]
-    tallest = max((len(column) for column in columns), default=0) * row
-    above: defaultdict[str, list[str]] = defaultdict(list)
-    for link in links:
-        above[link.below].append(link.above)
-    heights: dict[str, float] = {}
-    for number, column in enumerate(columns):
-        near = {box.key: _mean([heights[key] for key in above[box.key] if key in heights])
-                for box in column}  # fmt: skip
-        column.sort(key=lambda box: (near[box.key], box.kind == "more"))
-        first = EDGE + (tallest - len(column) * row) / 2
-        for position, box in enumerate(column):
-            box.x = EDGE + number * (BOX[0] + GAP[0])
-            box.y = round(first + position * row, 1)
-            heights[box.key] = box.y
+# Where it is
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values) if values else 0.0
+class _Layout:
+    """Places the boxes of a graph: a forest whose roots are the hubs, one below the other."""
+
+    def __init__(self, graph: Graph, options: Options) -> None:
+        self._graph = graph
+        self._options = options
+        self._near: defaultdict[str, list[Link]] = defaultdict(list)
+        for link in graph.links.values():
+            self._near[link.below].append(link)
+            self._near[link.above].append(link)
+        self._parents: dict[str, Link | None] = {}
+        self._children: defaultdict[str, list[str]] = defaultdict(list)
+        self._roots = self._grown()
+        self._tree = {id(link) for link in self._parents.values() if link is not None}
+        self._left = EDGE + (ARC if self._cross_links() else 0)
+        self.placed: dict[str, NodeBox] = {}
+        self._folds: list[tuple[NodeBox, list[Link]]] = []
+        self.leaves = self.trouble = 0
+
+    def _grown(self) -> list[str]:
+        """The roots, in order; every other box becomes the child of the one it is nearest by."""
+        boxes = self._graph.boxes
+        hubs = sorted(key for key, box in boxes.items() if box.kind == "hub")
+        servers = sorted(key for key, box in boxes.items() if box.kind == "server")
+        roots = [*hubs, *servers] if hubs else []
+        self._grow(roots)
+        dialing = {link.below for link in self._graph.links.values()}
+        for key in sorted(boxes, key=lambda key: (key in dialing, not boxes[key].url, key)):
+            if key not in self._parents:
+                roots.append(key)
+                self._grow([key])
+        return roots
+
+    def _grow(self, roots: list[str]) -> None:
+        self._parents.update(dict.fromkeys(roots))
+        depths = dict.fromkeys(roots, 0)
+        reached = list(roots)
+        for key in reached:  # which grows
+            for link in sorted(self._near[key], key=lambda link: (link.below, link.above)):
+                other = link.above if link.below == key else link.below
+                if other not in self._parents:
+                    depths[other] = min(depths[key] + 1, MAX_DEPTH)
+                    self._parents[other] = link
+                    self._children[key].append(other)
+                    reached.append(other)
+
+    def place(self) -> None:
+        """Set all positions."""
+        top: float = EDGE
+        for root in self._roots:
+            top += self._place(root, 0, top) + GAP[1]
+
+    def _place(self, key: str, depth: int, top: float) -> float:
+        """Place a box and all that is below it; returns the height of that."""
+        box = self._graph.boxes[key]
+        inner, leaves = self._split(key)
+        below = top
+        for child in inner:
+            below += self._place(child, depth + 1, below) + GAP[1]
+        below = self._place_leaves(key, leaves, depth + 1, below)
+        box.x = self._left + depth * (BOX[0] + GAP[0])
+        box.y = round(self._level(key, top), 1)
+        self.placed[key] = box
+        return max(below - GAP[1] - top, BOX[1])
+
+    def _level(self, key: str, top: float) -> float:
+        """The middle of what is below a box, unless that is unfolded: then its top."""
+        near = [self.placed[child].y for child in self._children[key] if child in self.placed]
+        near += [fold.y for fold, _ in self._folds if fold.of == key]
+        if not near or key in self._options.unfolded:
+            return top
+        return max(top, (min(near) + max(near)) / 2)
+
+    def _split(self, key: str) -> tuple[list[str], list[str]]:
+        """The children of a box: those that have some themselves, and leaves."""
+        children = sorted(self._children[key])
+        inner = [child for child in children if self._children[child]]
+        return inner, [child for child in children if child not in set(inner)]
+
+    def _place_leaves(self, key: str, leaves: list[str], depth: int, top: float) -> float:
+        unlisted = self._graph.unlisted.get(key, 0)
+        links = {leaf: link for leaf in leaves if (link := self._parents[leaf]) is not None}
+        troubled = [leaf for leaf in leaves if self._in_trouble(leaf, links[leaf])]
+        self.leaves += len(leaves) + unlisted
+        self.trouble += len(troubled)
+        folds = len(leaves) + (unlisted > 0) > MAX_LEAVES or unlisted > 0
+        single = [leaf for leaf in leaves if not folds or leaf in self._options.shown]
+        x = self._left + depth * (BOX[0] + GAP[0])
+        for leaf in single:
+            box = self.placed[leaf] = self._graph.boxes[leaf]
+            box.x, box.y = x, top
+            top += BOX[1] + GAP[1]
+        rest = [leaf for leaf in leaves if leaf not in set(single)]
+        if not rest and not unlisted:
+            return top
+        fold = NodeBox(
+            key=f"leaves of {key}",
+            kind="fold",
+            state="trouble" if set(rest) & set(troubled) else "here",
+            of=key,
+            count=len(rest) + unlisted,
+            trouble=len(set(rest) & set(troubled)),
+            unfolded=key in self._options.unfolded,
+            x=x,
+            y=top,
+        )
+        self.placed[fold.key] = fold
+        self._folds.append((fold, [links[leaf] for leaf in rest]))
+        top += BOX[1] + GAP[1]
+        if fold.unfolded:  # those in trouble first
+            rest.sort(key=lambda leaf: (leaf not in set(troubled), leaf))
+            top = self._place_grid(rest[:MAX_UNFOLDED], links, x, top)
+        return top
+
+    def _place_grid(
+        self, leaves: list[str], links: Mapping[str, Link], x: float, top: float
+    ) -> float:
+        columns = 3 if len(leaves) > 2 * MAX_LEAVES else 2
+        for position, leaf in enumerate(leaves):
+            row, column = divmod(position, columns)
+            box = self.placed[leaf] = self._graph.boxes[leaf]
+            box.x = x + column * (SMALL[0] + NEAR)
+            box.y = top + row * (SMALL[1] + NEAR)
+            box.width, box.height = SMALL
+            box.title = links[leaf].words
+            if box.state == "here" and links[leaf].state in _TROUBLE:
+                box.state = links[leaf].state
+            box.kind = "leaf"
+        return top + -(-len(leaves) // columns) * (SMALL[1] + NEAR) - NEAR + GAP[1]
+
+    def _in_trouble(self, leaf: str, link: Link) -> bool:
+        state = self._graph.boxes[leaf].state
+        return link.state in _TROUBLE or state not in ("here", "connecting")
+
+    # Lines
+
+    def _cross_links(self) -> list[Link]:
+        """The links that are not part of the forest."""
+        return [link for link in self._graph.links.values() if id(link) not in self._tree]
+
+    def lines(self) -> Iterable[Line]:
+        """The lines from each box to those below it."""
+        for key, link in self._parents.items():
+            box = self.placed.get(key)
+            if link is not None and box is not None and box.kind != "leaf":
+                above = self.placed[link.above if link.below == key else link.below]
+                yield _line(above, box, link)
+        for fold, links in self._folds:
+            yield _line(self.placed[fold.of], fold, _sum(links))
+
+    def _is_around(self, link: Link) -> bool:
+        one, other = self.placed.get(link.below), self.placed.get(link.above)
+        return one is not None and other is not None and one.x == other.x
+
+    def arcs(self) -> Iterable[Line]:
+        """The other lines; around the left side where both ends are in the same column.
+
+        Where there are few of them, or something is wrong, they have a label.
+        """
+        cross = self._cross_links()
+        around = sum(self._is_around(link) for link in cross)
+        for link in cross:
+            one, other = self.placed.get(link.below), self.placed.get(link.above)
+            if one is None or other is None or "leaf" in (one.kind, other.kind):
+                continue
+            title = f"{one.key} to {other.key}: {link.words}"
+            if one.x != other.x:
+                path = _curve(*sorted((one, other), key=lambda box: box.x))
+                yield Line(left=one.key, right=other.key, state=link.state, path=path, title=title)
+                continue
+            label = link.label if link.trouble or around <= FEW_ARCS else ""
+            yield Line(
+                left=one.key,
+                right=other.key,
+                state=link.state,
+                path=_arc(one, other),
+                title=title,
+                label=label,
+                x=self._left - 6,
+                y=(one.y + other.y + BOX[1]) / 2 + 4,
+            )
 
 
-def _line(left: NodeBox, right: NodeBox, state: str) -> Line:
-    if left.x > right.x:
-        left, right = right, left
-    start, end = left.y + BOX[1] / 2, right.y + BOX[1] / 2
-    from_x, to_x = left.x + BOX[0], right.x
-    if left.x == right.x:  # in the same column: around the right side
-        bend = from_x + GAP[0] / 2
-        path = f"M{from_x} {start} C{bend} {start} {bend} {end} {from_x} {end}"
-    else:
-        half = (from_x + to_x) / 2
-        path = f"M{from_x} {start} C{half} {start} {half} {end} {to_x} {end}"
-    return Line(left.key, right.key, state, path)
+def _worst(links: Sequence[Link]) -> str:
+    """The state of the line to several leaves; of those in trouble their box has the number."""
+    states = {link.state for link in links} - {"gone"}
+    return "slow" if "slow" in states else "away" if states == {"away"} else "open"
+
+
+def _sum(links: Sequence[Link]) -> Link:
+    """What several links are together."""
+    return Link(
+        "",
+        "",
+        _worst(links),
+        "+".join(sorted({link.transport for link in links if link.transport})[:3]),
+        sum(link.rate for link in links),
+        sum(link.waiting for link in links),
+    )
+
+
+def _line(left: NodeBox, right: NodeBox, link: Link) -> Line:
+    return Line(
+        left=left.key,
+        right=right.key,
+        state=link.state,
+        path=_curve(left, right),
+        title=f"{left.key} to {right.key}: {link.words}",
+        label=link.label,
+        x=right.x - 7,
+        y=right.y + right.height / 2 - 5,
+    )
+
+
+def _curve(left: NodeBox, right: NodeBox) -> str:
+    start, end = left.y + left.height / 2, right.y + right.height / 2
+    from_x, to_x = left.x + left.width, right.x
+    bend = from_x + (to_x - from_x) * 0.3  # early, so that the label has a level line below it
+    return (
+        f"M{from_x:g} {start:g} C{bend:g} {start:g} {from_x:g} {end:g} {bend:g} {end:g} H{to_x:g}"
+    )
+
+
+def _arc(one: NodeBox, other: NodeBox) -> str:
+    start, end = sorted((one.y + one.height / 2, other.y + other.height / 2))
+    rows = (end - start) / (BOX[1] + GAP[1])
+    bend = one.x - min(ARC - EDGE, 14 + 9 * rows) * 1.2
+    return f"M{one.x:g} {start:g} C{bend:g} {start:g} {bend:g} {end:g} {one.x:g} {end:g}"

@@ -6,22 +6,33 @@ How pages look is in templates/, and how they are requested in pages.py.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Container, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from waystation.console.fleet import Fleet, Watched
+from waystation.console.formatting import INTERNALS
+from waystation.console.letters import Letters
 from waystation.console.sending import Sender, SendRequest
 from waystation.console.sparkline import sparklines
-from waystation.console.topology import BOX, picture
-from waystation.core.message import check_message_id
+from waystation.console.topology import Options, peer_name, picture
+from waystation.core.message import INTERNAL, check_message_id
 from waystation.errors import LocalError, WaystationError
-from waystation.node.status import Question, Snapshot
+from waystation.node.status import (
+    Question,
+    RouteStatus,
+    SessionStatus,
+    Snapshot,
+    SubscriptionStatus,
+)
 
 if TYPE_CHECKING:
-    from waystation.console.journal_follower import MessageRow
+    from waystation.console.losses import Coverage, Incident, Incidents
+    from waystation.console.past import Past
 
 PAGE: Final = 50
 """Number of rows on a page."""
@@ -32,7 +43,14 @@ FIRST_FEW: Final = 20
 MAX_REFRESHED: Final = 5_000
 """Tables with more entries than this are not refreshed automatically."""
 
-LOSSES: Final = 20
+LOSSES: Final = 2_000
+"""Maximum number of drops that are grouped by their cause."""
+
+MAX_INCIDENTS: Final = 30
+LOSSES_KEPT: Final = 5.0
+"""Seconds for which incidents are kept, however many pages ask for them."""
+
+MAX_REPLIES: Final = 4
 MAX_PAYLOAD: Final = 64 * 1024
 MAX_TTL: Final = 3_600.0
 
@@ -61,6 +79,17 @@ class Table(Struct, frozen=True, kw_only=True):
     total: int
     at: int = 0  # milliseconds, by the node's clock
     problem: str = ""
+    internal: int = 0  # number of rows left out, of what nodes say to each other
+
+
+class Losses(Struct, frozen=True, kw_only=True):
+    """What was lost of late, by its cause, and who is missing."""
+
+    incidents: list[Incident]
+    more: int  # incidents that are not listed
+    drops: int
+    cut: bool  # whether there are older ones that were not looked at
+    coverage: Coverage | None
 
 
 class _Kind(Struct, frozen=True):
@@ -100,29 +129,42 @@ class Views:
     """The views of a console, by name."""
 
     def __init__(
-        self, fleet: Fleet, sender: Sender, journal: Path | None, tables: Path | None
+        self,
+        fleet: Fleet,
+        sender: Sender,
+        journal: Path | None,
+        tables: Path | None,
+        stores: tuple[Path, ...] = (),
     ) -> None:
         self._fleet = fleet
         self._sender = sender
         self._journal = journal
         self._tables = tables
         self.has_journal = journal is not None
+        self.letters = Letters(stores)
+        self._looking = asyncio.Lock()
+        self._known_losses: dict[bool, tuple[float, Losses]] = {}
+        self._feeds: dict[bool, Incidents] = {}
+        self._known_past: Past | None = None
         self.by_name: dict[str, View] = {
             "connections": lambda query: self._table(_SESSIONS, query),
             "routes": lambda query: self._table(_ROUTES, query),
             "subscriptions": lambda query: self._table(_SUBSCRIPTIONS, query),
             "contested": lambda query: self._table(_CONTESTED, query),
+            "incidents": self._incidents,
+            "past": lambda query: self.past(query, Options()),
             "why": self._why,
+            "letters": self.letters.view,
             "send": self._send,
         }
 
-    def fleet(self) -> Values:
+    def fleet(self, options: Options) -> Values:
         """What every page shows: the picture and the nodes."""
         watched = self._fleet.watched
         return {
             "nodes": watched,
-            "picture": picture(watched, self._fleet.node.name),
-            "box": BOX,
+            "picture": picture(watched, self._fleet.node.name, options),
+            "options": options,
             "curves": {one.url: sparklines(one.traffic) for one in watched},
         }
 
@@ -146,6 +188,8 @@ class Views:
             "chosen": chosen,
             "find": find,
             "over": query.get("over", "").strip(),
+            "internals": query.get("internals") == "yes",
+            "peers": {watched.url: _peers(watched) for watched in asked},
             "page": page,
             "pages": max(1, -(-fitting // PAGE)),
             "first": skip + 1,
@@ -162,7 +206,17 @@ class Views:
                 seen = await self._fleet.ask(watched, kind.ask(find, most, skip, query))
         except WaystationError as error:
             return Table(watched=watched, rows=[], fitting=None, total=0, problem=_said(error))
-        return _table_of(kind, watched, seen)
+        return self._without_internals(_table_of(kind, watched, seen), query)
+
+    def _without_internals(self, table: Table, query: Query) -> Table:
+        """A table without what only nodes use, and without this console; unless it is asked for."""
+        if query.get("internals") == "yes":
+            return table
+        own = self._fleet.node.name
+        seen = table.watched.seen
+        sessions = {session.name for session in seen.sessions} if seen is not None else set()
+        rows = [row for row in table.rows if not _is_internal(row, own, sessions)]
+        return replace(table, rows=rows, internal=len(table.rows) - len(rows))
 
     # One message
 
@@ -171,19 +225,79 @@ class Views:
         values: Values = {
             "id": id,
             "explanation": None,
+            "falls": [],
+            "stops": [],
             "problem": "",
             "has_journal": self.has_journal,
             "has_past": self._journal is not None or self._tables is not None,
-            "losses": [],
         }
         if id:
             try:
-                values["explanation"] = await asyncio.to_thread(self._explain, id)
+                values.update(await asyncio.to_thread(self._waterfall, id))
             except (LocalError, OSError) as error:
                 values["problem"] = _said(error)
-        elif self._journal is not None:
-            values["losses"] = await asyncio.to_thread(_losses, self._journal)
         return values
+
+    # The past
+
+    async def _incidents(self, query: Query) -> Values:
+        internals = query.get("internals") == "yes"
+        found = None
+        if self._journal is not None:
+            found = await self._losses(self._journal, internals=internals)
+        return {"has_journal": self.has_journal, "losses": found, "internals": internals}
+
+    async def past(self, query: Query, options: Options) -> Values:
+        """A past moment, with a picture drawn as asked for; without a journal there is none."""
+        values: Values = {"has_journal": self.has_journal, "problem": "", "picture": None}
+        if self._journal is None:
+            return values
+        from waystation.console.past import Past, past_request  # noqa: PLC0415 - it needs pyarrow
+
+        if self._known_past is None:
+            self._known_past = Past(self._journal)
+        try:
+            asked = past_request(query, options)
+            return values | await self._known_past.show(asked)
+        except (LocalError, OSError) as error:
+            return values | {"problem": _said(error)}
+
+    async def _losses(self, journal: Path, *, internals: bool) -> Losses:
+        """What was lost of late; looked up for one page at a time, and kept for a moment."""
+        async with self._looking:
+            at, known = self._known_losses.get(internals, (0.0, None))
+            now = asyncio.get_running_loop().time()
+            if known is None or now - at > LOSSES_KEPT:
+                known = await asyncio.to_thread(self._find_losses, journal, internals=internals)
+                self._known_losses[internals] = (asyncio.get_running_loop().time(), known)
+            return known
+
+    def _find_losses(self, journal: Path, *, internals: bool) -> Losses:
+        from waystation.console.journal_follower import latest_drops  # noqa: PLC0415 - pyarrow
+        from waystation.console.losses import Incidents, coverage  # noqa: PLC0415
+
+        drops = latest_drops(journal, LOSSES, internals=internals)
+        feed = self._feeds.setdefault(internals, Incidents(journal))
+        found = feed.of(drops)
+        return Losses(
+            incidents=found[:MAX_INCIDENTS],
+            more=max(0, len(found) - MAX_INCIDENTS),
+            drops=len(drops),
+            cut=len(drops) >= LOSSES,
+            coverage=coverage(journal),
+        )
+
+    def _waterfall(self, id: str) -> Values:
+        """The explanation of a message and of its replies, and how they are drawn."""
+        from waystation.console.waterfall import stops, waterfalls  # noqa: PLC0415 - it needs pyarrow
+
+        explanation = self._explain(id)
+        replies = []
+        for way in explanation.ways[:MAX_REPLIES]:
+            with contextlib.suppress(LocalError, OSError):  # its request is explained anyway
+                replies += [self._explain(way.answered_by)] if way.answered_by else []
+        falls = waterfalls(explanation, replies)
+        return {"explanation": explanation, "falls": falls, "stops": stops(falls)}
 
     def _explain(self, id: str) -> Any:
         check_message_id(id)
@@ -216,6 +330,7 @@ class Views:
             "order": filled,
             "problem": "",
             "dispatch": dispatch,
+            "stops": [] if dispatch is None else dispatch.stops,
             "unknown": bool(watch) and dispatch is None,
             "kept": self._sender.kept,
             "has_journal": self.has_journal,
@@ -242,12 +357,6 @@ class Views:
         return {**await self._send(kept), "problem": problem}
 
 
-def _losses(journal: Path) -> list[MessageRow]:
-    from waystation.console.journal_follower import latest_drops  # noqa: PLC0415 - it needs pyarrow
-
-    return latest_drops(journal, LOSSES)
-
-
 def _table_of(kind: _Kind, watched: Watched, seen: Snapshot) -> Table:
     return Table(
         watched=watched,
@@ -256,6 +365,24 @@ def _table_of(kind: _Kind, watched: Watched, seen: Snapshot) -> Table:
         total=getattr(seen, f"{kind.told}_total"),
         at=seen.at,
     )
+
+
+def _peers(watched: Watched) -> dict[str, str]:
+    """What the peers of a node call themselves, by the addresses of their sessions."""
+    if watched.seen is None:
+        return {}
+    return {f"0#{session.name}": peer_name(session) for session in watched.seen.sessions}
+
+
+def _is_internal(row: Any, own: str, sessions: Container[str]) -> bool:
+    """Whether a row is about the nodes' own traffic, a session itself, or this console."""
+    if isinstance(row, SessionStatus):
+        return row.peer == own
+    if isinstance(row, RouteStatus) and row.participant in sessions:
+        return True
+    if isinstance(row, SubscriptionStatus):
+        return row.receiver.startswith(INTERNAL)
+    return bool(row.participant.startswith(INTERNALS))
 
 
 def _filled(order: SendRequest) -> Query:

@@ -15,8 +15,9 @@ from waystation.core.address import LOCAL, STANDARD_TYPES, Address, Route
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.errors import LocalError, quote
 
-REPLY_PREFIX: Final = "request-"
-"""Prefix of the names under which a node waits for replies to its own requests."""
+REPLY_PREFIXES: Final = ("request-", "secure-channel-")
+"""Prefixes of the names under which a node waits for replies to its own requests, and for what
+comes through a secure channel, which is judged when it is opened."""
 
 MAX_CACHED: Final = 4_096
 """Number of cached decisions, after which the cache is cleared."""
@@ -104,7 +105,7 @@ class Access:
         for rule in self._rules:
             if _any_matches(rule.senders, sender) and _any_matches(rule.to, address):
                 return rule.allow
-        return address.startswith(REPLY_PREFIX)
+        return address.startswith(REPLY_PREFIXES)
 
 
 def matches(pattern: str, text: str) -> bool:

@@ -23,6 +23,9 @@ STANDARD_TYPES: Final[Mapping[str, int]] = {"local": LOCAL, "tcp": 1, "udp": 2, 
 """The type numbers of peers that do not send their own (AD-3)."""
 
 
+_NOT_IN_NODE_NAMES: Final = frozenset(" /#+*")
+
+
 class Address(Struct, frozen=True, cache_hash=True, gc=False, order=True):
     r"""Where a message can be sent: a type, which gives the data its meaning, and data (AD-1).
 
@@ -189,4 +192,22 @@ def _too_long(hops: str) -> LocalError:
         f"a route of {hops} addresses is too long",
         rule="WK-11",
         hint=f"use at most {MAX_ROUTE_LENGTH}",
+    )
+
+
+def check_node_name(name: str) -> str:
+    """Return the name of a node; raise a LocalError if it cannot be one.
+
+    It stands in routes, in multicast ids and in the paths of journals.
+
+    >>> check_node_name("a b")
+    Traceback (most recent call last):
+    waystation.errors.LocalError: invalid node name 'a b'; give letters, digits, '-', '_' and ...
+    """
+    if isinstance(name, str) and name.isprintable() and not set(name) & _NOT_IN_NODE_NAMES and name:
+        return name
+    raise LocalError(
+        f"invalid node name {quote(name)}",
+        rule="AD-1",
+        hint="give letters, digits, '-', '_' and '.', without spaces and slashes",
     )

@@ -23,6 +23,21 @@ USUAL_TYPES: Final[Mapping[str, int]] = {**STANDARD_TYPES, "gossip": 6, "mqtt": 
 
 _RESERVED: Final = frozenset({*STANDARD_TYPES.values(), 4})  # 4 is Bluetooth in Ockam nodes
 
+GENERATED: Final = 16
+"""Number of hexadecimal digits at the end of a generated name."""
+
+_DIGITS: Final = frozenset("0123456789abcdef")
+
+
+def is_session_name(name: str) -> bool:
+    """Whether a name has the form that nodes give to their sessions.
+
+    >>> is_session_name("tcp-0123456789abcdef"), is_session_name("truck-7")
+    (True, False)
+    """
+    kind, mark, digits = name[: -GENERATED - 1], name[-GENERATED - 1 :][:1], name[-GENERATED:]
+    return mark == "-" and kind in USUAL_TYPES and _DIGITS.issuperset(digits)
+
 
 class AddressTypes:
     """The address types of one node: each has a name and a number, and some can be routed.

@@ -39,6 +39,9 @@ UNNOTICED: Final = 1_000_000
 SAME_CLOCK: Final = 50_000
 """Microseconds. Clocks of two nodes that differ by less are taken for the same."""
 
+HELLO_DELAY: Final = 2_000_000
+"""Microseconds for which a hello may have been on its way: so far behind, a clock may be right."""
+
 MOVED: Final = 250_000_000
 """Nanoseconds: when it was slewed by so much, peers should measure it again."""
 
@@ -232,8 +235,15 @@ class PeerClock:
 
     @property
     def shift_ms(self) -> int:
-        """What is to be taken off the peer's times, in milliseconds; 0 for hardly any."""
-        return 0 if abs(self.offset_us) < SAME_CLOCK else round(self.offset_us / 1000)
+        """What is to be taken off the peer's times, in milliseconds; 0 for hardly any.
+
+        Nothing is taken off that may come from the way: half of a round trip, or a hello's delay.
+        """
+        if self.rtt_us is not None:
+            is_sure = abs(self.offset_us) >= SAME_CLOCK + self.rtt_us // 2
+        else:
+            is_sure = not -HELLO_DELAY < self.offset_us < SAME_CLOCK
+        return round(self.offset_us / 1000) if is_sure else 0
 
     def hear(self, theirs: int, ours: int) -> None:
         """Take the time that a hello tells, in microseconds; it was on its way for a while."""

@@ -38,6 +38,7 @@ class Provider(Struct, frozen=True, gc=False):
     name: str
     address: str | None = None  # of the node behind which it is reached; None for this node
     expiry: int | None = None  # in milliseconds; None for never
+    details: str = ""  # what else it says of itself, in a format that those who look for it know
 
     def ends(self) -> Expiry:
         """When it expires unless it registers again."""
@@ -112,6 +113,10 @@ class Directory:
         """The entry of a participant, or None."""
         provider = self._providers.get(participant)
         return provider if provider is not None and now < provider.ends() else None
+
+    def listers(self) -> list[tuple[str, bytes]]:
+        """All participants, with the sessions over which they were listed."""
+        return [(name, lister.session) for name, lister in self._listers.items()]
 
     def listed_by_another(self, participant: str, lister: Lister, now: Expiry) -> Lister | None:
         """Who else listed a participant, unless that has expired; None if nobody else did."""

@@ -2,15 +2,15 @@
 
 Inputs are method calls, with `now` where time matters; those that change something return effects,
 which the caller must carry out in order. A group maps each member to its registration, which has
-the connection that owns it and the member's physical addresses; a connection lists its
+the connections that lead to it and the member's physical addresses; a connection lists its
 registrations. There are no other tables that could disagree with these.
 
-Only its owner removes a registration: it belongs to the connection that made it last, and the end
-of another connection does not affect it.
+A member is there as long as one of its paths is: the end of another does not affect it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from collections.abc import Mapping as ReadOnlyDict
 from enum import Enum, StrEnum
 from heapq import heappop, heappush
@@ -44,13 +44,13 @@ SUSPECTS_AFTER_GOODBYE: Final[ReadOnlyDict[Dialect, bool]] = {
     Dialect.JGROUPS5: True,
 }
 
-ALWAYS_BEATS: Final[ReadOnlyDict[Dialect, bool]] = {
-    # Whether every client of a dialect sends heartbeats, so that silence means death. Those of 5.x
-    # do so only when configured: there silence counts from the first heartbeat on, and a half-open
-    # connection that never sent one is found by the keep-alive of its socket, not here.
-    Dialect.JGROUPS2: True,
-    Dialect.JGROUPS5: False,
-}
+MISSED_BEATS: Final = 3
+"""So many of its own heartbeat intervals a client may be silent, if that is longer than the limit.
+
+How often a client beats is its own setting, which no message tells, so it is learnt: silence means
+nothing until two heartbeats have come. Before that, and for clients that send none, a half-open
+connection is found by the keep-alive of its socket, not here.
+"""
 
 ConnectionId: TypeAlias = int
 
@@ -102,20 +102,13 @@ class Unregistered(Struct, frozen=True):
     uuid: Uuid
 
 
-class Superseded(Struct, frozen=True):
-    """Effect: tell a connection that a newer one has taken over its member (GR-9)."""
-
-    connection: ConnectionId
-    group: str
-    member: LogicalAddress
-
-
 class Suspect(Struct, frozen=True):
-    """Effect: tell these connections that a member of the group is dead (GR-8)."""
+    """Effect: tell these connections which members of the group died lately (GR-8)."""
 
+    dialect: Dialect
     connections: tuple[ConnectionId, ...]
     group: str
-    member: LogicalAddress
+    members: tuple[LogicalAddress, ...]
 
 
 class Disconnect(Struct, frozen=True):
@@ -125,23 +118,28 @@ class Disconnect(Struct, frozen=True):
     why: str
 
 
-Effect: TypeAlias = (
-    MemberChange | Registered | Refused | Unregistered | Superseded | Suspect | Disconnect
-)
+Effect: TypeAlias = MemberChange | Registered | Refused | Unregistered | Suspect | Disconnect
 
 
 class MemberLimits(Struct, frozen=True):
-    """Limits of the router; registrations above them are refused."""
+    """Limits of the router; registrations above them are refused.
+
+    A connection whose client beats is considered dead after `silence_ms`. A group learns of a death
+    after `suspect_after_ms`, unless the member has come back by then.
+    """
 
     groups: int = 10_000
     members_per_group: int = 10_000
     members_per_connection: int = 1_000
-    silence_ms: int = 60_000  # silence after which a connection is considered dead
+    silence_ms: int = 60_000
+    suspect_after_ms: int = 1_000
 
 
 class _Registration(Struct, frozen=True):
+    """A member of a group, and its paths: the connections that registered it, newest last."""
+
     mapping: Mapping
-    connection: ConnectionId
+    paths: tuple[ConnectionId, ...]
 
 
 class _Group:
@@ -162,10 +160,10 @@ class _Group:
         return self.members.pop(uuid)
 
     def connections(self) -> tuple[ConnectionId, ...]:
-        """Each connection once, however many members it has."""
+        """The newest path of each member; a connection once, however many members it has."""
         if self._connections is None:
-            owners = (registration.connection for registration in self.members.values())
-            self._connections = tuple(dict.fromkeys(owners))
+            newest = (registration.paths[-1] for registration in self.members.values())
+            self._connections = tuple(dict.fromkeys(newest))
         return self._connections
 
 
@@ -173,14 +171,20 @@ _GroupKey: TypeAlias = tuple[Dialect, str]
 
 
 class _Connection:
-    __slots__ = ("beats", "dialect", "last_heard", "number", "owned")
+    __slots__ = ("beat_interval", "dialect", "last_beat", "last_heard", "number", "owned")
 
     def __init__(self, dialect: Dialect, now: Expiry, number: int) -> None:
         self.number = number
         self.dialect = dialect
-        self.owned: dict[tuple[str, Uuid], None] = {}  # what it registered, in that order
+        self.owned: dict[tuple[str, Uuid], None] = {}  # what it registered, the last at the end
         self.last_heard = now
-        self.beats = ALWAYS_BEATS[dialect]
+        self.last_beat: Expiry | None = None
+        self.beat_interval: Expiry | None = None  # the longest so far
+
+    def beat(self, now: Expiry) -> None:
+        if self.last_beat is not None:
+            self.beat_interval = max(self.beat_interval or 0, now - self.last_beat)
+        self.last_beat = now
 
 
 class GossipRouter:
@@ -199,11 +203,12 @@ class GossipRouter:
     def __init__(self, limits: MemberLimits | None = None) -> None:
         self.limits = MemberLimits() if limits is None else limits
         for name, value in structs.asdict(self.limits).items():
-            if not isinstance(value, int) or value < 1:
+            least = 0 if name == "suspect_after_ms" else 1
+            if not isinstance(value, int) or value < least:
                 raise LocalError(
                     f"invalid limit {name} {quote(value)}",
                     rule="GR-2",
-                    hint="give 1 or more",
+                    hint=f"give {least} or more",
                 )
         self._groups: dict[_GroupKey, _Group] = {}
         self._connections: dict[ConnectionId, _Connection] = {}
@@ -211,6 +216,8 @@ class GossipRouter:
             tuple[Expiry, int, ConnectionId]
         ] = []  # a heap: when to check which connection
         self._opened = 0  # connections so far; tells connections with a reused number apart
+        # Deaths that their groups have not been told yet: when to, in that order.
+        self._deaths: dict[tuple[Dialect, str, Uuid], tuple[Expiry, LogicalAddress]] = {}
 
     def connected(self, connection: ConnectionId, dialect: Dialect, now: Expiry) -> None:
         """A connection opened; this registers no member (GR-1)."""
@@ -231,7 +238,7 @@ class GossipRouter:
         state = self._state(connection)
         state.last_heard = now
         if heartbeat:
-            state.beats = True
+            state.beat(now)
 
     def register(
         self,
@@ -242,44 +249,51 @@ class GossipRouter:
     ) -> list[Effect]:
         """CONNECT or REGISTER: a member joins a group over this connection (GR-2, GR-3).
 
-        An existing member is taken over from the connection that had it (GR-9).
+        If another connection has registered it, this is one more path to it, and the one that is
+        used from now on (GR-9).
         """
         physical = check_places(physical)
         state = self._state(connection)
         key = (state.dialect, group)
         there = self._groups.get(key)
         before = there.members.get(member.uuid) if there is not None else None
-        if before is None or before.connection != connection:
-            why = self._exceeded_limit(state, there, taking_over=before is not None)
+        if before is None or connection not in before.paths:
+            why = self._exceeded_limit(state, there, is_member=before is not None)
             if why is not None:
                 return [Refused(connection, group, member, why)]
         if there is None:
             there = self._groups[key] = _Group()
         mapping = Mapping(member, physical)
-        there.put(_Registration(mapping, connection))
+        there.put(_Registration(mapping, (*_without(before, connection), connection)))
+        state.owned.pop((group, member.uuid), None)
         state.owned[group, member.uuid] = None
+        self._deaths.pop((state.dialect, group, member.uuid), None)
         effects: list[Effect] = [Registered(connection, group, member)]
         if before is None:
             effects.append(MemberChange(MemberKind.JOIN, group, mapping))
         elif (before.mapping.physical, before.mapping.member.name) != (physical, member.name):
             effects.append(MemberChange(MemberKind.ADDRESS, group, mapping))
-        if before is not None and before.connection != connection:
-            effects += self._supersede(before, group, member)
         return effects
 
     def unregister(self, connection: ConnectionId, group: str, uuid: Uuid) -> list[Effect]:
-        """DISCONNECT or UNREGISTER: a member leaves a group (GR-7).
+        """DISCONNECT or UNREGISTER: a member leaves a group, with all its paths (GR-7, GR-9).
 
-        Only its own connection can make it leave. Another connection gets the same reply, since
-        the member is indeed not registered there.
+        Only a connection that registered it can make it leave. Another connection gets the same
+        reply, since the member is indeed not registered there.
         """
         state = self._state(connection)
         effects: list[Effect] = [Unregistered(connection, group, uuid)]
         if (group, uuid) in state.owned:
-            del state.owned[group, uuid]
-            mapping = self._remove(state.dialect, group, uuid)
-            effects.append(MemberChange(MemberKind.LEAVE, group, mapping))
+            registration = self._remove(state.dialect, group, uuid)
+            for path in registration.paths:
+                del self._connections[path].owned[group, uuid]
+            effects.append(MemberChange(MemberKind.LEAVE, group, registration.mapping))
         return effects
+
+    def owned(self, connection: ConnectionId) -> Collection[tuple[str, Uuid]]:
+        """The group and the UUID of each member with a path over this connection."""
+        state = self._connections.get(connection)
+        return () if state is None else state.owned
 
     def members(self, connection: ConnectionId, group: str) -> list[Mapping]:
         """GET-MEMBERS: the members of a group, with names and physical addresses (GR-4)."""
@@ -307,12 +321,15 @@ class GossipRouter:
         if uuid is None:
             return there.connections()
         registration = there.members.get(uuid)
-        return () if registration is None else (registration.connection,)
+        return () if registration is None else (registration.paths[-1],)
 
-    def closed(self, connection: ConnectionId, *, goodbye: bool = False) -> list[Effect]:
-        """A connection ended: its members are removed, and their groups are told (GR-8).
+    def closed(
+        self, connection: ConnectionId, now: Expiry, *, goodbye: bool = False
+    ) -> list[Effect]:
+        """A connection ended: a member whose last path it was is gone (GR-8).
 
-        `goodbye` says that the peer announced it.
+        `goodbye` says that the peer announced it. Its groups are told by `wake`, a little later,
+        since a client that lost its connection often registers again at once.
         """
         state = self._connections.pop(connection, None)
         if state is None:  # the router itself closed it
@@ -320,21 +337,28 @@ class GossipRouter:
         suspects = not goodbye or SUSPECTS_AFTER_GOODBYE[state.dialect]
         kind = MemberKind.SUSPECT if suspects else MemberKind.LEAVE
         effects: list[Effect] = []
-        # All are removed before any connection is told, so that none of the told is dead.
-        gone = [(group, self._remove(state.dialect, group, uuid)) for group, uuid in state.owned]
-        for group, mapping in gone:
+        for group, uuid in state.owned:
+            there = self._groups[state.dialect, group]
+            registration = there.members[uuid]
+            paths = _without(registration, connection)
+            if paths:
+                there.put(_Registration(registration.mapping, paths))
+                continue
+            mapping = self._remove(state.dialect, group, uuid).mapping
             effects.append(MemberChange(kind, group, mapping))
-            there = self._groups.get((state.dialect, group))
-            if suspects and there is not None:
-                effects.append(Suspect(there.connections(), group, mapping.member))
+            if suspects:
+                due = now + self.limits.suspect_after_ms
+                self._deaths[state.dialect, group, uuid] = due, mapping.member
         return effects
 
     def wake_at(self) -> Expiry:
-        """When to call `wake` next; NEVER if there is nothing to check."""
-        return self._checks[0][0] if self._checks else NEVER
+        """When to call `wake` next; NEVER if there is nothing to do."""
+        silence = self._checks[0][0] if self._checks else NEVER
+        death, _ = next(iter(self._deaths.values()), (NEVER, None))
+        return min(silence, death)
 
     def wake(self, now: Expiry) -> list[Effect]:
-        """Close the connections that have been silent for too long."""
+        """Close connections that are silent for too long, and tell groups who died."""
         effects: list[Effect] = []
         while self._checks and self._checks[0][0] <= now:
             _, number, connection = heappop(self._checks)
@@ -342,15 +366,34 @@ class GossipRouter:
             if state is None or state.number != number:
                 continue  # closed meanwhile
             # One check per connection and interval, however much it sends in between.
-            due = state.last_heard + self.limits.silence_ms
+            silence = self._silence_of(state)
+            due = now + self.limits.silence_ms if silence is None else state.last_heard + silence
             if due > now:
                 heappush(self._checks, (due, number, connection))
                 continue
-            if not state.beats:
-                heappush(self._checks, (now + self.limits.silence_ms, number, connection))
-                continue
-            effects += self.closed(connection)
+            effects += self.closed(connection, now)
             effects.append(Disconnect(connection, f"silent for {now - state.last_heard} ms"))
+        return effects + self._tell_deaths(now)
+
+    def _silence_of(self, state: _Connection) -> Expiry | None:
+        """How long a connection may be silent; None if that says nothing about it."""
+        if state.beat_interval is None:
+            return None
+        return max(self.limits.silence_ms, MISSED_BEATS * state.beat_interval)
+
+    def _tell_deaths(self, now: Expiry) -> list[Effect]:
+        """One effect for each group, with all its members that died and did not come back."""
+        dead: dict[_GroupKey, list[LogicalAddress]] = {}
+        for (dialect, group, uuid), (due, member) in list(self._deaths.items()):
+            if due > now:
+                break
+            del self._deaths[dialect, group, uuid]
+            dead.setdefault((dialect, group), []).append(member)
+        effects: list[Effect] = []
+        for (dialect, group), members in dead.items():
+            there = self._groups.get((dialect, group))
+            told = () if there is None else there.connections()
+            effects.append(Suspect(dialect, told, group, tuple(members)))
         return effects
 
     def _state(self, connection: ConnectionId) -> _Connection:
@@ -364,11 +407,11 @@ class GossipRouter:
         return state
 
     def _exceeded_limit(
-        self, state: _Connection, there: _Group | None, *, taking_over: bool
+        self, state: _Connection, there: _Group | None, *, is_member: bool
     ) -> str | None:
         if len(state.owned) >= self.limits.members_per_connection:
             return f"over {self.limits.members_per_connection} members on one connection"
-        if taking_over:  # then neither group nor member is new
+        if is_member:  # then neither group nor member is new
             return None
         if there is None and len(self._groups) >= self.limits.groups:
             return f"over {self.limits.groups} groups"
@@ -376,18 +419,16 @@ class GossipRouter:
             return f"over {self.limits.members_per_group} members in one group"
         return None
 
-    def _supersede(self, before: _Registration, group: str, member: LogicalAddress) -> list[Effect]:
-        loser = self._connections[before.connection]
-        del loser.owned[group, member.uuid]
-        effects: list[Effect] = [Superseded(before.connection, group, member)]
-        if not loser.owned:
-            del self._connections[before.connection]
-            effects.append(Disconnect(before.connection, "a newer connection took over"))
-        return effects
-
-    def _remove(self, dialect: Dialect, group: str, uuid: Uuid) -> Mapping:
+    def _remove(self, dialect: Dialect, group: str, uuid: Uuid) -> _Registration:
         there = self._groups[dialect, group]
         registration = there.remove(uuid)
         if not there.members:
             del self._groups[dialect, group]
-        return registration.mapping
+        return registration
+
+
+def _without(registration: _Registration | None, connection: ConnectionId) -> tuple[int, ...]:
+    """The paths of a member, but for one connection."""
+    if registration is None:
+        return ()
+    return tuple(path for path in registration.paths if path != connection)

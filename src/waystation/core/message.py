@@ -9,12 +9,16 @@ from typing import Final
 
 from msgspec import Struct
 
-from waystation.core.address import Address, Route
+from waystation.core.address import LOCAL, Address, Route
 from waystation.core.expiry import NEVER, Expiry, check_expiry
+from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.errors import LocalError, quote
 
 HOP_LIMIT: Final = 32
 """A message with this many addresses in its return route is dropped (WK-11)."""
+
+INTERNAL: Final = "waystation."
+"""How the names begin of what nodes offer each other: their own traffic, not that of programs."""
 
 _HEX_DIGITS: Final = frozenset("0123456789abcdef")
 NO_ID: Final = "0" * 32
@@ -121,9 +125,39 @@ class Message(Struct, frozen=True, gc=False):
             onward_route, return_route, self.payload, self.id, self.expiry, self.trace_context
         )
 
+    @property
+    def provider(self) -> str | None:
+        """Who published it; None if it is not a broadcast."""
+        return self._topic(0)
+
+    @property
+    def broadcast(self) -> str | None:
+        """The name of the broadcast; None if it is not one."""
+        return self._topic(1)
+
+    @property
+    def partition(self) -> str | None:
+        """The partition that it was published under, empty if none; None if not a broadcast."""
+        return self._topic(2)
+
+    def _topic(self, part: int) -> str | None:
+        first = self.onward_route.first
+        if first is None or first.type != MULTICAST:
+            return None
+        return (*first.name.split("/", 2), "", "")[part]
+
     def expired(self, now: Expiry) -> bool:
         """Whether it has expired at this time."""
         return now >= self.expiry
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it is traffic of the nodes themselves: to or from something that they offer."""
+        return any(
+            address.type == LOCAL and address.name.startswith(INTERNAL)
+            for route in (self.onward_route, self.return_route)
+            for address in route.addresses
+        )
 
 
 class Sized(bytes):
@@ -153,13 +187,19 @@ class Arrival(Struct, frozen=True, gc=False):
     at a leaf also for those from its parent, so that they do not go back there. It is here and not
     in the message, so that no codec can serialise it. `received_at` is in microseconds (see
     record.py). `multicast_id` is the id it was published under, or None for a message to one
-    participant.
+    participant. `via` is the session that it came over, or None if it was sent here. `replies_to`
+    is the id of the message that it replies to, where it was sent (OB-10). `sender` is who sent it
+    through a secure channel, which has proven that (ID-2); for what came over a session plainly,
+    the proof of the session counts.
     """
 
     message: Message
     received_at: int
     from_global: bool = False
     multicast_id: str | None = None
+    via: str | None = None
+    replies_to: str | None = None
+    sender: str | None = None
 
 
 def not_bytes_error(payload: object) -> LocalError:

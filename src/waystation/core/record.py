@@ -22,11 +22,15 @@ from waystation.core.routing import RouteChange
 
 
 class MessageRecord(Struct, frozen=True, gc=False):
-    """The outcome of a message at this node."""
+    """The outcome of a message at this node.
+
+    `out` is the session that it left over, or waited for when it was dropped (OB-10).
+    """
 
     arrival: Arrival
     verdict: Verdict
     at: int
+    out: str | None = None
 
     def without_payload(self) -> MessageRecord:
         """The same record, which keeps only the length of the payload in memory (OB-9)."""
@@ -76,6 +80,7 @@ class SessionKind(StrEnum):
     OPENED = "opened"
     CLOSED = "closed"
     REFUSED = "refused"  # it was closed before it opened
+    DENIED = "denied"  # its peer asked for something that is not granted (ID-3)
 
 
 class SessionRole(StrEnum):
@@ -84,6 +89,7 @@ class SessionRole(StrEnum):
     PARENT = "parent"
     LEAF = "leaf"
     OUTSIDE = "outside"  # reached over a global transport
+    GLOBAL = "global"  # the global transport itself, for broadcasts
     PEER = "peer"  # any other
 
 
@@ -99,6 +105,7 @@ class SessionRecord(Struct, frozen=True, gc=False):
     at: int
     role: SessionRole = SessionRole.PEER
     transport: str | None = None  # its name
+    identity: str | None = None  # who the peer has proven to be; None: its name is only its word
 
 
 class PeerClockRecord(Struct, frozen=True, gc=False):

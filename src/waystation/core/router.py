@@ -14,9 +14,11 @@ from waystation.core.expiry import Expiry
 from waystation.core.message import HOP_LIMIT, Arrival, Message
 from waystation.core.multicast import Subscriptions, is_multicast_id
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.core.routing import RoutingTable
+from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.errors import LocalError
 
+_DELIVERED = Outcome.DELIVERED
+_FORWARDED = Outcome.FORWARDED
 _EXPIRED = Verdict.dropped(Reason.EXPIRED)
 _HOP_LIMIT = Verdict.dropped(Reason.HOP_LIMIT)
 _MALFORMED = Verdict.dropped(Reason.MALFORMED)
@@ -30,7 +32,8 @@ class FanOut(Struct, frozen=True):
 
     Several receivers behind one address share a copy (MC-9), so `copies` may be shorter than
     `verdicts`. `upward` requests one more copy, to the parent of a leaf or to the global transport
-    of a hub (MC-10).
+    of a hub (MC-10). If that is the only copy, there is no verdict: nobody here gets it, and it is
+    not lost either (MC-15).
     """
 
     verdicts: tuple[Verdict, ...]
@@ -50,6 +53,10 @@ class Router:
     >>> message = Message(Route.parse("echo"), Route.parse("app"), b"hello")
     >>> print(router.decide(message, now=1).outcome)
     DELIVERED
+
+    `version=1` decides as nodes did that wrote version 1 of the journal, for an audit of such rows:
+    DELIVERED was then whatever was handed to a local entry, also over a session, a multicast came
+    back over its own session, and NO_SUBSCRIBER was said of what went up all the same.
     """
 
     def __init__(
@@ -59,6 +66,7 @@ class Router:
         subscriptions: Subscriptions | None = None,
         *,
         hop_limit: int = HOP_LIMIT,
+        version: int = 2,
     ) -> None:
         self.types = types if types is not None else AddressTypes()
         self.table = table if table is not None else RoutingTable()
@@ -66,6 +74,7 @@ class Router:
         if hop_limit < 1:
             raise LocalError(f"invalid hop limit {hop_limit}", rule="WK-11", hint="give 1 or more")
         self.hop_limit = hop_limit
+        self._first_version = version == 1
         self.has_parent = False  # a leaf: it sends multicasts to its parent (MC-10)
         self.has_global_transport = False  # a hub: it publishes what is globally visible
 
@@ -80,7 +89,7 @@ class Router:
             return _NO_ROUTE
         if first.type != LOCAL:
             if self.types.routes(first.type):
-                return Verdict(Outcome.FORWARDED, address=first)
+                return Verdict(_FORWARDED, address=first)
             return _UNKNOWN_TYPE
         return self._deliver(first.name, now)
 
@@ -92,12 +101,15 @@ class Router:
         if len(message.return_route.addresses) >= self.hop_limit:
             return FanOut((_HOP_LIMIT,))
         receivers = self.subscriptions.match(multicast_id)
+        if not receivers and not is_multicast_id(multicast_id):
+            return FanOut((_MALFORMED,))
         upward = not arrival.from_global and self._goes_up(multicast_id, now)
-        if not receivers:
-            if not is_multicast_id(multicast_id):
-                return FanOut((_MALFORMED,))
-            return FanOut((_NO_SUBSCRIBER,), (), upward)  # no subscriber here, perhaps there
         verdicts = tuple(self._deliver(receiver, now) for receiver in receivers)
+        if verdicts and arrival.via is not None and not self._first_version:
+            origins = self._addresses_of(arrival.via, now)
+            verdicts = tuple(one for one in verdicts if one.address not in origins)
+        if not verdicts and (self._first_version or not upward):
+            verdicts = (_NO_SUBSCRIBER,)
         reached = (verdict.address for verdict in verdicts if verdict.address is not None)
         return FanOut(verdicts, tuple(dict.fromkeys(reached)), upward)
 
@@ -110,11 +122,33 @@ class Router:
         return self.has_global_transport and (provider is None or not provider.local)
 
     def _deliver(self, participant: str, now: Expiry) -> Verdict:
+        """Decide about what is for a participant: whoever is here gets it, else it is sent on."""
         entry = self.table.lookup(participant, now)
         if entry is None:
             return Verdict(Outcome.DROPPED, Reason.NO_ROUTE, participant)
-        outcome = Outcome.DELIVERED if entry.local else Outcome.FORWARDED
+        is_here = entry.local if self._first_version else self._is_here(entry, now)
+        outcome = _DELIVERED if is_here else _FORWARDED
         return Verdict(outcome, None, participant, entry.address)
+
+    def _is_here(self, entry: RoutingEntry, now: Expiry) -> bool:
+        """Whether an entry leads to somebody of this node, and not to a session (OB-1).
+
+        Who is here has the own name as the address. A local entry may point at such a name too.
+        """
+        address = entry.address
+        if address.type != LOCAL:
+            return False
+        name = address.name
+        if name == entry.participant:
+            return True
+        behind = self.table.lookup(name, now) if entry.local else None
+        return behind is not None and behind.address == address
+
+    def _addresses_of(self, session: str, now: Expiry) -> tuple[Address, ...]:
+        """The addresses that lead into a session: its name, and the place that its entry tells."""
+        entry = self.table.lookup(session, now)
+        name = Address(LOCAL, session.encode())
+        return (name,) if entry is None else (name, entry.address)
 
     def _goes_up(self, multicast_id: str, now: Expiry) -> bool:
         if self.has_parent:

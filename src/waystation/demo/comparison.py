@@ -129,11 +129,14 @@ def _overview(evidence: Evidence) -> Iterator[str]:
     nodes: defaultdict[str, set[str]] = defaultdict(set)
     for message_outcome in outcomes:
         nodes[message_outcome.message_id].add(message_outcome.node)
+    lost = len({loss.message_id for loss in evidence.losses})
     far = sum(len(nodes[message]) > 3 for message in arrived)
     yield (
         f"{len(messages):,} messages in {seconds:.0f} s: {len(arrived):,} arrived, {far:,} of them "
-        f"over three connections or more, and {len(messages - arrived):,} did not."
+        f"over three connections or more, and {lost:,} did not reach everybody."
     )
+    if evidence.unknown:
+        yield f"What became of {evidence.unknown:,} copies is not on record."
 
 
 def _left_over(evidence: Evidence, explained: set[Mark]) -> Iterator[str]:
@@ -141,7 +144,7 @@ def _left_over(evidence: Evidence, explained: set[Mark]) -> Iterator[str]:
     left = [drop for drop in Losses(evidence) if (drop.message_id, drop.node) not in explained]
     for (node, reason), number in Counter((drop.node, drop.reason) for drop in left).items():
         example = next(d.message_id for d in left if (d.node, d.reason) == (node, reason))
-        yield f"{number:,} dropped at {node} ({reason}), such as {example}"
+        yield f"{number:,} lost at {node} ({reason}), such as {example}"
 
 
 def _audit(evidence: Evidence, explained: set[Mark]) -> Iterator[str]:

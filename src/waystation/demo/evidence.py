@@ -23,6 +23,7 @@ Row = dict[str, Any]
 
 DELIVERED: Final = "DELIVERED"
 DROPPED: Final = "DROPPED"
+VANISHED: Final = "VANISHED"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LOCAL: Final = "0#"
 
@@ -38,6 +39,7 @@ class MessageOutcome(Struct, frozen=True):
     reason: str | None
     recipient: str | None
     multicast_id: str | None
+    next_node: str | None = None  # where it was sent, or was to be sent
 
 
 class Interval(Struct, frozen=True):
@@ -91,15 +93,8 @@ class Evidence(Struct, frozen=True):
     intervals: list[Interval]
     audit_rows: list[AuditRow]
     agreed: int  # rows of the audit that are `ok`
-
-    @property
-    def drops(self) -> list[MessageOutcome]:
-        """The drops in the order of time."""
-        return [
-            message_outcome
-            for message_outcome in self.outcomes
-            if message_outcome.outcome == DROPPED
-        ]
+    losses: list[MessageOutcome]  # what `traces` counts as lost, one for each who went without
+    unknown: int = 0  # copies that left for where the record does not reach
 
     def incarnations(self) -> list[Incarnation]:
         """The incarnations of all nodes that the tables show."""
@@ -125,19 +120,68 @@ class Evidence(Struct, frozen=True):
 
 
 def read_evidence(tables: Path, journal: Path) -> Evidence:
-    """Read the tables that the pipeline built, and the messages of their journal."""
-    audit = _rows(tables / "audit")
+    """Read the tables that the pipeline built, and the messages of their journal.
+
+    What nodes say to each other is no loss to anybody.
+    """
+    audit, traces = _rows(tables / "audit"), _rows(tables / "traces")
+    messages = list(_messages(journal))
+    internal = {row["message_id"] for row in messages if row["internal"]}
+    told = [row for row in traces if row["message_id"] not in internal]
     return Evidence(
         outcomes=sorted(
-            map(_message_outcome, _messages(journal)),
+            map(_message_outcome, messages),
             key=lambda message_outcome: message_outcome.at,
         ),
+        losses=sorted((loss for row in told for loss in losses_in(row)), key=lambda loss: loss.at),
+        unknown=sum(row["unknown_copies"] for row in told),
         intervals=sorted(
             (_interval(row) for row in _rows(tables / "route_history")),
             key=lambda interval: (interval.valid_from, interval.incarnation),
         ),
         audit_rows=[_audit_row(row) for row in audit if row["verdict"] != "ok"],
         agreed=sum(row["verdict"] == "ok" for row in audit),
+    )
+
+
+def losses_in(trace: Row) -> list[MessageOutcome]:
+    """Where the copies ended that a row of `traces` counts as lost.
+
+    One for each recipient that no copy reached: where the last of its copies was dropped, or was
+    sent on and did not arrive. That nobody subscribed is a loss only if nobody got it at all.
+    """
+    path = trace["path"]
+    got = {step["recipient"] for step in path if step["outcome"] == DELIVERED}
+    last: dict[str | None, Row] = {}
+    for step in path if trace["lost_copies"] else ():
+        reason = step["reason"]
+        if step["outcome"] == "FORWARDED" and not trace["unknown_copies"]:
+            reason = None if _arrived(step, path) else VANISHED
+        unheard = reason == "NO_SUBSCRIBER" and bool(got)
+        if reason not in (None, "DUPLICATE") and not unheard and step["recipient"] not in got:
+            last[step["recipient"]] = {**step, "reason": reason}
+    if len(last) != trace["lost_copies"] and trace["lost_copies"]:  # some waited in vain
+        last = {trace["recipient"]: {**path[-1], "reason": trace["reason"]}}
+    return [_loss(trace, step) for step in last.values()]
+
+
+def _arrived(left: Row, path: list[Row]) -> bool:
+    """Whether a copy arrived at the next node, or left for one that keeps no journal."""
+    came = (step["node"] == left["next_node"] for step in path if step["from_node"] == left["node"])
+    return left["next_node"] is None or any(came)
+
+
+def _loss(trace: Row, step: Row) -> MessageOutcome:
+    return MessageOutcome(
+        trace["message_id"],
+        step["node"],
+        step["incarnation"],
+        _micros(step["at"]),
+        DROPPED,
+        step["reason"],
+        step["recipient"],
+        trace["multicast_id"],
+        step["next_node"],
     )
 
 

@@ -14,9 +14,16 @@ from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from waystation.demo.evidence import DELIVERED, Evidence, Incarnation, Interval, MessageOutcome
+from waystation.demo.evidence import (
+    DELIVERED,
+    VANISHED,
+    Evidence,
+    Incarnation,
+    Interval,
+    MessageOutcome,
+)
 from waystation.demo.faults import FaultKind
-from waystation.why.explain import span
+from waystation.why.spans import span
 
 SECOND: Final = 1_000_000
 SLACK: Final = 2 * SECOND
@@ -53,13 +60,7 @@ class Losses:
     """The losses that no finding has explained yet."""
 
     def __init__(self, evidence: Evidence) -> None:
-        arrived = {p.message_id for p in evidence.outcomes if p.outcome == DELIVERED}
-        self._left = [
-            drop
-            for drop in evidence.drops
-            # No subscriber here, but it was delivered elsewhere: not a loss.
-            if not (drop.reason == "NO_SUBSCRIBER" and drop.message_id in arrived)
-        ]
+        self._left = list(evidence.losses)
 
     def __iter__(self) -> Iterator[MessageOutcome]:
         return iter(list(self._left))
@@ -156,7 +157,8 @@ class _Outage(Struct, frozen=True):
         near = drop.node == self.node or drop.node in self.leaves
         lasts = self.behind.since <= drop.at <= self.behind.until
         cut_off = lasts and (near or drop.reason == "TRANSPORT_DOWN")
-        return cut_off or self.behind.explains(drop)
+        vanished = lasts and drop.reason == VANISHED and drop.next_node == self.node
+        return cut_off or vanished or self.behind.explains(drop)
 
 
 def find_deaths(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
@@ -166,7 +168,7 @@ def find_deaths(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
             continue
         own = {i.participant for i in evidence.intervals if i.node == life.node and i.is_own}
         unreachable = _Unreachable.of(evidence, own, life.last_word, life.next_began)
-        cost = losses.claim(unreachable.explains)
+        cost = losses.claim(partial(_died, life=life, unreachable=unreachable))
         noticed = _missed(evidence, life, unreachable)
         missed = "" if noticed is None else f"; other nodes noticed {span(noticed)} later"
         ended = (
@@ -175,6 +177,13 @@ def find_deaths(evidence: Evidence, losses: Losses) -> Iterator[Finding]:
         )
         lived = (life.last_word, life.next_began)
         yield _finding(FaultKind.KILLED, life.node, cost, [ended, _costs(cost)], lived)
+
+
+def _died(drop: MessageOutcome, life: Incarnation, unreachable: _Unreachable) -> bool:
+    """Whether a message was lost because a node crashed: on the way there, or for want of it."""
+    lasts = life.last_word - SLACK <= drop.at <= unreachable.until
+    on_the_way = drop.reason in (VANISHED, "TRANSPORT_DOWN") and drop.next_node == life.node
+    return (lasts and on_the_way) or unreachable.explains(drop)
 
 
 def _missed(evidence: Evidence, life: Incarnation, unreachable: _Unreachable) -> int | None:
@@ -305,7 +314,7 @@ def _costs(cost: Sequence[MessageOutcome]) -> str:
     recipients = {drop.recipient for drop in cost}
     to = f" to {recipients.pop()}" if len(recipients) == 1 and None not in recipients else ""
     were = f"{_messages(len(cost))}{to} {_were(len(cost))}"
-    return f"{were} dropped {_when(cost)}: {', '.join(told)}."
+    return f"{were} lost {_when(cost)}: {', '.join(told)}."
 
 
 def _bursts(drops: Sequence[MessageOutcome]) -> Iterator[list[MessageOutcome]]:

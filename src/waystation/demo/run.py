@@ -12,6 +12,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from waystation.demo.console import DemoConsole
 from waystation.demo.directory import DemoDirectory
 from waystation.demo.faults import Fault, FaultInjector
 from waystation.demo.fleet import LEAVES, PROCESSES, TRANSPORTS, Fleet, Pace
@@ -35,10 +36,15 @@ class DemoRun(Struct, frozen=True):
     seconds: float
 
 
-def run_demo(directory: DemoDirectory, pace: Pace, view: View) -> DemoRun:
-    """Run the fleet, inject the faults, and stop it, so that its journals are complete."""
+def run_demo(
+    directory: DemoDirectory, pace: Pace, view: View, console: DemoConsole | None = None
+) -> DemoRun:
+    """Run the fleet, inject the faults, and stop it, so that its journals are complete.
+
+    A console is opened as soon as the fleet runs; it is not closed here.
+    """
     began = time.monotonic()
-    runner = _Runner(directory, pace, view)
+    runner = _Runner(directory, pace, view, console)
     try:
         runner.run()
     finally:
@@ -56,7 +62,10 @@ def run_demo(directory: DemoDirectory, pace: Pace, view: View) -> DemoRun:
 class _Runner:
     """Runs the fleet, and keeps the display up to date."""
 
-    def __init__(self, directory: DemoDirectory, pace: Pace, view: View) -> None:
+    def __init__(
+        self, directory: DemoDirectory, pace: Pace, view: View, console: DemoConsole | None
+    ) -> None:
+        self._console = console
         self.live = LiveCounts(directory.journal)
         self.fleet = Fleet(directory, pace, self.wait)
         self.faults = FaultInjector(self.fleet, self.live, self.wait, view.say)
@@ -69,6 +78,8 @@ class _Runner:
         say = self._view.say
         say(f"starting {len(PROCESSES)} processes on this machine")
         self.fleet.start(say)
+        if self._console is not None:
+            say(f"the console is at {self._console.open(self.fleet, self.wait)}")
         self.faults.inject_all()
         self._directory.write("deeds.json", self.faults.done)
         say("waiting for messages in flight")

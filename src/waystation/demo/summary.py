@@ -26,6 +26,7 @@ class Conclusion(Struct, frozen=True):
     tables: dict[str, int] = {}  # rows
     report: Path | None = None
     missing: str | None = None
+    remedies: list[str] = []
 
 
 class FaultResult(Struct, frozen=True):
@@ -51,6 +52,7 @@ class Summary(Struct, frozen=True, kw_only=True):
     others: list[str]  # findings without an injected fault
     unexplained: list[str]
     audit: list[str]
+    remedies: list[str]  # what would have saved messages
     tables: dict[str, int]
     report: str | None
     lost_message: str | None
@@ -77,6 +79,7 @@ def summarize(directory: DemoDirectory, demo_run: DemoRun, end: Conclusion) -> S
         else [line for f in comparison.other for line in f.sentences],
         unexplained=[] if comparison is None else comparison.unexplained,
         audit=[] if comparison is None else comparison.audit,
+        remedies=end.remedies,
         tables=end.tables,
         report=None if end.report is None else str(end.report),
         lost_message=example,
@@ -103,4 +106,5 @@ def next_lines(summary: Summary, command: str) -> Iterator[str]:
     if summary.faults:
         at = day_and_clock(summary.faults[0].fault.ended)
         yield f"  {command} pipeline table --journal {journal} --at {at} --node hub-a"
-    yield f"  {command} journal cat {journal} --outcome DROPPED"
+    yield f"  {command} lost --journal {journal}"
+    yield f"  {command} pipeline whatif --journal {journal} --suggest"

@@ -11,11 +11,14 @@ import hmac
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from waystation.core.grants import Action, Grants
+from waystation.core.tokens import Token
+from waystation.core.who import Who
 from waystation.errors import LocalError
 
 EVERY_OTHER: Final = "*"
@@ -71,27 +74,39 @@ class Admission:
         return any(hmac.compare_digest(known.encode(), token) for known in door.tokens)
 
 
+class GrantedAdmission:
+    """Who may use which group, by grants: whoever may `register` it (ID-3).
+
+    >>> from waystation.core.grants import Grant, Grants
+    >>> grants = Grants([Grant(certificate=("truck-*",), register=("fleet",))])
+    >>> GrantedAdmission(grants).by_name("fleet", {"truck-7"})
+    True
+    """
+
+    def __init__(self, grants: Grants, tokens: Iterable[Token] = ()) -> None:
+        self._grants = grants
+        self._tokens = tuple(tokens)
+
+    @property
+    def wants_certificates(self) -> bool:
+        """Whether anything is granted to a certificate."""
+        return any(grant.certificate for grant in self._grants)
+
+    def by_name(self, group: str, names: Iterable[str]) -> bool:
+        """Whether a connection whose certificate has these names may use a group."""
+        return self._grants.allows(Who(certificate=tuple(sorted(names))), Action.REGISTER, group)
+
+    def by_token(self, group: str, token: bytes) -> bool:
+        """Whether this token opens a group."""
+        known = [each for each in self._tokens if hmac.compare_digest(each.secret, token)]
+        return any(
+            self._grants.allows(Who(token=each.names), Action.REGISTER, group) for each in known
+        )
+
+
 def _bad_file(path: Path, problem: object) -> LocalError:
     return LocalError(
         f"the admission file {path} cannot be used: {problem}",
         rule="GR-2",
         hint="write [groups.NAME] with certificates, tokens or open = true",
     )
-
-
-def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
-    """The names in a certificate, as Python's ssl module tells it: the common and the DNS names.
-
-    >>> names_of({"subject": ((("commonName", "truck-7"),),), "subjectAltName": (("DNS", "t7"),)})
-    frozenset({...})
-    """
-    if not certificate:
-        return frozenset()
-    common = (
-        value
-        for part in certificate.get("subject", ())
-        for name, value in part
-        if name == "commonName"
-    )
-    others = (value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS")
-    return frozenset((*common, *others))

@@ -18,13 +18,13 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from waystation.gossip_router.admission import names_of
 from waystation.gossip_router.backpressure import SenderHold
 from waystation.gossip_router.jgroups2 import Reader2
 from waystation.gossip_router.jgroups5 import Reader5
 from waystation.gossip_router.reader import Reader
 from waystation.net.connection import BufferedConnection, ConnectionState, Failure
 from waystation.net.sockets import acknowledged_bytes
+from waystation.net.tls import names_of
 from waystation.wire.jgroups import generation_of
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ class Client(BufferedConnection):
     """A connection that was accepted; once its dialect is known, with a `reader` and a `number`."""
 
     __slots__ = (
-        "_front", "_holds", "_late", "_progress", "_router", "_taken", "admitted", "members",
-        "names", "number", "reader", "room", "sender_hold",
+        "_front", "_holds", "_late", "_progress", "_router", "_taken", "admitted", "names",
+        "number", "reader", "room", "sender_hold", "tokens",
     )  # fmt: skip
 
     reader: Reader
@@ -63,7 +63,7 @@ class Client(BufferedConnection):
         self.number = 0
         self.names: frozenset[str] = frozenset()  # in its certificate
         self.admitted: set[str] = set()  # groups that it brought a token for
-        self.members: dict[tuple[str, bytes], None] = {}  # group and UUID of each
+        self.tokens: dict[str, bytes] = {}  # with which it did
         self.room = settings.queue
         self.sender_hold = SenderHold(self._loop, settings.patience, router.counts.waits)
         self._router = router
@@ -111,6 +111,27 @@ class Client(BufferedConnection):
         else:
             self._collect(router.view[start:end])
         router.flush()
+
+    def on_last_words(self, data: bytes) -> None:
+        """Serve what it said before its connection was lost, without waiting for its turn.
+
+        One that left in its last words is not dead.
+        """
+        if self.state is not _OPEN and not (data and self._greet(data[0])):
+            return
+        reader = self.reader
+        if self._progress is not Progress.CURRENT:
+            self._serve_all(reader.go_on())
+        rest = bytes(reader.held) + bytes(self._late) + data
+        reader.held.clear()
+        self._late.clear()
+        if rest and self.is_open:
+            self._serve_all(reader.serve(rest, len(rest)))
+        self._router.flush()
+
+    def _serve_all(self, done: bool) -> None:
+        while not done and self.is_open:
+            done = self.reader.go_on()
 
     def on_crowded(self) -> None:
         """Have whoever puts something in look twice: more than half of the queue is full."""

@@ -7,11 +7,12 @@ stands in docs/explanation/gossip-router.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, ClassVar
 
 from waystation.core.gossip import Dialect
 from waystation.core.outcome import Reason
+from waystation.gossip_router.outcomes import Told
 from waystation.gossip_router.reader import REQUEST, TURN, Reader
 from waystation.wire.jgroups import Address
 from waystation.wire.jgroups2 import (
@@ -21,7 +22,6 @@ from waystation.wire.jgroups2 import (
     Disconnect,
     DisconnectAnswer,
     GossipGet,
-    Members,
     Message,
     Ping,
     PingData,
@@ -30,6 +30,8 @@ from waystation.wire.jgroups2 import (
     Run,
     Suspect,
     encode,
+    encode_members,
+    encode_ping_data,
     forwarded,
     read_head,
     scan,
@@ -148,7 +150,7 @@ class Reader2(Reader):
             if request.group is None:
                 server.reject(client, "malformed", "a GOSSIP_GET without group")
             else:
-                client.tell(server.members(client, request.group, _members))
+                client.tell(server.members(client, request.group))
         elif isinstance(request, Ping):
             server.heard(client, heartbeat=True)
         elif isinstance(request, Close):
@@ -164,7 +166,10 @@ class Reader2(Reader):
             plain = encode(Message(None, message.destination, message.payload))
             self._forward(targets, plain, 1, where)
             return
-        self._drop(where, 1, [len(encode(message))], reason)
+        self._drop(1, reason)
+        if self._outcomes is not None:
+            told = Told(len(encode(message)), self._sender_in(message.group))
+            self._tell_dropped(self._outcomes, where, [told], reason)
 
     def _connect(self, request: Connect) -> None:
         if request.group is None or request.address is None:
@@ -187,14 +192,20 @@ class Reader2(Reader):
         fields = read_head(head)
         return fields.group, fields.destination
 
+    @staticmethod
+    def encode_entry(entry: PingData) -> bytes:
+        """A member, as a list of members has it."""
+        return encode_ping_data(entry)
+
+    @staticmethod
+    def encode_list(group: str, entries: Collection[bytes]) -> bytes:
+        """A list without the name of its group."""
+        del group
+        return encode_members(entries)
+
     def _size_at(self, piece: bytes | bytearray, position: int) -> int:
         return size_at(piece, position)
 
     def suspect(self, group: str, address: Address | None) -> bytes:  # noqa: ARG002 - there is no place for it
         """A structure, and the address behind it."""
         return encode(Suspect(address))
-
-
-def _members(group: str, entries: tuple[PingData, ...]) -> bytes:
-    del group
-    return encode(Members(entries))

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Final
+from collections.abc import Collection
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from waystation.core.gossip import Dialect
 from waystation.core.message import Arrival
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError
+from waystation.gossip_router.outcomes import Told
 from waystation.wire.java import cut
 from waystation.wire.jgroups import Address, KnownHeads
 
@@ -50,7 +53,6 @@ class Reader(ABC):
     registered: ClassVar[bytes]  # the answer to a member that is registered now
     refused: ClassVar[bytes]  # to one that is not
     unregistered: ClassVar[bytes]  # to one that has left
-    farewell: ClassVar[bytes]  # the last words of a router that closes the connection
 
     def __init__(self, client: Client, server: GossipServer) -> None:
         self.client = client
@@ -100,14 +102,34 @@ class Reader(ABC):
     def _destination(head: bytes) -> tuple[str | None, Address | None]:
         """The group and the member that a message with this head goes to."""
 
+    @staticmethod
+    @abstractmethod
+    def encode_entry(entry: Any) -> bytes:
+        """A member, as a list of members has it."""
+
+    @staticmethod
+    @abstractmethod
+    def encode_list(group: str, entries: Collection[bytes]) -> bytes:
+        """The answer to a question for the members of one group."""
+
+    @property
+    @abstractmethod
+    def farewell(self) -> bytes:
+        """The last words of a router that closes the connection, if the client knows any."""
+
+    @property
+    def suspect_form(self) -> object:
+        """What stands for how this client reads a SUSPECT; the same for clients that read alike."""
+        return self.dialect
+
     @abstractmethod
     def suspect(self, group: str, address: Address | None) -> bytes:
-        """The notice that a member is dead."""
+        """The notice that a member is dead, as the client reads it; empty if nobody knows how."""
 
     def _fail(self, error: DecodeError) -> None:
         reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
         if self._outcomes is not None:
-            arrivals = self._arrivals(self._outcomes, (None, None), [len(self.held)])
+            arrivals = self._outcomes.arrivals(None, None, [Told(len(self.held))])
             self._outcomes.dropped(arrivals, reason)
         self.server.reject(self.client, reason.lower(), str(error))
 
@@ -132,12 +154,12 @@ class Reader(ABC):
         self._work += copies + 1
         outcomes = self._outcomes
         if outcomes is not None and (lost or outcomes.tells_forwarded):
-            arrivals = self._arrivals(outcomes, where, self._sizes(piece, 0, size))
+            arrivals = self._arrivals(outcomes, where, piece, 0, size)
             for left in lost:
-                outcomes.dropped(arrivals[-left:], Reason.QUEUE_FULL)
+                outcomes.dropped([*chain(*arrivals[-left:])], Reason.QUEUE_FULL)
             if outcomes.tells_forwarded:
                 nobody_got = min(lost) if len(lost) == copies else 0
-                outcomes.forwarded(arrivals[: len(arrivals) - nobody_got])
+                outcomes.forwarded([*chain(*arrivals[: len(arrivals) - nobody_got])])
 
     def _squeeze(self, receiver: Client, piece: bytes, count: int) -> int:
         """Put in what has room, one message after the other; returns how many had none."""
@@ -168,8 +190,10 @@ class Reader(ABC):
         head, first, last, count = run
         targets, reason = self._targets(*self._destination(head))
         if reason is not None:
-            sizes = [] if self._outcomes is None else self._sizes(data, first, last)
-            self._drop(head, count, sizes, reason)
+            self._drop(count, reason)
+            if self._outcomes is not None:
+                arrivals = self._arrivals(self._outcomes, head, data, first, last)
+                self._outcomes.dropped([*chain(*arrivals)], reason)
         if targets and len(head) <= KnownHeads.LONGEST:
             if len(self._routes) >= ROUTES:
                 self._routes.clear()
@@ -189,34 +213,52 @@ class Reader(ABC):
         targets = self.server.route(self.client, group, key)
         return targets, None if targets else Reason.NO_ROUTE
 
-    def _drop(self, where: Where, count: int, sizes: list[int], reason: Reason) -> None:
-        """Count and tell that messages end here; their sizes only matter to observers."""
+    def _drop(self, count: int, reason: Reason) -> None:
+        """Count that messages end here."""
         self._counts.received += count
         self._counts.dropped[reason.value] += count
         _log.debug("%s: %d messages dropped: %s", self.client.place, count, reason)
-        if self._outcomes is not None:
-            self._outcomes.dropped(self._arrivals(self._outcomes, where, sizes), reason)
 
     # For the journal
 
-    def _arrivals(self, outcomes: Outcomes, where: Where, sizes: list[int]) -> list[Arrival]:
-        self._work += len(sizes)
+    def _arrivals(
+        self, outcomes: Outcomes, where: Where, data: bytes | bytearray, first: int, last: int
+    ) -> list[list[Arrival]]:
+        """What is told of the messages in a part of the data: a list for each of them."""
         group, destination = self._destination(where) if isinstance(where, bytes) else where
-        here = [uuid for joined, uuid in self.client.members if joined == group]
-        return outcomes.arrivals(
-            group,
-            None if destination is None else destination.key,
-            here[0] if len(here) == 1 else None,  # else the sender is not known
-            sizes,
-        )
-
-    def _sizes(self, data: bytes | bytearray, first: int, last: int) -> list[int]:
-        """How long each message is in a part of the data."""
-        sizes: list[int] = []
+        member = None if destination is None else destination.key
+        sender = self._sender_in(group)
+        found: list[list[Arrival]] = []
         while first < last:
-            sizes.append(self._size_at(data, first))
-            first += sizes[-1]
-        return sizes
+            size = self._size_at(data, first)
+            told = self._describe(data, first, first + size, sender)
+            found.append(outcomes.arrivals(group, member, told))
+            self._work += len(told)
+            first += size
+        return found
+
+    def _sender_in(self, group: str | None) -> bytes | None:
+        """Who sends to a group over this connection, if only one of its members can."""
+        here = [uuid for joined, uuid in self.server.members_of(self.client) if joined == group]
+        return here[0] if len(here) == 1 else None
+
+    @staticmethod
+    def _tell_dropped(
+        outcomes: Outcomes,
+        where: tuple[str | None, Address | None],
+        told: list[Told],
+        reason: Reason,
+    ) -> None:
+        group, destination = where
+        member = None if destination is None else destination.key
+        outcomes.dropped(outcomes.arrivals(group, member, told), reason)
+
+    def _describe(
+        self, data: bytes | bytearray, first: int, last: int, sender: bytes | None
+    ) -> list[Told]:
+        """What is in one message, as far as that can be read."""
+        del data
+        return [Told(last - first, sender)]
 
     def _check_routes(self) -> None:
         """Forget the routes when the membership has changed since."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeAlias, assert_never, cast
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, TypeAlias, assert_never, cast
 
 from msgspec import Struct
 
@@ -24,7 +26,6 @@ from waystation.core.gossip import (
     MemberKind,
     Refused,
     Registered,
-    Superseded,
     Suspect,
     Unregistered,
 )
@@ -32,7 +33,7 @@ from waystation.core.identity import LogicalAddress
 from waystation.core.outcome import Reason
 from waystation.core.record import ChangeRecord, MessageRecord
 from waystation.errors import LocalError
-from waystation.gossip_router.admission import Admission
+from waystation.gossip_router.admission import Admission, GrantedAdmission
 from waystation.gossip_router.client import FRONT, Client
 from waystation.gossip_router.metrics import Counts
 from waystation.gossip_router.outcomes import MemberRecord, Outcomes
@@ -50,6 +51,12 @@ BUFFER: Final = 256 * 1024
 
 _GONE: Final = frozenset({MemberKind.LEAVE, MemberKind.SUSPECT})
 
+TOGETHER: Final = 0.05
+"""Seconds for which deaths are collected: a client is told of all of them in one write."""
+
+SLICE: Final = 250
+"""So many clients are told of deaths before others are served."""
+
 Entry: TypeAlias = jgroups2.PingData | jgroups5.PingData
 """A member as its dialect lists it."""
 
@@ -57,10 +64,17 @@ Observer = Callable[[ChangeRecord], object]
 MessageObserver = Callable[[MessageRecord], object]
 
 
-class Roster(Struct):
-    """The members of a group as its dialect lists them, and the last answer made of it."""
+class Listed(Struct, frozen=True, gc=False):
+    """A member on a list: its address as its dialect has it, and its entry as bytes."""
 
-    entries: dict[bytes, Entry] = {}
+    address: Address
+    encoded: bytes
+
+
+class Roster(Struct):
+    """The members of a group by UUID, and the last answer made of it."""
+
+    entries: dict[bytes, Listed] = {}
     answer: bytes = b""
 
 
@@ -77,17 +91,13 @@ class GossipServer:
         settings: Settings | None = None,
         *,
         tls: Tls | None = None,
-        admission: Admission | None = None,
+        admission: Admission | GrantedAdmission | None = None,
         observe: Observer | None = None,
         observe_messages: MessageObserver | None = None,
         journal_messages: bool = False,
     ) -> None:
-        if admission is not None and admission.wants_certificates and not (tls and tls.mutual):
-            raise LocalError(
-                "groups open by certificates, and clients are not asked for one",
-                rule="GR-2",
-                hint="give TLS with authorities, and make it mutual",
-            )
+        self._asks_for_certificates = tls is not None and tls.mutual
+        self._check_admission(admission)
         self.settings = settings or Settings()
         self.connection_limits = self.settings.of_connections()
         self.counts = Counts()
@@ -109,6 +119,8 @@ class GossipServer:
         self._clients: dict[int, Client] = {}  # whose dialect is known, by number
         self._greeted = 0  # how many there were so far
         self._waker: asyncio.TimerHandle | None = None
+        self._dead: dict[tuple[Dialect, str, bytes], Listed] = {}  # whom groups may have to hear of
+        self._notices: deque[Iterator[Client]] = deque()  # each tells the next clients of deaths
         self._server = Server(
             lambda: Client(self), limits=self.settings.of_server(), tls=tls, log=_log
         )
@@ -145,18 +157,66 @@ class GossipServer:
         return cast("list[Client]", list(self._server.connections))
 
     def _wake(self) -> None:
-        """End clients that should have sent heartbeats and did not."""
-        now = self.loop.time()
+        """Do what is due, and set the alarm anew."""
+        self._do_due()
+        self.flush()
+        self._wake_in_time()
+
+    def _do_due(self) -> None:
+        """End clients that should have sent heartbeats and did not, and tell who died."""
         batch: list[Effect] = []
-        for effect in self._rules.wake(int(now * 1000)):
+        for effect in self._rules.wake(self._now_ms()):
             batch.append(effect)
             if isinstance(effect, Disconnect):  # the last of those about one connection
                 self._apply(batch, self._clients[effect.connection].reader.dialect)
                 batch = []
-        self.flush()
+            elif isinstance(effect, Suspect):
+                self._apply([batch.pop()], effect.dialect)
+
+    def _wake_in_time(self) -> None:
+        """Set the alarm for what the rules have to do next."""
+        now = self.loop.time()
         due = self._rules.wake_at() / 1000 - now + 0.001
-        pause = max(0.01, min(self.settings.silence / 4, due))
+        pause = max(TOGETHER, min(self.settings.silence / 4, due))
+        waker = self._waker
+        if waker is not None and not waker.cancelled() and now < waker.when() <= now + pause:
+            return
+        if waker is not None:
+            waker.cancel()
         self._waker = self.loop.call_later(pause, self._wake)
+
+    # What is read again (ID-5)
+
+    def renew_certificate(self) -> None:
+        """Use the certificate that is in its file now, for the clients to come."""
+        self._server.renew_certificate()
+
+    def change_admission(self, admission: Admission | GrantedAdmission | None) -> None:
+        """Let others in from now on; whoever is in a group that it may not use has to go."""
+        self._check_admission(admission)
+        self._admission = admission
+        self.generation += 1  # who was refused, or not, is not remembered
+        for client in self.clients():
+            client.admitted = {
+                group
+                for group, token in client.tokens.items()
+                if admission is not None and admission.by_token(group, token)
+            }
+            lost = [group for group, _ in self.members_of(client) if not self.admits(client, group)]
+            if lost:
+                detail = f"not admitted to {lost[0]!r} any more"
+                self._count_disconnected(client, "not_admitted", detail)
+                self._dismiss(client)
+        self.flush()
+
+    def _check_admission(self, admission: Admission | GrantedAdmission | None) -> None:
+        wants = admission is not None and admission.wants_certificates
+        if wants and not self._asks_for_certificates:
+            raise LocalError(
+                "groups open by certificates, and clients are not asked for one",
+                rule="GR-2",
+                hint="give TLS with authorities, and make it mutual",
+            )
 
     # What clients tell
 
@@ -221,9 +281,18 @@ class GossipServer:
         """Remove its members, and release the senders that wait for it."""
         client.sender_hold.release_all()
         if client.number:
-            effects = self._rules.closed(client.number, goodbye=goodbye)
+            effects = self._rules.closed(client.number, self._now_ms(), goodbye=goodbye)
+            self.generation += 1  # its members may have other paths, which are used from now on
             self._apply(effects, client.reader.dialect)
-        client.members.clear()
+            if effects and not self.draining:
+                self._tell_in_time()
+
+    def _tell_in_time(self) -> None:
+        """See to it that groups learn of deaths: at once, or when the wait is over."""
+        if self.settings.suspect_after:
+            self._wake_in_time()
+        else:
+            self._do_due()
 
     def _dismiss(self, client: Client) -> None:
         self._forget(client)
@@ -258,6 +327,7 @@ class GossipServer:
         member = LogicalAddress(entry.address.key, entry.name or "")
         if self._admission is not None and self._admission.by_token(group, token):
             client.admitted.add(group)
+            client.tokens[group] = token
         if not self.admits(client, group):
             self._refuse_member(Refused(client.number, group, member, f"not admitted to {group!r}"))
             return
@@ -265,9 +335,10 @@ class GossipServer:
         effects = self._rules.register(client.number, group, member, physical)
         if isinstance(effects[0], Registered):
             roster = self.rosters.setdefault((client.reader.dialect, group), Roster())
-            roster.entries[member.uuid] = entry
+            encoded = client.reader.encode_entry(entry)
+            roster.entries[member.uuid] = Listed(entry.address, encoded)
             roster.answer = b""
-            client.members[group, member.uuid] = None
+            self._dead.pop((client.reader.dialect, group, member.uuid), None)
             client.reader.admit()
         self._apply(effects, client.reader.dialect)
 
@@ -279,10 +350,13 @@ class GossipServer:
     def unregister_everywhere(self, client: Client, uuid: bytes) -> None:
         """Let a member leave all groups, with one answer."""
         effects: list[Effect] = [Unregistered(client.number, "", uuid)]
-        for group in [group for group, member in client.members if member == uuid]:
+        for group in [group for group, member in self.members_of(client) if member == uuid]:
             effects += self._rules.unregister(client.number, group, uuid)[1:]
-            del client.members[group, uuid]
         self._apply(effects, client.reader.dialect)
+
+    def members_of(self, client: Client) -> Collection[tuple[str, bytes]]:
+        """The group and the UUID of each member that a client has registered."""
+        return self._rules.owned(client.number)
 
     def route(self, client: Client, group: str, uuid: bytes | None) -> tuple[Client, ...]:
         """The clients that a message is for."""
@@ -299,22 +373,20 @@ class GossipServer:
         """The groups that a client may see."""
         return [group for group in self._rules.groups(client.number) if self.admits(client, group)]
 
-    def entries(self, client: Client, group: str) -> tuple[Any, ...]:
-        """The members of a group as its dialect lists them; empty for a client not admitted."""
+    def entries(self, client: Client, group: str) -> list[bytes]:
+        """The members of a group, each as bytes; empty for a client that is not admitted."""
         roster = self.rosters.get((client.reader.dialect, group))
         if roster is None or not self.admits(client, group):
-            return ()
-        return tuple(roster.entries.values())
+            return []
+        return [listed.encoded for listed in roster.entries.values()]
 
-    def members(
-        self, client: Client, group: str, encode: Callable[[str, tuple[Any, ...]], bytes]
-    ) -> bytes:
-        """The list of members of a group as bytes; encoded once, until the membership changes."""
+    def members(self, client: Client, group: str) -> bytes:
+        """The list of members of a group; made once, until the membership changes."""
         roster = self.rosters.get((client.reader.dialect, group))
         if roster is None or not self.admits(client, group):
-            return encode(group, ())
+            return client.reader.encode_list(group, ())
         if not roster.answer:
-            roster.answer = encode(group, tuple(roster.entries.values()))
+            roster.answer = client.reader.encode_list(group, self.entries(client, group))
         return roster.answer
 
     def flush(self) -> None:
@@ -333,7 +405,6 @@ class GossipServer:
     # What is to be done
 
     def _apply(self, effects: Iterable[Effect], dialect: Dialect) -> None:
-        gone: dict[tuple[str, bytes], Entry] = {}
         for effect in effects:
             match effect:
                 case Registered():
@@ -344,18 +415,13 @@ class GossipServer:
                     self._refuse_member(effect)
                 case Unregistered():
                     client = self._clients[effect.connection]
-                    client.members.pop((effect.group, effect.uuid), None)
                     client.tell(client.reader.unregistered)
                 case MemberChange():
                     self._note(effect, dialect)
                     if effect.kind in _GONE:
-                        left = effect.group, effect.mapping.uuid
-                        gone[left] = self._remove_member(dialect, *left)
-                case Superseded():
-                    lost = effect.group, effect.member.uuid
-                    self._clients[effect.connection].members.pop(lost, None)
+                        self._remove_member(effect, dialect)
                 case Suspect():
-                    self._tell_suspect(effect, gone[effect.group, effect.member.uuid])
+                    self._tell_deaths(effect)
                 case Disconnect():
                     self._disconnect(effect)
                 case _:
@@ -366,7 +432,7 @@ class GossipServer:
         self._server.refuse("registration", client.place, f"{effect.member}: {effect.why}")
         answer = client.reader.refused
         client.tell(answer)
-        if not answer and not client.members:
+        if not answer and not self.members_of(client):
             # A 5.x client understands no refusal but the end of its connection.
             self._dismiss(client)
 
@@ -377,27 +443,59 @@ class GossipServer:
         if self._observe is not None:
             self._observe(MemberRecord(change, now_ns() // 1000, dialect=dialect.value))
 
-    def _remove_member(self, dialect: Dialect, group: str, uuid: bytes) -> Entry:
-        """Take a member off the roster of its group."""
+    def _remove_member(self, change: MemberChange, dialect: Dialect) -> None:
+        """Take a member off the roster of its group, and keep its address for the notice."""
+        group, uuid = change.group, change.mapping.uuid
         roster = self.rosters[dialect, group]
         roster.answer = b""
         entry = roster.entries.pop(uuid)
         if not roster.entries:
             del self.rosters[dialect, group]
-        return entry
+        if change.kind is MemberKind.SUSPECT:
+            self._dead[dialect, group, uuid] = entry
 
-    def _tell_suspect(self, effect: Suspect, entry: Entry) -> None:
-        notice = b""
-        for number in effect.connections:
-            client = self._clients[number]
-            if client.is_open:
-                notice = notice or client.reader.suspect(effect.group, entry.address)
-                client.tell(notice)
-                if client.is_overfull():
-                    self.give_up(client, "stuck", "it does not even take notices")
+    def _tell_deaths(self, effect: Suspect) -> None:
+        """Begin to tell the clients of a group who died; a large group is told in slices."""
+        group = effect.group
+        dead = [self._dead.pop((effect.dialect, group, member.uuid)) for member in effect.members]
+        if not self.settings.suspect:
+            return
+        is_idle = not self._notices
+        self._notices.append(self._telling(effect.connections, group, dead))
+        if is_idle:
+            self._tell_slice()
+
+    def _telling(
+        self, connections: Sequence[int], group: str, dead: Sequence[Listed]
+    ) -> Iterator[Client]:
+        """Tell one client after the other; what clients of one release are told is made once."""
+        notices: dict[object, bytes] = {}
+        for number in connections:
+            client = self._clients.get(number)
+            if client is None or not client.is_open:
+                continue
+            reader = client.reader
+            form = reader.suspect_form
+            if form not in notices:
+                notices[form] = b"".join(reader.suspect(group, entry.address) for entry in dead)
+            client.tell(notices[form])
+            if client.is_overfull():
+                self.give_up(client, "stuck", "it does not even take notices")
+            yield client
+
+    def _tell_slice(self) -> None:
+        """Tell the next clients of deaths; the others when everybody has had a turn."""
+        left = SLICE
+        while self._notices and left:
+            told = sum(1 for _ in islice(self._notices[0], left))
+            if told < left:
+                self._notices.popleft()
+            left -= told
+        self.flush()
+        if self._notices:
+            self.loop.call_soon(self._tell_slice)
 
     def _disconnect(self, effect: Disconnect) -> None:
         client = self._clients[effect.connection]
-        cause = "silent" if effect.why.startswith("silent") else "superseded"
-        self._count_disconnected(client, cause, effect.why)
+        self._count_disconnected(client, "silent", effect.why)
         self._dismiss(client)

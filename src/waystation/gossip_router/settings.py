@@ -34,7 +34,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     to be complete after `frame` seconds, or later as long as 4 KiB of it arrive for each second.
     With `disconnect`, a receiver that loses messages ends after `stall` seconds without taking a
     byte. After `dead` seconds without a sign of its machine the system ends a connection. `linger`
-    is the time to write what is left when a connection closes.
+    is the time to write what is left when a connection closes. With `suspect`, the others in a
+    group are told when a member's connections are lost, and it has not come back for
+    `suspect_after` seconds.
 
     >>> Settings(queue=0)
     Traceback (most recent call last):
@@ -58,6 +60,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     dead: float = 60.0
     linger: float = 5.0
     backlog: int = 1024
+    suspect: bool = True
+    suspect_after: float = 1.0
 
     def __post_init__(self) -> None:
         for name, value in structs.asdict(self).items():
@@ -68,7 +72,14 @@ class Settings(Struct, frozen=True, kw_only=True):
                         rule="GR-10",
                         hint="give 'shed' or 'disconnect'",
                     )
-            elif not value > 0 and (name, value) != ("patience", 0):
+            elif name in {"patience", "suspect_after"}:
+                if not value >= 0:
+                    raise LocalError(
+                        f"the setting {name} is {quote(value)}",
+                        rule="GR-10",
+                        hint="give 0 or more",
+                    )
+            elif name != "suspect" and not value > 0:
                 raise LocalError(
                     f"the setting {name} is {quote(value)}",
                     rule="GR-10",
@@ -82,6 +93,7 @@ class Settings(Struct, frozen=True, kw_only=True):
             members_per_group=self.members_per_group,
             members_per_connection=self.members_per_connection,
             silence_ms=max(1, int(self.silence * 1000)),
+            suspect_after_ms=int(self.suspect_after * 1000),
         )
 
     def of_connections(self) -> ConnectionLimits:

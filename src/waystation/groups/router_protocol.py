@@ -46,17 +46,19 @@ class JGroups5:
         return self._decoder.pending
 
     def register(self, own: Mapping) -> bytes:
-        """REGISTER, with the first of our places: the format has room for one."""
+        """REGISTER, with the first of our places: the format has room for one.
+
+        The heartbeat behind it shows a router that we know its SUSPECT: older clients send none.
+        """
         places = _physical(own)
-        return jgroups5.encode(
-            jgroups5.Register(
-                self._group,
-                UuidAddress(own.uuid),
-                own.member.name,
-                places[0] if places else None,
-                self._token,
-            )
+        request = jgroups5.Register(
+            self._group,
+            UuidAddress(own.uuid),
+            own.member.name,
+            places[0] if places else None,
+            self._token,
         )
+        return jgroups5.encode(request) + self.beat()
 
     def unregister(self, own: Mapping) -> bytes:
         """UNREGISTER, and goodbye."""

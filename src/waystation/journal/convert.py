@@ -17,11 +17,12 @@ from zlib import crc32
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.core.address import Route
+from waystation.core.address import LOCAL, Route
+from waystation.core.custody import CustodyArrival
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.gossip import MemberChange
 from waystation.core.identity import uuid_text
-from waystation.core.message import Arrival
+from waystation.core.message import INTERNAL, Arrival
 from waystation.core.multicast import SubscriptionChange
 from waystation.core.outcome import Outcome, Verdict
 from waystation.core.record import (
@@ -35,9 +36,10 @@ from waystation.core.record import (
     SessionRecord,
 )
 from waystation.core.routing import RouteChange
+from waystation.core.who import is_first_hand
 from waystation.errors import LocalError, quote
+from waystation.journal.peers import Peers
 from waystation.journal.schema import (
-    ADDED_COLUMNS,
     CLAIMS,
     INSTANT,
     MEMBERS,
@@ -64,15 +66,19 @@ CACHED_VALUES: Final = 16_384
 _ID_DIGITS: Final = 32
 # Typed scalars: inferring the type of a bare value takes Arrow a hundred times as long.
 _FALSE: Final = pa.scalar(False, pa.bool_())
+_NO_TEXT: Final = pa.scalar(None, TEXT)
+_NO_NUMBER: Final = pa.scalar(None, pa.int32())
+_FORWARDED: Final = pa.scalar("FORWARDED", TEXT)
 _THOUSAND: Final = pa.scalar(1_000, pa.int64())
 _UNICAST: Final = pa.scalar("unicast", TEXT)
 _ASCENDING: Final = pa.array(range(16_385), pa.int64())
 _ID_OFFSETS: Final = pa.py_buffer(array("i", range(0, _ID_DIGITS * 16_385, _ID_DIGITS)))
-# Columns of a message that no record tells yet, and nulls for them.
-_UNKNOWN: Final = [SCHEMAS[MESSAGES].field(name).type for name in ADDED_COLUMNS[MESSAGES]]
-_NULLS: Final = {type: pa.nulls(16_385, type) for type in _UNKNOWN}
+_NULLS: Final = {type: pa.nulls(16_385, type) for type in (TEXT, pa.bool_(), pa.int32())}
 _VERDICT: Final = pa.struct({"outcome": TEXT, "reason": TEXT, "next_hop": TEXT, "recipient": TEXT})
 _BROADCAST: Final = pa.struct({"kind": TEXT, "multicast_id": TEXT})
+_ROUTE: Final = pa.struct({"addresses": TEXTS, "last_name": TEXT, "internal": pa.bool_()})
+_PEER: Final = pa.struct({"session": TEXT, "node": TEXT})
+_SOURCE: Final = pa.struct({"begins": pa.bool_(), "sender": TEXT})
 
 K = TypeVar("K", bound=Hashable)
 
@@ -154,12 +160,15 @@ def _verdict_row(verdict: Verdict) -> dict[str, str | None]:
         "outcome": str(outcome),
         "reason": None if verdict.reason is None else str(verdict.reason),
         "next_hop": str(address) if sent else None,
-        "recipient": verdict.recipient if outcome is Outcome.DELIVERED else None,
+        "recipient": verdict.recipient,
     }
 
 
-def _route_row(route: Route) -> list[str]:
-    return [str(address) for address in route.addresses]
+def _route_row(route: Route) -> tuple[list[str], str | None, bool]:
+    """The columns of a route: its addresses, the last name in it, and whether it is our own."""
+    names = [address.name for address in route.addresses if address.type == LOCAL]
+    internal = any(name.startswith(INTERNAL) for name in names)
+    return [str(address) for address in route.addresses], names[-1] if names else None, internal
 
 
 def _broadcast_row(multicast_id: str | None) -> tuple[str, str | None]:
@@ -169,16 +178,27 @@ def _broadcast_row(multicast_id: str | None) -> tuple[str, str | None]:
 class Converter:
     """Turns the records of one incarnation of a node into Arrow batches."""
 
-    def __init__(self, incarnation: int, cached_values: int = CACHED_VALUES) -> None:
+    def __init__(self, node: str, incarnation: int, cached_values: int = CACHED_VALUES) -> None:
         self._incarnation = pa.scalar(incarnation, pa.int64())
+        self._here = pa.scalar(f"{node}/{incarnation}", TEXT)
         self._cached_values = cached_values
+        self._peers = Peers()
         self._clear_caches()
 
     def _clear_caches(self) -> None:
         limit = self._cached_values
-        self._routes: Distinct[Route] = Distinct(TEXTS, _route_row, limit)
+        self._routes: Distinct[Route] = Distinct(_ROUTE, _route_row, limit)
         self._broadcasts: Distinct[str | None] = Distinct(_BROADCAST, _broadcast_row, limit)
         self._verdicts: Distinct[Verdict] = Distinct(_VERDICT, _verdict_row, limit)
+        self._forget_peers()
+
+    def _forget_peers(self) -> None:
+        """Look anew who is behind each session."""
+        limit = self._cached_values
+        self._sessions_of: Distinct[str | None] = Distinct(_PEER, self._session_row, limit)
+        self._sources: Distinct[tuple[str | None, Route]] = Distinct(
+            _SOURCE, self._source_row, limit
+        )
 
     def convert(self, rows: Sequence[Row], first_seq: int) -> Batches:
         """Convert records to batches, one per table, with seqs from `first_seq` in their order.
@@ -199,6 +219,21 @@ class Converter:
             return self._convert_each_table(rows, first_seq)
 
     def _convert_each_table(self, rows: Sequence[Row], first_seq: int) -> Batches:
+        """Convert records of several kinds; where a session changes its peer, a new part begins."""
+        batches: Batches = []
+        begin = 0
+        for index, row in enumerate(rows):
+            if isinstance(row, SessionRecord | PeerClockRecord):
+                if self._peers.contradicts(row):
+                    part = self._convert_part(rows[begin:index], first_seq)
+                    first_seq += sum(batch.num_rows for _, batch in part)
+                    batches += part
+                    begin = index
+                if self._peers.learn(row):
+                    self._forget_peers()
+        return batches + self._convert_part(rows[begin:], first_seq)
+
+    def _convert_part(self, rows: Sequence[Row], first_seq: int) -> Batches:
         by_table: dict[str, tuple[list[Any], list[int]]] = {}
         journalled = (row for row in rows if _is_journalled(row))
         for seq, row in enumerate(journalled, first_seq):
@@ -223,11 +258,20 @@ class Converter:
         kind, multicast_id = self._broadcasts_of(arrivals)
         verdicts = self._verdicts.column([record.verdict for record in records])
         outcome, reason, next_hop, recipient = verdicts.flatten()
+        onward, last_name, to_us = self._routes.column(
+            [message.onward_route for message in messages]
+        ).flatten()
+        back, _, from_us = self._routes.column(
+            [message.return_route for message in messages]
+        ).flatten()
+        *ways, sender = self._ways(records, arrivals)
+        if recipient.null_count:  # OB-8; of a multicast, the onward route has no name
+            recipient = pc.coalesce(recipient, last_name)
         columns = [
             _message_ids([message.id for message in messages]),
             kind,
-            self._routes.column([message.onward_route for message in messages]),
-            self._routes.column([message.return_route for message in messages]),
+            onward,
+            back,
             multicast_id,
             outcome,
             reason,
@@ -237,9 +281,56 @@ class Converter:
             _expiries([message.expiry for message in messages]),
             _flags([arrival.from_global for arrival in arrivals]),
             _instants([arrival.received_at for arrival in arrivals]),
-            *(_nulls(type, len(records)) for type in _UNKNOWN),
+            *ways,
+            _copies(multicast_id, outcome, recipient),
+            sender,
+            *_custody(arrivals),
+            pc.or_(to_us, from_us),
         ]
         return self._batch(MESSAGES, seqs, [record.at for record in records], columns)
+
+    def _ways(
+        self, records: Sequence[MessageRecord], arrivals: Sequence[Arrival]
+    ) -> list[pa.Array]:
+        """The columns origin, answers, via, from_node, out, next_node, and sender."""
+        vias = [arrival.via for arrival in arrivals]
+        backs = [arrival.message.return_route for arrival in arrivals]
+        begins, sender = self._sources.column(zip(vias, backs, strict=True)).flatten()
+        inside = [arrival.sender for arrival in arrivals]  # by a secure channel
+        if inside.count(None) < len(inside):
+            sender = pc.coalesce(pa.array(inside, TEXT), sender)
+        replies_to = [arrival.replies_to for arrival in arrivals]
+        return [
+            pc.if_else(begins, self._here, _NO_TEXT),
+            _texts(replies_to),
+            *self._sessions_of.column(vias).flatten(),
+            *self._sessions_of.column([record.out for record in records]).flatten(),
+            sender,
+        ]
+
+    def _session_row(self, session: str | None) -> tuple[str | None, str | None]:
+        """A session, and the node behind it."""
+        peer = None if session is None else self._peers.get(session)
+        return session, None if peer is None else peer.name
+
+    def _source_row(self, way: tuple[str | None, Route]) -> tuple[bool, str | None]:
+        """Whether a message entered the fabric here, and who sent it, if that is proven (ID-2)."""
+        via, back = way
+        peer = None if via is None else self._peers.get(via)
+        sender = peer.identity if peer is not None and is_first_hand(back) else None
+        return self._enters_here(way), sender
+
+    def _enters_here(self, way: tuple[str | None, Route]) -> bool:
+        """Whether a message entered the fabric here: sent here, or by a stranger.
+
+        What a worker sent on came over no session, but one is in its return route.
+        """
+        via, back = way
+        if via is not None:
+            peer = self._peers.get(via)
+            return peer is not None and peer.is_stranger
+        names = (address.name for address in back.addresses if address.type == LOCAL)
+        return not any(self._peers.get(name) for name in names)
 
     def _broadcasts_of(self, arrivals: Sequence[Arrival]) -> list[pa.Array]:
         ids = [arrival.multicast_id for arrival in arrivals]
@@ -316,7 +407,7 @@ class Converter:
             pa.array([event.place for event in events], TEXT),
             pa.array([event.peer for event in events], TEXT),
             pa.nulls(len(rows), pa.int64()),  # no hello tells its node's incarnation
-            pa.nulls(len(rows), TEXT),  # nor does it prove an identity
+            pa.array([event.identity for event in events], TEXT),
             pa.array([event.reason and str(event.reason) for event in events], TEXT),
             pa.array([event.detail or None for event in events], TEXT),
             pa.array([clock and clock.offset_us for clock in clocks], pa.int64()),
@@ -354,6 +445,7 @@ _SESSION_KINDS: Final = {
     SessionKind.OPENED: "open",
     SessionKind.CLOSED: "close",
     SessionKind.REFUSED: "refused",
+    SessionKind.DENIED: "denied",
 }
 
 _TABLE_OF_CHANGE: Final = {
@@ -394,6 +486,33 @@ def _sources(rows: list[ChangeRecord]) -> list[pa.Array]:
         pa.array([row.session for row in rows], TEXT),
         pa.array([row.cause and str(row.cause) for row in rows], TEXT),
         pa.array([row.message_id for row in rows], TEXT),
+    ]
+
+
+def _texts(values: list[str | None]) -> pa.Array:
+    """Texts that are mostly null for all rows."""
+    if values.count(None) == len(values):
+        return _nulls(TEXT, len(values))
+    return pa.array(values, TEXT)
+
+
+def _copies(multicast_id: pa.Array, outcome: pa.Array, recipient: pa.Array) -> pa.Array:
+    """Which copy of a multicast a row is about: 1 for the one upward, which is for nobody here."""
+    if multicast_id.null_count == len(multicast_id):
+        return _nulls(pa.int32(), len(multicast_id))
+    upward = pc.and_(pc.equal(outcome, _FORWARDED), pc.is_null(recipient))
+    return pc.if_else(pc.is_valid(multicast_id), pc.cast(upward, pa.int32()), _NO_NUMBER)
+
+
+def _custody(arrivals: Sequence[Arrival]) -> list[pa.Array]:
+    """The columns durable, attempt, custodian; mostly there is no durable message at all."""
+    if CustodyArrival not in set(map(type, arrivals)):
+        return [_nulls(type_, len(arrivals)) for type_ in (pa.bool_(), pa.int32(), TEXT)]
+    durable = [one if isinstance(one, CustodyArrival) else None for one in arrivals]
+    return [
+        pa.array([None if one is None else True for one in durable], pa.bool_()),
+        pa.array([None if one is None else one.attempt for one in durable], pa.int32()),
+        _texts([None if one is None else one.custodian for one in durable]),
     ]
 
 

@@ -11,12 +11,15 @@ table and subscriptions, of which half is worth little: they are removed togethe
 incarnation has ended and all of its messages are old enough or gone; those of the latest
 incarnation stay. The number of removed rows is kept in `_removed`, so that a check can tell them
 from lost ones.
+
+What is shipped elsewhere is removed after it has arrived there. If it does not arrive, the limit of
+the size still holds: then the oldest files are lost, and that is written down.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -46,8 +49,10 @@ from waystation.journal.read import (
     read_sealed,
     split_covered,
 )
-from waystation.journal.schema import MESSAGES, SCHEMAS
+from waystation.journal.schema import MESSAGES, SCHEMAS, NodeKind
 from waystation.journal.seal import write_sealed
+from waystation.journal.shipped import Arrivals, target_of
+from waystation.journal.tail import ReportLoss
 
 # Compaction.
 
@@ -178,6 +183,8 @@ def _remove(footers: list[Footer]) -> None:
 
 # Retention.
 
+_UNSHIPPED: Final = "removed before they were shipped: the journal had reached its size"
+
 
 class RetentionLimits(Struct, frozen=True):
     """Maximum age (seconds) and size (bytes) of a node's sealed files; None is unlimited."""
@@ -201,11 +208,18 @@ class _Candidate(Struct, frozen=True):
         return sum(footer.size for footer in self.footers)
 
 
-def apply_retention(journal: Path, node: str, limits: RetentionLimits, now: float) -> int:
+def apply_retention(
+    journal: Path,
+    node: str,
+    limits: RetentionLimits,
+    now: float,
+    report_loss: ReportLoss | None = None,
+) -> int:
     """Remove a node's sealed files that exceed the limits; `now` is in seconds since the epoch.
 
     Returns how many files were removed. Raises OSError if the disk fails. During a compaction
     nothing is removed, because a file may be replaced by one with more rows at any moment.
+    `report_loss` is told of rows that had to go before they were shipped.
     """
     if limits.unlimited():
         return 0
@@ -214,27 +228,59 @@ def apply_retention(journal: Path, node: str, limits: RetentionLimits, now: floa
     except LocalError:
         return 0
     try:
-        return _remove_surplus(journal, node, limits, now)
+        lost = _remove_surplus(journal, node, limits, now)
     finally:
         lock.release()
+    if lost.rows and report_loss is not None:
+        report_loss(NodeKind.LOST, lost.rows, _UNSHIPPED)
+    return lost.files
 
 
-def _remove_surplus(journal: Path, node: str, limits: RetentionLimits, now: float) -> int:
+class _Removed(Struct):
+    """How many files were removed, and how many rows of them had not been shipped."""
+
+    files: int = 0
+    rows: int = 0
+
+
+def _remove_surplus(journal: Path, node: str, limits: RetentionLimits, now: float) -> _Removed:
     directories = {table: table_directory(journal, table, node) for table in SCHEMAS}
     footers = {table: read_footers(directory, []) for table, directory in directories.items()}
     if limits.age is not None:
         _remove_set_aside(directories.values(), now - limits.age)
     total = sum(footer.size for files in footers.values() for footer in files)
-    removed = 0
-    for candidate in _candidates(footers):
+    removed = _Removed()
+    waiting = _unshipped(journal)
+    candidates = [(candidate, waiting(candidate)) for candidate in _candidates(footers)]
+    for candidate, rows in sorted(candidates, key=lambda found: found[1] > 0):
         too_old = limits.age is not None and candidate.modified < now - limits.age
         too_much = limits.bytes is not None and total > limits.bytes
-        if not (too_old or too_much):
+        if not too_much and (rows or not too_old):
             continue
         _remove_counted(candidate.footers)
         total -= candidate.size
-        removed += len(candidate.footers)
+        removed.files += len(candidate.footers)
+        removed.rows += rows
     return removed
+
+
+def _unshipped(journal: Path) -> Callable[[_Candidate], int]:
+    """What counts the rows of files that have not arrived where the journal is shipped to."""
+    target = target_of(journal)
+    if target is None:
+        return lambda _: 0
+    known: dict[Path, Arrivals] = {}
+
+    def waiting(candidate: _Candidate) -> int:
+        rows = 0
+        for footer in candidate.footers:
+            directory = footer.path.parent
+            if directory not in known:
+                known[directory] = Arrivals(directory, target)
+            rows += 0 if known[directory].has(footer.path.name) else footer.rows
+        return rows
+
+    return waiting
 
 
 def _remove_set_aside(directories: Iterable[Path], before: float) -> None:

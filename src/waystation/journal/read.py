@@ -28,13 +28,14 @@ from waystation.journal.layout import (
     OLD_TAIL,
     REMOVED,
     SEALED,
+    TAIL,
     Stem,
     all_nodes,
     files_in,
     table_directory,
     tails_in,
 )
-from waystation.journal.pruning import may_hold_text
+from waystation.journal.pruning import instant_bounds, may_hold_text
 from waystation.journal.schema import (
     CLAIMS,
     INSTANT,
@@ -43,6 +44,7 @@ from waystation.journal.schema import (
     ROUTES,
     SCHEMAS,
     SUBSCRIPTIONS,
+    VERSION_KEY,
     conform,
     version_in,
 )
@@ -115,8 +117,15 @@ def read_tail(path: Path, start: int = 0, schema: pa.Schema | None = None) -> Ta
     with path.open("rb") as file:
         file.seek(start)
         data = file.read()
+    return read_tail_bytes(data, start, schema, is_old=path.suffix == OLD_TAIL)
+
+
+def read_tail_bytes(
+    data: bytes, start: int = 0, schema: pa.Schema | None = None, *, is_old: bool
+) -> TailContent:
+    """The complete batches in the bytes of a tail, from `start` on."""
     content = TailContent(schema, [], start)
-    if path.suffix == OLD_TAIL:
+    if is_old:
         _read_stream(data, content)
     else:
         _read_frames(data, content)
@@ -267,21 +276,49 @@ def _read_row_group(file: Any, group: int) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def find_in_sealed(path: Path, column: str, text: str) -> Iterator[pa.RecordBatch]:
+def find_in_sealed(
+    path: Path, column: str, text: str, since: int | None = None
+) -> Iterator[pa.RecordBatch]:
     """The rows of a sealed file that have a text in a column, checksums verified.
 
-    Row groups whose bounds or Bloom filter rule the text out are skipped, and of the others that
-    column is read first. Raises one of UNREADABLE.
+    Row groups whose bounds or Bloom filter rule the text out, or that end before `since`, are
+    skipped, and of the others that column is read first. Raises one of UNREADABLE.
     """
     checked = {"page_checksum_verification": True}
     with pa.OSFile(str(path)) as bytes, pq.ParquetFile(bytes, **checked) as file:
-        for group in range(file.num_row_groups):
-            if not may_hold_text(bytes, file.metadata.row_group(group), column, text):
+        groups = file.num_row_groups if column in file.schema_arrow.names else 0
+        for group in range(groups):
+            metadata = file.metadata.row_group(group)
+            times = instant_bounds(metadata, "at") if since is not None else None
+            if times is not None and since is not None and times[1] < since:
+                continue
+            if not may_hold_text(bytes, metadata, column, text):
                 continue
             texts = file.read_row_group(group, columns=[column], use_threads=False).column(0)
             if pc.any(pc.equal(texts, text)).as_py():
                 table = file.read_row_group(group).filter(pc.field(column) == text)
                 yield from table.to_batches()
+
+
+def sealed_between(
+    path: Path, columns: Sequence[str], since: int, until: int
+) -> Iterator[pa.RecordBatch]:
+    """Some columns of the rows of a sealed file in [since, until), in microseconds.
+
+    Row groups whose bounds rule that out are skipped; columns that the file lacks are left out.
+    Checksums are verified. Raises one of UNREADABLE.
+    """
+    within = (pc.field("at") >= pa.scalar(since, INSTANT)) & (
+        pc.field("at") < pa.scalar(until, INSTANT)
+    )
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        present = [name for name in columns if name in file.schema_arrow.names]
+        for group in range(file.num_row_groups):
+            times = instant_bounds(file.metadata.row_group(group), "at")
+            if times is not None and (times[1] < since or times[0] >= until):
+                continue
+            rows = file.read_row_group(group, present, use_threads=False).filter(within)
+            yield from rows.to_batches()
 
 
 ReadGroup: TypeAlias = Callable[[int, Sequence[str]], pa.Table]
@@ -293,13 +330,16 @@ class SealedFile:
 
     Raises one of UNREADABLE. The file is open until `close`, which keeps the footer; `reading`
     opens it again. So many files can be looked at, although few can be open at a time.
+
+    The copy of a tail whose node ended is read as if it had been sealed.
     """
 
     def __init__(self, system: Any, path: str) -> None:
         self._system, self._path = system, path
-        self._stream = system.open_input_file(path)
+        self._stream = self._opened()
         try:
             file = pq.ParquetFile(self._stream)
+            self.version = version_in(file.metadata.metadata)
         except BaseException:
             self._stream.close()
             raise
@@ -313,7 +353,12 @@ class SealedFile:
     def open(self) -> None:
         """Open the file again, if it is closed."""
         if self._stream.closed:
-            self._stream = self._system.open_input_file(self._path)
+            self._stream = self._opened()
+
+    def _opened(self) -> Any:
+        if self._path.endswith(TAIL):
+            return pa.BufferReader(_tail_as_parquet(self._system, self._path))
+        return self._system.open_input_file(self._path)
 
     @contextmanager
     def reading(self, coded: Iterable[str] = ()) -> Iterator[ReadGroup]:
@@ -342,8 +387,23 @@ class SealedFile:
         return pa.concat_tables([empty, *groups])
 
 
+def _tail_as_parquet(system: Any, path: str) -> pa.Buffer:
+    """The complete batches of a tail, as the sealed file would have them."""
+    with system.open_input_stream(path) as stream:
+        content = read_tail_bytes(stream.read(), is_old=path.endswith(OLD_TAIL))
+    if content.schema is None:
+        raise ValueError("it has no complete batch")
+    named = {VERSION_KEY: str(content.version)}
+    rows = pa.Table.from_batches(content.batches, content.schema).replace_schema_metadata(named)
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, store_schema=False)
+    return sink.getvalue()
+
+
 def parquet_footer(system: Any, path: str) -> Any:
     """The footer of a sealed file as Parquet has it; raises one of UNREADABLE."""
+    if path.endswith(TAIL):
+        return SealedFile(system, path).footer
     with system.open_input_file(path) as stream:
         return pq.read_metadata(stream)
 
@@ -369,6 +429,56 @@ def last_instant(journal: Path, node: str) -> int | None:
     """
     ends = [_end_of(table_directory(journal, table, node)) for table in SCHEMAS]
     return max((end for end in ends if end is not None), default=None)
+
+
+def record_bounds(journal: Path, node: str) -> dict[int, tuple[int, int]]:
+    """When the first and the last record of each incarnation of a node were made.
+
+    Footers tell it of sealed files. What cannot be read counts as not there.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    for table in SCHEMAS:
+        directory = table_directory(journal, table, node)
+        tails = tails_in(directory)
+        for stem in {*tails, *files_in(directory, SEALED)}:
+            sealed = directory / stem.sealed
+            try:
+                is_sealed = stem not in tails or sealed.exists()
+                bounds = _sealed_bounds(sealed) if is_sealed else _tail_bounds(tails[stem])
+            except UNREADABLE:
+                continue  # whoever reads the rows reports it
+            known = found.get(stem.incarnation)
+            both = [one for one in (bounds, known) if one is not None]
+            if both:
+                low, high = zip(*both, strict=True)
+                found[stem.incarnation] = (min(low), max(high))
+    return found
+
+
+def _sealed_bounds(path: Path) -> tuple[int, int] | None:
+    with pq.ParquetFile(path) as file:
+        groups = [
+            instant_bounds(file.metadata.row_group(number), "at")
+            for number in range(file.num_row_groups)
+        ]
+        if None in groups:  # another program wrote it, without statistics
+            return _bounds([file.read(["at"])])
+    known = [bounds for bounds in groups if bounds is not None]
+    if not known:
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
+def _tail_bounds(path: Path) -> tuple[int, int] | None:
+    return _bounds(read_tail(path).batches)
+
+
+def _bounds(rows: Iterable[Any]) -> tuple[int, int] | None:
+    spans = [pc.min_max(part.column("at").cast(pa.int64())).as_py() for part in rows]
+    known = [span for span in spans if span["min"] is not None]
+    if not known:
+        return None
+    return min(span["min"] for span in known), max(span["max"] for span in known)
 
 
 def _end_of(directory: Path) -> int | None:

@@ -23,7 +23,7 @@ TEXTS: Final = pa.list_(TEXT)
 VERSION_KEY: Final = b"waystation.version"
 """The key of a file's version, in the metadata of a sealed file and in the schema of a tail."""
 
-WRITTEN_VERSION: Final = 1
+WRITTEN_VERSION: Final = 2
 """The version of the files that this package writes."""
 
 _EVERY_TABLE: Final = {"incarnation": pa.int64(), "seq": pa.int64(), "at": INSTANT}

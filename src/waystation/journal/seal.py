@@ -25,6 +25,7 @@ from msgspec import Struct
 
 from waystation.errors import LocalError
 from waystation.journal import checksum
+from waystation.journal.archive import is_archive
 from waystation.journal.files import FileLock, sync_directory, sync_path
 from waystation.journal.frames import Damage
 from waystation.journal.layout import (
@@ -346,8 +347,13 @@ class SealedTails(Struct, frozen=True):
 
 
 def seal_all_left(journal: Path) -> list[SealedTails]:
-    """Seal the tails of all nodes that do not run; nodes without tails are not in the result."""
-    done = []
+    """Seal the tails of all nodes that do not run; nodes without tails are not in the result.
+
+    Those in an archive are copies of tails that may still grow, and are left as they are.
+    """
+    done: list[SealedTails] = []
+    if is_archive(journal):
+        return done
     for node in all_nodes(journal):
         if any(tails_in(table_directory(journal, table, node)) for table in SCHEMAS):
             try:

@@ -18,7 +18,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeAlias
@@ -37,6 +36,7 @@ from waystation.journal.read import last_instant
 from waystation.journal.schema import NodeKind, NodeRecord
 from waystation.journal.seal import Finding, Sealer, write_findings
 from waystation.journal.tail import Tails
+from waystation.locations import local_directory
 
 Fsync: TypeAlias = Literal["never", "seal", "flush"]
 
@@ -108,7 +108,7 @@ class Journal:
         keep_bytes: int | None = None,
         clock: Callable[[], int] | None = None,
     ) -> None:
-        self.directory = Path(directory)
+        self.directory = local_directory(directory, "the journal of a node")
         self.node = check_node(node)
         _check_positive(
             flush_seconds=flush_seconds,
@@ -136,7 +136,9 @@ class Journal:
             node,
             self.incarnation,
             fsync=fsync != "never",
-            retain=lambda: apply_retention(self.directory, node, limits, now_ns() / 1e9),
+            retain=lambda: apply_retention(
+                self.directory, node, limits, now_ns() / 1e9, self._losses.add
+            ),
             report_loss=self._losses.add,
             may_recover=lambda: self._lock is not None,
         )
@@ -149,7 +151,7 @@ class Journal:
             report_loss=self._losses.add,
             retire=self._sealer.seal,
         )
-        self._converter = Converter(self.incarnation)
+        self._converter = Converter(node, self.incarnation)
         self._seq = 0
         self._at = 0  # the latest timestamp written: the journal's own rows are not earlier
         self._pending: deque[tuple[str, pa.RecordBatch]] = deque()
@@ -165,6 +167,7 @@ class Journal:
         self._buffer: list[Record | NodeRecord] = []
         self._mark = self._flush_records
         self._wake = Event()
+        self._flushes: deque[Event] = deque()  # who waits until all that is here is in a file
         self._closing = False
         self._buffer.append(NodeRecord(NodeKind.START, _start_detail(sample), self._instant()))
         self._thread = Thread(target=self._run, name=f"journal-writer-{node}", daemon=True)
@@ -216,6 +219,15 @@ class Journal:
 
     def __repr__(self) -> str:
         return f"<Journal of {self.node} in {self.directory}, incarnation {self.incarnation}>"
+
+    def flush(self, timeout: float = 5.0) -> bool:
+        """Wait until what was noted so far can be read; returns False if that took too long."""
+        if not self._thread.is_alive():
+            return True  # it is closed, and has written everything
+        done = Event()
+        self._flushes.append(done)
+        self._wake.set()
+        return done.wait(timeout)
 
     # Opening and closing.
 
@@ -310,6 +322,7 @@ class Journal:
             self._wake.wait(self._pause)
             self._wake.clear()
             closing = self._closing
+            flushes = len(self._flushes)
             try:
                 if closing:
                     self._last_turn()
@@ -317,6 +330,8 @@ class Journal:
                     self._turn()
             except Exception:  # noqa: BLE001 - the node must go on
                 _LOG.exception("journal of %s: writing failed", self.node)
+            for _ in range(flushes):
+                self._flushes.popleft().set()
             if closing:
                 break
         self._full = self._mark = 0  # from now on, every record is counted as lost

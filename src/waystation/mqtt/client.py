@@ -78,6 +78,9 @@ class Credentials(Struct, frozen=True, kw_only=True):
 class ClientOwner(Protocol):
     """Whoever uses a client: told what happens."""
 
+    def connected(self) -> None:
+        """There is a connection."""
+
     def disconnected(self, detail: str) -> None:
         """The connection is gone, and what was not acknowledged with it."""
 
@@ -126,6 +129,11 @@ class MqttClient:
         self._tasks = Tasks()
         self._keeper: asyncio.Task[None] | None = None
         self._verdict: asyncio.Future[str] | None = None  # why the attempt failed, for who waits
+
+    @property
+    def place(self) -> str:
+        """Where the broker is."""
+        return self._broker.place
 
     # Starting and ending
 
@@ -228,6 +236,7 @@ class MqttClient:
         self.connection = connection
         self.connections += 1
         self.subscriptions.start_over()
+        self.owner.connected()
         self._wake("")
 
     def ended(self, connection: BrokerConnection, detail: str) -> None:

@@ -214,6 +214,8 @@ _PROPERTIES: Final = {
 def _check_text(data: bytes, at: int) -> None:
     """Refuse a complete packet with text that is not UTF-8, or in which it cannot be found.
 
+    And one with a reserved bit that the library lets pass.
+
     >>> _check_text(bytes.fromhex("30 04 0001 ff 00"), 0)
     Traceback (most recent call last):
     waystation.errors.DecodeError: mqtt: a text is not UTF-8
@@ -240,12 +242,16 @@ def _check_packet(data: bytes, at: int, end: int) -> None:
     elif kind == _CONNECT:
         at = _check_fields("t1", data, at, end)
         flags = data[at]
+        if flags & 0x01:
+            raise _malformed("a reserved bit of CONNECT is set")
         will, user = "ptb" if flags & 0x04 else "", "t" if flags & 0x80 else ""
         _check_fields(f"3pt{will}{user}", data, at, end)
     elif kind in (_SUBSCRIBE, _UNSUBSCRIBE):
         at = _check_fields("2p", data, at, end)
         while at < end:
             at = _check_fields("t1" if kind == _SUBSCRIBE else "t", data, at, end)
+            if kind == _SUBSCRIBE and data[at - 1] & 0xC0:
+                raise _malformed("a reserved bit of a subscription is set")
     elif end - at > 1:
         _check_fields(_LAYOUTS.get(kind, "1p"), data, at, end)
 

@@ -29,6 +29,7 @@ from msgspec import Struct
 
 from waystation.core.budget import Account
 from waystation.core.outcome import Reason
+from waystation.net.last_words import LastWords
 from waystation.net.place import place_of
 from waystation.net.sockets import prepare
 
@@ -121,7 +122,8 @@ class BaseConnection(OneTimer):
 
     __slots__ = (
         "_batches", "_flush_due", "_frame_mark", "_frame_since", "_frame_time", "_frame_timer",
-        "_given", "_held", "_immediate", "_settle_due", "_settled", "_size", "_turn", "account",
+        "_given", "_held", "_immediate", "_last_words", "_settle_due", "_settled", "_size",
+        "_turn", "account",
         "failure", "input_budget", "limits", "peer_is_slow", "pieces", "place", "server", "state",
         "transport", "unfinished", "written",
     )  # fmt: skip
@@ -152,6 +154,7 @@ class BaseConnection(OneTimer):
         self._settle_due = False
         self._immediate = True  # the last turns had one message each, which need not wait
         self._held = False  # crowded until the end of this turn
+        self._last_words: LastWords | None = None
 
     # What subclasses implement
 
@@ -166,6 +169,10 @@ class BaseConnection(OneTimer):
 
         Asked after each read. Every kind of connection answers it, so that none lacks the deadline.
         """
+        raise NotImplementedError
+
+    def on_last_words(self, data: bytes) -> None:
+        """Read what the peer sent before the connection was lost; nothing can be written."""
         raise NotImplementedError
 
     def on_eof(self) -> None:
@@ -336,7 +343,10 @@ class BaseConnection(OneTimer):
     def close(self) -> None:
         """Write what is left, within `linger` seconds, and end."""
         transport = self.transport
-        if transport is None or not _GREETING <= self.state <= _OPEN or transport.is_closing():
+        if transport is None or not _GREETING <= self.state <= _OPEN:
+            return
+        if transport.is_closing():  # it is lost, and what it still says does not matter any more
+            self.state = ConnectionState.ENDING
             return
         self.flush()
         self.state = ConnectionState.CLOSING
@@ -370,6 +380,7 @@ class BaseConnection(OneTimer):
             made.abort()
             return
         self.state = ConnectionState.GREETING
+        self._last_words = LastWords(made)
         prepare(transport.get_extra_info("socket"), limits.dead, user_timeout=limits.user_timeout)
         made.set_write_buffer_limits(high=limits.high_water, low=limits.high_water // 4)
         if limits.first_byte is not None:
@@ -397,9 +408,28 @@ class BaseConnection(OneTimer):
             self.on_clear()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell how it ended."""
+        """Hear what the peer said before, and tell how it ended."""
         if self.state is ConnectionState.CLOSED:  # its server gave up on the handshake, and said so
             return
+        try:
+            self._hear_last_words()
+        finally:
+            self._end(error)
+
+    # How it works
+
+    def _hear_last_words(self) -> None:
+        """Read what nobody has read, unless this side ended the connection itself."""
+        transport, last_words = self.transport, self._last_words
+        if transport is None or last_words is None:
+            return
+        try:
+            if self.is_open:
+                self.on_last_words(b"".join(last_words.read(transport)))
+        finally:
+            last_words.close()
+
+    def _end(self, error: Exception | None) -> None:
         self.stop_timer()
         self.discard()
         if self.failure is None:
@@ -414,8 +444,6 @@ class BaseConnection(OneTimer):
         if self.server is not None:
             self.server.forget(self)
         self.on_closed(self.failure)
-
-    # How it works
 
     def _stop_frame_timer(self) -> None:
         if self._frame_timer is not None:
@@ -502,6 +530,11 @@ class Connection(BaseConnection, asyncio.Protocol):
     """A connection whose bytes are handed in as they come."""
 
     __slots__ = ()
+
+    def on_last_words(self, data: bytes) -> None:
+        """Hand in what the peer sent before the connection was lost."""
+        if data:
+            self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
         """Hand in what came, unless nothing is read any more, and see what is left in part."""

@@ -15,14 +15,14 @@ import os
 import ssl
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from msgspec import Struct
 
 from waystation.core.budget import MIB, Account
 from waystation.net.connection import BaseConnection, ConnectionState
 from waystation.net.place import parse_place, place_of
+from waystation.net.secured_listener import SecuredListener, explain
 from waystation.net.sockets import listening_at
 from waystation.net.tls import Tls
 
@@ -88,10 +88,12 @@ class Server:
         self.input_budget = InputBudget(self.limits.input, lambda: self.connections)
         self._make = make
         self._tls = tls
+        self._context: ssl.SSLContext | None = None
+        self.certificate: bytes | None = None  # the hash of its own, with TLS
         self._log = log
         self._complaints: dict[str, tuple[float, int]] = {}  # when, and how many since, by kind
         self._pending: dict[BaseConnection, float] = {}  # until when each must be established
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server | SecuredListener | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
         self._empty.set()
@@ -100,22 +102,29 @@ class Server:
         """Listen; port 0 takes a free one, and `place` says which."""
         context = None
         if self._tls is not None:
-            context = self._tls.for_listener()
-            _watch_handshakes(context, partial(self.refuse, "tls", "a client"))
+            self._context = context = self._tls.for_listener()
+            self.certificate = self._tls.own_hash()
         self.loop = asyncio.get_running_loop()
         host, port = parse_place(place)
         with listening_at(place):
-            self._server = await self.loop.create_server(
-                self._accept,
-                host,
-                port,
-                backlog=self.limits.backlog,
-                ssl=context,
-                ssl_handshake_timeout=self.limits.handshake if context else None,
-            )
+            if context is None:
+                self._server = await self.loop.create_server(
+                    self._accept, host, port, backlog=self.limits.backlog
+                )
+            else:
+                self._server = SecuredListener(
+                    self._make_one, self._handshake_failed, context, self.limits.handshake
+                )
+                await self._server.start(host, port, self.limits.backlog)
         self.place = place_of(self._server.sockets[0].getsockname())
         self._sweep_interval = min(SWEEP, self.limits.handshake / 4)
         self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
+
+    def renew_certificate(self) -> None:
+        """Use the certificate that is in its file now for the connections to come (ID-5)."""
+        if self._tls is not None and self._context is not None:
+            self._tls.renew(self._context)
+            self.certificate = self._tls.own_hash()
 
     def close(self) -> None:
         """Accept no more connections; the open ones stay."""
@@ -131,6 +140,8 @@ class Server:
         The owner has closed each connection in its own way before.
         """
         self.draining = True
+        if isinstance(self._server, SecuredListener):
+            self._server.abandon()
         self.close()
         try:
             await asyncio.wait_for(self._empty.wait(), seconds)
@@ -176,25 +187,41 @@ class Server:
     # How it works
 
     def _accept(self) -> asyncio.BaseProtocol:
+        return cast("asyncio.BaseProtocol", self._make_one() or _Refused())
+
+    def _make_one(self) -> BaseConnection | None:
+        """The connection of a client, unless it is refused."""
         most = self.limits.connections
         if most is not None and len(self.connections) + len(self._pending) >= most:
             self.refuse("connections", "a client", f"over the limit of {most} connections")
-            return _Refused()
+            return None
         made = None if self.draining else self._make()
-        if made is None:
-            return _Refused()
-        made.server = self
-        made.input_budget = self.input_budget
-        self._pending[made] = self.loop.time() + self.limits.handshake + 1
-        return cast("asyncio.BaseProtocol", made)
+        if made is not None:
+            made.server = self
+            made.input_budget = self.input_budget
+            self._pending[made] = self.loop.time() + self.limits.handshake + 1
+        return made
+
+    def _handshake_failed(
+        self, connection: BaseConnection, place: str, error: ssl.SSLError | None
+    ) -> None:
+        """Count and log a failed handshake; a client that ended it, or says nothing, has none."""
+        if error is not None:
+            self.refuse("tls", place, explain(error))
+        self._pending.pop(connection, None)
+        self._give_up(connection)
+
+    @staticmethod
+    def _give_up(connection: BaseConnection) -> None:
+        if connection.state is ConnectionState.CONNECTING:
+            connection.state = ConnectionState.CLOSED
+            connection.on_handshake_failed()
 
     def _sweep(self) -> None:
         now = self.loop.time()
         for connection in [c for c, until in self._pending.items() if until < now]:
             del self._pending[connection]
-            if connection.state is ConnectionState.CONNECTING:
-                connection.state = ConnectionState.CLOSED
-                connection.on_handshake_failed()
+            self._give_up(connection)
         if not self._is_idle:
             self._look_for_descriptors()
             self._sweeper = self.loop.call_later(self._sweep_interval, self._sweep)
@@ -223,22 +250,3 @@ class _Refused(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """End it."""
         cast("asyncio.Transport", transport).abort()
-
-
-def _watch_handshakes(context: ssl.SSLContext, failed: Callable[[str], None]) -> None:
-    """Have a function called with the reason when a TLS handshake fails; nobody else is told.
-
-    A client that ends its connection before, or says nothing, has not failed.
-    """
-
-    class Watched(ssl.SSLObject):
-        def do_handshake(self) -> None:
-            try:
-                super().do_handshake()
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                raise
-            except ssl.SSLError as error:
-                failed(error.reason or str(error))
-                raise
-
-    context.sslobject_class = cast("Any", Watched)

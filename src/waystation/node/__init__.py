@@ -4,20 +4,26 @@ from waystation.core.access import Access
 from waystation.core.directory import Provider, Scope
 from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
 from waystation.node.broadcasts import Subscription
+from waystation.node.channels import ANYONE, ChannelCounts, SecureChannel, SecureListener
+from waystation.node.connecting import leaf
 from waystation.node.kernel import Carrier, Observer
 from waystation.node.links import Limits, Listening
 from waystation.node.node import Node
 from waystation.node.policy import FAIL, WAIT, Fail, Policy, Queue, Wait
 from waystation.node.runner import run
+from waystation.node.sent import Published, Sent
 from waystation.node.session import Session
+from waystation.node.store import StoreSettings
 from waystation.node.worker import Context, Handler
 
 __all__ = [
+    "ANYONE",
     "FAIL",
     "WAIT",
     "Access",
     "Carrier",
     "ChangeRecord",
+    "ChannelCounts",
     "Context",
     "Fail",
     "Handler",
@@ -28,12 +34,18 @@ __all__ = [
     "Observer",
     "Policy",
     "Provider",
+    "Published",
     "Queue",
     "Record",
     "Scope",
+    "SecureChannel",
+    "SecureListener",
+    "Sent",
     "Session",
     "SessionRecord",
+    "StoreSettings",
     "Subscription",
     "Wait",
+    "leaf",
     "run",
 ]

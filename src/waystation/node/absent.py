@@ -44,6 +44,8 @@ class PersistentPending(Pending):
 class AbsentReceiver(WaitingLine[Arrival]):
     """Somebody who is not there, as the receiver of what is sent to it."""
 
+    out: Final = None
+
     __slots__ = ("_is_asked_for", "_timer", "_waiting", "backoff", "key", "refusal", "verdict")
 
     def __init__(self, waiting: Waiting, key: Key, reason: Reason, recipient: str | None) -> None:

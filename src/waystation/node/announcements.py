@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from waystation.core.claims import PATH_LIMIT, Claim
@@ -18,6 +19,7 @@ from waystation.core.multicast import SubscriptionChange, SubscriptionKind
 from waystation.core.record import ClaimKind
 from waystation.core.routing import RoutingEntry
 from waystation.wire import hierarchy as wire
+from waystation.wire.hello import CAPABILITY as IDENTITY
 from waystation.wire.hierarchy import (
     Announce,
     Payload,
@@ -26,10 +28,12 @@ from waystation.wire.hierarchy import (
     Unsubscribe,
     Withdraw,
 )
+from waystation.wire.vouchers import Voucher, vouch
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
     from waystation.node.session import Session
+    from waystation.node.vouchers import Vouchers
 
 _log = logging.getLogger("waystation.node")
 
@@ -251,9 +255,13 @@ class Announcements:
         """Announce names of this node; with the last of them, which of its sessions still live."""
         lowest = self._kernel.hierarchy.lowest
         parts = list(wire.in_payloads(own)) or ([[]] if own_lowest and lowest > 1 else [])
+        identity = self._kernel.links.identities.own if parent.can(IDENTITY) else None
         for index, part in enumerate(parts, 1):
-            told = Announce(part, lowest=lowest if index == len(parts) else 0)
-            parent.send_control(wire.encode(told))
+            last = lowest if index == len(parts) else 0
+            vouchers = []
+            if identity is not None:
+                vouchers = [vouch(identity, parent.number, last, (name for name, _, _ in part))]
+            parent.send_control(wire.encode(Announce(part, lowest=last, vouchers=vouchers)))
 
     def _announce_relayed(
         self,
@@ -267,29 +275,38 @@ class Announcements:
         the next payload.
         """
         lowest_of, node = self._kernel.hierarchy.claims.known.lowest, self._kernel.name
+        signed = self._kernel.hierarchy.vouchers
+        kept, of = signed.kept, signed.of
         fits = len(relayed) <= wire.ITEMS
         words: dict[str, int | None] = dict.fromkeys(owners)
         for part in [relayed] if fits and relayed else wire.in_payloads(relayed):
             indexes: dict[str, int] = {}
             participants: list[wire.Participant] = []
             claims: list[wire.RelayedClaim] = []
+            vouchers: dict[Voucher, int] = {}
+            vouched: list[int] = []
             for entry, claim in part:
                 index = indexes.setdefault(claim.owner, len(indexes))
                 participants.append(wire.participant_of(entry))
                 claims.append((index, claim.number, [*claim.path, node]))
+                voucher = of(claim) if kept else None
+                vouched.append(
+                    -1 if voucher is None else vouchers.setdefault(voucher, len(vouchers))
+                )
             told = [(owner, lowest_of(owner) if fits else 0) for owner in indexes]
-            parent.send_control(wire.encode(Announce(participants, 0, told, claims)))
+            proofs = (list(vouchers), vouched) if vouchers else ()
+            parent.send_control(wire.encode(Announce(participants, 0, told, claims, *proofs)))
             if not fits:
                 words |= indexes
             elif words:
                 words = {owner: None for owner in words if owner not in indexes}
         if words:
             grown = [(owner, lowest) for owner in words if (lowest := lowest_of(owner)) > 1]
-            _send(parent, _words_of, grown)
+            _send(parent, partial(_words_of, signed), grown)
 
 
-def _words_of(grown: list[wire.Owner]) -> Announce:
-    return Announce([], owners=grown)
+def _words_of(signed: Vouchers, grown: list[wire.Owner]) -> Announce:
+    return Announce([], owners=grown, vouchers=signed.words_of(owner for owner, _ in grown))
 
 
 def _send(session: Session, kind: Callable[[Any], Payload], items: Sequence[Any]) -> None:

@@ -9,25 +9,36 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from msgspec import structs
 
 from waystation.core.address import LOCAL, Address, Route
 from waystation.core.copies import Copies, Copy
+from waystation.core.custody import CustodyArrival
 from waystation.core.expiry import NEVER
 from waystation.core.message import NO_ID, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.multicast import SubscriptionChange, SubscriptionKind, pattern_of
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.core.record import NO_SOURCE, OWN_SOURCE, ChangeRecord, Source
+from waystation.core.record import (
+    NO_SOURCE,
+    OWN_SOURCE,
+    ChangeRecord,
+    SessionKind,
+    SessionRecord,
+    SessionRole,
+    Source,
+)
 from waystation.core.router import FanOut
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
 from waystation.node.counting import MessageInbox
-from waystation.node.policy import Policy, Queue, Wait
+from waystation.node.policy import Policy, Queue, Wait, check_seconds
 from waystation.node.receiver import (
     InboxReceiver,
     NoRoom,
@@ -37,7 +48,7 @@ from waystation.node.receiver import (
     Verdicts,
     verdicts_of,
 )
-from waystation.transports.transport import Broadcaster
+from waystation.transports.transport import Broadcaster, BrokerState
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -62,10 +73,21 @@ class Subscription(InboxReceiver):
         self._kernel = kernel
         self._closed = False
         self._reader: asyncio.Task[None] | None = None
+        self._in_hand: CustodyArrival | None = None  # which the reader has, and has not finished
+        self.is_kept: asyncio.Future[None] | None = None  # done when it is on disk, if durable
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"{len(self._inbox)} waiting"
+        return f"<Subscription to {self.pattern}: {state}>"
 
     async def __aenter__(self) -> Self:
-        """Return when the parents, if there are any, send what is published to it."""
+        """Return when the parents, if there are any, send what is published to it.
+
+        A durable subscription is on disk then, and the parents were told to keep it.
+        """
         try:
+            if self.is_kept is not None:
+                await asyncio.shield(self.is_kept)
             await self._kernel.readiness.wait(names=False)
         except BaseException:
             await self.close()
@@ -80,6 +102,7 @@ class Subscription(InboxReceiver):
 
     async def __anext__(self) -> Message:
         inbox = self._inbox
+        self.finish(None)
         while not self._closed:
             if not inbox.items:
                 if inbox.is_read:
@@ -92,12 +115,31 @@ class Subscription(InboxReceiver):
                 continue
             arrival = inbox.take()
             kernel, message = self._kernel, arrival.message
+            if isinstance(arrival, CustodyArrival):
+                if message.expired(kernel.tick() // 1000):
+                    arrival.settle(Reason.EXPIRED)
+                    continue
+                self._in_hand = arrival
+                return message
             if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
                 kernel.drop(arrival, Reason.EXPIRED, self.address.name)
             else:
                 kernel.end(arrival, self.verdict)
                 return message
         raise StopAsyncIteration
+
+    def finish(self, reason: Reason | None, error: BaseException | None = None) -> None:
+        """Acknowledge what the reader has, or tell why it was not handled (DU-7)."""
+        arrival, self._in_hand = self._in_hand, None
+        if arrival is not None:
+            arrival.settle(reason, error)
+
+    async def unsubscribe(self) -> None:
+        """Receive nothing more, and end a durable subscription for good (DU-8)."""
+        custody = self._kernel.custody
+        if custody.store is not None:
+            custody.kept.ended(self.pattern, self.address.name)
+        await self.close()
 
     async def close(self) -> None:
         """Receive nothing more; what was not taken yet is dropped, NO_ROUTE."""
@@ -115,7 +157,11 @@ class Subscription(InboxReceiver):
         kernel.broadcasts.remove_subscriber(self.pattern, name, OWN_SOURCE)
         kernel.remove_receiver(self.address)
         for arrival in self._inbox.empty():
-            kernel.drop(arrival, reason, name)
+            if isinstance(arrival, CustodyArrival):
+                arrival.settle(Reason.NO_ROUTE)  # it waits until there is a subscriber again
+            else:
+                kernel.drop(arrival, reason, name)
+        self.finish(Reason.NO_ROUTE)
         self._inbox.wake_reader()
 
     def read_by(self, callback: Callback) -> None:
@@ -136,6 +182,7 @@ class Subscription(InboxReceiver):
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():  # else it was one that it waited for
                     raise
+                self.finish(Reason.FAILED, sys.exception())
                 _log.exception("a subscriber to %s failed on message %s", self.pattern, message.id)
 
 
@@ -158,7 +205,7 @@ class Broadcasts:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
         self._providers: dict[str, bool] = {}  # names that only publish; whether they are visible
-        self.broadcasters: list[Broadcaster] = []
+        self.broadcasters: dict[Broadcaster, str] = {}  # and the name of the session with each
         self._patterns_of: dict[str, dict[str, None]] = {}  # the patterns of each provider
         self._heard_globally: dict[str, None] = {}  # the patterns that the broadcasters were told
         self._copies = Copies()
@@ -166,9 +213,13 @@ class Broadcasts:
 
     def use(self, broadcaster: Broadcaster) -> None:
         """Publish globally over a transport, and hear what others publish there (MC-12)."""
-        self.broadcasters.append(broadcaster)
+        transport = broadcaster.type_name
+        session = self.broadcasters[broadcaster] = f"{transport}-{secrets.token_hex(8)}"
         self._kernel.router.has_global_transport = True
-        broadcaster.attach(self.arrive_from_outside)
+        broadcaster.attach(
+            partial(self.arrive_from_outside, session),
+            partial(self._tell_connection, session, transport),
+        )
         for pattern in self._heard_globally:
             broadcaster.subscribe(pattern)
         for pattern in self._kernel.router.subscriptions.patterns():
@@ -177,15 +228,26 @@ class Broadcasts:
     # Subscribing
 
     def subscribe(
-        self, provider: str, broadcast: str, partition: str | Iterable[str], inbox: int
+        self,
+        provider: str,
+        broadcast: str,
+        partition: str | Iterable[str],
+        inbox: int,
+        durable: tuple[str, float] | None = None,
     ) -> Subscription:
-        """Start to receive what matches."""
+        """Start to receive what matches; a `durable` subscription has a name, and is kept."""
         kernel = self._kernel
         pattern = pattern_of(provider, broadcast, partition)
-        address = Address(LOCAL, f"subscriber-{kernel.new_id()[-16:]}".encode())
+        name = f"subscriber-{kernel.new_id()[-16:]}"
+        if durable is not None:
+            name = kernel.custody.subscriber(durable[0])
+        address = Address(LOCAL, name.encode())
         subscription = Subscription(kernel, pattern, address, inbox)
         kernel.add_receiver(address, subscription, RoutingEntry(address.name, address, local=True))
         self.add_subscriber(pattern, address.name, OWN_SOURCE)
+        if durable is not None:
+            seconds = int(check_seconds(durable[1]))
+            subscription.is_kept = kernel.custody.kept.made(pattern, name, seconds)
         return subscription
 
     def add_subscriber(self, pattern: str, receiver: str, source: Source = NO_SOURCE) -> bool:
@@ -226,10 +288,10 @@ class Broadcasts:
     # Publishing
 
     async def publish(
-        self, multicast_id: str, message: Message, policy: Policy, *, visible: bool
+        self, multicast_id: str, message: Message, policy: Policy, visible: bool | None
     ) -> list[Verdict]:
-        """Send a message to its subscribers; returns a verdict for each receiver here."""
-        self._announce_publisher(multicast_id.partition("/")[0], visible=visible)
+        """Send a message to its subscribers; returns a verdict for each copy, at least one."""
+        self._announce_publisher(multicast_id.partition("/")[0], visible)
         kernel = self._kernel
         arrival = Arrival(message, kernel.stamp(), from_global=False, multicast_id=multicast_id)
         self._copies.meet(message.id, multicast_id, upward=True)
@@ -246,7 +308,9 @@ class Broadcasts:
     def arrive(self, arrival: Arrival) -> Verdict:
         """Pass on what a peer published; a receiver without room for it goes without."""
         multicast_id = arrival.message.onward_route.addresses[0].data.decode(errors="replace")
-        arrival = Arrival(arrival.message, arrival.received_at, arrival.from_global, multicast_id)
+        message, via = arrival.message, arrival.via
+        received_at, from_global, sender = arrival.received_at, arrival.from_global, arrival.sender
+        arrival = Arrival(message, received_at, from_global, multicast_id, via, None, sender)
         copy = self._meet(arrival)
         verdicts: list[Verdict] = []
         if copy is Copy.FIRST:
@@ -254,12 +318,12 @@ class Broadcasts:
         else:  # those here had their copies of the first
             verdicts.append(self._kernel.drop(arrival, Reason.DUPLICATE))
             goes_up = copy is Copy.FIRST_UPWARD and self._decide(arrival).upward
-            full = self._send_up(arrival) if goes_up else []
+            full = self._send_up(arrival, verdicts) if goes_up else []
         for receiver in full:
             verdicts += self._keep_or_drop(receiver, arrival)
-        return verdicts[0] if verdicts else _FORWARDED
+        return verdicts[0]
 
-    def arrive_from_outside(self, multicast_id: str, message: Message) -> None:
+    def arrive_from_outside(self, session: str, multicast_id: str, message: Message) -> None:
         """Pass on what came over the global transport to the receivers here, and no further."""
         kernel = self._kernel
         address = Address(MULTICAST, multicast_id.encode())
@@ -267,7 +331,10 @@ class Broadcasts:
             message = message.rerouted(Route((address,)), message.return_route)
         if message.id == NO_ID:
             message = structs.replace(message, id=kernel.new_id())
-        self.arrive(Arrival(message, kernel.stamp(), from_global=True))
+        if not kernel.permissions.admits_broadcast(multicast_id):
+            kernel.refuse(message, session)
+            return
+        self.arrive(Arrival(message, kernel.stamp(), from_global=True, via=session))
 
     def _meet(self, arrival: Arrival) -> Copy:
         """What a copy is to this node (FL-6)."""
@@ -277,18 +344,39 @@ class Broadcasts:
             return Copy.FIRST  # it ends here, and another may have come a shorter way
         return self._copies.meet(message.id, multicast_id, upward=not arrival.from_global)
 
-    def _announce_publisher(self, provider: str, *, visible: bool) -> None:
-        """Make the publisher a participant, so that hubs know whether it is visible."""
-        kernel = self._kernel
-        if self._providers.get(provider) is visible or kernel.worker(provider) is not None:
+    def _announce_publisher(self, provider: str, visible: bool | None) -> None:
+        """Make the publisher a participant, so that hubs know whether it is visible.
+
+        A worker is one already, as visible as it was started.
+        """
+        kernel, known = self._kernel, self._providers.get(provider)
+        if known is not None:
+            if visible is None or visible is known:
+                return
+        elif kernel.worker(provider) is not None:
+            self._check_visible(provider, visible)
             return
-        address = Address(LOCAL, provider.encode())
-        if provider not in self._providers:
+        else:
             kernel.free_address(provider)
+            visible = visible is not False
+        address = Address(LOCAL, provider.encode())
         self._providers[provider] = visible
         entry = RoutingEntry.of(provider, address, local=True, visible=visible)
         kernel.add_receiver(address, _Publisher(kernel, provider), entry)
         kernel.hierarchy.announce_changes()
+
+    def _check_visible(self, worker: str, visible: bool | None) -> None:
+        """Raise LocalError if a publisher wants another visibility than its worker has."""
+        entry = self._kernel.entry(worker)
+        if visible is None or entry is None or entry.visible is visible:
+            return
+        is_not, start = ("not ", "True") if visible else ("", "False")
+        raise LocalError(
+            f"cannot publish with visible={visible} as {quote(worker)}: "
+            f"that is a worker which is {is_not}visible",
+            rule="MC-10",
+            hint=f"start it with node.worker({worker!r}, visible={start}), or leave `visible` out",
+        )
 
     def _decide(self, arrival: Arrival) -> FanOut:
         """Ask the rules who gets it."""
@@ -311,7 +399,8 @@ class Broadcasts:
             receiver = kernel.receiver_of_copy(address, arrival.message, tuple(theirs))
             if receiver is None:
                 down = Reason.TRANSPORT_DOWN
-                verdicts += (kernel.drop(arrival, down, verdict.recipient) for verdict in theirs)
+                kernel.drop_each(arrival, down, tuple(theirs))
+                verdicts += (Verdict.dropped(down, one.recipient) for one in theirs)
             elif (verdict := receiver.offer(arrival)).reason is None:
                 verdicts += theirs
             elif type(verdict) is NoRoom:
@@ -319,32 +408,57 @@ class Broadcasts:
             else:
                 verdicts += _for_each(receiver, verdict)
         if fan_out.upward:
-            full += self._send_up(arrival)
+            full += self._send_up(arrival, verdicts)
         return full
 
-    def _send_up(self, arrival: Arrival) -> list[Receiver]:
-        """Send a copy to the parents, or to everybody over the global transport (MC-10)."""
+    def _send_up(self, arrival: Arrival, verdicts: list[Verdict]) -> list[Receiver]:
+        """Send a copy to the parents, or to everybody over the global transport (MC-10).
+
+        Returns the copies to parents that have no room.
+        """
         kernel, message = self._kernel, arrival.message
         full: list[Receiver] = []
         for parent in kernel.hierarchy.parents:
             verdict = Verdict(Outcome.FORWARDED, None, None, parent.address)
             copy = Outbound(parent, message, (verdict,))
-            if type(copy.offer(arrival)) is NoRoom:
+            verdict = copy.offer(arrival)
+            if type(verdict) is NoRoom:
                 full.append(copy)
+            else:
+                verdicts.append(verdict)
         if not kernel.hierarchy.parents:
             assert arrival.multicast_id is not None
             topic = Address(MULTICAST, arrival.multicast_id.encode())
             up = Verdict(Outcome.FORWARDED, None, None, topic)
-            for broadcaster in self.broadcasters:
-                on_end = partial(self._end_upward, arrival, up)
+            for broadcaster, session in self.broadcasters.items():
+                on_end = partial(self._end_upward, arrival, up, session)
                 reason = broadcaster.publish(arrival.multicast_id, message, on_end)
-                if reason is not None:
-                    kernel.drop(arrival, reason)
+                verdicts.append(up if reason is None else kernel.drop(arrival, reason, out=session))
         return full
 
-    def _end_upward(self, arrival: Arrival, up: Verdict, reason: Reason | None) -> None:
+    def _end_upward(
+        self, arrival: Arrival, up: Verdict, session: str, reason: Reason | None
+    ) -> None:
         """Record what became of a copy for the global transport (OB-7)."""
-        self._kernel.end(arrival, up if reason is None else Verdict.dropped(reason))
+        self._kernel.end(arrival, up if reason is None else Verdict.dropped(reason), session)
+
+    def _tell_connection(self, session: str, transport: str, told: BrokerState) -> None:
+        """Record that the connection to a broker was made or lost (OB-10)."""
+        kernel = self._kernel
+        place = Address(kernel.router.types.numbers[transport], told.place.encode())
+        kernel.notify(
+            SessionRecord(
+                SessionKind.OPENED if told.is_open else SessionKind.CLOSED,
+                session,
+                str(place),
+                None,
+                None if told.is_open else Reason.TRANSPORT_DOWN,
+                told.detail,
+                kernel.tick(),
+                SessionRole.GLOBAL,
+                transport,
+            )
+        )
 
     async def _wait(self, receiver: Receiver, arrival: Arrival, policy: Policy) -> Verdicts:
         """Wait for a receiver that is slow, as the publisher wants it."""
@@ -395,9 +509,6 @@ class Broadcasts:
             self._heard_globally[pattern] = None
             for broadcaster in self.broadcasters:
                 broadcaster.subscribe(pattern)
-
-
-_FORWARDED: Final = Verdict(Outcome.FORWARDED)
 
 
 def _for_each(receiver: Receiver, verdict: Verdict) -> Verdicts:

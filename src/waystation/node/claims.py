@@ -11,25 +11,29 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from heapq import heappop, heappush
-from itertools import groupby
+from itertools import groupby, repeat
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct
 
 from waystation.core.address import is_plain
-from waystation.core.address_types import USUAL_TYPES
+from waystation.core.address_types import GENERATED, is_session_name
 from waystation.core.claims import DEAD, EXPIRED, Claim, ClaimChange, Claims
 from waystation.core.expiry import LAST_INSTANT, NEVER
+from waystation.core.grants import Action
 from waystation.core.multicast import check_pattern
 from waystation.core.outcome import Reason
 from waystation.core.record import Cause, ClaimKind, ClaimRecord, Source
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, quote
+from waystation.node.vouchers import UNPROVEN
 from waystation.wire import hierarchy as wire
 from waystation.wire.hello import NAME_LIMIT as NODE_NAME_LIMIT
 from waystation.wire.hello import NUMBER_LIMIT, owner_of
 from waystation.wire.hierarchy import Announce
+from waystation.wire.identity import is_identifier
+from waystation.wire.vouchers import Voucher
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -48,6 +52,7 @@ SUBSCRIBER: Final = "subscriber"
 """How the names begin that a node gives to its subscribers."""
 
 NOT_CLAIMABLE: Final = "the name cannot be claimed over that session"
+NOT_GRANTED: Final = "the name is not granted to who claims it"
 
 # Why a claim ended, as the journal tells it.
 SESSION_ENDED: Final = "its session ended"
@@ -56,9 +61,6 @@ OTHERWISE: Final = "its session claims the name otherwise"
 NOT_THERE: Final = "its peer was asked for the name and does not have it"
 
 _DIGITS: Final = frozenset("0123456789abcdef")
-GENERATED: Final = 16
-"""Number of hexadecimal digits at the end of a generated name."""
-
 NONE_ENDED: Final = (0, 1)
 """Lowest numbers that end no claim: not told, and that of an owner's first session."""
 
@@ -123,6 +125,8 @@ class LeafClaims:
         """Who the peer of a session is as an owner (CL-1)."""
         if session.claimant is not None:
             return session.claimant.owner
+        if session.who.identity is not None:
+            return session.who.identity
         hello = session.hello
         if hello is None:
             return f"session:{session.name}"
@@ -195,35 +199,76 @@ class LeafClaims:
         number = len(told.participants)
         if _log.isEnabledFor(logging.DEBUG):
             _log.debug("session %s: %d participants announced", session.name, number)
-        if told.claims and len(told.claims) != number:
-            self._decline(session, f"{number} participants with {len(told.claims)} claims")
+        if why := _misfit(told):
+            self._decline(session, why)
             return
         claimant, now = session.claimant or self._claimant(session), self._now()
         if told.claims:
             self._take_relayed(session, told, now)
         elif number:
             self._take(session, claimant, told.participants, now)
+            self._keep_voucher(session, claimant, told)
         lowest = told.lowest
         if lowest not in NONE_ENDED and session.hello is not None and session.hello.secret:
             self._note_lowest(session, claimant.owner, lowest)
         for owner, lowest in told.owners:
-            if lowest not in NONE_ENDED:
+            if lowest not in NONE_ENDED and not is_identifier(owner):
+                self._note_lowest(session, owner, lowest)
+        if told.vouchers:
+            self._note_words(session, told.vouchers)
+
+    def _note_words(self, session: Session, vouchers: Iterable[Voucher]) -> None:
+        """Take what identities signed of their sessions: nobody else speaks for them (ID-2)."""
+        for voucher in vouchers:
+            owner, lowest = self._kernel.hierarchy.vouchers.note_word(voucher)
+            if owner and lowest not in NONE_ENDED:
                 self._note_lowest(session, owner, lowest)
 
     def _take_relayed(self, session: Session, told: Announce, now: int) -> None:
         """Take the claims that a hub relays, those of one owner by the same way together."""
-        pairs = zip(told.claims, told.participants, strict=True)
-        for relayed, some in groupby(pairs, key=itemgetter(0)):
-            participants = [participant for _, participant in some]
-            claimant = self._relayed(session, relayed, told.owners)
+        vouchers = self._vouchers_of(told) if told.vouched else repeat(None)
+        items = zip(told.claims, vouchers, told.participants, strict=False)
+        for (relayed, voucher), some in groupby(items, key=itemgetter(0, 1)):
+            participants = [participant for _, _, participant in some]
+            claimant = self._relayed(session, relayed, told.owners, voucher)
             if isinstance(claimant, Claimant):
                 self._take(session, claimant, participants, now)
+                if voucher is not None and is_identifier(claimant.owner):
+                    self._keep(session, (name for name, _, _ in participants), voucher)
             else:
                 for name, _, _ in participants:
                     self._decline(session, claimant.format(quote(name)))
 
+    def _vouchers_of(self, told: Announce) -> list[Voucher | None]:
+        """The voucher of each relayed name, if there is one that names it."""
+        vouchers, found = told.vouchers, list[Voucher | None]()
+        for index, (name, _, _) in zip(told.vouched, told.participants, strict=True):
+            voucher = vouchers[index] if 0 <= index < len(vouchers) else None
+            found.append(voucher if voucher is not None and voucher.names_it(name) else None)
+        return found
+
+    def _keep_voucher(self, session: Session, claimant: Claimant, told: Announce) -> None:
+        """Keep the signature of a leaf under its own names, for the hubs above."""
+        if len(told.vouchers) != 1 or not is_identifier(claimant.owner):
+            return
+        [voucher] = told.vouchers
+        owner = self._kernel.hierarchy.vouchers.owner_of(voucher)
+        if owner == claimant.owner and voucher.number == claimant.number:
+            named = (name for name, _, _ in told.participants if voucher.names_it(name))
+            self._keep(session, named, voucher)
+
+    def _keep(self, session: Session, names: Iterable[str], voucher: Voucher) -> None:
+        data, keep = session.address.data, self._kernel.hierarchy.vouchers.keep
+        for name in names:
+            if self.known.get(data, name) is not None:
+                keep(data, name, voucher)
+
     def _relayed(
-        self, session: Session, relayed: wire.RelayedClaim, owners: list[wire.Owner]
+        self,
+        session: Session,
+        relayed: wire.RelayedClaim,
+        owners: list[wire.Owner],
+        voucher: Voucher | None,
     ) -> Claimant | str:
         """Who claims what a hub relays; why not, with a place for the name, if it makes no sense.
 
@@ -237,6 +282,12 @@ class LeafClaims:
         if not 0 <= index < len(owners) or not 0 <= number < NUMBER_LIMIT:
             return "invalid claim to {}"
         owner = owners[index][0]
+        if is_identifier(owner) and (
+            voucher is None
+            or voucher.number != number
+            or self._kernel.hierarchy.vouchers.owner_of(voucher) != owner
+        ):
+            owner = f"{UNPROVEN}{owner}"
         latest = self.known.latest(owner)
         if latest is not None and latest.path == path:
             owner, path = latest.owner, latest.path
@@ -255,6 +306,8 @@ class LeafClaims:
 
         Mostly a name is new, or known already; what else there may be is left to `_add`.
         """
+        if self._kernel.permissions.grants is not None:
+            participants = self._granted(session, claimant, participants)
         known, data = self.known, session.address.data
         peer, owner, number, path = claimant.peer, claimant.owner, claimant.number, claimant.path
         find, is_own_name, held = known.find, self._kernel.is_own_name, session.participants
@@ -283,6 +336,40 @@ class LeafClaims:
             self._add(session, claim, now)
         if first:
             self._add_first(session, first)
+
+    def may_announce(self, session: Session, name: str) -> bool:
+        """Whether a session may claim a name (ID-3); the names of subscribers need no grant."""
+        if _is_of_subscriber(name):
+            return True
+        return self._kernel.permissions.may(session, Action.ANNOUNCE, name)
+
+    def _granted(
+        self, session: Session, claimant: Claimant, participants: Iterable[wire.Participant]
+    ) -> list[wire.Participant]:
+        """Those names that a session may claim; the others are refused."""
+        granted, data = [], session.address.data
+        for participant in participants:
+            name = participant[0]
+            if self.may_announce(session, name):
+                granted.append(participant)
+                continue
+            why = (
+                f"{session.identity or session.peer or session.name} may not announce {quote(name)}"
+            )
+            owner, number, path = claimant.owner, claimant.number, claimant.path
+            claim = Claim(name, data, claimant.peer, owner, number, path)
+            self._refuse(claim, why, NOT_GRANTED)
+            self._decline(session, why)
+            if self.known.get(data, name) is not None:
+                self.withdrawn(session, name, NOT_GRANTED)
+        return granted
+
+    def patterns_of(self, session: Session, name: str) -> list[str]:
+        """What a participant that a session claims has subscribed to."""
+        data = session.address.data
+        if self._is_best(data, name):
+            return list(self._kernel.router.subscriptions.patterns_of(name))
+        return list(self._kept.get((data, name), ()))
 
     def _is_plainly_claimable(self, session: Session, claim: Claim) -> bool:
         """Whether there is nothing to object to a name that is not this node's own."""
@@ -353,10 +440,10 @@ class LeafClaims:
     def _objection_to_generated(self, claim: Claim) -> str:
         """Why a name cannot be claimed that some node gave to a session or a subscriber."""
         name = claim.participant
-        kind, mark, digits = name[: -GENERATED - 1], name[-GENERATED - 1 :][:1], name[-GENERATED:]
-        if mark != "-" or not _DIGITS.issuperset(digits):
+        kind, digits = name[: -GENERATED - 1], name[-GENERATED:]
+        if not _DIGITS.issuperset(digits):
             return ""
-        if kind in USUAL_TYPES:
+        if is_session_name(name):
             return f"{quote(name)} has the form of a session's name"
         best = self.best(name) if kind == SUBSCRIBER else None
         if best is not None and best.owner != claim.owner:
@@ -421,6 +508,10 @@ class LeafClaims:
         limit, data = self._kernel.limits.participants, session.address.data
         if self.known.get(data, receiver) is None:
             self._decline(session, f"{quote(receiver)} was not announced by {session.name}")
+            return
+        if not self._kernel.permissions.may(session, Action.SUBSCRIBE, pattern):
+            who = session.identity or session.peer or session.name
+            self._decline(session, f"{who} may not subscribe to {quote(pattern)}")
             return
         if session.subscriptions >= limit:
             self._decline(session, f"a session subscribes at most {limit} times")
@@ -501,6 +592,8 @@ class LeafClaims:
             self._note(ClaimKind.WITHDRAW, claim, why)
         data, name = claim.session, claim.participant
         self._kernel.hierarchy.contests.claim_ended(claim)
+        if self._kernel.hierarchy.vouchers.kept:
+            self._kernel.hierarchy.vouchers.forget(data, name)
         if self.known.find(name) is not None and self.known.get(data, name) is not None:
             return  # the session claims the name otherwise
         session = self._kernel.links.sessions.get(data)
@@ -624,13 +717,36 @@ class LeafClaims:
         if kernel.observers:
             session = claim.session.decode()
             what = (kind, claim.participant, session, claim.owner, claim.origin, claim.number)
-            kernel.notify(ClaimRecord(*what, claim.path, detail, kernel.tick(), reason))
+            proven = self._is_proven(claim)
+            kernel.notify(ClaimRecord(*what, claim.path, detail, kernel.tick(), reason, proven))
+
+    def _is_proven(self, claim: Claim) -> bool:
+        """Whether who claims has proven who it is: by its signature, or over its session (ID-2)."""
+        if is_identifier(claim.owner):
+            return True
+        session = self._kernel.links.sessions.get(claim.session)
+        return claim.is_direct and session is not None and bool(session.who)
 
     def _decline(self, session: Session, why: str) -> None:
         self._kernel.hierarchy.decline(session, why)
 
     def _now(self) -> int:
         return self._kernel.tick() // 1000
+
+
+def _misfit(told: Announce) -> str:
+    """What is wrong with the lists of an announcement, which belong together; empty if nothing."""
+    number = len(told.participants)
+    for items, kind in ((told.claims, "claims"), (told.vouched, "vouchers")):
+        if items and len(items) != number:
+            return f"{number} participants with {len(items)} {kind}"
+    many = len(told.vouchers)
+    return f"{many} vouchers in one announcement" if many > wire.ITEMS else ""
+
+
+def _is_of_subscriber(name: str) -> bool:
+    kind, digits = name[: -GENERATED - 1], name[-GENERATED:]
+    return kind == SUBSCRIBER and name[-GENERATED - 1] == "-" and _DIGITS.issuperset(digits)
 
 
 def _source(before: Claim | None, why: str) -> Source:

@@ -13,6 +13,7 @@ it lives until it expires, unless the hub that listed it says that the participa
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from waystation.core.address import Address, Route
 from waystation.core.directory import Directory, Lister, Provider, Scope
 from waystation.core.expiry import NEVER
+from waystation.core.grants import Action
 from waystation.core.message import Message
 from waystation.core.record import Cause
 from waystation.core.routing import RoutingEntry
@@ -115,6 +117,17 @@ class ProviderDirectory:
         self._beyond = str(hops) if hops.addresses[-1:] == (_WORKER,) else f"{hops} => {NAME}"
         self._address = address
 
+    @property
+    def lists_everywhere(self) -> bool:
+        """Whether a provider can be listed for everybody."""
+        beyond = self._everywhere is not None or self._beyond is not None
+        return beyond or bool(self._kernel.hierarchy.parents)
+
+    def find(self, participant: str) -> Provider | None:
+        """What a participant of this node, or behind it, is listed as."""
+        now = self._kernel.tick() // 1000
+        return self._here.find(participant, now) if self._kernel.entry(participant) else None
+
     def serve(self) -> None:
         """Answer the questions of leaves and other nodes."""
         if self._kernel.worker(NAME) is None:
@@ -150,6 +163,7 @@ class ProviderDirectory:
             ask = self._in_own_time(_asks.decode(message.payload), message)
             lister = None
             if not isinstance(ask, Lookup):
+                self._check_granted(ask.participant, message)
                 self._check_name(ask.participant, message)
                 lister = self._lister(ask, message)
             is_circle = self._kernel.name in ask.asked
@@ -159,6 +173,24 @@ class ProviderDirectory:
         except WaystationError as error:
             answer = DirectoryReply(error=str(error))
         await context.reply(_encode(answer))
+
+    def _check_granted(self, name: str, message: Message) -> None:
+        """Let nobody list a participant to whom that is not granted (ID-3)."""
+        session = self._kernel.session_of(message)
+        permissions = self._kernel.permissions
+        if session is not None and not permissions.may(session, Action.REGISTER, name):
+            who = session.identity or session.peer or session.name
+            raise RemoteError(f"{who} may not register {quote(name)}")
+
+    def take_back(self, may: Callable[[Session, Action, str], bool]) -> None:
+        """Take what is no longer granted off the lists (ID-5)."""
+        for listed in (self._here, self._everywhere):
+            for participant, data in [] if listed is None else listed.listers():
+                session = self._kernel.links.sessions.get(data)
+                if session is not None and not may(session, Action.REGISTER, participant):
+                    assert listed is not None
+                    listed.leave(participant)
+                    self._offered.pop(participant, None)
 
     def _check_name(self, name: str, message: Message) -> None:
         """Let nobody speak for a participant that is somebody else's."""
@@ -257,6 +289,7 @@ class ProviderDirectory:
 
     async def _register_everywhere(self, ask: Register, lister: Lister) -> None:
         urls = [listening.url.replace("://", "#", 1) for listening in self._node.listening]
+        urls = [url for url in urls if "+" not in url]  # where only others than nodes connect
         own = self._address or next(iter(urls), None)
         known = msgspec.structs.replace(ask.provider, address=own)
         if self._everywhere is not None:
@@ -339,6 +372,9 @@ class ProviderDirectory:
             expiry = kernel.tick() // 1000 + _REMEMBERED
         name = provider.participant
         if kernel.is_own_name(name) or kernel.hierarchy.claims.is_recent(name):
+            return
+        session = kernel.links.sessions.get(address.data) if isinstance(address, Address) else None
+        if kernel.permissions.keeps_from(session, name):
             return
         try:
             if isinstance(address, str):

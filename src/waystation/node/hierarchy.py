@@ -25,6 +25,7 @@ from waystation.node.claims import LeafClaims
 from waystation.node.contested import ContestedNames
 from waystation.node.contests import Contests
 from waystation.node.questions import Questions
+from waystation.node.vouchers import Vouchers
 from waystation.wire import hierarchy as wire
 from waystation.wire.hello import owner_of
 from waystation.wire.hierarchy import (
@@ -66,14 +67,32 @@ class Hierarchy:
         self.link_numbers = count(1)  # of the links to parents
         self.announcements = Announcements(kernel)
         self.claims = LeafClaims(kernel)
+        self.vouchers = Vouchers(kernel)
         self.contests = Contests(kernel)
         self.questions = Questions(kernel)
         self.contested = ContestedNames(self.claims.known, self.announcements.damping)
 
+    def keep_secret(self, secret: str, numbered: int) -> None:
+        """Be known by the secret of an earlier process, and number links after its own (CL-1)."""
+        self.secret = secret
+        self.link_numbers = count(numbered + 1)
+
     @property
     def owner(self) -> str:
         """What the names of this node are known by as its own (CL-1)."""
-        return owner_of(self.secret)
+        own = self._kernel.links.identities.own
+        return owner_of(self.secret) if own is None else own.identifier
+
+    def number_link(self) -> int:
+        """The number of a new link to a parent: higher than any before (CL-1).
+
+        An identity outlives its node, so its links are numbered by the time.
+        """
+        number = next(self.link_numbers)
+        if self._kernel.links.identities.own is not None:
+            number = max(number, self._kernel.tick())
+            self.link_numbers = count(number + 1)
+        return number
 
     @property
     def taken(self) -> dict[str, str]:

@@ -21,11 +21,14 @@ from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from msgspec import structs
+
 from waystation.core.access import Access
 from waystation.core.address import LOCAL, Address
 from waystation.core.clock import Clock, SteadyClock
 from waystation.core.expiry import NEVER, Expiry, expiry_after
-from waystation.core.message import Arrival, Message
+from waystation.core.grants import Grants
+from waystation.core.message import INTERNAL, Arrival, Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Reason, Verdict
 from waystation.core.record import (
@@ -40,25 +43,35 @@ from waystation.core.record import (
 )
 from waystation.core.router import Router
 from waystation.core.routing import REPLACES, RouteChange, RouteKind, RoutingEntry
+from waystation.core.tokens import Token
 from waystation.errors import LocalError, quote
 from waystation.net.tasks import Tasks
 from waystation.node.broadcasts import Broadcasts
+from waystation.node.custody import Custody
 from waystation.node.flow import NodeFlow
 from waystation.node.hierarchy import Hierarchy
+from waystation.node.identities import Identities
 from waystation.node.ids import new_ids
 from waystation.node.links import Limits, Links
+from waystation.node.permissions import Permissions
 from waystation.node.policy import check_seconds
 from waystation.node.readiness import Readiness
-from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts
+from waystation.node.receiver import NoRoom, Outbound, Receiver, Verdicts, verdicts_of
 from waystation.node.requests import REQUEST_PREFIX, PendingRequest, Requests, error_reply
 from waystation.node.session import Session
+from waystation.node.store import StoreSettings
 from waystation.node.waiting import Waiting
 from waystation.node.worker import Worker, WorkerAddress
+from waystation.wire.custody import WORKER as CUSTODY
+from waystation.wire.identity import PrivateIdentity
 
 if TYPE_CHECKING:
     from waystation.node.directory import ProviderDirectory
 
-RESERVED: Final = ("waystation.", REQUEST_PREFIX)
+CHANNEL_PREFIX: Final = "secure-channel-"
+"""How the names of the ends of secure channels begin."""
+
+RESERVED: Final = (INTERNAL, REQUEST_PREFIX, CHANNEL_PREFIX)
 """How names begin that only the node itself gives."""
 
 PURGE_INTERVAL: Final = 10_000_000
@@ -92,9 +105,13 @@ class Kernel:
         clock: Clock,
         limits: Limits,
         access: Access | None,
+        grants: Grants | None,
         token: bytes | None,
+        tokens: Iterable[Token],
+        identity: PrivateIdentity | None,
         hub: bool,
         dial_for_peers: bool,
+        store: StoreSettings | None = None,
     ) -> None:
         self.name = name
         self.router = Router(hop_limit=hop_limit)
@@ -103,6 +120,7 @@ class Kernel:
         self.flow = NodeFlow(self)
         self.account = self.flow.account  # of what was received and is not settled (FL-1)
         self.access = access
+        self.permissions = Permissions(self, grants)
         self.stage = Stage.RUNNING
         self.new_id = new_ids()
         self.clock = clock if isinstance(clock, SteadyClock) else None
@@ -126,8 +144,9 @@ class Kernel:
         self.broadcasts = Broadcasts(self)
         self.requests = Requests(self)
         self.waiting = Waiting(self)
-        self.links = Links(self, token, dial_for_peers=dial_for_peers)
+        self.links = Links(self, token, tokens, Identities(identity), dial_for_peers=dial_for_peers)
         self.directory: ProviderDirectory  # given by the node, whose workers and requests it uses
+        self.custody = Custody(self, store)
 
     @property
     def is_closed(self) -> bool:
@@ -237,9 +256,11 @@ class Kernel:
 
     # How a message enters
 
-    def post(self, message: Message, *, from_global: bool = False) -> Verdict:
+    def post(
+        self, message: Message, *, from_global: bool = False, replies_to: str | None = None
+    ) -> Verdict:
         """Take a message from a caller that cannot wait: without room it is dropped."""
-        arrival = Arrival(message, self.stamp(), from_global)
+        arrival = Arrival(message, self.stamp(), from_global, replies_to=replies_to)
         verdict = self.take(arrival)
         return self.waiting.drop(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
 
@@ -251,24 +272,42 @@ class Kernel:
             self.waiting.send_on(verdict.receiver, arrival) if type(verdict) is NoRoom else verdict
         )
 
-    def arrive(self, message: Message, from_global: bool) -> None:
-        """Take a message from a peer; without room it stands in the line of its receiver.
+    def come_out(self, message: Message, outside: Message, sender: str | None) -> None:
+        """Take a message that was sealed in another; without room it waits as that would have."""
+        arrival = Arrival(message, self.tick(), sender=sender)
+        verdict = self.take(arrival)
+        if type(verdict) is NoRoom:
+            self.waiting.keep(verdict.receiver, arrival, outside)
+
+    def arrive(self, message: Message, from_global: bool, via: str) -> None:
+        """Take a message that came over a session; without room it waits for its receiver.
 
         `tick` was called for it, or for those that came with it.
         """
         self.latest = at = self.latest + 1
-        arrival = Arrival(message, at, from_global)
+        arrival = Arrival(message, at, from_global, None, via)
         verdict = self.take(arrival)
         if type(verdict) is NoRoom:
             self.waiting.keep(verdict.receiver, arrival)
 
-    def refuse(self, message: Message) -> Verdict:
+    def refuse(
+        self, message: Message, via: str | None = None, sender: str | None = None
+    ) -> Verdict:
         """Drop a message that its sender is not allowed to send."""
-        return self.drop(Arrival(message, self.tick()), Reason.REFUSED)
+        return self.drop(Arrival(message, self.tick(), via=via, sender=sender), Reason.REFUSED)
 
     def allows(self, message: Message, peer: str) -> bool:
         """Whether a peer may send along the route of a message: to every address in it."""
-        return self.access is None or self.access.admits(peer, message.onward_route)
+        return (
+            self.access is None
+            or self.access.admits(peer, message.onward_route)
+            or self.custody.is_custody(message)  # what is inside is judged there
+        )
+
+    def change_limits(self, limits: Limits) -> None:
+        """Have other limits from now on."""
+        self.limits = self.links.limits = limits
+        self.account.limit = limits.budget
 
     # What becomes of it
 
@@ -285,7 +324,7 @@ class Kernel:
                 return self.broadcasts.arrive(arrival)
             else:
                 receiver = self.links.by_place.get(first)
-                if receiver is not None and self._is_foreign(message):
+                if receiver is not None and self.is_foreign(message):
                     receiver = None
             # Every receiver has an entry that never expires, so the table need not be asked: only
             # what the rules check before it is checked here.
@@ -305,6 +344,11 @@ class Kernel:
         verdict = self.router.decide(arrival.message, arrival.received_at // 1000)
         recipient, address = verdict.recipient, verdict.address
         if verdict.reason is Reason.NO_ROUTE and recipient is not None:
+            if recipient == CUSTODY:  # received from the first such message on
+                self.custody.serve()
+                return self.take(structs.replace(arrival, received_at=self.tick()))
+            if recipient.startswith(CHANNEL_PREFIX):  # has ended; nobody else may have the message
+                return self.drop(arrival, Reason.NO_ROUTE, recipient)
             return self.waiting.receiver(recipient, Reason.NO_ROUTE, recipient).offer(arrival)
         if address is None:
             return self.end(arrival, verdict)
@@ -326,7 +370,7 @@ class Kernel:
                 return Reason.TRANSPORT_DOWN
         elif address.type not in self.links.transports:
             return Reason.UNKNOWN_TYPE
-        elif to_place and self._is_foreign(message):
+        elif to_place and self.is_foreign(message):
             return Reason.REFUSED  # peers do not choose whom this node connects to
         else:
             session = self.links.reach(address)
@@ -335,7 +379,7 @@ class Kernel:
             self.waiting.appeared(address)  # what waits for it was sent before
         return session if to_place else Outbound(session, message, (verdict,))
 
-    def _is_foreign(self, message: Message) -> bool:
+    def is_foreign(self, message: Message) -> bool:
         """Whether a peer may have sent the message, and this node does not connect for peers.
 
         What comes from here has only workers and requests of this node in its return route.
@@ -350,31 +394,54 @@ class Kernel:
 
     # How it ends
 
-    def end(self, arrival: Arrival, verdict: Verdict) -> Verdict:
-        """Record the outcome of a message; its last owner calls this, exactly once (OB-1)."""
+    def end(self, arrival: Arrival, verdict: Verdict, out: str | None = None) -> Verdict:
+        """Record the outcome of a message; its last owner calls this, exactly once (OB-1).
+
+        `out` is the session that it left over, or waited for.
+        """
         if self.observers:
-            self.notify(MessageRecord(arrival, verdict, self.tick()))
+            self.notify(MessageRecord(arrival, verdict, self.tick(), out))
         if verdict.reason is not None:
             self._note_drop(arrival.message, verdict)
         return verdict
 
-    def drop(self, arrival: Arrival, reason: Reason, recipient: str | None = None) -> Verdict:
+    def drop(
+        self,
+        arrival: Arrival,
+        reason: Reason,
+        recipient: str | None = None,
+        out: str | None = None,
+    ) -> Verdict:
         """Record that a message was dropped."""
-        return self.end(arrival, Verdict.dropped(reason, recipient))
+        return self.end(arrival, Verdict.dropped(reason, recipient), out)
 
-    def end_all(self, ended: Iterable[tuple[Arrival, Verdicts]]) -> None:
-        """Record the outcomes of messages that a link has written."""
+    def end_all(self, ended: Iterable[tuple[Arrival, Verdicts]], out: str) -> None:
+        """Record the outcomes of messages that the link of a session has written."""
         if self.observers:
             at = self.tick()
             for arrival, verdicts in ended:
-                self.notify(MessageRecord(arrival, verdicts[0], at))
+                self.notify(MessageRecord(arrival, verdicts[0], at, out))
                 for verdict in verdicts[1:]:
-                    self.notify(MessageRecord(arrival, verdict, at))
+                    self.notify(MessageRecord(arrival, verdict, at, out))
 
-    def drop_each(self, arrival: Arrival, reason: Reason, verdicts: Verdicts) -> Verdict:
-        """Record that a message was dropped for all behind its receiver; returns the first."""
-        dropped = [self.drop(arrival, reason, verdict.recipient) for verdict in verdicts]
+    def drop_each(
+        self, arrival: Arrival, reason: Reason, verdicts: Verdicts, out: str | None = None
+    ) -> Verdict:
+        """Record that a copy was dropped for all behind its receiver; returns the first.
+
+        It is one copy, so it ends at one instant.
+        """
+        dropped = [Verdict.dropped(reason, verdict.recipient) for verdict in verdicts]
+        if self.observers:
+            at = self.tick()
+            for verdict in dropped:
+                self.notify(MessageRecord(arrival, verdict, at, out))
+        self._note_drop(arrival.message, dropped[0])
         return dropped[0]
+
+    def drop_for(self, receiver: Receiver, arrival: Arrival, reason: Reason) -> Verdict:
+        """Record that a message was dropped which a receiver did not take."""
+        return self.drop_each(arrival, reason, verdicts_of(receiver), receiver.out)
 
     def notify(self, record: Record) -> None:
         """Call the observers; an exception in one does not affect the others."""
@@ -399,7 +466,7 @@ class Kernel:
         elif back and self.stage is not _CLOSED:
             reply = error_reply(message, reason, self.name, self.new_id())
             if reply is not None:
-                self.post(reply)
+                self.post(reply, replies_to=message.id)
 
     # Who receives
 
@@ -486,6 +553,8 @@ class Kernel:
         claims = self.hierarchy.claims
         if not name or self.is_reserved(name) or claims.is_recent(name):
             return
+        if self.permissions.keeps_from(session, name):
+            return
         if claims.may_add(session, name):
             session.participants[name] = None
             entry = RoutingEntry.of_request(name, session.address, message.expiry)
@@ -562,6 +631,8 @@ class Kernel:
             self.broadcasts.provider_changed(entry.participant)
         if self.waiting.waited_for:
             self.waiting.appeared(entry.participant)
+        if self.custody.absent:
+            self.custody.appeared(entry.participant)
 
     def _purge(self, at: int) -> None:
         self._purge_at = at + PURGE_INTERVAL
@@ -576,6 +647,8 @@ class Kernel:
         self._follow(change, at, source)
         if self.waiting.waited_for:
             self.waiting.appeared(entry.participant)
+        if self.custody.absent:
+            self.custody.appeared(entry.participant)
         return change
 
     def _follow(self, change: RouteChange, at: int, source: Source) -> None:

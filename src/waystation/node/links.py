@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
@@ -22,15 +22,19 @@ from waystation.core.budget import MIB
 from waystation.core.outcome import Reason
 from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.routing import RoutingEntry
+from waystation.core.tokens import Token, Tokens
 from waystation.errors import LocalError, UnreachableError, quote
 from waystation.net.backoff import Backoff
 from waystation.net.dialer import keep
 from waystation.net.tasks import Tasks
+from waystation.node.identities import Identities
 from waystation.node.policy import check_seconds
 from waystation.node.session import TOO_MANY_SESSIONS, Ending, Session
-from waystation.transports.transport import Broadcaster, Link, Listener, Transport
-from waystation.wire import acknowledged, flow, hierarchy
+from waystation.transports.schemes import SCHEMES, split_url
+from waystation.transports.transport import Broadcaster, HasCertificate, Link, Listener, Transport
+from waystation.wire import acknowledged, custody, flow, hierarchy
 from waystation.wire import clock as wire_clock
+from waystation.wire.hello import CAPABILITY as IDENTITY
 from waystation.wire.hello import Greeting, Hello
 
 if TYPE_CHECKING:
@@ -41,6 +45,8 @@ CAPABILITIES: Final[tuple[str, ...]] = (
     wire_clock.CAPABILITY,
     flow.CAPABILITY,
     hierarchy.CAPABILITY,
+    IDENTITY,
+    custody.PASSES,
 )
 """What a node of this version understands beside the payloads of the first version (UP-1)."""
 
@@ -79,12 +85,26 @@ class Limits(Struct, frozen=True, kw_only=True):
     control: int = MIB
 
 
-class Listening(Struct, frozen=True):
+_SERVERS = {"mqtt": "broker", "gossip": "gossip router"}
+"""What a transport goes through, and cannot do without."""
+
+
+class _Asked(Struct, eq=False):
+    """The tokens that a listener asks for; None for those of its node."""
+
+    tokens: Tokens | None
+
+
+class Listening(Struct, frozen=True, eq=False):
     """A listener of a node; `address` is how it stands in a route."""
 
     _listener: Listener
     address: Address
     url: str
+    _asked: _Asked
+
+    def __repr__(self) -> str:
+        return f"<Listening on {self.url}>"
 
     @property
     def place(self) -> str:
@@ -95,6 +115,11 @@ class Listening(Struct, frozen=True):
         """Accept no more links."""
         await self._listener.close()
 
+    def renew_certificate(self) -> None:
+        """Use the certificate that is in its file now, if it has one."""
+        if isinstance(self._listener, HasCertificate):
+            self._listener.renew_certificate()
+
 
 class Links:
     """The transports, listeners and sessions of one node."""
@@ -102,14 +127,24 @@ class Links:
     UNREACHABLE_LIMIT = 1_000  # unreachable places that are remembered
     NAME_TIMEOUT = 1.0  # seconds that a parent has to tell its name before `connect` returns
 
-    def __init__(self, kernel: Kernel, token: bytes | None, *, dial_for_peers: bool) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        token: bytes | None,
+        tokens: Iterable[Token],
+        identities: Identities,
+        *,
+        dial_for_peers: bool,
+    ) -> None:
         self.kernel = kernel
         self.limits = kernel.limits
         self.types_timeout = 0.25  # seconds for a peer, which may know no hello, to tell its types
         self.dial_for_peers = dial_for_peers
         self.by_place: dict[Address, Session] = {}
         self.sessions: dict[bytes, Session] = {}
-        self._token = token
+        self.identities = identities
+        self._token = Tokens.shared(token)  # that this node shows to those it connects to
+        self.tokens: Tokens | None = _tokens(token, tokens)  # that it asks for
         self.transports: dict[int, Transport] = {}  # by address type
         self.listening: list[Listening] = []
         self.unreachable: dict[Address, tuple[Backoff, float]] = {}  # and when to try again
@@ -142,6 +177,9 @@ class Links:
     def parse(self, text: str) -> Address:
         """The address that a text means: `tcp://host:port`, as well as `tcp#host:port`."""
         kind, mark, place = text.partition("://")
+        if mark:
+            kind = kind.partition("+")[0]  # `joynr+ws` says what it runs over, too
+            self._load(text)
         address = Address.parse(
             f"{kind}#{place}" if mark else text, self.kernel.router.types.numbers
         )
@@ -158,10 +196,24 @@ class Links:
             )
         return address
 
-    async def listen(self, text: str, token: bytes | None, *, outside: bool) -> Listening:
-        """Open a listener."""
+    def _load(self, url: str) -> None:
+        """Use the transport of a URL with its usual settings, unless it is used already."""
+        kind = url.partition("://")[0].partition("+")[0]
+        if any(transport.type_name == kind for transport in self.transports.values()):
+            return
+        if kind in _SERVERS:
+            raise LocalError(
+                f"no transport for {quote(url)}: it needs the settings of its {_SERVERS[kind]}",
+                rule="AD-2",
+                hint=f"add it: node.use({kind.capitalize()}(…)), from waystation.transports.{kind}",
+            )
+        scheme, _ = split_url(url)
+        self.use(SCHEMES[scheme].load_transport()())
+
+    async def listen(self, text: str, tokens: Tokens | None, *, outside: bool) -> Listening:
+        """Open a listener; without tokens of its own it asks for those of the node."""
         address = self.parse(text)
-        transport = self.transports[address.type]
+        transport, own = self.transports[address.type], _Asked(tokens)
 
         def accept() -> Session | None:
             if self._is_full():
@@ -171,13 +223,16 @@ class Links:
                 role = SessionRole.OUTSIDE if outside else SessionRole.PEER
                 self.kernel.notify(SessionRecord(*refused, *ending, role, transport.type_name))
                 return None
-            session = self._session(Address(address.type, b"?"), token, outgoing=False)
+            asked = own.tokens or self.tokens
+            session = self._session(Address(address.type, b"?"), asked, outgoing=False)
             session.from_outside = outside
+            session.asked = own
             return session
 
         listener = await transport.listen(address.data.decode(), accept)
         found = Address(address.type, listener.place.encode())
-        listening = Listening(listener, found, f"{transport.type_name}://{listener.place}")
+        scheme = getattr(transport, "scheme", transport.type_name)
+        listening = Listening(listener, found, f"{scheme}://{listener.place}", own)
         self.listening.append(listening)
         self.kernel.router.table.set_own_addresses(found.address for found in self.listening)
         return listening
@@ -201,7 +256,8 @@ class Links:
                 hint="give one or more addresses of one peer, all on one transport",
             )
         own = None if name is None else self._free_address(name)
-        session = self._session(addresses[0], token, own, outgoing=True)
+        shown = self._token if token is None else Tokens.shared(token)
+        session = self._session(addresses[0], shown, own, outgoing=True)
         session.reconnects = reconnects
         session.candidates = len(addresses)
         self._register(session)
@@ -226,11 +282,41 @@ class Links:
         _, retry_at = self.unreachable.get(place, (None, 0.0))
         if self._is_full() or loop.time() < retry_at:
             return None
-        session = self._session(place, outgoing=True)
+        session = self._session(place, self._token, outgoing=True)
         self.by_place[place] = session
         dialling = self._dial_once(session, [place.data.decode(errors="replace")])
         self._tasks.start(dialling, f"dial {place}", if_failed=session.give_up)
         return session
+
+    def change_tokens(self, token: bytes | None, tokens: Iterable[Token]) -> None:
+        """Show and ask for other tokens from now on."""
+        former_shown, self._token = self._token, Tokens.shared(token)
+        former_asked, self.tokens = self.tokens, _tokens(token, tokens)
+        for session in list(self.sessions.values()):
+            if session.outgoing:
+                session.change_tokens(former_shown, self._token)
+            else:
+                session.change_tokens(former_asked, self.tokens)
+
+    def change_token_of(self, one: Listening | Session, token: bytes | None) -> None:
+        """Ask for another token at a listener, or show another in a session that was opened here.
+
+        Without one, it is that of the node again.
+        """
+        tokens = Tokens.shared(token)
+        if isinstance(one, Session):
+            one.use_tokens(tokens or self._token)
+            return
+        asked = one._asked  # noqa: SLF001 - they are one thing
+        asked.tokens = tokens
+        for session in list(self.sessions.values()):
+            if session.asked is asked:
+                session.use_tokens(tokens or self.tokens)
+
+    def renew_certificates(self) -> None:
+        """Let listeners read their certificates again; those who dial do so each time."""
+        for listening in self.listening:
+            listening.renew_certificate()
 
     # What sessions tell
 
@@ -244,22 +330,30 @@ class Links:
         return True
 
     def link_opened(self, session: Session) -> None:
-        """Enter a session's name into the routing table, and tell that it is open."""
+        """Enter a session's name into the routing table, and announce what is here to a parent."""
         session.openings += 1
         self.unreachable.pop(session.place, None)
         if not self._is_registered(session):
             self._register(session)
-        self._tell(SessionKind.OPENED, session, session.peer, (None, ""))
         self.kernel.hierarchy.link_opened(session)
+        self.kernel.custody.link_opened(session)
+
+    def tell_opened(self, session: Session) -> None:
+        """Tell that a session is open, now that its peer has told its name, or told none."""
+        self.identities.handshakes["proven" if session.who else "unproven"] += 1
+        self._tell(SessionKind.OPENED, session, session.peer, (None, ""))
 
     def link_closed(self, session: Session) -> None:
         """Tell that an open session lost its link."""
         session.down_since = asyncio.get_running_loop().time()
         self._tell(SessionKind.CLOSED, session, session.peer, session.ending)
         self.kernel.hierarchy.link_lost(session)
+        self.kernel.custody.transfers.link_lost(session)
 
     def link_refused(self, session: Session, peer: str | None) -> None:
         """Tell that a session got no link, or lost it before it opened; delay the next attempt."""
+        if session.ending[0] is Reason.REFUSED:
+            self.identities.handshakes["refused"] += 1
         self._tell(SessionKind.REFUSED, session, peer, session.ending)
         if session.reconnects or not session.outgoing:
             return
@@ -328,40 +422,44 @@ class Links:
 
     # Inside
 
-    def greeting(self, token: bytes | None, *, outgoing: bool, to: int = 0) -> Greeting:
+    def greeting(
+        self, tokens: Tokens | None, *, outgoing: bool, to: int = 0, certificate: bytes = b""
+    ) -> Greeting:
         """The greeting for a new link: each has a nonce of its own.
 
         To a parent, `to` is the number of the link, and the greeting tells our secret (CL-1).
+        `certificate` is the hash of the listener's, over TLS.
         """
+        own = self.identities.own
         hello = Hello(
             self.kernel.name,
             dict(self.kernel.router.types.numbers),
             self.limits.heartbeat,
             secrets.token_hex(16),
-            token is not None,
+            tokens is not None,
             __version__,
-            CAPABILITIES,
+            (*CAPABILITIES, *self.kernel.custody.capabilities),
             self.kernel.tick(),
             self.kernel.clock_off_us,
             self.kernel.hierarchy.secret if to else "",
             to,
+            own is not None,
         )
-        return Greeting(hello, token, initiator=outgoing)
+        return Greeting(hello, tokens, initiator=outgoing, identity=own, certificate=certificate)
 
     def _session(
         self,
         place: Address,
-        token: bytes | None = None,
+        tokens: Tokens | None,
         own: Address | None = None,
         *,
         outgoing: bool,
     ) -> Session:
-        token = self._token if token is None else token  # the node's, unless it has one of its own
         if own is None:
             kind = self.kernel.router.types.name(place.type)
             own = Address(LOCAL, f"{kind}-{secrets.token_hex(8)}".encode())
-        greeting = self.greeting(token, outgoing=outgoing)
-        return Session(self, own, place, token, greeting, outgoing)
+        greeting = self.greeting(tokens, outgoing=outgoing)
+        return Session(self, own, place, tokens, greeting, outgoing)
 
     def _free_address(self, name: str) -> Address:
         """The address of a session that is to have this name, if no leaf announced it."""
@@ -430,9 +528,10 @@ class Links:
             session.give_up()
             detail = session.failure or f"no answer within {seconds:g} s"
             raise UnreachableError(str(session.place), detail)
-        if session.is_parent:  # its hello, which names it, may come after the session opened
+        if session.is_parent or session.peer is not None:
+            # Its hello, which names it, or its proof may come after the session opened.
             await session.until(
-                lambda: session.peer is not None or session.ended, self.NAME_TIMEOUT
+                lambda: session.is_introduced or not session.is_open, self.NAME_TIMEOUT
             )
 
     def _is_full(self) -> bool:
@@ -452,3 +551,9 @@ class Links:
         self.kernel.notify(
             structs.replace(record, kind=kind, peer=peer, reason=reason, detail=detail)
         )
+
+
+def _tokens(shared: bytes | None, own: Iterable[Token]) -> Tokens | None:
+    """The tokens that a node asks for: one for everybody, and those of some names."""
+    every = [*([] if shared is None else [Token(shared)]), *own]
+    return Tokens(every) if every else None

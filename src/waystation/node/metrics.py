@@ -5,7 +5,7 @@ Messages and sessions are counted by node/status.py; everything else is looked u
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from waystation.core.outcome import Reason
@@ -13,6 +13,7 @@ from waystation.net.metrics import Family, counter, exposition, gauge
 from waystation.net.monitor import Health
 from waystation.net.tasks import COUNTS
 from waystation.node.contested import ClaimsSnapshot
+from waystation.node.custody import CustodySnapshot
 from waystation.node.flow import Snapshot
 from waystation.node.node import Node
 from waystation.node.status import Question, Status
@@ -23,13 +24,20 @@ _TOTALS: Final = Question(routes=0, sessions=0)
 class NodeMetrics:
     """What is monitored of a node, from now on: `Monitor(NodeMetrics(node))`."""
 
-    def __init__(self, node: Node, status: Status | None = None) -> None:
+    def __init__(
+        self,
+        node: Node,
+        status: Status | None = None,
+        also: Callable[[], Iterable[Family]] | None = None,
+    ) -> None:
         self._node = node
         self._status = Status(node) if status is None else status
+        self._also = also
 
     def metrics(self) -> str:
         """The text for Prometheus."""
-        return exposition("waystation_node", self._families())
+        also = () if self._also is None else self._also()
+        return exposition("waystation_node", [*self._families(), *also])
 
     def health(self) -> Health:
         """Whether it takes messages."""
@@ -43,10 +51,23 @@ class NodeMetrics:
         outcomes = {name: count for name, count in counts if name not in reasons}
         yield counter("messages", "Messages that were not dropped.", outcomes, "outcome")
         yield counter("messages_dropped", "Messages that were dropped.", drops, "reason")
+        internal = "Messages of the nodes themselves that were dropped; they are no losses."
+        dropped = totals.internal_drops
+        yield counter("internal_messages_dropped", internal, dropped, "reason")
         yield counter("payload_bytes", "Bytes of payload in all messages.", totals.bytes)
         events = self._status.session_events
         happened = "Sessions that opened, closed or were refused."
         yield counter("session_events", happened, events, "event", "transport")
+        proofs = "Sessions that opened with a peer proven or unproven, or were refused."
+        yield counter("handshakes", proofs, self._node.handshakes, "result")
+        denied = "What peers asked for and is not granted to them."
+        yield counter("denied", denied, self._node.denied, "action")
+        channels = self._node.secure_channels
+        opened = "Secure channels whose handshake succeeded, and what came to them and was refused."
+        ends = {"opened": channels.handshakes, "refused": channels.refusals}
+        yield counter("secure_channel_events", opened, ends, "event")
+        states = {"open": channels.open, "half_open": channels.half_open}
+        yield gauge("secure_channels", "Secure channels, and handshakes begun.", states, "state")
         if totals.journal_lost is not None:
             lost = "Records that the journal could not keep."
             yield counter("journal_lost_records", lost, totals.journal_lost)
@@ -71,6 +92,8 @@ class NodeMetrics:
         yield gauge("draining", "Whether the node is closing.", int(self._node.draining))
         yield from _claims(self._node.contested.snapshot())
         yield from _flow(self._node.flow)
+        if self._node.custody is not None:
+            yield from _custody(self._node.custody, self._node.now())
 
 
 def _claims(claims: ClaimsSnapshot) -> Iterator[Family]:
@@ -87,6 +110,20 @@ def _claims(claims: ClaimsSnapshot) -> Iterator[Family]:
     yield counter("probes", asked, probes, "event")
     refused = "Claims that were refused."
     yield counter("claims_refused", refused, claims.refused, "reason")
+
+
+def _custody(custody: CustodySnapshot, now: int) -> Iterator[Family]:
+    """Durable messages in the store of the node (DU-5)."""
+    yield gauge("custody_messages", "Durable messages in the store.", custody.messages)
+    yield gauge("custody_bytes", "Bytes of durable messages in the store.", custody.bytes)
+    waiting = "Durable messages whose receiver is not there."
+    yield gauge("custody_parked_messages", waiting, custody.parked)
+    age = 0.0 if custody.oldest_us is None else max(0.0, now / 1e3 - custody.oldest_us / 1e6)
+    yield gauge("custody_oldest_seconds", "Age of the oldest durable message.", round(age, 3))
+    yield counter("custody_commits", "Transactions of the store.", custody.commits)
+    yield gauge("dead_letters", "Durable messages that ended undelivered.", custody.dead)
+    failing = "Whether the store cannot be written, so that nothing new is taken."
+    yield gauge("custody_failing", failing, int(bool(custody.trouble)))
 
 
 def _flow(flow: Snapshot) -> Iterator[Family]:

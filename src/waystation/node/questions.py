@@ -107,7 +107,9 @@ class Questions:
     def receive_appeared(self, session: Session, told: Appeared) -> None:
         """Note what a parent knows by now, if somebody here or below still waits for it."""
         for name in told.participants if session.is_parent else ():
-            if name in self._kernel.waiting.waited_for or name in self._wanted:
+            kernel = self._kernel
+            waited_for = name in kernel.waiting.waited_for or name in kernel.custody.absent
+            if waited_for or name in self._wanted:
                 self._put_found(name, session)
 
     def _put_found(self, participant: str, parent: Session) -> None:

@@ -29,6 +29,10 @@ class Receiver(Protocol):
     def refusal(self) -> Reason:
         """Why it takes no message at the moment."""
 
+    @property
+    def out(self) -> str | None:
+        """The session over which what it takes leaves the node; None if it stays."""
+
     def offer(self, arrival: Arrival) -> Verdict:
         """Take a message now; NoRoom if it has to wait."""
 
@@ -63,6 +67,7 @@ class InboxReceiver:
     __slots__ = ("_inbox", "_items", "verdict")
 
     refusal: Final = Reason.QUEUE_FULL
+    out: Final = None
 
     def __init__(self, verdict: Verdict, inbox: MessageInbox) -> None:
         self.verdict = verdict
@@ -104,6 +109,7 @@ class ReadyReceiver:
     __slots__ = ()
 
     refusal: Final = Reason.REFUSED
+    out: Final = None
 
     def wait_for_room(self, arrival: Arrival, ticket: Ticket) -> None:
         """Never called."""
@@ -145,6 +151,11 @@ class Outbound:
     def refusal(self) -> Reason:
         """Why the session takes no message at the moment."""
         return self.session.refusal
+
+    @property
+    def out(self) -> str:
+        """The session over which it leaves."""
+        return self.session.name
 
     def offer(self, arrival: Arrival) -> Verdict:
         """Give it to the session, if its link can have it now."""

@@ -25,6 +25,7 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.address_types import PeerTypes
 from waystation.core.budget import Account
 from waystation.core.clock import PeerClock, shifted
+from waystation.core.custody import CustodyArrival
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.heartbeat import Heartbeat
 from waystation.core.message import NO_ID, Arrival, Message
@@ -32,6 +33,8 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.record import SessionKind, SessionRecord, SessionRole
 from waystation.core.session import ENDING, Effect, Event, Flow, State, step
+from waystation.core.tokens import Tokens
+from waystation.core.who import NOBODY, Who
 from waystation.errors import LocalError, RemoteError, quote
 from waystation.node.flow import Held, Room, size_of_all
 from waystation.node.inbox import Ticket, WaitingLine
@@ -51,6 +54,9 @@ CLOSE_TIMEOUT: Final = 10.0
 
 CONTROL_TIME: Final = 5.0
 """Seconds that a peer may let more wait than its share of what sessions say to each other."""
+
+NAME_TIME: Final = 1.0
+"""Seconds that a peer has to tell its name before its session is recorded without one."""
 
 HELD_LIMIT: Final = 10_000
 """Maximum number of names that a peer can hold."""
@@ -108,9 +114,10 @@ class Session(Struct, eq=False):
     _links: Links
     address: Address
     place: Address
-    _token: bytes | None
+    _tokens: Tokens | None
     _greeting: Greeting
     outgoing: bool  # this node connects to the peer; False when the peer did
+    asked: object = None  # by which listener, if the peer connected
     # What its peer sent and this node has not settled, and what waits for it: part of the node's.
     account: Account = field(default_factory=lambda: Account(0))
     reconnects: bool = False  # it stays when its link goes, and gets another
@@ -129,7 +136,11 @@ class Session(Struct, eq=False):
     complaints: set[str] = set()  # about what its peer sent
     number: int = 0  # of the link, if it is to a parent (CL-1)
     claimant: Claimant | None = None  # who claims over it
+    who: Who = NOBODY  # what its peer has proven
+    denials: set[str] = set()  # what it was denied, as recorded
     reads: int = 0  # how often something was heard from the peer
+    messages_in: int = 0  # that came over it
+    messages_out: int = 0  # that left over it
     state: State = State.DISCONNECTED
     # OPEN, outflow FREE, nobody waits, and no name is held: asked for each message.
     is_ready: bool = False
@@ -158,6 +169,7 @@ class Session(Struct, eq=False):
     _beat: Heartbeat = field(default_factory=lambda: Heartbeat(0.0))
     _beat_timer: asyncio.TimerHandle | None = None
     _admission_timer: asyncio.TimerHandle | None = None
+    _opening_timer: asyncio.TimerHandle | None = None  # it is open, and that is not recorded yet
     _failure: tuple[Reason, str] | None = None  # why this side ends the link
 
     def __post_init__(self) -> None:
@@ -188,6 +200,31 @@ class Session(Struct, eq=False):
         """The name that the peer gave itself; None if it gave none yet."""
         hello = self._greeting.peer
         return None if hello is None else hello.node
+
+    @property
+    def identity(self) -> str | None:
+        """Who the peer has proven to be (ID-2); None if it has not: its name is only its word.
+
+        Its identifier, else `certificate:NAME`, else `token:PATTERN`.
+        """
+        return self.who.text
+
+    def change_tokens(self, former: Tokens | None, tokens: Tokens | None) -> None:
+        """Ask for other tokens than before, or show another; a peer that has none has to go."""
+        if self._tokens is former:  # else it has its own
+            self.use_tokens(tokens)
+
+    def use_tokens(self, tokens: Tokens | None) -> None:
+        """Ask for these tokens, or show this one; a peer that has none of them has to go."""
+        self._tokens = tokens
+        token = self._greeting.token
+        if not self.outgoing and tokens is not None and (token is None or not tokens.has(token)):
+            self.break_off("the token that its peer proved is no longer valid")
+
+    @property
+    def is_introduced(self) -> bool:
+        """Whether the peer has told its name, and has proven what it is going to prove."""
+        return self._greeting.is_complete
 
     def can(self, capability: str) -> bool:
         """Whether the peer has said that it understands something (UP-1)."""
@@ -320,6 +357,11 @@ class Session(Struct, eq=False):
         return self._by_name[0]
 
     @property
+    def out(self) -> str:
+        """The session over which what it takes leaves the node: this one."""
+        return self.address.name
+
+    @property
     def refusal(self) -> Reason:
         """Why it takes no message at the moment."""
         return Reason.QUEUE_FULL if self.is_open else Reason.TRANSPORT_DOWN
@@ -329,7 +371,7 @@ class Session(Struct, eq=False):
         message = arrival.message
         if not self.is_ready and not self.takes(message):
             return NoRoom.at(self)
-        return self.carry(arrival, message, self._verdicts_on(message))
+        return self.carry(arrival, message, self.verdicts_on(message))
 
     def takes(self, message: Message) -> bool:
         """Whether a message can go over the link now, although others may have to wait."""
@@ -362,7 +404,7 @@ class Session(Struct, eq=False):
     def wait_for_room(self, arrival: Arrival, ticket: Ticket) -> None:
         """Take a message as soon as the link can have it."""
         message = arrival.message
-        self.wait_for_link(arrival, message, self._verdicts_on(message), ticket)
+        self.wait_for_link(arrival, message, self.verdicts_on(message), ticket)
 
     def wait_for_link(
         self, arrival: Arrival, message: Message, verdicts: Verdicts, ticket: Ticket
@@ -427,9 +469,9 @@ class Session(Struct, eq=False):
         if reason is None:
             self._unsettled.append((arrival, verdicts))
             return verdicts[0]
-        return self._links.kernel.drop_each(arrival, reason, verdicts)
+        return self._links.kernel.drop_each(arrival, reason, verdicts, self.name)
 
-    def _verdicts_on(self, message: Message) -> Verdicts:
+    def verdicts_on(self, message: Message) -> Verdicts:
         """The verdict of the rules on a message that goes here, by whichever name it was sent."""
         first = message.onward_route.addresses[0]
         if first.type != LOCAL:
@@ -452,8 +494,13 @@ class Session(Struct, eq=False):
         self._links.kernel.pin_clock()
         self._clock, self._clock_shift = PeerClockMeter(self), 0
         if self.is_parent:
-            self.number = next(self._links.kernel.hierarchy.link_numbers)
-        self._greeting = self._links.greeting(self._token, outgoing=self.outgoing, to=self.number)
+            self.number = self._links.kernel.hierarchy.number_link()
+        secured = getattr(link, "secured", None)  # links without TLS need not know of it
+        self.who = Who(certificate=secured.names) if secured is not None else NOBODY
+        certificate = b"" if secured is None else secured.certificate
+        self._greeting = self._links.greeting(
+            self._tokens, outgoing=self.outgoing, to=self.number, certificate=certificate
+        )
         wanted = self._links.link_made(self, link)
         if not wanted:
             self._failure = (Reason.REFUSED, TOO_MANY_SESSIONS)
@@ -467,6 +514,7 @@ class Session(Struct, eq=False):
         """Deliver messages, in order."""
         self._beat.heard = True
         self.reads += 1
+        self.messages_in += len(messages)
         kernel = self._links.kernel
         if kernel.account.used > kernel.account.limit:
             kernel.flow.relieve()
@@ -489,7 +537,12 @@ class Session(Struct, eq=False):
             self._unsettled = settled[messages:]
             settled = settled[:messages]
         if settled:
-            self._links.kernel.end_all(settled)
+            self.messages_out += len(settled)
+            self._links.kernel.end_all(settled, self.name)
+
+    def has_unsettled(self, arrival: Arrival) -> bool:
+        """Whether a message was given to the link and is still in our hands."""
+        return any(one is arrival for one, _ in self._unsettled)
 
     def pause(self) -> None:
         """Let senders wait."""
@@ -538,7 +591,10 @@ class Session(Struct, eq=False):
         """The record that it is open."""
         kind = SessionKind.OPENED
         place, transport = str(self.place), self._links.transport_name(self.place)
-        return SessionRecord(kind, self.name, place, self.peer, None, "", at, self.role, transport)
+        ending = (None, "", at)
+        return SessionRecord(
+            kind, self.name, place, self.peer, *ending, self.role, transport, self.identity
+        )
 
     def abort_link(self) -> None:
         """End the link at once; a session that reconnects then gets another."""
@@ -640,8 +696,9 @@ class Session(Struct, eq=False):
         greeting = self._greeting
         if not greeting.admitted:
             return  # until it has proven the token, within the time for that
-        if self.outgoing and self._types.outward and greeting.peer is None:
-            # Our numbers are not the standard ones; are they what this peer will read?
+        if greeting.peer is None and (greeting.proves or (self.outgoing and self._types.outward)):
+            # To prove our identity before anything else is said, we need the peer's hello; and if
+            # our numbers are not the standard ones, are they what this peer will read?
             loop, seconds = asyncio.get_running_loop(), self._links.types_timeout
             self._admission_timer = loop.call_later(seconds, self._apply, Event.TYPES_TIMEOUT)
         else:
@@ -653,6 +710,7 @@ class Session(Struct, eq=False):
             self._admission_timer = None
 
     def _stop_timers(self) -> None:
+        self._record_opening()
         self._stop_admission_timer()
         if self._beat_timer is not None:
             self._beat_timer.cancel()
@@ -661,9 +719,20 @@ class Session(Struct, eq=False):
             self._clock.stop()
 
     def _tell_opened(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._opening_timer = loop.call_later(NAME_TIME, self._record_opening)
+        if self._greeting.is_complete:
+            self._record_opening()  # else its hello is about to come, with the name, or its proof
         self._links.link_opened(self)
         if self._clock is not None:
             self._clock.begin(self._greeting.peer)
+
+    def _record_opening(self) -> None:
+        """Record that the session is open, if that was not done yet."""
+        if self._opening_timer is not None:
+            self._opening_timer.cancel()
+            self._opening_timer = None
+            self._links.tell_opened(self)
 
     def _release_link(self) -> None:
         self._link = None
@@ -673,9 +742,10 @@ class Session(Struct, eq=False):
         self._void_holds()
         lost, self._unsettled = self._unsettled, []
         for arrival, verdicts in lost:
-            for verdict in verdicts:
-                recipient = verdict.recipient if arrival.multicast_id is not None else None
-                self._links.kernel.drop(arrival, Reason.TRANSPORT_DOWN, recipient)
+            if isinstance(arrival, CustodyArrival):
+                arrival.settle(Reason.TRANSPORT_DOWN)  # its custodian sends it again (DU-6)
+                continue
+            self._links.kernel.drop_each(arrival, Reason.TRANSPORT_DOWN, verdicts, self.name)
 
     def _close_link(self) -> None:
         self._send = _refuse_while_closing
@@ -697,7 +767,8 @@ class Session(Struct, eq=False):
                 return
             (arrival, message, verdicts), room = first
             if message.expired(kernel.tick() // 1000):
-                room.set_result(kernel.drop_each(arrival, Reason.EXPIRED, verdicts))
+                ended = kernel.drop_each(arrival, Reason.EXPIRED, verdicts, self.name)
+                room.set_result(ended)
             else:
                 room.set_result(self.carry(arrival, message, verdicts))
 
@@ -722,9 +793,10 @@ class Session(Struct, eq=False):
 
     def _on_control(self, payload: bytes) -> None:
         """Take what the peer's session sent: a hello, a proof, or the words of a hierarchy."""
+        self.messages_in -= 1  # it was counted as one, but is none
         if not payload:
             return
-        greeting, clock = self._greeting, self._clock
+        clock = self._clock
         assert clock is not None  # it came with the link
         if self.state is _OPEN and (
             clock.receive(payload) or self._links.kernel.hierarchy.receive(self, payload)
@@ -733,11 +805,18 @@ class Session(Struct, eq=False):
         if self.state is _OPEN and (told := flow.read(payload)) is not None:
             self._on_hold(told.names) if isinstance(told, flow.Hold) else self._on_go(told.names)
             return
+        self._on_greeting(payload, clock)
+
+    def _on_greeting(self, payload: bytes, clock: PeerClockMeter) -> None:
+        """Take a hello or a proof."""
+        greeting = self._greeting
         before = (greeting.peer, greeting.admitted)
         try:
             answer = greeting.hear(payload)
         except RemoteError as error:
             self._fail(Reason.REFUSED, str(error))
+            return
+        if not self._note_proof():
             return
         if answer is not None and self._link is not None:
             self._link.send_control(answer)
@@ -748,8 +827,26 @@ class Session(Struct, eq=False):
             if self.state is _OPEN:
                 clock.begin(greeting.peer)
             self.wake()
+        if self.state is _OPEN and greeting.is_complete:
+            self._record_opening()
+            self.wake()
         if greeting.admitted and before != (greeting.peer, greeting.admitted):
             self._apply(Event.ADMITTED)
+
+    def _note_proof(self) -> bool:
+        """Note who the peer has proven to be; False if it is not accepted as that."""
+        greeting, who = self._greeting, self.who
+        met, token = greeting.identity, greeting.token
+        if met is not None and who.identity is None:
+            kernel = self._links.kernel
+            why = self._links.identities.objection(met, kernel.tick() // 1_000_000)
+            if why:
+                self._fail(Reason.REFUSED, why)
+                return False
+            self.who = structs.replace(self.who, identity=met.identifier)
+        if token is not None and token.names and who.token is None:
+            self.who = structs.replace(self.who, token=token.names)
+        return True
 
     def _keep_alive(self) -> None:
         link, beat, peer = self._link, self._beat, self._greeting.peer
@@ -771,24 +868,29 @@ class Session(Struct, eq=False):
         kernel = self._links.kernel
         from_global = self.from_outside or self.is_parent
         is_usual = self._has_usual_messages()
+        via = self.name
         while messages:
             message = messages.popleft()
             if not message.onward_route.addresses:
                 self._on_control(message.payload)
                 is_usual = self._has_usual_messages()
                 continue
+            if self._opening_timer is not None:
+                self._record_opening()  # before the first message that came over it
             if not is_usual or message.id == NO_ID:
                 if not self._greeting.admitted:
                     for one in (message, *messages):
-                        kernel.refuse(one)
+                        kernel.refuse(one, via)
                     messages.clear()
                     self._fail(Reason.REFUSED, "the peer sent a message before it proved the token")
                     break
+                if self.state is State.ANSWERED:  # a stranger: nodes of ours say hello first
+                    self._apply(Event.ADMITTED)
                 admitted = self._admit(message)
                 if admitted is None:
                     continue
                 message = admitted
-            kernel.arrive(message, from_global)
+            kernel.arrive(message, from_global, via)
             if self._stopped_for:  # the rest waits: somebody here has little room left (FL-3)
                 self._backlog = messages
                 return
@@ -803,6 +905,7 @@ class Session(Struct, eq=False):
             and not self._clock_shift
             and not self.from_outside
             and self._links.kernel.access is None
+            and self._links.kernel.permissions.grants is None
         )
 
     def _admit(self, message: Message) -> Message | None:
@@ -814,7 +917,10 @@ class Session(Struct, eq=False):
         if message.id == NO_ID or (is_stranger and _is_for_broadcast(message)):
             message = structs.replace(message, id=kernel.new_id())
         if kernel.access is not None and not kernel.allows(message, self.peer or ""):
-            kernel.refuse(message)
+            kernel.refuse(message, self.name)
+            return None
+        if not kernel.permissions.admits(self, message):
+            kernel.refuse(message, self.name)
             return None
         if self.from_outside:
             kernel.remember_sender(message, self)

@@ -30,6 +30,7 @@ from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import flow
 from waystation.node.contested import ClaimsSnapshot, Contest
+from waystation.node.custody import CustodySnapshot
 from waystation.node.session import Session
 from waystation.node.worker import Context
 from waystation.wire.hello import FIRST_VERSION
@@ -104,7 +105,9 @@ class SessionStatus(Struct, frozen=True, omit_defaults=True):
     `participants` are those that the peer announced; a `parent` is the peer that this node
     announces its own to. Its clock is `clock_offset_us` ahead of ours, as measured in a round trip
     of `clock_rtt_us`; its own wall clock is off by `peer_clock_off_us`, if that is too much for it.
-    The peer's hello says its `version`, and what it `can` do beside the first version (UP-1).
+    The peer's hello says its `version`, and what it `can` do beside the first version (UP-1). It
+    has proven to be `identity` (ID-2), or nothing if that is None.
+    `messages_in` and `messages_out` came and left over it since it was made.
     """
 
     name: str
@@ -121,13 +124,25 @@ class SessionStatus(Struct, frozen=True, omit_defaults=True):
     peer_clock_off_us: int = 0
     version: str | None = None
     can: tuple[str, ...] = ()
+    identity: str | None = None
+    messages_in: int = 0
+    messages_out: int = 0
 
 
-class SubscriptionStatus(Struct, frozen=True):
+class SubscriptionStatus(Struct, frozen=True, omit_defaults=True):
     """Who receives what."""
 
     pattern: str
     receiver: str
+    node: str = ""  # the peer that a receiver elsewhere is reached over
+
+
+class ServerStatus(Struct, frozen=True):
+    """A broker or gossip router that the node's transports go through."""
+
+    kind: str
+    place: str
+    open: bool
 
 
 class Snapshot(Struct, frozen=True, kw_only=True):
@@ -140,7 +155,7 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     node: str
     at: int  # milliseconds since the epoch
     uptime: float  # seconds
-    counts: dict[str, int]  # by outcome, and for drops by reason
+    counts: dict[str, int]  # by outcome, and for drops by reason, except for internal ones
     rates: dict[str, float]
     bytes: int  # of payload, in all messages
     bytes_rate: float
@@ -162,9 +177,12 @@ class Snapshot(Struct, frozen=True, kw_only=True):
     version: str = FIRST_VERSION
     flow: flow.Snapshot | None = None  # None: of a node that does not count bytes
     claims: ClaimsSnapshot | None = None  # None: of a node that does not keep all claims
+    custody: CustodySnapshot | None = None  # None: of a node without a store
     contested_total: int = 0
     contested: list[Contest] = []
     contested_fitting: int | None = None
+    internal_drops: dict[str, int] = {}  # by reason: of what nodes say to each other
+    servers: list[ServerStatus] = []
 
 
 class LossCounter(Protocol):
@@ -200,6 +218,8 @@ class Status:
         self._node = node
         self._journal = journal
         self._counts: defaultdict[str, int] = defaultdict(int)
+        # What nodes ask each other is sent again until it is answered: such a drop is no loss.
+        self.internal_drops: Counter[str] = Counter()
         self.session_events: Counter[tuple[str, str]] = Counter()  # by kind and transport
         self._bytes = 0
         self._loop = asyncio.get_running_loop()
@@ -222,9 +242,12 @@ class Status:
         """Count a record."""
         if record.__class__ is MessageRecord:  # mostly
             verdict = record.verdict
-            reason = verdict.reason
-            self._counts[verdict.outcome if reason is None else reason] += 1
-            self._bytes += len(record.arrival.message.payload)
+            reason, message = verdict.reason, record.arrival.message
+            if reason is not None and message.is_internal:
+                self.internal_drops[reason] += 1
+            else:
+                self._counts[verdict.outcome if reason is None else reason] += 1
+            self._bytes += len(message.payload)
         elif isinstance(record, SessionRecord):
             transport = self._transport(int(record.place.partition("#")[0]))
             self.session_events[record.kind.value, transport] += 1
@@ -303,7 +326,7 @@ class Status:
             routes_fitting=routes_fitting,
             sessions_fitting=sessions_fitting,
             subscriptions_total=len(self._node.router.subscriptions),
-            subscriptions=[SubscriptionStatus(*pair) for pair in subscriptions],
+            subscriptions=[self._subscription(*pair) for pair in subscriptions],
             subscriptions_fitting=subscriptions_fitting,
             clock_offset_us=self._node.clock_offset_us,
             clock_slewing=self._node.clock_slewing,
@@ -311,9 +334,12 @@ class Status:
             version=__version__,
             flow=self._node.flow,
             claims=names.snapshot(),
+            custody=self._node.custody,
             contested_total=len(names),
             contested=contested,
             contested_fitting=contested_fitting,
+            internal_drops={str(name): n for name, n in sorted(self.internal_drops.items())},
+            servers=[ServerStatus(one.kind, one.place, one.is_open) for one in self._node.servers],
         )
 
     def _routes(self, asked: Question, now: int) -> _Entries[RoutingEntry] | None:
@@ -336,6 +362,11 @@ class Status:
         """The subscriptions; None if there are too many to go through."""
         subscriptions = self._node.router.subscriptions
         return None if len(subscriptions) > LARGE_TABLE else subscriptions.snapshot()
+
+    def _subscription(self, pattern: str, receiver: str) -> SubscriptionStatus:
+        entry = self._node.router.table.lookup(receiver, self._node.now())
+        over = None if entry is None else self._node.session_at(entry.address)
+        return SubscriptionStatus(pattern, receiver, (over and over.peer) or "")
 
     def sessions_by_transport(self) -> Counter[str]:
         """How many sessions have a link now, by the name of its transport."""
@@ -448,4 +479,7 @@ def _session(session: Session) -> SessionStatus:
         session.peer_clock_off_us,
         session.peer_version,
         session.peer_can,
+        session.identity,
+        session.messages_in,
+        session.messages_out,
     )

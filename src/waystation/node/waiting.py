@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from waystation.core.budget import Account
 from waystation.core.expiry import NEVER
-from waystation.core.message import Arrival
+from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.net.backoff import Backoff
 from waystation.node.absent import AbsentReceiver, Key, PersistentPending
@@ -21,7 +21,7 @@ from waystation.node.flow import Held, Origin, size_of
 from waystation.node.inbox import Pending, Ticket
 from waystation.node.policy import WAIT, Fail, Line, Policy, Queue, Wait, check_seconds
 from waystation.node.questions import QUESTION_TIME
-from waystation.node.receiver import NoRoom, Outbound, Receiver, verdicts_of
+from waystation.node.receiver import NoRoom, Outbound, Receiver
 from waystation.node.session import Session
 
 if TYPE_CHECKING:
@@ -80,13 +80,16 @@ class Waiting:
                 self.drop(receiver, arrival)  # the sender takes the message with it
             raise
 
-    def keep(self, receiver: Receiver, arrival: Arrival) -> Verdict:
-        """Keep a peer's message until there is room; QUEUED, which is not recorded, or the drop."""
+    def keep(self, receiver: Receiver, arrival: Arrival, outside: Message | None = None) -> Verdict:
+        """Keep a peer's message until there is room; QUEUED, which is not recorded, or the drop.
+
+        One that was sealed came inside of another, whose sender is the one to be held back.
+        """
         if isinstance(receiver, AbsentReceiver):
             appear = self.kernel.limits.appear
             policy = Wait(appear, persist=True) if appear > 0 else WAIT
             return self._keep_for_absent(receiver, arrival, policy)
-        return self.hold(receiver, arrival, self.kernel.flow.origin_of(arrival.message))
+        return self.hold(receiver, arrival, self.kernel.flow.origin_of(outside or arrival.message))
 
     def send_on(self, receiver: Receiver, arrival: Arrival) -> Verdict:
         """Keep what a worker sent until there is room: the worker goes on meanwhile (FL-4).
@@ -104,7 +107,9 @@ class Waiting:
             if is_reply and isinstance(session, Session) and back is not None:
                 origin = session, back
             verdict = self.hold(receiver, arrival, origin, patient=not is_reply)
-        return kernel.end(arrival, verdict) if verdict.reason is None else verdict
+        if verdict.reason is None:
+            kernel.end(arrival, verdict, receiver.out)
+        return verdict
 
     def hold(
         self,
@@ -127,7 +132,7 @@ class Waiting:
             or kernel.flow.sheds
             or (origin[0].knows_hold and not (patient and room.makes_room(size, origin[0])))
         ):
-            return kernel.drop_each(arrival, Reason.QUEUE_FULL, verdicts_of(receiver))
+            return kernel.drop_for(receiver, arrival, Reason.QUEUE_FULL)
         if patient and origin is not None:
             room.glance(origin[0])
         receiver.wait_for_room(arrival, Held(room, receiver, arrival, origin))
@@ -183,7 +188,7 @@ class Waiting:
         """Keep a message for a receiver without making its sender wait."""
         kernel, recipient = self.kernel, receiver.verdict.recipient
         if receiver.waiting() >= self.QUEUE_LIMIT or not self._may_queue(receiver, arrival):
-            return kernel.drop_each(arrival, Reason.QUEUE_FULL, verdicts_of(receiver))
+            return kernel.drop_for(receiver, arrival, Reason.QUEUE_FULL)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + check_seconds(policy.seconds)
         pending = self._start(receiver, arrival, policy)
@@ -195,10 +200,10 @@ class Waiting:
             if loop.time() < deadline - _TIMER_SLACK:
                 self._drop_late(receiver, arrival, policy)
             else:
-                kernel.drop(arrival, Reason.EXPIRED, recipient)
+                kernel.drop(arrival, Reason.EXPIRED, recipient, receiver.out)
 
         pending.add_done_callback(expire)
-        return kernel.end(arrival, Verdict(Outcome.QUEUED, None, recipient))
+        return kernel.end(arrival, Verdict(Outcome.QUEUED, None, recipient), receiver.out)
 
     def _may_queue(self, receiver: Receiver, arrival: Arrival) -> bool:
         if isinstance(receiver, AbsentReceiver):
@@ -220,7 +225,7 @@ class Waiting:
         expiry, seconds = arrival.message.expiry, policy.seconds
         outlived = seconds is None or arrival.received_at / 1000 + seconds * 1000 >= expiry
         if policy.persist and expiry != NEVER and outlived and not kernel.is_closed:
-            return kernel.drop(arrival, Reason.EXPIRED, receiver.verdict.recipient)
+            return kernel.drop_for(receiver, arrival, Reason.EXPIRED)
         return self.drop(receiver, arrival)
 
     def drop(self, receiver: Receiver, arrival: Arrival) -> Verdict:
@@ -228,7 +233,7 @@ class Waiting:
         kernel, reason = self.kernel, receiver.refusal
         if isinstance(receiver, AbsentReceiver) and arrival.message.expired(kernel.tick() // 1000):
             reason = Reason.EXPIRED
-        return kernel.drop_each(arrival, reason, verdicts_of(receiver))
+        return kernel.drop_for(receiver, arrival, reason)
 
     # Who is not there
 
@@ -260,7 +265,14 @@ class Waiting:
         """Let a message that waits find its way."""
         if pending.done():
             return
-        again = Arrival(arrival.message, self.kernel.tick(), arrival.from_global)
+        again = Arrival(
+            arrival.message,
+            self.kernel.tick(),
+            arrival.from_global,
+            via=arrival.via,
+            replies_to=arrival.replies_to,
+            sender=arrival.sender,
+        )
         verdict = self.kernel.take(again)
         if type(verdict) is not NoRoom:
             pending.set_result(verdict)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from msgspec import Struct
 
 from waystation.core.address import Address, Route
+from waystation.core.custody import CustodyArrival
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
@@ -41,11 +42,16 @@ class Context(Struct, frozen=True, gc=False):
     `address` is the one that the message was sent to. What the handler sends by it never waits,
     unless it is given a policy (FL-4): what finds no room stands in the line of its receiver, as
     long as that has room for it, and the verdict is QUEUED. Else it is dropped, QUEUE_FULL.
+
+    A durable message may come again: `attempt` counts how often it may have been handled, with this
+    time (DU-3). It is `late` if a later one of its sender came first (DU-4).
     """
 
     node: Node
     address: Address
     message: Message
+    attempt: int = 1
+    late: bool = False
 
     async def reply(
         self, payload: bytes, *, ttl: float | None = None, policy: Policy | None = None
@@ -55,7 +61,7 @@ class Context(Struct, frozen=True, gc=False):
         reply = self.message.reply_from(
             self.address, payload, id=node.new_id(), expiry=node.expiry_in(ttl)
         )
-        return await node.route(reply, policy or LINE)
+        return await node.route(reply, policy or LINE, replies_to=self.message.id)
 
     async def forward(self, own: Address | None = None, *, policy: Policy | None = None) -> Verdict:
         """Send the message on to the next address of its route (WK-2)."""
@@ -114,10 +120,19 @@ class Worker:
         kernel.workers[self] = None
         self.task.add_done_callback(self._ended)
 
+    def __repr__(self) -> str:
+        names = ", ".join(address.name for address in self.addresses)
+        return f"<Worker {names}: {len(self.inbox)} waiting, {self._state.name.lower()}>"
+
     @property
     def at_work(self) -> bool:
         """Whether it handles a message or has one to handle."""
         return self._state is not _State.IDLE or len(self.inbox) > 0
+
+    @property
+    def sees_passing(self) -> bool:
+        """Whether it handles also messages whose route goes on behind it."""
+        return self._passing
 
     def stop(self, cut_off: Reason) -> None:
         """Handle no more messages.
@@ -130,7 +145,7 @@ class Worker:
         if self.task is not asyncio.current_task():
             self.task.cancel()
 
-    async def _run(self) -> None:  # noqa: C901
+    async def _run(self) -> None:  # noqa: C901, PLR0912
         # One function, since one more call for each message would add a tenth to its cost.
         inbox, node, kernel, handler = self.inbox, self._node, self._kernel, self._handler
         items, receivers = inbox.items, self.receivers
@@ -151,12 +166,17 @@ class Worker:
                         inbox.taken()
                 addresses = message.onward_route.addresses
                 try:
-                    if message.expiry is not NEVER and message.expired(kernel.tick() // 1000):
-                        self._drop(arrival, Reason.EXPIRED)
+                    if message.expiry is not NEVER and (
+                        arrival.__class__ is CustodyArrival
+                        or message.expired(kernel.tick() // 1000)
+                    ):
+                        await self._handle_expiring(arrival)
                     elif passing or len(addresses) == 1:
                         result = handler(message, Context(node, addresses[0], message))
                         if is_async or (result is not None and inspect.isawaitable(result)):
-                            await result
+                            result = await result
+                        if result.__class__ is bytes and message.return_route.addresses:
+                            await Context(node, addresses[0], message).reply(result)
                         if observers:
                             kernel.end(arrival, receivers[addresses[0].data].verdict)
                     else:  # WK-4
@@ -169,11 +189,28 @@ class Worker:
             inbox.let_go()
             await asyncio.sleep(0)
 
+    async def _handle_expiring(self, arrival: Arrival) -> None:
+        """Handle a durable message, which always expires; drop one that has expired."""
+        message = arrival.message
+        if message.expired(self._kernel.tick() // 1000):
+            self._drop(arrival, Reason.EXPIRED)
+            return
+        assert isinstance(arrival, CustodyArrival)
+        address = message.onward_route.addresses[0]
+        attempt = arrival.attempt or 1
+        context = Context(self._node, address, message, attempt, arrival.late)
+        result = self._handler(message, context)
+        if inspect.isawaitable(result):
+            result = await result
+        if isinstance(result, bytes) and message.return_route.addresses:
+            await context.reply(result)
+        arrival.settle(None)  # and recorded when that is on disk (DU-7)
+
     def _fail(self, arrival: Arrival, error: BaseException) -> None:
         if isinstance(error, asyncio.CancelledError) and self.task.cancelling():
             self._drop(arrival, self._cut_off)
             raise error  # else it was a task that the handler waited for
-        self._drop(arrival, Reason.FAILED)
+        self._drop(arrival, Reason.FAILED, error)
         if isinstance(error, SystemExit | KeyboardInterrupt):
             raise error  # the program ends
         name, id = arrival.message.onward_route.addresses[0].name, arrival.message.id
@@ -195,6 +232,9 @@ class Worker:
         for arrival in self.inbox.empty():
             self._drop(arrival, reason)
 
-    def _drop(self, arrival: Arrival, reason: Reason) -> None:
+    def _drop(self, arrival: Arrival, reason: Reason, error: BaseException | None = None) -> None:
+        if isinstance(arrival, CustodyArrival):
+            arrival.settle(reason, error)  # its custodian decides what becomes of it
+            return
         recipient = arrival.message.onward_route.addresses[0].name
         self._kernel.drop(arrival, reason, recipient)

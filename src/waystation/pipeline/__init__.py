@@ -17,10 +17,10 @@ if not all(map(find_spec, ("pyspark", "pyarrow", "pandas"))):
     )
 
 from waystation.pipeline.building import Progress, Summary, TableSummary, build
-from waystation.pipeline.datasource import register
 from waystation.pipeline.journal import Journal, read_journal
 from waystation.pipeline.making import built
-from waystation.pipeline.session import session, ship
+from waystation.pipeline.source.datasource import register
+from waystation.pipeline.spark_session import session, ship
 from waystation.pipeline.steps import (
     audit,
     expected,
@@ -32,6 +32,7 @@ from waystation.pipeline.steps import (
     subscription_history,
     traces,
 )
+from waystation.pipeline.surveying import known_of
 from waystation.pipeline.tables import TABLES
 from waystation.pipeline.watching import Alert, Alerts, Batch, Watched, watch
 
@@ -51,6 +52,7 @@ __all__ = [
     "expected",
     "expected_deliveries",
     "health",
+    "known_of",
     "read_journal",
     "register",
     "rejects",

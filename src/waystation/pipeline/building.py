@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
-from msgspec import Struct
-from pyspark.sql import SparkSession
+from msgspec import Struct, field
+from pyspark.sql import DataFrame, SparkSession
 
 from waystation.journal.schema import TEXT
+from waystation.journal.seal import seal_all_left
+from waystation.locations import is_remote, located
 from waystation.pipeline.journal import Journal, read_journal
-from waystation.pipeline.making import checked_name, made, rows_beside
-from waystation.pipeline.node_data import FileData
-from waystation.pipeline.output import Place, prepared_directory
+from waystation.pipeline.kernels.node_data import FileData
+from waystation.pipeline.making import built, checked_name, made, rows_beside
 from waystation.pipeline.schema import JOURNAL
-from waystation.pipeline.session import session
 from waystation.pipeline.shipping import check_shared
+from waystation.pipeline.spark_session import session
 from waystation.pipeline.steps import rejects
+from waystation.pipeline.store import PartFile, Store, opened_store
 from waystation.pipeline.tables import ROWS_READ, TABLES, Table, passes
-from waystation.pipeline.writing import Written, write_tables
+from waystation.pipeline.writing import Written, read_back, write_tables
 
 
 class Progress(Struct, frozen=True):
@@ -52,6 +54,7 @@ class Summary(Struct, frozen=True):
     rejected: int
     seconds: float
     out: str
+    sealed: list[str] = field(default_factory=list)  # what was done with tails of killed nodes
 
 
 def build(
@@ -63,12 +66,16 @@ def build(
     since: str | datetime | None = None,
     until: str | datetime | None = None,
     tables: Iterable[str] = TABLES,
+    format: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Summary:
-    """Build the tables of a journal and write them to `out`, replacing each atomically.
+    """Build the tables of a journal and write them to `out`, a directory or the URI of a store.
 
-    All tables cover the files that exist when the build begins. `progress` is called when a table
-    is started and when it is complete.
+    They replace the former ones when all of them are complete: a build that fails changes none. All
+    tables cover the files that exist when the build begins; the last records of nodes that were
+    killed are sealed before, so that they are included, and the summary says so. A journal that was
+    read before is taken as it was then. `format` is `parquet` or `delta`, the
+    default in object stores. `progress` is called when a table is started and when it is complete.
 
     ```text
     summary = pipeline.build("journal/", "tables/", progress=print)
@@ -77,38 +84,60 @@ def build(
     """
     asked = passes([checked_name(table) for table in tables])
     count = sum(map(len, asked))
-    directory = prepared_directory(Path(out))
+    store = opened_store(out, format)
+    sealed: list[str] = []
     if not isinstance(journal, Journal):
         found = spark if spark is not None else session()
+        sealed = _seal_left(str(journal))
         journal = read_journal(found, journal, nodes=nodes, since=since, until=until)
-    check_shared(journal.spark, read=[journal.path], write=[directory])
+    check_shared(
+        journal.spark, read=[journal.path], write=[] if is_remote(store.out) else [Path(store.out)]
+    )
     tell = progress if progress is not None else _tell_nobody
     began = time.monotonic()
     written: dict[str, TableSummary] = {}
+    files: dict[str, list[PartFile]] = {}
     read: dict[str, int] = {}
     for group in asked:
         started = time.monotonic()
         numbers = {table.name: len(written) + place for place, table in enumerate(group, 1)}
         for table, number in numbers.items():
             tell(Progress(table, number, count, "started", 0, 0.0))
-        done = _write(journal, directory, group)
+        done = _write(journal, store, group, files)
         read |= done.read
+        files |= done.files
         seconds = (time.monotonic() - started) / len(group)
         for table, number in numbers.items():
-            size = Place(directory, table).size()
+            size = sum(file.size for file in files[table])
             written[table] = TableSummary(done.rows[table], size, seconds)
             tell(Progress(table, number, count, "done", done.rows[table], seconds))
     rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
-    read = {table: read.get(table, 0) for table in JOURNAL} if read else {}
-    taken = time.monotonic() - began
-    return Summary(written, read or rows_in(journal), rejected, taken, str(directory))
+    read = {table: read.get(table, 0) for table in JOURNAL} if read else rows_in(journal)
+    store.publish(files)
+    return Summary(written, read, rejected, time.monotonic() - began, store.out, sealed)
 
 
-def _write(journal: Journal, directory: Path, tables: tuple[Table, ...]) -> Written:
-    """Write one table, or several that are made together."""
-    places = {table.name: Place(directory, table.name) for table in tables}
+def _seal_left(journal: str) -> list[str]:
+    """Let the pipeline see the last records of nodes that were killed; says what was done."""
+    done = [] if is_remote(journal) else seal_all_left(Path(located(journal)))
+    return [str(sealed) for sealed in done if not sealed.running]
+
+
+def _write(
+    journal: Journal,
+    store: Store,
+    tables: tuple[Table, ...],
+    files: Mapping[str, list[PartFile]],
+) -> Written:
+    """Write one table, or several that are made together; `files` are those written before."""
+
+    def of(name: str) -> DataFrame:
+        if name not in files:
+            return built(journal, name)
+        return read_back(journal.spark, store, name, files[name])
+
     beside = {table.name: rows_beside(journal, table) for table in tables}
-    return write_tables(made(journal, tables, ROWS_READ), places, beside)
+    return write_tables(made(journal, tables, ROWS_READ, of=of), store, beside, beside)
 
 
 def rows_in(journal: Journal) -> dict[str, int]:

@@ -1,33 +1,28 @@
 """How far the clocks of nodes differ, hour by hour, by what their sessions measured (TM-3).
 
 Each node journals how far the clocks of its peers are ahead of its own. Of the measurements of one
-peer in an hour that with the least round trip counts: its error is at most half of that. In every
-group of nodes that measurements connect, the clock of the node with the most sessions is the
-reference; a clock's correction is the sum of the offsets on the way from there, and of several ways
-that of the least round trips counts. A time minus the correction is a time of the reference.
+peer in an hour that with the least round trip counts: its error is at most half of that. How they
+add up is in the core, for `why` too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
 from pyspark.sql import DataFrame
 
+from waystation.core.corrections import HOUR, Link, corrections
+from waystation.core.visits import DAY
 from waystation.journal.schema import INSTANT, SESSIONS, TEXT
 from waystation.pipeline.journal import Journal
-from waystation.pipeline.node_data import FileData
+from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.tables import BUILT
 from waystation.pipeline.work import mapped
 
 NAME: Final = "clocks"
-HOUR: Final = 3_600_000_000
-"""In microseconds."""
-
 LINKS: Final = pa.schema(
     {
         "hour": pa.int64(),
@@ -39,16 +34,6 @@ LINKS: Final = pa.schema(
     }
 )
 """What a node measured of a peer in an hour, and over how many sessions."""
-
-
-class Link(Struct, frozen=True, order=True):
-    """A measurement of one clock by another; the least is the best."""
-
-    rtt_us: int
-    node: str
-    peer: str
-    offset_us: int
-    sessions: int
 
 
 def clocks(journal: Journal) -> DataFrame:
@@ -93,13 +78,18 @@ def clocks_of(links: pa.Table) -> pa.Table:
     hours: dict[int, list[Link]] = {}
     for row in links.to_pylist():
         hours.setdefault(row.pop("hour"), []).append(Link(**row))
+    return clocks_by_hour(hours)
+
+
+def clocks_by_hour(hours: Mapping[int, Iterable[Link]]) -> pa.Table:
+    """The table for all measurements of each hour."""
     rows = []
-    for hour, measured in sorted(hours.items()):
+    for hour, measured in sorted((hour, list(links)) for hour, links in hours.items()):
         found = corrections(measured)
         rows += [
             (
                 *(link.node, link.peer, hour, hour + HOUR, link.offset_us, link.rtt_us),
-                *("session", found[link.node]),
+                *("session", found[link.node], hour // DAY),
             )
             for link in sorted(measured, key=lambda link: (link.node, link.peer))
         ]
@@ -113,42 +103,3 @@ def clocks_of(links: pa.Table) -> pa.Table:
         ],
         schema=BUILT[NAME],
     )
-
-
-def corrections(links: Iterable[Link]) -> dict[str, int]:
-    """How far each node's clock is ahead of that of its reference, in microseconds.
-
-    >>> corrections([Link(5, "hub", "a", 70, 1), Link(9, "b", "hub", -20, 1)])
-    {'hub': 0, 'a': 70, 'b': 20}
-    """
-    best: dict[frozenset[str], Link] = {}
-    sessions: dict[frozenset[str], int] = {}  # as many as that of the two that knows more
-    for link in sorted(links):
-        pair = frozenset((link.node, link.peer))
-        best.setdefault(pair, link)
-        sessions[pair] = max(sessions.get(pair, 0), link.sessions)
-    ways: dict[str, list[tuple[int, str, int]]] = {}
-    count: dict[str, int] = {}
-    for pair, link in best.items():
-        ways.setdefault(link.node, []).append((link.rtt_us, link.peer, link.offset_us))
-        ways.setdefault(link.peer, []).append((link.rtt_us, link.node, -link.offset_us))
-        for node in pair:
-            count[node] = count.get(node, 0) + sessions[pair]
-    found: dict[str, int] = {}
-    for reference in sorted(count, key=lambda node: (-count[node], node)):
-        if reference not in found:  # the first of its group
-            _reach(reference, ways, found)
-    return found
-
-
-def _reach(
-    reference: str, ways: dict[str, list[tuple[int, str, int]]], found: dict[str, int]
-) -> None:
-    """Add the corrections of all nodes that measurements connect with the reference."""
-    reached = [(0, reference, 0)]
-    while reached:
-        total, node, ahead = heappop(reached)
-        if node not in found:
-            found[node] = ahead
-            for rtt, peer, offset in ways[node]:
-                heappush(reached, (total + rtt, peer, ahead + offset))

@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import MEMBERS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
-from waystation.pipeline.columns import repeated
+from waystation.pipeline.kernels.columns import repeated
+from waystation.pipeline.kernels.evidence import Known
+from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.listing import Listing, Wanted, list_journal
-from waystation.pipeline.node_data import FileData
 from waystation.pipeline.schema import journal_schema
 from waystation.pipeline.work import FromFiles, Through, from_files
 
@@ -38,6 +39,7 @@ class Journal:
         self.spark = spark
         self.listing = listing
         self.wanted = wanted
+        self.known: Known | None = None  # what its nodes tell, once somebody asked (surveying.py)
 
     @property
     def path(self) -> str:

@@ -1,26 +1,32 @@
 """The files of a journal: which node each belongs to, and which need not be read.
 
-Only names: nothing here opens a file. The journal may be wherever Arrow can read (a directory, or
-a URI such as hdfs:// or s3://); the driver lists it once, and all steps use that list.
+Only names: nothing here opens a file. The journal may be in a directory or in a store, such as s3://
+or hdfs://; the driver lists it once, and all steps use that list.
 """
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
-from pyarrow.fs import FileSelector, FileSystem, FileType, LocalFileSystem
+from pyarrow.fs import FileType
 
 from waystation.errors import LocalError, quote
+from waystation.journal.archive import ARCHIVE
+from waystation.journal.filesystems import complaining, exists, file_system, files_below
 from waystation.journal.layout import TAIL, Stem
 from waystation.journal.schema import MEMBERS, MESSAGES
+from waystation.locations import is_remote, located
 from waystation.pipeline.schema import JOURNAL
 
-_NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})\.parquet")
-_HERE: Final = LocalFileSystem()
+_NAME: Final = re.compile(r"(\d{1,18})-(\d{1,18})\.(?:parquet|tail|arrows)")
+
+TAIL_ENDED_SECONDS: Final = 600.0
+"""A copy of a tail that did not change for so long is read: its node ended."""
+
 _HEX: Final = re.compile("%([0-9A-Fa-f]{2})")
 
 
@@ -82,10 +88,7 @@ class Listing(Struct, frozen=True):
 
 def locate(root: str) -> tuple[Any, str]:
     """The file system of a journal, and its path there."""
-    if "://" in root:
-        found: tuple[Any, str] = FileSystem.from_uri(root)
-        return found
-    return _HERE, str(Path(root).absolute())
+    return file_system(root)
 
 
 def list_journal(root: str, wanted: Wanted) -> Listing:
@@ -94,20 +97,29 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
     A directory is made absolute: executors have another working directory.
     """
     system, path = locate(root)
-    if system.get_file_info(path).type is not FileType.Directory:
+    with complaining(root, "read"):
+        kind = system.get_file_info(path).type
+    if kind is not FileType.Directory:
         raise LocalError(
             f"no such journal: {quote(root)}",
             rule="SP-1",
             hint="give the directory that nodes write their journal to",
         )
+    is_copy = is_remote(root) or exists(system, f"{path}/{ARCHIVE}")
+    now = time.time()
     nodes: dict[str, dict[str, list[File]]] = {}
     strays: list[Stray] = []
     tails: dict[str, set[int]] = {}
     for table in JOURNAL:
-        sizes = dict(_files(system, f"{path}/{table}"))
-        for name, incarnation in _unsealed(sizes):
-            tails.setdefault(name, set()).add(incarnation)
-        for below in filter(_is_visible, sizes):
+        found = dict(_files(system, f"{path}/{table}"))
+        sizes = {below: size for below, (size, _) in found.items()}
+        ended = set[str]()
+        for below, name, incarnation in _unsealed(sizes):
+            if is_copy and found[below][1] < now - TAIL_ENDED_SECONDS:
+                ended.add(below)
+            else:
+                tails.setdefault(name, set()).add(incarnation)
+        for below in (*filter(_is_visible, sizes), *sorted(ended)):
             file = _file(f"{table}/{below}", sizes[below])
             node = _node_of(below)
             if node is None:
@@ -118,17 +130,17 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
         for files in tables.values():
             files.sort(key=_order)
     needed = {node: _needed(tables, wanted) for node, tables in sorted(nodes.items())}
-    found = root if "://" in root else path
     unsealed = {node: sorted(numbers) for node, numbers in tails.items()}
-    return Listing(found, {node: has for node, has in needed.items() if has}, strays, unsealed)
+    return Listing(
+        located(root), {node: has for node, has in needed.items() if has}, strays, unsealed
+    )
 
 
-def _files(system: Any, directory: str) -> Iterator[tuple[str, int]]:
-    """The paths of all files below a directory, relative to it, and their sizes."""
-    selector = FileSelector(directory, allow_not_found=True, recursive=True)
-    for info in system.get_file_info(selector):
-        if info.type is FileType.File:
-            yield info.path[len(directory) + 1 :], info.size or 0
+def _files(system: Any, directory: str) -> Iterator[tuple[str, tuple[int, float]]]:
+    """All files below a directory: their paths relative to it, sizes, and times of change."""
+    for info in files_below(system, directory):
+        changed = 0.0 if info.mtime is None else info.mtime.timestamp()
+        yield info.path[len(directory) + 1 :], (info.size or 0, changed)
 
 
 def _is_visible(path: str) -> bool:
@@ -136,18 +148,18 @@ def _is_visible(path: str) -> bool:
     return not any(part.startswith((".", "_")) for part in path.split("/"))
 
 
-def _unsealed(paths: Collection[str]) -> Iterator[tuple[str, int]]:
-    """The nodes and incarnations that have a tail, unless it was sealed and only not removed."""
+def _unsealed(paths: Collection[str]) -> Iterator[tuple[str, str, int]]:
+    """The tails with their node and incarnation, but those that are sealed and only not removed."""
     for path in paths:
         directory, _, name = path.rpartition("/")
         stem = Stem.parse(name) if name.endswith(TAIL) else None
         node = _node_of(path)
         if stem is not None and node is not None and f"{directory}/{stem.sealed}" not in paths:
-            yield node, stem.incarnation
+            yield path, node, stem.incarnation
 
 
 def _file(path: str, size: int) -> File:
-    named = _NAME.fullmatch(path.rpartition("/")[2])
+    named = _NAME.fullmatch(path.rpartition("/")[2].removeprefix("."))
     return File(path, size, int(named[1]), int(named[2])) if named else File(path, size)
 
 

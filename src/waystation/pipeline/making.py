@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from waystation.errors import LocalError, quote
 from waystation.pipeline.journal import Journal
-from waystation.pipeline.node_data import FileData
+from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.schema import spark_schema
 from waystation.pipeline.tables import BY_NAME, TABLES, Table, maker, table_of
 
@@ -30,14 +30,21 @@ def built(journal: Journal, table: str) -> DataFrame:
     return frame.unionAll(journal.spark.createDataFrame(rows, spark_schema(found.schema)))
 
 
-def made(journal: Journal, tables: Sequence[Table], *more: str) -> DataFrame:
+def made(
+    journal: Journal,
+    tables: Sequence[Table],
+    *more: str,
+    of: Callable[[str], DataFrame] | None = None,
+) -> DataFrame:
     """Tables that are made together, as one frame; the rows of each are a part of their table.
 
-    `more` is what kernels can tell beside tables, such as ROWS_READ.
+    `more` is what kernels can tell beside tables, such as ROWS_READ. `of` returns other tables of
+    the same journal; without it they are made anew.
     """
     if tables[0].exchange:
         [table] = tables
-        frame: DataFrame = maker(table.made_by)(journal)
+        make = maker(table.made_by)
+        frame: DataFrame = make(journal, of) if table.of else make(journal)
         return frame
     asked = frozenset([*(table.name for table in tables), *more])
     kernels = dict.fromkeys(table.made_by for table in tables)

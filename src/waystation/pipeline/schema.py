@@ -32,16 +32,22 @@ CODED: Final = pa.dictionary(pa.int32(), TEXT)
 """Dictionary-encoded strings: what is read in this form is never expanded row by row."""
 
 
+VERSION: Final = "version"
+"""The column of `messages` with the version of each row's file, which says what its values mean."""
+
+
 class Column(Struct, frozen=True):
     """A column of the journal; if it is not `required`, files of other versions may lack it.
 
     Then every row has the `default`; `same_as` names a column whose values are used instead.
+    A column `of_the_file` is told by its metadata, and is in no file.
     """
 
     type: Any
     required: bool = True
     default: Any = None
     same_as: str | None = None
+    of_the_file: bool = False
 
 
 _REQUIRED: Final = {
@@ -76,8 +82,15 @@ def _column(table: str, field: pa.Field) -> Column:
     )
 
 
+_OF_THE_FILE: Final = {
+    MESSAGES: {VERSION: Column(pa.int16(), required=False, default=1, of_the_file=True)}
+}
+
 JOURNAL: Final[Mapping[str, Mapping[str, Column]]] = {
-    table: {field.name: _column(table, field) for field in schema}
+    table: {
+        **{field.name: _column(table, field) for field in schema},
+        **_OF_THE_FILE.get(table, {}),
+    }
     for table, schema in SCHEMAS.items()
 }
 """Every table that the journal has, with all columns but `node`, which is in the path."""
@@ -91,7 +104,8 @@ _DECIDING: Final = {
     MESSAGES: [
         *("incarnation", "seq", "at", "message_id", "kind", "onward", "return", "multicast_id"),
         *("outcome", "reason", "next_hop", "recipient", "bytes", "expiry", "from_global"),
-        "received_at",
+        *("received_at", "origin", "answers", "via", "from_node", "out", "next_node", "copy"),
+        *("sender", "durable", "internal", VERSION),
     ],
 }
 """The columns of large tables that steps use or check. The others cost them nothing."""

@@ -23,18 +23,30 @@ from pyspark.sql import functions as f
 
 from waystation.core.message import HOP_LIMIT
 from waystation.errors import LocalError
-from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS
-from waystation.pipeline import kernels
-from waystation.pipeline.columns import coded_name
-from waystation.pipeline.comparing import compare, route_differences
-from waystation.pipeline.deciding import coded_decisions
-from waystation.pipeline.health import counted, health_of, sums
+from waystation.journal.schema import MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 from waystation.pipeline.journal import Journal, Origin, instant, marked, origin_of
+from waystation.pipeline.kernels import node_tables
+from waystation.pipeline.kernels.answering import ANSWERS, tied
+from waystation.pipeline.kernels.columns import coded_name
+from waystation.pipeline.kernels.comparing import compare, route_differences
+from waystation.pipeline.kernels.deciding import Past, coded_decisions
+from waystation.pipeline.kernels.evidence import Facts, Known
+from waystation.pipeline.kernels.health import counted, health_of, sums
+from waystation.pipeline.kernels.node_data import FileData, FrameData, NodeData, sound_rows
+from waystation.pipeline.kernels.normal import normal
+from waystation.pipeline.kernels.tracing import (
+    PACKED,
+    assembled,
+    coded_steps,
+    packed,
+    received_from_answers,
+    sent_to_requests,
+    together,
+    unpacked,
+)
 from waystation.pipeline.making import built
-from waystation.pipeline.node_data import FileData, FrameData, NodeData, sound_rows
-from waystation.pipeline.normal import normal
+from waystation.pipeline.surveying import known_of
 from waystation.pipeline.tables import BUILT, table_of
-from waystation.pipeline.tracing import PACKED, coded_steps, packed, trace, unpacked
 from waystation.pipeline.work import (
     BYTES_PER_TASK,
     PIECES,
@@ -46,7 +58,8 @@ from waystation.pipeline.work import (
     pieces,
 )
 
-_JUDGED_BY: Final = (MESSAGES, ROUTES, SUBSCRIPTIONS)
+_JUDGED_BY: Final = (MESSAGES, ROUTES, SUBSCRIPTIONS, SESSIONS)
+_HISTORIES: Final = ("route_history", "subscription_history", "session_history")
 
 OfNode: TypeAlias = Callable[[NodeData], Iterator[pa.Table]]
 """What a step computes for one node."""
@@ -62,7 +75,7 @@ def route_history(routes: DataFrame, nodes: DataFrame | None = None) -> DataFram
     history.where("closed_by = 'expired'").groupBy("participant").count().show()
     ```
     """
-    return _history("route_history", ROUTES, routes, nodes, kernels.route_history)
+    return _history("route_history", ROUTES, routes, nodes, node_tables.route_history)
 
 
 def subscription_history(subscriptions: DataFrame, nodes: DataFrame | None = None) -> DataFrame:
@@ -72,7 +85,7 @@ def subscription_history(subscriptions: DataFrame, nodes: DataFrame | None = Non
     pipeline.subscription_history(journal.subscriptions).where("valid_to is null").show()
     ```
     """
-    work = kernels.subscription_history
+    work = node_tables.subscription_history
     return _history("subscription_history", SUBSCRIPTIONS, subscriptions, nodes, work)
 
 
@@ -108,10 +121,14 @@ def expected(
     messages: DataFrame,
     route_history: DataFrame,
     subscription_history: DataFrame,
+    session_history: DataFrame | None = None,
     *,
     hop_limit: int = HOP_LIMIT,
 ) -> DataFrame:
     """The outcome that the rules require for each message that entered a node (SP-2).
+
+    Broadcasts of version 2 also go to parents and global transports, which `session_history` tells;
+    with frames directly from `read_journal` it is always included.
 
     ```text
     subscriptions = pipeline.subscription_history(journal.subscriptions)
@@ -121,27 +138,26 @@ def expected(
     if hop_limit < 1:
         raise LocalError(f"invalid hop limit {hop_limit}", rule="WK-11", hint="give 1 or more")
 
-    def work(data: NodeData) -> Iterator[pa.Table]:
-        messages = data.coded_events(MESSAGES)
-        if messages.num_rows:
-            routes, subscriptions = data.coded_route_history, data.coded_subscription_history
-            yield from coded_decisions(data.node, messages, routes, subscriptions, hop_limit)
-
-    journal = _same_journal(
-        (messages, MESSAGES),
-        (route_history, "route_history"),
-        (subscription_history, "subscription_history"),
-    )
-    if journal is not None:
-        tables = (MESSAGES, ROUTES, SUBSCRIPTIONS)
-        frame = journal.work(tables, work, BUILT["expected"], frugal=True)
-        return marked(frame, Origin(journal, "expected", hop_limit))
-    frames = {
-        MESSAGES: messages,
+    histories = {
         "route_history": route_history,
         "subscription_history": subscription_history,
+        **({} if session_history is None else {"session_history": session_history}),
     }
-    return from_frames(frames, work, BUILT["expected"])
+    journal = _same_journal((messages, MESSAGES), *((frame, n) for n, frame in histories.items()))
+    if journal is not None:
+
+        def work(data: FileData) -> Iterator[pa.Table]:
+            found = node_tables.judged(data, ("expected",), hop_limit)
+            return (rows for rows in found if table_of(rows) == "expected")
+
+        frame = journal.work(_JUDGED_BY, work, BUILT["expected"], frugal=True)
+        return marked(frame, Origin(journal, "expected", hop_limit))
+
+    def work_on_frames(data: FrameData) -> Iterator[pa.Table]:
+        given = [data.given(name) for name in _HISTORIES]
+        yield from coded_decisions(data.node, data.events(MESSAGES), Past(*given), hop_limit)
+
+    return from_frames({MESSAGES: messages, **histories}, work_on_frames, BUILT["expected"])
 
 
 expected_deliveries = expected
@@ -163,7 +179,7 @@ def audit(expected: DataFrame, messages: DataFrame, routes: DataFrame | None = N
         limit = origin.hop_limit
 
         def work(data: FileData) -> Iterator[pa.Table]:
-            found = kernels.judged(data, ("audit",), limit)
+            found = node_tables.judged(data, ("audit",), limit)
             return (rows for rows in found if table_of(rows) == "audit")
 
         return journal.work(_JUDGED_BY, work, BUILT["audit"])
@@ -191,29 +207,58 @@ def _same_journal(*frames: tuple[DataFrame, str]) -> Journal | None:
     return journals.popitem()[1] if len(journals) == 1 and None not in origins else None
 
 
-def traces(messages: DataFrame, *, paths: bool = True) -> DataFrame:
+def traces(messages: DataFrame, *, paths: bool = True, known: Known | None = None) -> DataFrame:
     """The path of each message over all nodes, from its rows, grouped by its id.
 
-    Without `paths` the column `path` is null, and is not computed.
+    Without `paths` the column `path` is null, and is not computed. `known` is what the journal
+    tells beside messages: of clocks, sessions, and what nodes kept. Frames of `read_journal`
+    include it; with any other frame it is what `pipeline.known_of(journal)` returns. Without it
+    clocks are taken to be right, and what became of a copy that left and did not arrive is unknown.
 
     ```text
     pipeline.traces(journal.messages).where("not complete or looped").show()
     ```
     """
     parts = _trace_partitions(messages)
+    origin = origin_of(messages, MESSAGES)
+    if known is None:
+        known = Known(has_answers=True) if origin is None else known_of(origin.journal)
+    told, has_answers = known.encoded(), known.has_answers
 
     def pack(found: Iterator[pa.Table]) -> Iterator[pa.Table]:
         return packed(found, parts, paths=paths)
 
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        held = [table for batch in batches for table in unpacked(batch.column("steps"))]
-        if held:
-            yield trace(pa.concat_tables(held), paths=paths)
+    def assemble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        held = _held(batches)
+        if not held:
+            return
+        made = assembled(together(held), Facts(Known.decoded(told)), paths=paths)
+        if has_answers:
+            yield from sent_to_requests(made, parts)
+        else:
+            yield tied(made, ANSWERS.empty_table(), paths=paths)
+
+    def tie(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        yield tied(*received_from_answers(_held(batches)), paths=paths)
 
     sent = _of_messages(messages, coded_steps, PACKED, through=pack)
-    # Each part goes to a separate task, if Spark supports it (4.1 and newer).
-    bring = getattr(sent, "repartitionById", sent.repartition)
-    return mapped(bring(parts, "part"), work, BUILT["traces"])
+    if not has_answers:
+        return mapped(_brought(sent, parts), assemble, BUILT["traces"])
+    # An answer is a message of its own: its trace is made elsewhere than that of its request.
+    made = mapped(_brought(sent, parts), assemble, PACKED)
+    return mapped(_brought(made, parts), tie, BUILT["traces"])
+
+
+def _held(batches: Iterator[pa.RecordBatch]) -> list[pa.Table]:
+    """The tables in rows of PACKED."""
+    return [table for batch in batches for table in unpacked(batch.column("steps"))]
+
+
+def _brought(frame: DataFrame, parts: int) -> DataFrame:
+    """Rows of PACKED where their part is: a separate task, if Spark supports it (4.1 and newer)."""
+    bring = getattr(frame, "repartitionById", frame.repartition)
+    found: DataFrame = bring(parts, "part")
+    return found
 
 
 def _trace_partitions(messages: DataFrame) -> int:

@@ -30,6 +30,7 @@ from waystation.journal.schema import (
 
 LONG: Final = pa.int64()
 FLAG: Final = pa.bool_()
+DATE: Final = pa.date32()
 
 ROWS_READ: Final = "rows read"
 """In place of a table: how many rows a kernel found in the files of each table of the journal."""
@@ -58,7 +59,7 @@ class Table(Struct, frozen=True, kw_only=True):
     text: str  # what a row is
     columns: Mapping[str, BuiltColumn]
     key: tuple[str, ...]
-    day: str | None  # the column whose day is the row's; None if it has no time
+    day: str  # the column whose day is the row's; `day` itself if no other tells
     inputs: tuple[str, ...]  # tables of the journal; a large node is split by the first
     made_by: str  # module:function, in this package
     call: str = ""  # how to get it as a frame
@@ -69,6 +70,7 @@ class Table(Struct, frozen=True, kw_only=True):
     watched: bool = True  # whether `watch` keeps it up to date
     reported: bool = False  # whether the report shows it
     beside: str = ""  # module:function of a journal: rows that belong to no node
+    of: tuple[str, ...] = ()  # tables that it is made of; `made_by` also takes how to get these
 
     @property
     def schema(self) -> pa.Schema:
@@ -81,8 +83,44 @@ def _columns(**columns: tuple[Any, str]) -> dict[str, BuiltColumn]:
 
 
 HOP: Final = pa.struct(
-    {"node": TEXT, "at": INSTANT, "outcome": TEXT, "reason": TEXT, "next_hop": TEXT}
+    {
+        "node": TEXT,
+        "at": INSTANT,
+        "outcome": TEXT,
+        "reason": TEXT,
+        "next_hop": TEXT,
+        "incarnation": LONG,
+        "received_at": INSTANT,
+        "left_at": INSTANT,
+        "via": TEXT,
+        "from_node": TEXT,
+        "out": TEXT,
+        "next_node": TEXT,
+        "recipient": TEXT,
+        "follows": pa.int32(),
+        "depth": pa.int32(),
+    }
 )
+"""A step of a message: one outcome of one visit to a node."""
+
+LOST: Final = pa.struct(
+    {
+        "recipient": TEXT,
+        "reason": TEXT,
+        "node": TEXT,
+        "incarnation": LONG,
+        "at": INSTANT,
+        "received_at": INSTANT,
+        "outcome": TEXT,
+        "out": TEXT,
+        "next_node": TEXT,
+        "expiry": INSTANT,
+        "onward": TEXT,
+        "internal": FLAG,
+    }
+)
+"""A step by which somebody went without, and what it takes to find out why."""
+
 _EVERY_TABLE: Final = (MESSAGES, *(table for table in SCHEMAS if table != MESSAGES))
 _AT_NODE: Final = _columns(
     node=(TEXT, "the node"),
@@ -92,10 +130,24 @@ _VALIDITY: Final = _columns(
     valid_from=(INSTANT, "the beginning of the interval"),
     valid_to=(INSTANT, "its end, exclusive; null while it lasts"),
     closed_by=(TEXT, "why it ended; null while it lasts"),
+    day=(DATE, "the day (UTC) of the beginning"),
 )
 _OUTCOME: Final = _columns(
     outcome=(TEXT, "what must happen"), reason=(TEXT, "why it is dropped, if it is")
 )
+
+_OF_VISIT: Final = _columns(
+    incarnation=(LONG, "when the node's process started, in milliseconds"),
+    received_at=(INSTANT, "when the message entered the node, or the put was made"),
+    event_time=(INSTANT, "the same, under a name that is no word of SQL"),
+    multicast_id=(TEXT, "what it was published under, if it was"),
+    next_node=(TEXT, "the node that a copy goes to, where that is known"),
+    day=(DATE, "the day (UTC) when it entered the node"),
+)
+_KEY_OF_VISIT: Final = (
+    *("message_id", "node", "incarnation", "received_at", "recipient", "address"),
+)
+_JUDGED_BY: Final = (MESSAGES, ROUTES, SUBSCRIPTIONS, SESSIONS)
 
 REGISTRY: Final[tuple[Table, ...]] = (
     Table(
@@ -117,7 +169,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
         reported=True,
         day="valid_from",
         inputs=(ROUTES,),
-        made_by="kernels:route_history",
+        made_by="kernels.node_tables:route_history",
         call="route_history(routes)",
     ),
     Table(
@@ -135,7 +187,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
         reported=True,
         day="valid_from",
         inputs=(SUBSCRIPTIONS,),
-        made_by="kernels:subscription_history",
+        made_by="kernels.node_tables:subscription_history",
         call="subscription_history(subscriptions)",
     ),
     Table(
@@ -146,59 +198,81 @@ REGISTRY: Final[tuple[Table, ...]] = (
                 message_id=(TEXT, "the message"),
                 node=(TEXT, "the node that it entered"),
                 at=(INSTANT, "when it did"),
-                recipient=(TEXT, "whom it is for; null where no name was looked up"),
-                address=(TEXT, "where it goes; null if it is dropped"),
+                recipient=(TEXT, "whom it is for; null for a copy upward, or if nobody is named"),
+                address=(TEXT, "where it goes; null if it is dropped, waits, or goes upward"),
             ),
             **_OUTCOME,
+            **_OF_VISIT,
         },
-        key=("message_id", "node", "at", "recipient", "address"),
+        key=_KEY_OF_VISIT,
         reported=True,
-        day="at",
-        inputs=(MESSAGES, ROUTES, SUBSCRIPTIONS),
-        made_by="kernels:judged",
-        call="expected(messages, route_history, subscription_history)",
+        day="received_at",
+        inputs=_JUDGED_BY,
+        made_by="kernels.node_tables:judged",
+        call="expected(messages, route_history, subscription_history, session_history)",
         together="judged",
         frugal=True,
     ),
     Table(
         name="audit",
         text="An expected outcome beside the actual one.",
-        columns=_columns(
-            message_id=(TEXT, "the message; null in rows about a put"),
-            node=(TEXT, "the node"),
-            recipient=(TEXT, "whom it is for, or whose entry was put"),
-            expected=(TEXT, "the outcome that the rules require"),
-            actual=(TEXT, "the outcome that the node recorded"),
-            verdict=(TEXT, "`ok`, `missing`, `unexpected` or `different`"),
-            reason=(TEXT, "why it was dropped, if it was"),
-        ),
-        key=("message_id", "node", "recipient"),
+        columns={
+            **_columns(
+                message_id=(TEXT, "the message; null in rows about a put"),
+                node=(TEXT, "the node"),
+                recipient=(TEXT, "whom it is for, or whose entry was put"),
+                expected=(TEXT, "the outcome that the rules require"),
+                actual=(TEXT, "the outcome that the node recorded"),
+                verdict=(TEXT, "`ok`, `missing`, `unexpected` or `different`"),
+                reason=(TEXT, "why it was dropped, if it was"),
+                address=(TEXT, "where it should go, else where it went; of a put, its address"),
+            ),
+            **_OF_VISIT,
+        },
+        key=_KEY_OF_VISIT,
         reported=True,
-        day=None,
-        inputs=(MESSAGES, ROUTES, SUBSCRIPTIONS),
-        made_by="kernels:judged",
+        day="received_at",
+        inputs=_JUDGED_BY,
+        made_by="kernels.node_tables:judged",
         call="audit(expected, messages)",
         together="judged",
     ),
     Table(
         name="traces",
-        text="A message on its way over all nodes.",
+        text="A message on its way over all nodes, from where it entered the fleet.",
         columns=_columns(
             message_id=(TEXT, "the message"),
-            started=(INSTANT, "its first step"),
-            ended=(INSTANT, "its last one"),
-            hops=(pa.int32(), "the number of steps"),
-            path=(pa.list_(HOP), "the steps, in order"),
-            outcome=(TEXT, "of its last step"),
-            reason=(TEXT, "of its last step, if that is a drop"),
-            latency_ms=(pa.float64(), "from the first step to the last"),
-            complete=(FLAG, "whether it was delivered or dropped in the end"),
-            symmetric=(FLAG, "whether each return route extends the one before"),
+            started=(INSTANT, "when it entered its first node, by the corrected clock"),
+            ended=(INSTANT, "its last step, by the corrected clock"),
+            hops=(pa.int32(), "how many nodes it entered after the first"),
+            path=(pa.list_(HOP), "the steps, none before one that it follows"),
+            outcome=(TEXT, "of the message as a whole"),
+            reason=(TEXT, "why it was lost, if it was"),
+            latency_ms=(pa.float64(), "until the last delivery, else until the last step"),
+            complete=(FLAG, "whether nothing is lost, unknown or waiting"),
+            symmetric=(FLAG, "whether the answer came back by the same nodes; null without one"),
             looped=(FLAG, "whether it entered a node twice with the same onward route"),
+            origin=(TEXT, "the node and incarnation where it entered the fleet; null if unknown"),
+            sender=(TEXT, "who sent it, if that is proven"),
+            recipient=(TEXT, "whom it is for; null if there are several"),
+            multicast_id=(TEXT, "the multicast id, if it has one"),
+            answers=(TEXT, "the message that it answers, if it is an answer"),
+            answered_by=(TEXT, "its answer; the first of several"),
+            legs=(pa.int32(), "one, and one for each known answer"),
+            delivered=(pa.int32(), "how many deliveries are on record"),
+            lost_copies=(pa.int32(), "how many recipients went without"),
+            unknown_copies=(pa.int32(), "how many copies left for where the record does not reach"),
+            left_fleet=(pa.int32(), "how many copies left for nodes without a journal"),
+            internal=(FLAG, "whether nodes sent it for themselves, not for an application"),
+            is_complete=(FLAG, "`complete`, under a name that is no word of SQL"),
+            is_symmetric=(FLAG, "`symmetric`, likewise"),
+            is_looped=(FLAG, "`looped`, likewise"),
+            lost=(pa.list_(LOST), "the steps by which somebody went without, for `losses`"),
+            day=(DATE, "the day (UTC) when it entered its first node, by that node's clock"),
         ),
-        key=("message_id",),
+        key=("message_id", "origin"),
         reported=True,
-        day="started",
+        day="day",
         inputs=(MESSAGES,),
         made_by="steps:traces_of",
         call="traces(messages)",
@@ -217,6 +291,7 @@ REGISTRY: Final[tuple[Table, ...]] = (
             bytes=(LONG, "their size"),
             p50_ms=(pa.float64(), "the median time at the node"),
             p99_ms=(pa.float64(), "the time at the node that 99 % did not exceed"),
+            day=(DATE, "the day (UTC) of the window"),
         ),
         key=("node", "window_start", "outcome", "reason", "address_type"),
         reported=True,
@@ -238,13 +313,13 @@ REGISTRY: Final[tuple[Table, ...]] = (
             rtt_us=(LONG, "the round trip of that measurement, twice the largest error"),
             source=(TEXT, "`session`: a session measured it"),
             correction_us=(LONG, "how far the node's own clock was ahead of the reference"),
+            day=(DATE, "the day (UTC) of the hour"),
         ),
         key=("node", "peer", "from_time"),
         day="from_time",
         inputs=(SESSIONS,),
         made_by="clocks:clocks",
         exchange=True,
-        watched=False,
     ),
     Table(
         name="session_history",
@@ -262,12 +337,13 @@ REGISTRY: Final[tuple[Table, ...]] = (
                 closed_at=(INSTANT, "when it ended; null while it is open"),
                 closed_by=(TEXT, "`closed`, `lost`, `stopped` or `restart`; null while it is open"),
                 reason=(TEXT, "why it was lost"),
+                day=(DATE, "the day (UTC) when it opened"),
             ),
         },
         key=("node", "incarnation", "session", "opened_at"),
         day="opened_at",
         inputs=(SESSIONS, NODES),
-        made_by="sessions:session_history",
+        made_by="kernels.sessions:session_history",
         together="survey",
         split=False,
     ),
@@ -283,12 +359,13 @@ REGISTRY: Final[tuple[Table, ...]] = (
                 lost=(LONG, "records that are known to be missing"),
                 sealed=(FLAG, "whether all its records are in sealed files, which are read"),
                 ended_by=(TEXT, "`stop` or `crash`; null if it may still run"),
+                day=(DATE, "the day (UTC) when it began"),
             ),
         },
         key=("node", "incarnation"),
         day="from_time",
         inputs=_EVERY_TABLE,
-        made_by="coverage:coverage",
+        made_by="kernels.coverage:coverage",
         together="survey",
         split=False,
     ),
@@ -301,16 +378,66 @@ REGISTRY: Final[tuple[Table, ...]] = (
             file=(TEXT, "the file, relative to the journal's directory"),
             row=(TEXT, "the row as JSON; null for a file or a part of one"),
             problem=(TEXT, "what is wrong with it"),
+            source_table=(TEXT, "`table`, under a name that is no word of SQL"),
+            day=(DATE, "the day (UTC) of the file's first row; null if that is unknown"),
         ),
         key=("table", "node", "file", "row"),
         reported=True,
-        day=None,
+        day="day",
         inputs=_EVERY_TABLE,
-        made_by="kernels:rejects",
+        made_by="kernels.node_tables:rejects",
         call="rejects(journal)",
         together="survey",
         split=False,
-        beside="kernels:strays",
+        beside="kernels.node_tables:strays",
+    ),
+    Table(
+        name="losses",
+        text="A copy of a message that did not reach whom it was for.",
+        columns=_columns(
+            message_id=(TEXT, "the message"),
+            origin=(TEXT, "the node and incarnation where it entered the fleet; null if unknown"),
+            recipient=(TEXT, "who went without; null if nobody is named"),
+            event_time=(INSTANT, "when it ended, or left for where it did not arrive"),
+            at_visit=(INSTANT, "when it had entered that node"),
+            node=(TEXT, "where it ended, or the last node that had it"),
+            next_node=(TEXT, "the node that it left for, or waited for"),
+            sender=(TEXT, "who sent it, if that is proven"),
+            multicast_id=(TEXT, "what it was published under, if it was"),
+            reason=(TEXT, "why it was dropped, or `VANISHED`"),
+            cause=(TEXT, "the same for people, with what happened before and after"),
+            internal=(FLAG, "whether nodes sent it for themselves"),
+            incident_id=(TEXT, "the incident behind it"),
+            day=(DATE, "the day (UTC) when its message entered the fleet"),
+        ),
+        key=("message_id", "origin", "recipient"),
+        day="day",
+        inputs=(MESSAGES,),
+        made_by="losses:losses",
+        exchange=True,
+        of=("traces", "route_history", "session_history", "coverage"),
+    ),
+    Table(
+        name="incidents",
+        text="Something that went wrong, and the messages that it cost.",
+        columns=_columns(
+            incident_id=(TEXT, "the same whenever it is found"),
+            kind=(TEXT, "`node_crashed`, `node_stopped`, `link_lost`, `route_expired`, …"),
+            node=(TEXT, "where it happened; null for a topic that nobody hears"),
+            started=(INSTANT, "when it began, by the clock of that node"),
+            ended=(INSTANT, "when it was over; null while it lasts"),
+            participants=(pa.list_(TEXT), "who went without"),
+            lost=(LONG, "how many losses it explains, without those of the nodes themselves"),
+            cause=(TEXT, "what happened, for people"),
+            evidence=(pa.list_(TEXT), "messages that were lost by it: the first ten"),
+            day=(DATE, "the day (UTC) when it began"),
+        ),
+        key=("incident_id",),
+        day="started",
+        inputs=(MESSAGES,),
+        made_by="losses:incidents",
+        exchange=True,
+        of=("traces", "route_history", "session_history", "coverage"),
     ),
 )
 """Every table, in the order in which they are built."""
@@ -319,8 +446,39 @@ BY_NAME: Final[Mapping[str, Table]] = {table.name: table for table in REGISTRY}
 TABLES: Final = tuple(BY_NAME)
 """The names of the tables, in the order in which they are built."""
 
+DERIVED: Final = frozenset(("day", "is_complete", "is_symmetric", "is_looped", "source_table"))
+"""Columns that follow from others, for those who read tables. No step reads them."""
+
 BUILT: Final[Mapping[str, pa.Schema]] = {table.name: table.schema for table in REGISTRY}
 """The schema of each table."""
+
+WHATIF: Final = pa.schema(
+    {
+        "message_id": TEXT,
+        "origin": TEXT,
+        "recipient": TEXT,
+        "before_outcome": TEXT,
+        "before_reason": TEXT,
+        "before_node": TEXT,
+        "after_outcome": TEXT,
+        "after_reason": TEXT,
+        "after_node": TEXT,
+        "hops_before": pa.int32(),
+        "hops_after": pa.int32(),
+        "verdict": TEXT,
+        "why": TEXT,
+    }
+)
+"""A message for one recipient: how it ended, and how it would have."""
+
+STORED: Final[Mapping[str, pa.Schema]] = {**BUILT, "whatif": WHATIF}
+"""The schema of each table that can be written: those of a build, and the answer of `whatif`."""
+
+TAKEN: Final[Mapping[str, pa.Schema]] = {
+    name: pa.schema([field for field in schema if field.name not in DERIVED])
+    for name, schema in BUILT.items()
+}
+"""The columns of each table that a step which takes it needs."""
 
 REPORTED: Final = tuple(table.name for table in REGISTRY if table.reported)
 """The tables that the report shows."""

@@ -23,22 +23,23 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from waystation.errors import LocalError
+from waystation.journal.filesystems import adopt_settings, settings_here
 from waystation.journal.pruning import instant_bounds
 from waystation.journal.read import parquet_footer
 from waystation.journal.schema import MESSAGES, TEXT
-from waystation.pipeline.blobs import blobs_of, tables_of
-from waystation.pipeline.columns import codes, column, repeated
-from waystation.pipeline.listing import File, Listing, Wanted, locate
-from waystation.pipeline.node_data import (
+from waystation.pipeline.kernels.blobs import blobs_of, tables_of
+from waystation.pipeline.kernels.columns import codes, column, repeated
+from waystation.pipeline.kernels.node_data import (
     UNREADABLE,
     FileData,
     FrameData,
     Share,
 )
-from waystation.pipeline.normal import UnfitError, check_built, check_columns
+from waystation.pipeline.kernels.normal import UnfitError, check_built, check_columns
+from waystation.pipeline.listing import File, Listing, Wanted, locate
 from waystation.pipeline.schema import JOURNAL, spark_schema
-from waystation.pipeline.session import ship
-from waystation.pipeline.tables import BUILT
+from waystation.pipeline.spark_session import ship
+from waystation.pipeline.tables import BUILT, TAKEN
 
 SPLIT_BYTES: Final = 4 * 2**20
 """If a node's tables are larger than this, their footers are read, to see if one task is enough."""
@@ -128,9 +129,11 @@ def from_frames(frames: Mapping[str, DataFrame], work: FromFrames, schema: pa.Sc
 def mapped(frame: DataFrame, work: FromBatches, schema: pa.Schema) -> DataFrame:
     """A frame with the results of `work` for the batches of another, in each task."""
     ship(frame.sparkSession)
+    settings = settings_here()
 
     def made(then: Through | None, schema: pa.Schema) -> DataFrame:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            adopt_settings(settings)
             found = work(batches)
             yield from _batches(found if then is None else then(found), schema)
 
@@ -177,7 +180,7 @@ def checked(name: str, frame: DataFrame) -> DataFrame:
 def _packed(name: str, frame: DataFrame) -> DataFrame:
     """Rows of any frame as (node, table, bytes), a piece for each node of each batch."""
     if name in BUILT:
-        kept = [column for column in BUILT[name].names if column in frame.columns]
+        kept = [column for column in TAKEN[name].names if column in frame.columns]
     else:
         kept = ["node", *(column for column in JOURNAL[name] if column in frame.columns)]
 
@@ -224,7 +227,7 @@ def _put_together(pieces: dict[str, list[pa.Table]]) -> dict[str, pa.Table]:
     tables = {}
     for name, parts in pieces.items():
         whole = pa.concat_tables(parts)
-        tables[name] = whole.select(BUILT[name].names).cast(BUILT[name]) if name in BUILT else whole
+        tables[name] = whole.select(TAKEN[name].names).cast(TAKEN[name]) if name in TAKEN else whole
     return tables
 
 

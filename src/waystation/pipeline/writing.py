@@ -1,17 +1,16 @@
-"""Write the tables of frames to disk, in the tasks that made them.
+"""Write the tables of frames to their store, in the tasks that made them.
 
 The results of a step are already in Arrow, with dictionary-encoded strings. Written from there,
 they never become Spark rows, which would cost more than computing them. Each task writes one hidden
 file per table and returns its name when it is complete; only returned files become visible. So a
-task that runs twice, or continues after the end, adds nothing. Frames that are not made by
-our own tasks are written by Spark.
+task that runs twice, or continues after the end, adds nothing.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, Final, Self
@@ -20,91 +19,126 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Struct, field
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
+from waystation.journal.filesystems import file_system
 from waystation.journal.schema import INSTANT, TEXT
-from waystation.pipeline.output import Place
-from waystation.pipeline.schema import CODED
-from waystation.pipeline.tables import BUILT, ROWS_READ, part_of, table_of
-from waystation.pipeline.work import ended_by
+from waystation.locations import is_remote
+from waystation.pipeline.delta_stats import delta_stats
+from waystation.pipeline.schema import CODED, spark_schema
+from waystation.pipeline.store import PartFile, Store
+from waystation.pipeline.tables import ROWS_READ, STORED, part_of, table_of
+from waystation.pipeline.work import ended_by, mapped
 
 ROW_GROUP: Final = 262_144
 """About this many rows are written together."""
 
-_WRITTEN: Final = pa.schema({"table": TEXT, "file": TEXT, "rows": pa.int64()})
+_WRITTEN: Final = pa.schema(
+    {"table": TEXT, "file": TEXT, "rows": pa.int64(), "size": pa.int64(), "stats": TEXT}
+)
 _HIDDEN: Final = "."
+_SEARCHED: Final = ("message_id", "recipient")  # columns with a Bloom filter
+_FALSE_POSITIVES: Final = 0.05  # of a Bloom filter, which then takes about a byte per value
 
 
 class Written(Struct):
-    """How many rows each table has, and how many each table of the journal had, if tasks told."""
+    """The files of each table, and how many rows each table of the journal had, if tasks told."""
 
-    rows: dict[str, int]
+    files: dict[str, list[PartFile]]
     read: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """The number of rows of each table."""
+        return {table: sum(file.rows for file in files) for table, files in self.files.items()}
 
 
 def write_tables(
-    frame: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table] | None = None
+    frame: DataFrame,
+    store: Store,
+    tables: Iterable[str],
+    beside: Mapping[str, pa.Table] | None = None,
 ) -> Written:
-    """Write the tables that a frame is made of.
+    """Write the tables that a frame is made of; they are published later.
 
-    `beside` are rows that no task makes. A table is replaced when it is complete.
+    `beside` are rows that no task makes.
     """
-    directories = {table: place.prepare() for table, place in places.items()}
-    parts = ended_by(frame, partial(written, directories), _WRITTEN)
-    if parts is not None:
-        return _shown(parts, places, beside or {})
-    [(table, place)] = places.items()  # only our tasks make several
-    # An absolute URI: a cluster's default file system may be another one.
-    frame.write.option("compression", "zstd").parquet(f"file://{place.hidden}")
-    rows = sum(int(pq.read_metadata(file).num_rows) for file in place.hidden.glob("*.parquet"))
-    place.replace()
-    return Written({table: rows})
-
-
-def _shown(
-    parts: DataFrame, places: Mapping[str, Place], beside: Mapping[str, pa.Table]
-) -> Written:
-    """Run the tasks, make the files that they return visible, and replace the tables."""
-    for place in places.values():
-        place.hidden.mkdir(parents=True, exist_ok=True)
-    told: dict[str, dict[str, int]] = {table: {} for table in places}
+    places = {table: store.prepare(table) for table in tables}
+    parts = ended_by(frame, partial(written, places), _WRITTEN)
+    if parts is None:  # it is not made by our own tasks
+        [table] = places
+        ours = mapped(frame, _as_tables, STORED[table])
+        parts = ended_by(ours, partial(written, places), _WRITTEN)
+        assert parts is not None
+    files: dict[str, list[PartFile]] = {table: [] for table in places}
     read: Counter[str] = Counter()
     for row in parts.collect():
         if row["file"] is None:
             read[row["table"]] += row["rows"]
         else:
-            told[row["table"]][row["file"]] = row["rows"]
+            part = PartFile(row["file"], row["rows"], row["size"], row["stats"])
+            files[row["table"]].append(part)
     for table, place in places.items():
-        more = beside.get(table, BUILT[table].empty_table())
-        if more.num_rows or not told[table]:
-            [file] = written({table: str(place.hidden)}, iter([part_of(table, more)]))
-            told[table][file.column("file")[0].as_py()] = more.num_rows
-        for name in told[table]:
-            (place.hidden / name).rename(place.hidden / name.removeprefix(_HIDDEN))
-        for left in place.hidden.glob(f"{_HIDDEN}*"):
-            left.unlink(missing_ok=True)
-        place.replace()
-    return Written({table: sum(files.values()) for table, files in told.items()}, dict(read))
+        more = (beside or {}).get(table, STORED[table].empty_table())
+        if more.num_rows or not files[table]:
+            [told] = written({table: place}, iter([part_of(table, more)]))
+            [row] = told.drop_columns(["table"]).to_pylist()
+            files[table].append(PartFile(row["file"], row["rows"], row["size"], row["stats"]))
+        store.keep(table, files[table])
+    return Written(files, dict(read))
 
 
-def written(directories: Mapping[str, str], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Write each table of a task to a file; returns their names and numbers of rows.
+def read_back(
+    spark: SparkSession, store: Store, table: str, files: Iterable[PartFile]
+) -> DataFrame:
+    """The rows of a table that is written, but not published yet."""
+    paths = store.written(table, files)
+    if not is_remote(store.out):
+        schema = spark_schema(STORED[table])
+        return spark.read.schema(schema).parquet(*(f"file://{path}" for path in paths))
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                system, path = file_system(paths[number])
+                with system.open_input_file(path) as file:
+                    for rows in pq.ParquetFile(file).iter_batches():
+                        yield pa.Table.from_batches([rows])
+
+    return mapped(spark.range(0, len(paths), 1, max(len(paths), 1)), read, STORED[table])
+
+
+def _as_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    for batch in batches:
+        yield pa.Table.from_batches([batch])
+
+
+def written(places: Mapping[str, str], tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Write each table of a task to a file; returns what is known of the files.
 
     Numbers of rows that were read are passed on, without a file.
     """
     with ExitStack() as open_files:
         files: dict[str, _File] = {}
         for found in tables:
-            table = _whose(found, directories)
+            table = _whose(found, places)
             if table == ROWS_READ:
-                yield found.add_column(1, "file", pa.nulls(found.num_rows, TEXT))
+                yield _without_file(found)
                 continue
             if table not in files:
-                files[table] = open_files.enter_context(_File(directories[table], table))
+                files[table] = open_files.enter_context(_File(places[table], table))
             files[table].add(found)
-    columns = zip(*((file.table, file.name, file.rows) for file in files.values()), strict=True)
-    if files:
+    told = [(file.table, file.name, file.rows, file.size, file.stats) for file in files.values()]
+    if told:
+        columns = zip(*told, strict=True)
         yield pa.Table.from_arrays(list(map(pa.array, columns)), schema=_WRITTEN)
+
+
+def _without_file(counted: pa.Table) -> pa.Table:
+    found = counted.add_column(1, "file", pa.nulls(counted.num_rows, TEXT))
+    for name in ("size", "stats"):
+        found = found.append_column(name, pa.nulls(counted.num_rows, _WRITTEN.field(name).type))
+    return found
 
 
 def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
@@ -112,16 +146,23 @@ def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
 
 
 class _File:
-    """One hidden file of a table; rows are held until there are enough for a row group."""
+    """One file of a table; rows are held until there are enough for a row group.
 
-    def __init__(self, directory: str, table: str) -> None:
+    In a hidden directory, which becomes the table as it is, the file is hidden as well.
+    """
+
+    def __init__(self, place: str, table: str) -> None:
         self.table = table
-        self.name = f"{_HIDDEN}part-{uuid.uuid4().hex}.parquet"
-        self.rows = 0
+        hidden = _HIDDEN if place.rpartition("/")[2].startswith(_HIDDEN) else ""
+        self.name = f"{hidden}part-{uuid.uuid4().hex}.parquet"
+        self.rows = self.size = 0
+        self.stats = ""
         self._schema = written_schema(table)
-        options = parquet_options(self._schema)
-        self._writer = pq.ParquetWriter(f"{directory}/{self.name}", self._schema, **options)
+        self._place = place
+        self._footers: list[Any] = []
         self._held: list[pa.Table] = []
+        self._stream: Any = None
+        self._writer: Any = None
 
     def __enter__(self) -> Self:
         return self
@@ -134,16 +175,45 @@ class _File:
         self.rows += rows.num_rows
 
     def __exit__(self, *error: object) -> None:
-        if error[0] is None:
-            self._write()
+        if error[0] is not None:
+            return  # nobody is told of the file
+        self._write()
         self._writer.close()
+        self.size = self._stream.tell()
+        self._stream.close()
+        self.stats = delta_stats(self._footers[0], self._schema)
 
     def _write(self) -> None:
         rows = pa.concat_tables(self._held).combine_chunks()
+        if self._writer is None:
+            self._open(rows)
         for first in range(0, rows.num_rows, 2 * ROW_GROUP):
             group = _trimmed(rows.slice(first, 2 * ROW_GROUP))
             self._writer.write_table(group, row_group_size=group.num_rows)
         self._held = []
+
+    def _open(self, first: pa.Table) -> None:
+        """Open the file when its first rows are known: their number sizes the Bloom filters."""
+        system, directory = file_system(self._place)
+        self._stream = system.open_output_stream(f"{directory}/{self.name}")
+        options = parquet_options(self._schema) | {"bloom_filter_options": _blooms(first)}
+        self._writer = pq.ParquetWriter(
+            self._stream, self._schema, metadata_collector=self._footers, **options
+        )
+
+
+def _blooms(rows: pa.Table) -> dict[str, dict[str, float]]:
+    """Filters for the columns that people search; they cost nothing where there are no rows."""
+    first = rows.slice(0, 2 * ROW_GROUP)
+    searched = [name for name in _SEARCHED if name in first.column_names and first.num_rows]
+    return {name: {"ndv": _distinct(first, name), "fpp": _FALSE_POSITIVES} for name in searched}
+
+
+def _distinct(rows: pa.Table, name: str) -> int:
+    """About how many values of a column differ."""
+    if name == "message_id":  # counting would take longer than writing
+        return int(rows.num_rows)
+    return len(rows.column(name).unique())
 
 
 def _trimmed(rows: pa.Table) -> pa.Table:
@@ -171,7 +241,7 @@ def written_schema(table: str) -> pa.Schema:
     return pa.schema(
         [
             field.with_type(CODED) if field.type == TEXT and field.name != "message_id" else field
-            for field in BUILT[table]
+            for field in STORED[table]
         ]
     )
 
@@ -204,6 +274,9 @@ def parquet_options(schema: pa.Schema) -> dict[str, Any]:
         "compression_level": 1,
         "use_dictionary": texts,
         "column_encoding": encodings,
-        "write_statistics": ["node", *(field.name for field in schema if _is_asked_for(field))],
+        "write_statistics": [
+            *("node", "recipient"),
+            *(field.name for field in schema if _is_asked_for(field)),
+        ],
         "store_schema": False,  # the Parquet types are enough
     }

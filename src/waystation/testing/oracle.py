@@ -1,16 +1,25 @@
 """The tables of the pipeline once more: slow, obvious, one row after the other, without Spark.
 
-It shares no code with the pipeline, and nothing of the core but constants: it is the second opinion
-on both. Rows are dicts with the journal's columns and the node, instants are microseconds. Whoever
-changes what a table means changes it here first.
+It shares no code with the pipeline, and nothing of the core but what the way of one message is: it
+is the second opinion on the rest of both. Rows are dicts with the journal's columns and the node,
+instants are microseconds. Whoever changes what a table means changes it here first.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from datetime import date, timedelta
 from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import convert, structs
+
+from waystation.core import coverage
+from waystation.core.corrections import Measured, corrections, hour_of, links_by_hour
+from waystation.core.coverage import Life, NodeRow
+from waystation.core.losses import lost_in
+from waystation.core.visits import Evidence, Step, Trace, Visit, step_of, tied, traced
+from waystation.testing.verdicts import Moment, Pair, judged, local_name, paired, verdict
 
 Row: TypeAlias = dict[str, Any]
 Tables: TypeAlias = dict[str, list[Row]]
@@ -35,6 +44,11 @@ OPEN: Final = End(None, None)
 def in_order(rows: Iterable[Row]) -> list[Row]:
     """The rows of one node in the order in which they happened."""
     return sorted(rows, key=lambda row: (row["incarnation"], row["seq"]))
+
+
+def day_of(at: int) -> date:
+    """The day (UTC) of an instant."""
+    return date(1970, 1, 1) + timedelta(microseconds=at)
 
 
 def grouped(rows: Iterable[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
@@ -119,6 +133,7 @@ class _Entry:
             "valid_from": self.since,
             "valid_to": end.at,
             "closed_by": end.why,
+            "day": day_of(self.since),
         }
 
 
@@ -208,6 +223,7 @@ def subscription_history(journal: Tables) -> list[Row]:
                 "valid_from": valid_from,
                 "valid_to": end.at,
                 "closed_by": end.why,
+                "day": day_of(valid_from),
             }
             remaining = cut(interval, ends[node, incarnation])
             if remaining is not None:
@@ -250,125 +266,249 @@ def entries_of(messages: Iterable[Row]) -> dict[tuple[str, str, int, int], list[
     return grouped(messages, "message_id", "node", "incarnation", "received_at")
 
 
+def session_history(journal: Tables) -> list[Row]:
+    """Every session that any node ever had, and when it was open."""
+    ends = ends_of_incarnations(journal)
+    history = []
+    for (node, incarnation, _), events in grouped(
+        journal.get("sessions", ()), "node", "incarnation", "session"
+    ).items():
+        held: Row | None = None
+        found = []
+        now = events[0]["at"]
+        for event in events:
+            now = max(now, event["at"])
+            if held is not None and event["kind"] in ("close", "clock"):
+                held.update({name: event[name] or held[name] for name in ("role", "peer")})
+            if held is not None and event["kind"] in ("open", "close"):
+                held["closed_at"], held = now, None
+            if event["kind"] == "open":
+                told = ("node", "incarnation", "session", "role", "place", "peer")
+                held = {**{name: event[name] for name in told}, "opened_at": now, "closed_at": None}
+                found.append(held)
+        end = ends[node, incarnation].at
+        for interval in found:
+            if end is not None and (interval["closed_at"] is None or end < interval["closed_at"]):
+                interval["closed_at"] = end
+            if interval["closed_at"] is None or interval["opened_at"] < interval["closed_at"]:
+                history.append(interval)
+    return history
+
+
 def expected(journal: Tables) -> list[Row]:
     """What must happen to each message that entered a node."""
     routes: dict[tuple[str, int, str], list[Row]] = defaultdict(list)
     for interval in route_history(journal):
         routes[interval["node"], interval["incarnation"], interval["participant"]].append(interval)
-    subscriptions: dict[Incarnation, list[Row]] = defaultdict(list)
-    for interval in subscription_history(journal):
-        subscriptions[interval["node"], interval["incarnation"]].append(interval)
+    subscriptions = _by_incarnation(subscription_history(journal))
+    sessions = _by_incarnation(session_history(journal))
+    visits = {
+        name: rows
+        for name, rows in entries_of(journal.get("messages", ())).items()
+        if not _is_unjudged(rows[0], journal)
+    }
+    multicasts: dict[tuple[Any, ...], list[list[Row]]] = defaultdict(list)
+    for visit in visits.values():
+        if _version(visit[0]) > 1 and visit[0]["kind"] == "multicast":
+            multicasts[_multicast_name(visit[0])].append(visit)
     found = []
-    for (id, node, incarnation, at), rows in entries_of(journal.get("messages", ())).items():
+    for (id, node, incarnation, at), rows in visits.items():
 
-        def look_up(
+        def entry(
             participant: str, node: str = node, incarnation: int = incarnation, at: int = at
-        ) -> Row:
-            held = at_instant(routes[node, incarnation, participant], at)
-            if not held:
-                return _verdict("DROPPED", "NO_ROUTE", participant)
-            [entry] = held
-            outcome = "DELIVERED" if entry["local"] else "FORWARDED"
-            return _verdict(outcome, None, participant, entry["address"])
+        ) -> Row | None:
+            return next(iter(at_instant(routes[node, incarnation, participant], at)), None)
 
         subscribed = at_instant(subscriptions[node, incarnation], at)
-        found += [
-            {"message_id": id, "node": node, "at": at, **verdict}
-            for verdict in _verdicts(rows[0], at, subscribed, look_up)
-        ]
+
+        def receivers(id: str, subscribed: list[Row] = subscribed) -> set[str]:
+            return {s["receiver"] for s in subscribed if matches(s["pattern"], id)}
+
+        row = rows[0]
+        if _version(row) > 1:
+            earlier = [
+                visit
+                for visit in multicasts[_multicast_name(row)]
+                if visit[0]["received_at"] < at and len(visit[0]["return"]) < HOP_LIMIT
+            ]
+            own = sessions[node, incarnation]
+            moment = Moment(at, entry, receivers, is_id, own, earlier, HOP_LIMIT)
+            verdicts = judged(rows, moment)
+        else:
+            verdicts = _verdicts(row, at, entry, receivers)
+        of_visit = {
+            "message_id": id,
+            "node": node,
+            "incarnation": incarnation,
+            **dict.fromkeys(("at", "received_at", "event_time"), at),
+            "day": day_of(at),
+            "multicast_id": row["multicast_id"],
+        }
+        found += [{**of_visit, **verdict} for verdict in verdicts]
     return found
 
 
-def _verdict(
-    outcome: str, reason: str | None, recipient: str | None = None, address: str | None = None
-) -> Row:
-    return {"recipient": recipient, "address": address, "outcome": outcome, "reason": reason}
+def _by_incarnation(history: list[Row]) -> dict[Incarnation, list[Row]]:
+    found: dict[Incarnation, list[Row]] = defaultdict(list)
+    for interval in history:
+        found[interval["node"], interval["incarnation"]].append(interval)
+    return found
 
 
-def _verdicts(row: Row, at: int, subscribed: list[Row], look_up: Any) -> list[Row]:
+def _version(row: Row) -> int:
+    return int(row.get("version") or 1)
+
+
+def _multicast_name(row: Row) -> tuple[Any, ...]:
+    return row["node"], row["incarnation"], row["message_id"], row["multicast_id"]
+
+
+def _is_unjudged(row: Row, journal: Tables) -> bool:
+    """Whether a message passes through a gossip router, which other rules decide."""
+    if _version(row) == 1 or not _is_of_gossip_router(row):
+        return False
+    return any(member["node"] == row["node"] for member in journal.get("members", ()))
+
+
+def _verdicts(row: Row, at: int, entry: Any, receivers: Any) -> list[Row]:
+    """What the rules of version 1 require."""
+
+    def look_up(participant: str) -> Row:
+        held = entry(participant)
+        if held is None:
+            return verdict("DROPPED", "NO_ROUTE", participant)
+        outcome = "DELIVERED" if held["local"] else "FORWARDED"
+        return verdict(outcome, None, participant, held["address"])
+
     if row.get("reason") == "DUPLICATE":  # the node's word is taken for it
-        return [_verdict("DROPPED", "DUPLICATE")]
+        return [verdict("DROPPED", "DUPLICATE")]
     if row["expiry"] is not None and at >= row["expiry"]:
-        return [_verdict("DROPPED", "EXPIRED")]
+        return [verdict("DROPPED", "EXPIRED")]
     if len(row["return"]) >= HOP_LIMIT:
-        return [_verdict("DROPPED", "HOP_LIMIT")]
+        return [verdict("DROPPED", "HOP_LIMIT")]
     if row["kind"] == "multicast":
         id = row["multicast_id"]
         if not is_id(id):
-            return [_verdict("DROPPED", "MALFORMED")]
-        receivers = {s["receiver"] for s in subscribed if matches(s["pattern"], id)}
-        if not receivers:
-            return [_verdict("DROPPED", "NO_SUBSCRIBER")]
-        return [look_up(receiver) for receiver in sorted(receivers)]
+            return [verdict("DROPPED", "MALFORMED")]
+        found = [look_up(receiver) for receiver in sorted(receivers(id))]
+        return found or [verdict("DROPPED", "NO_SUBSCRIBER")]
     if not row["onward"]:
-        return [_verdict("DROPPED", "NO_ROUTE")]
-    type, mark, data = row["onward"][0].partition("#")
-    if not mark or type == "0":
-        return [look_up(data if mark else type)]
-    return [_verdict("FORWARDED", None, None, row["onward"][0])]
+        return [verdict("DROPPED", "NO_ROUTE")]
+    name = local_name(row["onward"][0])
+    if name is not None:
+        return [look_up(name)]
+    return [verdict("FORWARDED", None, None, row["onward"][0])]
 
 
-# The way of each message
+# The way of each message: the reference of the core itself, for one message at a time
 
 
 def traces(journal: Tables) -> list[Row]:
-    """Where each message went."""
-    ways: dict[str, list[Row]] = defaultdict(list)
+    """Where each message went, one row for each of its origins."""
+    ways: dict[str, list[Step]] = defaultdict(list)
     for row in journal.get("messages", ()):
-        ways[row["message_id"]].append(row)
+        if not _is_of_gossip_router(row):
+            ways[row["message_id"]].append(step_of(row))
     ways.pop(NO_ID, None)
-    found = []
-    for id, rows in ways.items():
-        rows.sort(key=lambda row: (row["at"], row["node"], row["incarnation"], row["seq"]))
-        started, ended = rows[0]["at"], rows[-1]["at"]
-        told = [row for row in rows if row["reason"] != "DUPLICATE"]  # which ends nothing
-        last = (told or rows)[-1]
-        steps = ("node", "at", "outcome", "reason", "next_hop")
-        entries = _entries_in_order(rows)
-        found.append(
-            {
-                "message_id": id,
-                "started": started,
-                "ended": ended,
-                "hops": len(rows),
-                "path": [{step: row[step] for step in steps} for row in rows],
-                "outcome": last["outcome"],
-                "reason": last["reason"],
-                "latency_ms": (ended - started) / 1_000,
-                "complete": last["outcome"] in ("DELIVERED", "DROPPED"),
-                "symmetric": _symmetric(entries),
-                "looped": _looped(entries),
-            }
-        )
-    return found
+    evidence = evidence_of(journal)
+    told = {id: traced(id, steps, evidence) for id, steps in ways.items()}
+    return [trace_row(id, trace) for id, found in tied(told).items() for trace in found]
 
 
-def _entry_name(row: Row) -> tuple[str, int, int]:
-    return row["node"], row["incarnation"], row["received_at"]
+def _is_of_gossip_router(row: Row) -> bool:
+    return bool(row["onward"]) and str(row["onward"][0]).startswith("6#")
 
 
-def _entries_in_order(rows: list[Row]) -> list[Row]:
-    """The first row of each entry: the others are further receivers, or the end of waiting.
-
-    Second copies are left out: they came by another way, and went no further.
-    """
-    firsts: dict[tuple[str, int, int], Row] = {}
-    for row in rows:
-        firsts.setdefault(_entry_name(row), row)
-    return [row for row in firsts.values() if row["reason"] != "DUPLICATE"]
-
-
-def _symmetric(entries: list[Row]) -> bool:
-    for former, row in pairwise(entries):
-        before, after = former["return"], row["return"]
-        if len(after) <= len(before) or after[len(after) - len(before) :] != before:
-            return False
-    return True
+def evidence_of(journal: Tables) -> Evidence:
+    """What the journal tells beside messages: of clocks, sessions, and what nodes kept."""
+    hours = corrections_by_hour(journal)
+    roles = {
+        (row["node"], row["incarnation"], row["session"]): row["role"]
+        for row in in_order(journal.get("sessions", ()))
+        if row["role"] is not None
+    }
+    return Evidence(
+        correction=lambda node, at: hours.get(hour_of(at), {}).get(node, 0),
+        role=lambda node, incarnation, session: roles.get((node, incarnation, session)),
+        lives=lives_of(journal),
+    )
 
 
-def _looped(entries: list[Row]) -> bool:
-    visits = [(row["node"], tuple(row["onward"])) for row in entries]
-    return len(set(visits)) < len(visits)
+def corrections_by_hour(journal: Tables) -> dict[int, dict[str, int]]:
+    """How far each node's clock was ahead, hour by hour."""
+    columns = ("node", "at", "session", "peer", "offset_us", "rtt_us")
+    measured = (
+        Measured(*(row[column] for column in columns))
+        for row in in_order(journal.get("sessions", ()))
+        if row["kind"] == "clock"
+    )
+    return {hour: corrections(links) for hour, links in links_by_hour(measured).items()}
+
+
+def lives_of(journal: Tables) -> dict[str, list[Life]]:
+    """The incarnations of each node, and what is on record of them."""
+    records: dict[str, dict[int, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for row in in_order(row for rows in journal.values() for row in rows):
+        records[row["node"]][row["incarnation"]].append(row)
+    told: dict[str, list[NodeRow]] = defaultdict(list)
+    for row in journal.get("nodes", ()):
+        told[row["node"]].append(convert(row, NodeRow))
+    return {node: _lives(by_number, told[node]) for node, by_number in records.items()}
+
+
+def _lives(records: dict[int, list[Row]], told: list[NodeRow]) -> list[Life]:
+    bounds = {n: (rows[0]["at"], max(row["at"] for row in rows)) for n, rows in records.items()}
+    return coverage.lives_of(bounds, told, lambda number, seq: _before(records[number], seq))
+
+
+def _before(rows: list[Row], seq: int) -> int:
+    """When the record before this one was made; of the first one, when that was made itself."""
+    earlier: list[int] = [row["at"] for row in rows if row["seq"] < seq] or [rows[0]["at"]]
+    return earlier[-1]
+
+
+def trace_row(id: str, trace: Trace) -> Row:
+    """A row of `traces`."""
+    return {
+        "message_id": id,
+        "origin": trace.origin,
+        "sender": trace.sender,
+        "recipient": trace.recipient,
+        "multicast_id": trace.multicast_id,
+        "answers": trace.answers,
+        "answered_by": trace.answered_by,
+        "legs": trace.legs,
+        "started": trace.started,
+        "ended": trace.ended,
+        "hops": trace.hops,
+        "path": [_path_row(visit, step) for visit in trace.visits for step in visit.steps],
+        "outcome": trace.outcome,
+        "reason": trace.reason,
+        "latency_ms": trace.latency / 1_000,
+        "delivered": trace.delivered,
+        "lost_copies": trace.lost_copies,
+        "unknown_copies": trace.unknown_copies,
+        "left_fleet": trace.left_fleet,
+        "internal": trace.internal,
+        **dict.fromkeys(("complete", "is_complete"), trace.complete),
+        **dict.fromkeys(("symmetric", "is_symmetric"), trace.symmetric),
+        **dict.fromkeys(("looped", "is_looped"), trace.looped),
+        "lost": [structs.asdict(lost) for lost in lost_in(trace)],
+        "day": day_of(trace.visits[0].received_at),
+    }
+
+
+def _path_row(visit: Visit, step: Step) -> Row:
+    same = (
+        *("node", "at", "outcome", "reason", "next_hop", "incarnation", "received_at"),
+        *("via", "from_node", "out", "next_node", "recipient"),
+    )
+    return {
+        **{name: getattr(step, name) for name in same},
+        "left_at": step.at if step.outcome == "FORWARDED" else None,
+        "follows": visit.follows,
+        "depth": visit.depth,
+    }
 
 
 # Expected against actual
@@ -376,52 +516,77 @@ def _looped(entries: list[Row]) -> bool:
 
 def audit(journal: Tables) -> list[Row]:
     """What should have happened beside what did, one row for each thing that should or did."""
-    should: dict[tuple[str, str, int], list[Row]] = defaultdict(list)
-    for row in expected(journal):
-        should[row["message_id"], row["node"], row["at"]].append(row)
+    visit_of = ("message_id", "node", "incarnation", "received_at")
+    should = grouped([{"seq": 0, **row} for row in expected(journal)], *visit_of)
+    judged_rows = [row for row in journal.get("messages", ()) if not _is_unjudged(row, journal)]
+    did = grouped(judged_rows, *visit_of)
+    last: dict[tuple[str, str], int] = {}
+    for id, node, _, at in did:
+        last[id, node] = max(at, last.get((id, node), at))
     found = []
-    did = grouped(journal.get("messages", ()), "message_id", "node", "received_at")
-    last_entry = {(id, node): at for id, node, at in sorted(did)}
-    for (id, node, at), actual in did.items():
+    for name, actual in did.items():
+        id, node, _, at = name
         waiting = all(row["outcome"] == "QUEUED" for row in actual)
-        if waiting and at < last_entry[id, node]:
+        if waiting and at < last[id, node]:
             continue  # it was let go later, and counts then
-        found += [
-            {"message_id": id, "node": node, **row} for row in _paired(should[id, node, at], actual)
-        ]
+        pair_up = paired if _version(actual[0]) > 1 else _paired
+        same = {
+            **dict(zip(visit_of, name, strict=True)),
+            "event_time": at,
+            "day": day_of(at),
+            "multicast_id": actual[0]["multicast_id"],
+        }
+        found += [{**same, **_finding(pair)} for pair in pair_up(should[name], actual)]
+    return found + _about_puts(journal)
+
+
+def _about_puts(journal: Tables) -> list[Row]:
     decided = decisions(journal)
     words = {True: "accepted", False: "refused"}
+    found = []
     for row in journal.get("routes", ()):
         right = decided.get((row["node"], row["incarnation"], row["seq"]))
         if right is not None and row["accepted"] is not None and right != row["accepted"]:
-            different = _finding(row["participant"], words[right], words[not right], "different")
-            found.append({"message_id": None, "node": row["node"], **different})
+            found.append(
+                {
+                    **dict.fromkeys(("message_id", "reason", "multicast_id", "next_node")),
+                    **{name: row[name] for name in ("node", "incarnation", "address")},
+                    **dict.fromkeys(("received_at", "event_time"), row["at"]),
+                    "day": day_of(row["at"]),
+                    "recipient": row["participant"],
+                    "expected": words[right],
+                    "actual": words[not right],
+                    "verdict": "different",
+                }
+            )
     return found
 
 
-def _finding(
-    recipient: str | None,
-    expected: str | None,
-    actual: str | None,
-    verdict: str,
-    reason: str | None = None,
-) -> Row:
+def _finding(pair: Pair) -> Row:
+    should, did = pair.should, pair.did
+    here = should if should is not None else did
+    there = did if did is not None else should
+    assert here is not None
+    assert there is not None
     return {
-        "recipient": recipient,
-        "expected": expected,
-        "actual": actual,
-        "verdict": verdict,
-        "reason": reason,
+        "recipient": here["recipient"],
+        "address": here["next_hop"] if should is None else here["address"],
+        "expected": None if should is None else should["outcome"],
+        "actual": None if did is None else did["outcome"],
+        "verdict": pair.verdict,
+        "reason": there["reason"],
+        "next_node": there.get("next_node") or here.get("next_node"),
     }
 
 
-def _paired(should: list[Row], did: list[Row]) -> list[Row]:
+def _paired(should: list[Row], did: list[Row]) -> list[Pair]:
+    """The rows of a visit of version 1, paired."""
     final = [row for row in did if row["outcome"] != "QUEUED"]
     if not final:
-        return [_finding(row["recipient"], row["outcome"], "QUEUED", "missing") for row in should]
+        return [Pair(row, did[0], "missing") for row in should]
     should = sorted(should, key=lambda row: row["recipient"] or "")
     left = list(final)
-    answered: list[Row] = []
+    answered: list[Pair] = []
     unanswered: list[Row] = []
     for row in should:
         answer = _answer(row, left, final)
@@ -430,9 +595,7 @@ def _paired(should: list[Row], did: list[Row]) -> list[Row]:
             continue
         if answer in left:
             left.remove(answer)
-        answered.append(
-            _finding(row["recipient"], row["outcome"], answer["outcome"], "ok", row["reason"])
-        )
+        answered.append(Pair(row, answer, "ok"))
     return answered + _unpaired(unanswered, left)
 
 
@@ -451,7 +614,7 @@ def _answer(row: Row, left: list[Row], final: list[Row]) -> Row | None:
     return None
 
 
-def _unpaired(should: list[Row], did: list[Row]) -> list[Row]:
+def _unpaired(should: list[Row], did: list[Row]) -> list[Pair]:
     should = list(should)
     # A copy of a multicast that goes up to a parent or out to a broker is for nobody here.
     did = [row for row in did if row["kind"] == "unicast" or row["outcome"] != "FORWARDED"]
@@ -459,26 +622,17 @@ def _unpaired(should: list[Row], did: list[Row]) -> list[Row]:
     for row in list(should):
         for other in did:
             if other["recipient"] is not None and other["recipient"] == row["recipient"]:
-                found.append(_different(row, other))
+                found.append(Pair(row, other, "different"))
                 should.remove(row)
                 did.remove(other)
                 break
     pairs = min(len(should), len(did))
-    found += map(_different, should[:pairs], did[:pairs])
     found += [
-        _finding(row["recipient"], row["outcome"], None, "missing", row["reason"])
-        for row in should[pairs:]
+        Pair(row, other, "different")
+        for row, other in zip(should[:pairs], did[:pairs], strict=True)
     ]
-    found += [
-        _finding(row["recipient"], None, row["outcome"], "unexpected", row["reason"])
-        for row in did[pairs:]
-    ]
-    return found
-
-
-def _different(should: Row, did: Row) -> Row:
-    recipient, reason = should["recipient"], did["reason"]
-    return _finding(recipient, should["outcome"], did["outcome"], "different", reason)
+    found += [Pair(row, None, "missing") for row in should[pairs:]]
+    return found + [Pair(None, other, "unexpected") for other in did[pairs:]]
 
 
 # Health
@@ -505,6 +659,7 @@ def health(journal: Tables, window: int = 60_000_000) -> list[Row]:
                 "bytes": sum(row["bytes"] for row in rows),
                 "p50_ms": _percentile(took, 0.5),
                 "p99_ms": _percentile(took, 0.99),
+                "day": day_of(start),
             }
         )
     return found

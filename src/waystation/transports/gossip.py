@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final
 
 from waystation.core.budget import Account
+from waystation.core.discovery import DiscoveryMethod
 from waystation.core.gossip import MemberChange, MemberKind
 from waystation.core.membership import Member
 from waystation.core.outcome import Reason
@@ -25,7 +26,7 @@ from waystation.net.server import InputBudget
 from waystation.net.tasks import Tasks
 from waystation.net.tls import Tls
 from waystation.transports.tcp import TcpLimits, TcpLink
-from waystation.transports.transport import Link, LinkOwner
+from waystation.transports.transport import Link, LinkOwner, ServerState
 
 ANY: Final = "*"
 """As the name of a member: take a name that is not in use."""
@@ -250,7 +251,7 @@ class Gossip:
         self.limits = limits or TcpLimits()
         self._name = name
         self._via = [via] if isinstance(via, str) else list(via)
-        parse_via(self._via)
+        self._servers = _routers(self._via)
         self._options = {
             "dialect": dialect,
             "tls": tls,
@@ -262,6 +263,13 @@ class Gossip:
         self._endpoints: dict[str, list[Endpoint]] = {}
         self._joining = asyncio.Lock()
         self._leaving = Tasks()
+
+    @property
+    def servers(self) -> list[ServerState]:
+        """The gossip routers, while it is a member of any group."""
+        groups = [endpoint.group for found in self._endpoints.values() for endpoint in found]
+        is_open = any(group.is_open for group in groups)
+        return [ServerState("gossip router", place, is_open) for place in self._servers if groups]
 
     async def listen(self, place: str, accept: Accept) -> GossipListener:
         """Join a group under a name, and let others open links; `*` takes a new name."""
@@ -317,3 +325,10 @@ class Gossip:
         name = f"leave {endpoint.group.group}/{endpoint.name}"
         self._endpoints[endpoint.group.group].remove(endpoint)
         endpoint.closing = self._leaving.start(endpoint.group.close(), name)
+
+
+def _routers(via: Iterable[str]) -> tuple[str, ...]:
+    """The places of the gossip routers among the addresses of a group."""
+    parsed = parse_via(via)
+    through = (DiscoveryMethod.ROUTER, DiscoveryMethod.TUNNEL)
+    return parsed.places if parsed.method in through else ()

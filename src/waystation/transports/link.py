@@ -22,6 +22,7 @@ from waystation.net.connection import (
     OneTimer,
 )
 from waystation.net.server import Server
+from waystation.net.tls import Secured, secured
 from waystation.transports.transport import Link, LinkOwner
 
 CONTROL: Final = 1 << 20
@@ -48,6 +49,13 @@ class StreamLink(Connection):
         self.account = owner.account
         self._owner = owner
         self._frame_limit = frame_limit
+
+    @property
+    def secured(self) -> Secured | None:
+        """What TLS tells of the connection; None without TLS."""
+        if self.transport is None:
+            return None
+        return secured(self.transport, None if self.server is None else self.server.certificate)
 
     def on_crowded(self) -> None:
         """Let senders wait."""
@@ -80,6 +88,10 @@ class StreamListener:
     async def close(self) -> None:
         """Accept no more connections; the open ones stay."""
         self._server.close()
+
+    def renew_certificate(self) -> None:
+        """Use the certificate that is in its file now for the connections to come (ID-5)."""
+        self._server.renew_certificate()
 
 
 class BaseLink(OneTimer, Link):

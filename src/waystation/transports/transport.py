@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from waystation.core.address import Address
 from waystation.core.budget import Account
 from waystation.core.message import Message
@@ -104,6 +106,14 @@ class Listener(Protocol):
         """Accept no more links; those that are open stay."""
 
 
+@runtime_checkable
+class HasCertificate(Protocol):
+    """A listener that may have a certificate, which can be replaced while it runs."""
+
+    def renew_certificate(self) -> None:
+        """Use the certificate that is in its file now for the connections to come (ID-5)."""
+
+
 class Transport(Protocol):
     """Opens links of one kind."""
 
@@ -117,6 +127,31 @@ class Transport(Protocol):
         """Open a link to the first place of a peer that answers; an OSError says why not."""
 
 
+class ServerState(Struct, frozen=True):
+    """A server that a transport needs: what it is, where it is, and whether it is reached."""
+
+    kind: str  # broker, or gossip router
+    place: str
+    is_open: bool
+
+
+@runtime_checkable
+class Served(Protocol):
+    """A transport that goes through servers, which stand between the nodes."""
+
+    @property
+    def servers(self) -> Sequence[ServerState]:
+        """The servers that it needs at present."""
+
+
+class BrokerState(Struct, frozen=True):
+    """Whether there is a connection to a broker."""
+
+    is_open: bool
+    place: str
+    detail: str = ""  # why it ended
+
+
 @runtime_checkable
 class Broadcaster(Protocol):
     """A transport that also reaches whoever subscribed, as a broker does (MC-10 .. MC-12).
@@ -125,8 +160,14 @@ class Broadcaster(Protocol):
     What was subscribed stays so over a reconnect; what this node publishes does not come back.
     """
 
-    def attach(self, received: Callable[[str, Message], None]) -> None:
-        """Have a function called with the id and the message of each broadcast that arrives."""
+    type_name: ClassVar[str]
+
+    def attach(
+        self,
+        received: Callable[[str, Message], None],
+        changed: Callable[[BrokerState], None] | None = None,
+    ) -> None:
+        """Have functions called: for each broadcast that arrives, and when the broker is lost."""
 
     async def start(self) -> None:
         """Begin to connect; what is published until then waits, or is refused."""

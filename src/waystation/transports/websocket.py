@@ -111,7 +111,7 @@ class WebSocketLink(StreamLink, ABC):
         self._protocol = protocol
         protocol.on_frame = self._take_early
         self._begun = 0  # bytes that came since a message began, which is not complete
-        self._bodies: BodyDecoder | None = None  # none yet, as long as it is no WebSocket
+        self._bodies: Any = None  # none yet, as long as it is no WebSocket
         self._partial: bytearray | None = None  # of a message that comes in fragments
 
     # What the owner asks for
@@ -219,6 +219,10 @@ class WebSocketLink(StreamLink, ABC):
         self._owner = owner
         self.account = owner.account
         self._begun = 0
+        self._greet(owner)
+
+    def _greet(self, owner: LinkOwner) -> None:
+        """Tell the owner that it has a link, and that the peer speaks its format."""
         self._bodies = BodyDecoder(owner.address, limit=self._frame_limit)
         self.peer_spoke()
         owner.opened(self)
@@ -244,7 +248,7 @@ class WebSocketLink(StreamLink, ABC):
 
     # Reading
 
-    def _hand_in(self, events: list[Event], bodies: BodyDecoder) -> None:
+    def _hand_in(self, events: list[Event], bodies: Any) -> None:
         messages: list[Message] = []
         for event in events:
             if isinstance(event, Frame) and self.failure is None:
@@ -254,7 +258,7 @@ class WebSocketLink(StreamLink, ABC):
         if self.state is not ConnectionState.CLOSING:
             self._owner.received(messages)
 
-    def _take(self, frame: Frame, bodies: BodyDecoder, messages: list[Message]) -> None:
+    def _take(self, frame: Frame, bodies: Any, messages: list[Message]) -> None:
         """Read one frame; what is wrong with it never costs the messages before it."""
         opcode = frame.opcode
         if opcode is _BINARY and frame.fin:
@@ -270,19 +274,29 @@ class WebSocketLink(StreamLink, ABC):
         elif opcode is Opcode.CLOSE:
             self._let_go()
             return
+        elif opcode is Opcode.PONG:
+            self._on_pong(bytes(frame.data), messages)
+            return
         elif opcode is Opcode.TEXT:
             detail = "a text message came, and only binary is valid"
             self._refuse(Reason.MALFORMED, detail, CloseCode.UNSUPPORTED_DATA)
             return
-        else:  # ping, pong
+        else:  # ping
             return
         if self.state is ConnectionState.CLOSING:
             return
         try:
-            messages.append(bodies.decode(body))
+            self._read_body(body, bodies, messages)
         except DecodeError as error:
             reason = Reason.TOO_LARGE if error.too_large else Reason.MALFORMED
             self._refuse(reason, str(error), CloseCode.INVALID_DATA)
+
+    def _read_body(self, body: bytes, bodies: Any, messages: list[Message]) -> None:
+        """Read one whole body; DecodeError if it is none."""
+        messages.append(bodies.decode(body))
+
+    def _on_pong(self, data: bytes, messages: list[Message]) -> None:
+        """Take the answer to a ping; none is sent here."""
 
     def _let_go(self) -> None:
         """Wait for the end of the connection: the peer said goodbye, and that was answered."""
@@ -363,7 +377,7 @@ _NOBODY: Final = _Nobody()
 _NO_HANDSHAKE: Final = "the connection ended before the WebSocket handshake"
 
 
-class _Upgrades(_Nobody):
+class Upgrades(_Nobody):
     """The owner of all connections of one listener that are no links yet."""
 
     def __init__(
@@ -374,13 +388,13 @@ class _Upgrades(_Nobody):
         self._accept = accept
         self.pending = 0  # connections that are no links yet
 
-    def make(self) -> _AcceptedLink | None:
+    def make(self) -> AcceptedLink | None:
         """A link for a connection that comes in; None when there are too many handshakes."""
         if self.pending >= self.transport.limits.handshakes:
             self._record(Reason.REFUSED, "the limit of handshakes is reached")
             return None
         self.pending += 1
-        return _AcceptedLink(self)
+        return self.transport.accepted_link(self)
 
     def accept(self) -> LinkOwner | None:
         """The owner of a connection whose handshake is complete; None to refuse it."""
@@ -398,12 +412,12 @@ class _Upgrades(_Nobody):
             owner.closed(reason, detail)
 
 
-class _AcceptedLink(WebSocketLink):
+class AcceptedLink(WebSocketLink):
     """A connection that a peer opened. It has an owner as soon as it is a WebSocket."""
 
     __slots__ = ("_upgrades",)
 
-    def __init__(self, upgrades: _Upgrades) -> None:
+    def __init__(self, upgrades: Upgrades) -> None:
         transport = upgrades.transport
         limits = transport.limits
         most = limits.of_strangers()
@@ -443,7 +457,7 @@ class _AcceptedLink(WebSocketLink):
 # --- Dialling -------------------------------------------------------------------------------------
 
 
-class _DialledLink(WebSocketLink):
+class DialledLink(WebSocketLink):
     """A connection that this node opened."""
 
     __slots__ = ("_path", "opening")
@@ -492,6 +506,8 @@ class WebSocket:
     """
 
     type_name: ClassVar[str] = "ws"
+    accepted_link: ClassVar[type[AcceptedLink]] = AcceptedLink
+    dialled_link: ClassVar[type[DialledLink]] = DialledLink
 
     def __init__(
         self,
@@ -508,7 +524,7 @@ class WebSocket:
     async def listen(self, place: str, accept: Callable[[], LinkOwner | None]) -> StreamListener:
         """Listen; port 0 takes a free one."""
         host, port, path = parse_websocket_place(place)
-        upgrades = _Upgrades(self, path, accept)
+        upgrades = Upgrades(self, path, accept)
         server = Server(upgrades.make, limits=self.limits.of_servers(), tls=self._tls, log=_log)
         await server.start(place_of((host, port)))
         return StreamListener(server, path)
@@ -521,9 +537,9 @@ class WebSocket:
             host, port, path = parse_websocket_place(place)
             paths.setdefault(place_of((host, port)), path)
 
-        def make(where: str) -> _DialledLink:
+        def make(where: str) -> DialledLink:
             path = paths[where]
-            return _DialledLink(self, owner, f"{scheme}://{where}{path}", path)
+            return self.dialled_link(self, owner, f"{scheme}://{where}{path}", path)
 
         async with within(limits.dial, places):
             link = await dial(

@@ -6,7 +6,7 @@ the rules say is computed by the core, the same code that the live nodes ran.
 
 import waystation.journal  # noqa: F401 - raises an error that says what to install
 from waystation.why.explain import explain
-from waystation.why.explanation import Decision, Explanation, Hop, Step
+from waystation.why.explanation import Decision, Explanation, Hop, Step, Way
 from waystation.why.text import explanation_lines
 
-__all__ = ["Decision", "Explanation", "Hop", "Step", "explain", "explanation_lines"]
+__all__ = ["Decision", "Explanation", "Hop", "Step", "Way", "explain", "explanation_lines"]

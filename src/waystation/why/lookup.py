@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import convert
 
+from waystation.core.coverage import Life, NodeRow, lives_of
 from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
 from waystation.journal.read import (
     UNREADABLE,
@@ -23,15 +26,18 @@ from waystation.journal.read import (
     find_in_sealed,
     instants_as_integers,
     read_tail,
+    record_bounds,
 )
 from waystation.journal.schema import (
     CLAIMS,
     MESSAGES,
     NODES,
     ROUTES,
+    SCHEMAS,
     SESSIONS,
     SUBSCRIPTIONS,
     conform,
+    version_in,
 )
 
 Row = dict[str, Any]
@@ -42,17 +48,21 @@ class MessageLookup:
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
+        self.nodes = all_nodes(journal)
         self.problems: list[str] = []
+        self._sessions: dict[str, list[Row]] = {}
 
     def message(self, id: str) -> list[Row]:
-        """Every row about a message, in the order of (at, node, seq)."""
+        """Every row about a message, with the version of its file, by (at, node, seq)."""
         with ThreadPoolExecutor(os.cpu_count()) as threads:  # Arrow releases the GIL
-            found = list(
-                threads.map(lambda node: list(self._of_node(node, id)), all_nodes(self._journal))
-            )
+            found = list(threads.map(lambda node: list(self._of_node(node, id)), self.nodes))
         self.problems.sort()
         rows = [row for of_node in found for row in of_node]
         return sorted(rows, key=lambda row: (row["at"], row["node"], row["seq"]))
+
+    def answers(self, node: str, id: str, since: int) -> set[str]:
+        """The ids of the messages that answer this one, and began at a node since then."""
+        return {row["message_id"] for row in self._of_node(node, id, "answers", since)}
 
     def route_events(self, node: str, incarnation: int, participants: set[str]) -> list[Row]:
         """The route changes of some participants, in order."""
@@ -72,44 +82,71 @@ class MessageLookup:
         wanted = pc.field("participant").isin(sorted(participants))
         return self._rows(CLAIMS, node, incarnation, wanted)
 
-    def clocks(self, node: str, incarnation: int) -> list[Row]:
-        """What a node measured of the clocks of its peers, in order."""
-        return self._rows(SESSIONS, node, incarnation, pc.field("kind") == "clock")
+    def sessions(self, node: str) -> list[Row]:
+        """The sessions of a node, and what they measured, in order; read once."""
+        if node not in self._sessions:
+            self._sessions[node] = self._rows(SESSIONS, node, None, None)
+        return self._sessions[node]
+
+    def lives(self, node: str) -> list[Life]:
+        """The incarnations of a node, and what is on record of them."""
+        told = [convert(row, NodeRow) for row in self.life(node)]
+        return lives_of(record_bounds(self._journal, node), told, partial(self._before, node))
+
+    def _before(self, node: str, incarnation: int, seq: int) -> int:
+        """When the record before this one was made."""
+        latest = 0
+        for table in SCHEMAS:
+            for batch in TableReader(self._journal, table, node, self._report).batches():
+                wanted = (pc.field("incarnation") == incarnation) & (pc.field("seq") < seq)
+                at = pc.max(batch.filter(wanted).column("at").cast(pa.int64())).as_py()
+                latest = max(latest, at or 0)
+        return latest
 
     def life(self, node: str) -> list[Row]:
         """The starts and stops of a node, and the losses of its journal."""
         return self._rows(NODES, node, None, None)
 
-    def _of_node(self, node: str, id: str) -> Iterator[Row]:
+    def _of_node(
+        self, node: str, id: str, column: str = "message_id", since: int | None = None
+    ) -> Iterator[Row]:
         directory = table_directory(self._journal, MESSAGES, node)
         seen: set[tuple[int, int]] = set()
-        for batch in self._batches_with(directory, id):
+        for batch, version in self._batches_with(directory, id, column, since):
             for row in instants_as_integers(conform(batch, MESSAGES)).to_pylist():
                 position = (row["incarnation"], row["seq"])
                 if position not in seen:  # a compacted file may exist beside its sources
                     seen.add(position)
-                    yield {"node": node, **row}
+                    yield {"node": node, "version": version, **row}
 
-    def _batches_with(self, directory: Path, id: str) -> Iterator[pa.RecordBatch]:
-        wanted = pc.field("message_id") == id
+    def _batches_with(
+        self, directory: Path, id: str, column: str, since: int | None
+    ) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """The rows with an id in a column, and the version of their file."""
         for tail in tails_in(directory).values():
-            try:
-                content = read_tail(tail)
-                for damage in content.damaged:
-                    self._report(tail, str(damage))
-                for batch in content.batches:
-                    yield batch.filter(wanted)
-            except FileNotFoundError:
-                continue  # sealed meanwhile
-            except UNREADABLE as error:
-                self._report(tail, error)
+            yield from self._in_tail(tail, id, column)
         for stem in files_in(directory, SEALED):
             try:
-                yield from find_in_sealed(directory / stem.sealed, "message_id", id)
+                for batch in find_in_sealed(directory / stem.sealed, column, id, since):
+                    yield batch, version_in(batch.schema.metadata)
             except FileNotFoundError:
                 continue  # compacted or removed meanwhile
             except UNREADABLE as error:
                 self._report(directory / stem.sealed, error)
+
+    def _in_tail(self, tail: Path, id: str, column: str) -> Iterator[tuple[pa.RecordBatch, int]]:
+        try:
+            content = read_tail(tail)
+        except FileNotFoundError:
+            return  # sealed meanwhile
+        except UNREADABLE as error:
+            self._report(tail, error)
+            return
+        for damage in content.damaged:
+            self._report(tail, str(damage))
+        for batch in content.batches:
+            if column in batch.schema.names:
+                yield batch.filter(pc.field(column) == id), content.version
 
     def _rows(
         self, table: str, node: str, incarnation: int | None, wanted: pc.Expression | None
@@ -125,4 +162,5 @@ class MessageLookup:
 
     def _report(self, path: Path, problem: BaseException | str) -> None:
         what = problem if isinstance(problem, str) else error_text(problem)
-        self.problems.append(f"{path}: {what}")
+        if f"{path}: {what}" not in self.problems:
+            self.problems.append(f"{path}: {what}")

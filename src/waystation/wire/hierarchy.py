@@ -18,6 +18,7 @@ import msgspec
 
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.routing import RoutingEntry
+from waystation.wire.vouchers import Voucher
 
 CAPABILITY: Final = "claims"
 """What a node that understands claims says in its hello."""
@@ -44,12 +45,17 @@ class Announce(_Payload, frozen=True, tag="announce", omit_defaults=True):
     They are the sender's own if `claims` is empty: its hello tells their owner and number, and
     `lowest` is the lowest number of its sessions that still live (0: not told). Otherwise they are
     relayed, and `claims` has an item for each of them.
+
+    Names of an identity come with its signature: own ones with one voucher for all of them; of
+    relayed ones, `vouched` tells for each which of the vouchers names it, or -1 (ID-2).
     """
 
     participants: list[Participant]
     lowest: int = 0
     owners: list[Owner] = []
     claims: list[RelayedClaim] = []
+    vouchers: list[Voucher] = []
+    vouched: list[int] = []
 
 
 class Withdraw(_Payload, frozen=True, tag="withdraw"):

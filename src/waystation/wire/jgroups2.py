@@ -29,7 +29,7 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
@@ -700,12 +700,23 @@ def _message_bytes(value: Message) -> bytes:
     return b"".join((head, _INTEGER.pack(len(payload)), payload))
 
 
+def encode_members(members: Collection[bytes]) -> bytes:
+    """A list of members, each of which `encode_ping_data` has encoded before.
+
+    >>> one = PingData(None, "A")
+    >>> encode_members([encode_ping_data(one)]) == encode(Members((one,)))
+    True
+    """
+    return encode_count(len(members)) + b"".join(members)
+
+
 def _members_bytes(value: Members) -> bytes:
     members = value.members
-    return encode_count(len(members)) + b"".join(map(_ping_data_bytes, members))
+    return encode_members(list(map(encode_ping_data, members)))
 
 
-def _ping_data_bytes(data: PingData) -> bytes:
+def encode_ping_data(data: PingData) -> bytes:
+    """One member, as a list of members has it."""
     return b"".join(
         (
             _address_bytes(data.address),

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
@@ -226,7 +226,8 @@ _SKIP_EXTRA: Final[Mapping[Kind, Callable[[Cursor], None]]] = {
 }
 
 
-def _read_address(cursor: Cursor) -> Address | None:
+def read_address(cursor: Cursor) -> Address | None:
+    """An address of any class, or none."""
     flags = cursor.byte()
     if flags & 1:
         return None
@@ -259,7 +260,8 @@ def _read_physical(cursor: Cursor) -> PhysicalAddress:
     return PhysicalAddress(host, cursor.unsigned_short(), scope)
 
 
-def _address_bytes(address: Address | None) -> bytes:
+def address_bytes(address: Address | None) -> bytes:
+    """An address, or none, as 5.x writes it."""
     if address is None:
         return b"\x01"
     if isinstance(address, PhysicalAddress):
@@ -301,24 +303,25 @@ def _physical_bytes(address: PhysicalAddress) -> bytes:
 
 def _read_addresses(cursor: Cursor) -> tuple[Address | None, ...] | None:
     count = cursor.count()
-    return None if count is None else tuple(_read_address(cursor) for _ in range(count))
+    return None if count is None else tuple(read_address(cursor) for _ in range(count))
 
 
 def _addresses_bytes(addresses: tuple[Address | None, ...] | None) -> bytes:
     if addresses is None:
         return b"\xff\xff"
-    return encode_count(len(addresses)) + b"".join(map(_address_bytes, addresses))
+    return encode_count(len(addresses)) + b"".join(map(address_bytes, addresses))
 
 
 def _read_ping_data(cursor: Cursor) -> PingData:
-    address = _read_address(cursor)
+    address = read_address(cursor)
     flags = cursor.byte()
     name = cursor.string()
-    physical = _read_address(cursor)
+    physical = read_address(cursor)
     return PingData(address, name, physical, flags, _read_addresses(cursor))
 
 
-def _ping_data_bytes(data: PingData) -> bytes:
+def encode_ping_data(data: PingData) -> bytes:
+    """One member, as a list of members has it."""
     if not 0 <= data.flags <= 255:
         raise LocalError(
             f"flags {quote(data.flags)} do not fit in a byte",
@@ -327,10 +330,10 @@ def _ping_data_bytes(data: PingData) -> bytes:
         )
     return b"".join(
         (
-            _address_bytes(data.address),
+            address_bytes(data.address),
             bytes((data.flags,)),
             encode_string(data.name),
-            _address_bytes(data.physical),
+            address_bytes(data.physical),
             _addresses_bytes(data.wanted),
         )
     )
@@ -343,8 +346,8 @@ _HEAD_LIMITS: Final = FormatLimits(string=MAX_UTF, items=MAX_ITEMS)
 
 def _read_message_head(cursor: Cursor) -> MessageHead:
     group = cursor.string()
-    destination = _read_address(cursor)
-    return MessageHead(group, destination, _read_address(cursor))
+    destination = read_address(cursor)
+    return MessageHead(group, destination, read_address(cursor))
 
 
 def read_head(head: bytes) -> MessageHead:
@@ -432,7 +435,7 @@ def _read_payload(cursor: Cursor) -> bytes:
 def _read_rest(cursor: Cursor, type: int, head: MessageHead) -> Value:
     name = cursor.string()
     members = _read_members(cursor, keep=type in _WITH_MEMBERS)
-    physical = _read_address(cursor)
+    physical = read_address(cursor)
     payload = _read_payload(cursor)
     group, address = head.group, head.destination
     if type == _REGISTER:
@@ -476,7 +479,7 @@ def encode_head(
     '04 01 00 04 64 65 6d 6f 01 01'
     """
     return b"".join(
-        (b"\x04", encode_string(group), _address_bytes(destination), _address_bytes(sender))
+        (b"\x04", encode_string(group), address_bytes(destination), address_bytes(sender))
     )
 
 
@@ -503,7 +506,7 @@ def _frame(
     address: Address | None = None,
     *,
     name: str | None = None,
-    members: tuple[PingData, ...] = (),
+    members: Collection[bytes] = (),
     physical: Address | None = None,
     payload: bytes = b"",
 ) -> bytes:
@@ -511,17 +514,27 @@ def _frame(
         (
             bytes((type,)),
             encode_string(group),
-            _address_bytes(address),
+            address_bytes(address),
             b"\x01",  # no sender
             encode_string(name),
             encode_count(len(members)),
-            *map(_ping_data_bytes, members),
-            _address_bytes(physical),
+            *members,
+            address_bytes(physical),
             _LENGTH.pack(len(payload)),
             payload,
         )
     )
     return _checked_length(len(body)) + body
+
+
+def encode_members(group: str | None, members: Collection[bytes], *, last: bool) -> bytes:
+    """A list of members, each of which `encode_ping_data` has encoded before.
+
+    >>> one = PingData(None, "A")
+    >>> encode_members("g", [encode_ping_data(one)], last=True) == encode(Members("g", (one,)))
+    True
+    """
+    return _frame(_GET_MBRS_RSP_LAST if last else _GET_MBRS_RSP, group, members=members)
 
 
 def _unknown_frame(value: Unknown) -> bytes:
@@ -552,8 +565,8 @@ _ENCODERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     ),
     Unregister: lambda value: _frame(_UNREGISTER, value.group, value.address),
     GetMembers: lambda value: _frame(_GET_MBRS, value.group),
-    Members: lambda value: _frame(
-        _GET_MBRS_RSP_LAST if value.last else _GET_MBRS_RSP, value.group, members=value.members
+    Members: lambda value: encode_members(
+        value.group, list(map(encode_ping_data, value.members)), last=value.last
     ),
     Suspect: lambda value: _frame(_SUSPECT, value.group, value.address),
 }
@@ -566,6 +579,41 @@ def encode(value: Value) -> bytes:
     '00 00 00 0c 05 00 01 01 00 00 00 01 00 00 00 00'
     """
     return written(value, _ENCODERS)
+
+
+# Releases: what their clients know.
+
+Release: TypeAlias = tuple[int, int, int]
+
+SUSPECT_MOVED: Final[Release] = (5, 2, 6)
+"""From this release on SUSPECT has its own number; before, it had that of HEARTBEAT."""
+
+GOODBYE_KNOWN: Final[Release] = (5, 5, 3)
+"""From this release on a client knows what the goodbye of a router means."""
+
+
+def release_of(payload: bytes) -> Release | None:
+    """The release of JGroups whose member sent a message, as its payload begins; None if unknown.
+
+    >>> release_of(bytes.fromhex("2947")), release_of(b"other")
+    ((5, 5, 7), None)
+    """
+    if len(payload) < 2:
+        return None
+    number = int.from_bytes(payload[:2], "big")
+    major, minor, micro = number >> 11, number >> 6 & 31, number & 63
+    return (major, minor, micro) if major in (4, 5) else None
+
+
+def encode_suspect(group: str, address: Address | None, release: Release) -> bytes:
+    """The notice that a member is dead, as a release reads it.
+
+    >>> encode_suspect("g", None, (5, 5, 7)) == encode(Suspect("g", None))
+    True
+    >>> encode_suspect("g", None, (4, 2, 30))[4]
+    5
+    """
+    return _frame(_SUSPECT if release >= SUSPECT_MOVED else _HEARTBEAT, group, address)
 
 
 # Many frames at once.

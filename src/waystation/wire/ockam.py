@@ -500,7 +500,7 @@ def encode_control(payload: bytes) -> bytes:
 
 def _frame(onward: bytes, message: Message, limit: int) -> bytes:
     payload = message.payload
-    if type(payload) is not bytes:
+    if type(payload) is not bytes and not isinstance(payload, bytes):
         raise not_bytes_error(payload)
     if onward == b"\x80":
         raise LocalError(
@@ -533,6 +533,23 @@ def _frame(onward: bytes, message: Message, limit: int) -> bytes:
 def encode_body(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     """The message without a length in front, as `fragments` takes it."""
     return encode_frame(message, limit=limit)[4:]
+
+
+def encode_parts(onward: Route, back: Route, payload: bytes) -> bytes:
+    """The array [onward route, return route, payload], which stands in other formats of Ockam's.
+
+    >>> decode_body(encode_parts(Route.parse("echoer"), Route.parse("app"), b"hi")).payload
+    b'hi'
+    """
+    return b"".join(
+        (
+            b"\x83",
+            _ROUTE_ITEMS[onward],
+            _ROUTE_ITEMS[back],
+            _head(_BYTES, len(payload)),
+            payload,
+        )
+    )
 
 
 # --- Bytes to messages ----------------------------------------------------------------------------

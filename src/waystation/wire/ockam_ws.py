@@ -60,7 +60,7 @@ def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
     True
     """
     payload = message.payload
-    if type(payload) is not bytes:
+    if type(payload) is not bytes and not isinstance(payload, bytes):
         raise not_bytes_error(payload)
     try:
         onward = _departures.get(message.onward_route) or _learn_departure(message)

@@ -17,14 +17,15 @@ from mqtt5 import (
     DisconnectPacket,
     DisconnectReasonCode,
     PingReqPacket,
+    PingRespPacket,
     PubAckPacket,
     PubAckReasonCode,
     PublishPacket,
     QoS,
     SubAckPacket,
-    SubAckReasonCode,
     SubscribePacket,
     TopicFilter,
+    UnsubscribePacket,
     Will,
 )
 
@@ -56,6 +57,11 @@ class Peer:
                     raise EOFError
                 self._found += self._packets.feed(data)
         return self._found.pop(0)
+
+    async def rest(self) -> bytes:
+        """All bytes until the broker ends the connection."""
+        async with asyncio.timeout(DEADLINE):
+            return await self._reader.read()
 
     def say(self, *packets: Any) -> None:
         """Send packets, or bytes."""
@@ -94,7 +100,8 @@ class Peer:
 async def serving(**options: Any) -> AsyncIterator[Broker]:
     tls = options.pop("tls", None)
     authenticate = options.pop("authenticate", None)
-    broker = Broker(Settings(**options), tls=tls, authenticate=authenticate)
+    grants = options.pop("grants", None)
+    broker = Broker(Settings(**options), tls=tls, authenticate=authenticate, grants=grants)
     await broker.start("127.0.0.1:0")
     try:
         yield broker
@@ -138,7 +145,7 @@ async def test_the_broker_says_what_it_can_and_what_it_cannot() -> None:
         assert answer.retain_available
         assert answer.wildcard_subscription_available
         assert answer.subscription_id_available
-        assert not answer.shared_subscription_available
+        assert answer.shared_subscription_available
         assert answer.receive_max == broker.settings.receive_maximum
         assert answer.max_packet_size == broker.settings.packet
 
@@ -160,8 +167,8 @@ async def test_qos_2_is_refused_and_granted_as_1() -> None:
 @async_test
 async def test_filters_are_refused_one_by_one() -> None:
     async with serving(subscriptions=2) as broker, client(broker) as peer:
-        codes = await peer.subscribe("$share/group/a", "a", "b", "c", "a")
-        assert codes == [int(SubAckReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED), 1, 1, 0x97, 1]
+        codes = await peer.subscribe("$share/a", "a", "b", "c", "a", "$share//a", "$share/+/a")
+        assert codes == [0x8F, 1, 1, 0x97, 1, 0x8F, 0x8F]
         peer.say(b"\x82\x09\x00\x09\x00\x00\x03a/b+"[:10] + b"\x01")  # the filter is `a/b`
         await peer.hear()
         answer = await peer.ask(b"\x82\x09\x00\x0a\x00\x00\x03a+b\x01")
@@ -519,3 +526,72 @@ async def test_a_client_s_life_can_be_followed_in_the_log(caplog: pytest.LogCapt
     for step in steps:
         at = caplog.text.find(step, at)
         assert at >= 0, step
+
+
+# Shared subscriptions
+
+
+@async_test
+async def test_each_message_goes_to_one_of_those_who_share_a_subscription() -> None:
+    async with (
+        serving() as broker,
+        client(broker, "one") as one,
+        client(broker, "two") as two,
+        client(broker, "other") as other,
+        client(broker, "sender") as sender,
+    ):
+        for peer in (one, two):
+            assert await peer.subscribe("$share/workers/jobs/#") == [1]
+        assert await other.subscribe("$share/others/jobs/#", "jobs/#") == [1, 1]
+        for number in range(6):
+            await sender.publish("jobs/1", b"%d" % number)
+        heard = {name: await _heard(peer, 3) for name, peer in (("one", one), ("two", two))}
+        assert sorted(heard["one"] + heard["two"]) == [b"%d" % number for number in range(6)]
+        assert len(await _heard(other, 12)) == 12  # each twice: by its group, and by itself
+        two.writer.transport.abort()
+        await until(lambda: broker.counts.disconnected)
+        for number in range(4):
+            await sender.publish("jobs/2", b"%d" % number)
+        assert len(await _heard(one, 4)) == 4
+        answer = await one.ask(UnsubscribePacket(9, ["$share/workers/jobs/#"]))
+        assert [int(code) for code in answer.reason_codes] == [0]
+
+
+async def _heard(peer: Peer, count: int) -> list[bytes]:
+    heard: list[bytes] = []
+    while len(heard) < count:
+        packet = await peer.hear()
+        if isinstance(packet, PublishPacket):
+            heard.append(bytes(packet.payload))
+            if packet.packet_id:
+                peer.say(PubAckPacket(packet.packet_id))
+    return heard
+
+
+@async_test
+async def test_what_is_retained_is_not_sent_to_who_shares() -> None:
+    async with serving() as broker, client(broker, "one") as one:
+        await one.publish("jobs/1", b"kept", retain=True)
+        await one.subscribe("$share/workers/jobs/#")
+        await one.subscribe("jobs/1")
+        assert await _heard(one, 1) == [b"kept"]
+        assert type(await one.ask(PingReqPacket())) is PingRespPacket
+
+
+@async_test
+async def test_who_is_away_gets_its_part_only_when_nobody_is_there() -> None:
+    async with serving() as broker, client(broker, "sender") as sender:
+        async with client(broker, "one", session_expiry_interval=60) as one:
+            await one.subscribe("$share/workers/jobs")
+        await until(lambda: broker.counts.disconnected)
+        await sender.publish("jobs", b"1")
+        async with client(broker, "one", clean_start=False, session_expiry_interval=60) as one:
+            assert await _heard(one, 1) == [b"1"]
+
+
+@async_test
+async def test_nobody_shares_without_its_own() -> None:
+    async with serving() as broker, client(broker, "one") as one:
+        asked = [TopicFilter("$share/workers/jobs", no_local=True)]
+        answer = await one.ask(SubscribePacket(1, asked))
+        assert answer.reason_code is DisconnectReasonCode.PROTOCOL_ERROR

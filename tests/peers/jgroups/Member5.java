@@ -3,6 +3,7 @@
 //   java -cp jgroups.jar:. Member5 CONFIG CLUSTER NAME
 //
 // In, one line each:   all TEXT | to NAME TEXT | large NAME|* SIZE | burst COUNT TEXT | leave
+//                      plain UUID|* TEXT, a message that no protocol numbers or sends again
 // Out, one line each:  view NAME,NAME... | got FROM TEXT | large FROM SIZE SUM
 // The end of standard input ends it at once.
 
@@ -13,10 +14,12 @@ import java.util.stream.Collectors;
 import java.util.zip.CRC32;
 
 import org.jgroups.Address;
+import org.jgroups.BytesMessage;
 import org.jgroups.JChannel;
 import org.jgroups.Message;
 import org.jgroups.Receiver;
 import org.jgroups.View;
+import org.jgroups.util.UUID;
 
 public class Member5 implements Receiver {
     private final JChannel channel;
@@ -47,6 +50,7 @@ public class Member5 implements Receiver {
             switch (words[0]) {
                 case "all": send(null, text(line.substring(4))); break;
                 case "to": send(find(words[1]), text(words[2])); break;
+                case "plain": sendPlain(words[1], text(words[2])); break;
                 case "large": send(find(words[1]), large(Integer.parseInt(words[2]))); break;
                 case "burst":
                     for (int i = 0; i < Integer.parseInt(words[1]); i++)
@@ -60,6 +64,12 @@ public class Member5 implements Receiver {
 
     private void send(Address to, byte[] bytes) throws Exception {
         channel.send(to, bytes);
+    }
+
+    private void sendPlain(String to, byte[] bytes) throws Exception {
+        Address address = to.equals("*") ? null : UUID.fromString(to);
+        channel.send(new BytesMessage(address, bytes).setFlag(Message.Flag.OOB,
+            Message.Flag.NO_RELIABILITY, Message.Flag.NO_FC, Message.Flag.DONT_BUNDLE));
     }
 
     private Address find(String name) {

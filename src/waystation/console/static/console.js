@@ -11,10 +11,32 @@ let asked = 0; // number of the latest request; responses to older ones are igno
 let waiting = 0; // number of requests without a response
 let refreshed = 0;
 
+// What the picture shows: whose leaves are unfolded, which leaves anyway, and internals
+
+const asking = new URLSearchParams(location.search);
+const shown = { unfold: new Set(asking.getAll("unfold")), show: [], internals: asking.get("internals") === "yes" };
+
+function withInternals(url) {
+  const place = new URL(url, location.href);
+  shown.internals ? place.searchParams.set("internals", "yes") : place.searchParams.delete("internals");
+  return place.pathname + place.search;
+}
+
+function eventsPlace() {
+  return `/events?${pictureQuery()}`;
+}
+
+function pictureQuery(query = new URLSearchParams()) {
+  for (const name of shown.unfold) query.append("unfold", name);
+  for (const name of new Set(shown.show)) query.append("show", name);
+  if (shown.internals) query.set("internals", "yes");
+  return query;
+}
+
 // Views
 
 async function fetchPart(url, part, options = {}) {
-  const response = await fetch(url, { ...options, headers: { "X-Fragment": part } });
+  const response = await fetch(withInternals(url), { ...options, headers: { "X-Fragment": part } });
   if (response.status === 401) location.assign("/login");
   if (!response.ok && response.status !== 422) throw new Error(`${response.status}`);
   return { html: await response.text(), url: response.url };
@@ -32,6 +54,7 @@ async function show(url, { keep = false, ...options } = {}) {
     markView(place.pathname);
     view.focus({ preventScroll: true });
     watchShownMessage();
+    enterView();
   } catch {
     if (number === asked) location.assign(url); // let the browser show the error
   } finally {
@@ -76,9 +99,26 @@ function swap(element, html) {
 }
 
 document.addEventListener("click", (event) => {
-  const link = event.target.closest("a[data-swap]");
   const plain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-  if (!link || !plain) return;
+  if (!plain) return;
+  if (event.target.closest("[data-zoom]")) zoomBy(event.target.closest("[data-zoom]").dataset.zoom);
+  const fold = event.target.closest("a[data-unfold]");
+  if (fold) {
+    event.preventDefault();
+    const name = fold.dataset.unfold;
+    if (!shown.unfold.delete(name)) shown.unfold.add(name);
+    redraw();
+  }
+  if (event.target.closest("a[data-internals]")) {
+    event.preventDefault();
+    shown.internals = !shown.internals;
+    listen();
+    if (past) visit(past.at);
+    history.replaceState(null, "", withInternals(location.pathname + location.search));
+    show(location.pathname + location.search, { keep: true });
+  }
+  const link = event.target.closest("a[data-swap]");
+  if (!link) return;
   event.preventDefault();
   show(link.getAttribute("href"));
 });
@@ -118,22 +158,21 @@ addEventListener("popstate", () => show(location.pathname + location.search, { k
 
 // The fleet, as it changes
 
+let events = null;
 function listen() {
-  const events = new EventSource("/events");
+  events?.close();
+  const mine = (events = new EventSource(eventsPlace()));
   events.addEventListener("open", () => setPulse("live", "live"));
   events.addEventListener("error", () => {
+    if (mine !== events) return;
     setPulse("lost", "no connection to the console; retrying");
-    if (events.readyState !== EventSource.CLOSED) return; // the browser retries by itself
+    if (mine.readyState !== EventSource.CLOSED) return; // the browser retries by itself
     setTimeout(listen, REFRESH);
     fetchPart(location.pathname + location.search, "rows").catch(() => {}); // or it leads to the login
   });
   events.addEventListener("fleet", (event) => {
-    const fresh = document.createElement("template");
-    fresh.innerHTML = JSON.parse(event.data).html;
-    for (const part of fresh.content.children) {
-      if (swap(document.getElementById(part.id), part.innerHTML)) light();
-    }
-    refreshRows();
+    latest = JSON.parse(event.data).html;
+    if (!pressed) showFleet();
   });
   events.addEventListener("hops", (event) => {
     const told = JSON.parse(event.data);
@@ -142,7 +181,42 @@ function listen() {
     swap(hops, told.html);
     follow(told.stops);
   });
-  addEventListener("pagehide", () => events.close(), { once: true });
+}
+addEventListener("pagehide", () => events?.close());
+
+// What is replaced between the press and the release of a button would not be clicked.
+let latest = ""; // the HTML of the fleet
+let pressed = false;
+document.addEventListener("pointerdown", () => { pressed = true; });
+for (const end of ["pointerup", "pointercancel"]) {
+  document.addEventListener(end, () => {
+    pressed = false;
+    setTimeout(() => latest && !pressed && showFleet());
+  });
+}
+
+function showFleet() {
+  if (past) return refreshRows();
+  showParts(latest);
+  if (stops.length && !moving) move();
+  refreshRows();
+}
+
+function showParts(html) {
+  const fresh = document.createElement("template");
+  fresh.innerHTML = html;
+  for (const part of fresh.content.children) {
+    if (swap(document.getElementById(part.id), part.innerHTML) && part.id === "topology") {
+      applyView();
+      light();
+    }
+  }
+}
+
+// Draw the picture anew after what is unfolded has changed.
+function redraw() {
+  listen();
+  if (past) visit(past.at);
 }
 
 function setPulse(state, words) {
@@ -161,23 +235,162 @@ function refreshRows() {
   showRows(location.pathname + location.search);
 }
 
+// The part of the picture that is in view
+
+const SMALLEST = 0.15;
+const READABLE = 0.75; // below this scale, letters are too small to begin with
+const LARGEST = 3;
+const seenPart = { scale: 0, x: 0, y: 0 }; // scale 0: not chosen yet
+
+function mapParts() {
+  const map = document.getElementById("map");
+  const svg = map?.querySelector("svg");
+  if (!svg) return null;
+  return { map, svg, width: Number(svg.dataset.width), height: Number(svg.dataset.height) };
+}
+
+function fitScale({ map, width, height }) {
+  return Math.min(1.25, map.clientWidth / width, (innerHeight * 0.6) / height);
+}
+
+function applyView() {
+  const parts = mapParts();
+  if (!parts || !parts.map.clientWidth) return;
+  const scale = seenPart.scale || Math.max(fitScale(parts), READABLE);
+  const across = parts.map.clientWidth;
+  const down = Math.max(60, Math.min(innerHeight * 0.6, parts.height * scale));
+  const [wide, tall] = [across / scale, down / scale];
+  const within = (value, room) => (room < 0 ? room / 2 : Math.min(Math.max(0, value), room));
+  seenPart.x = within(seenPart.x, parts.width - wide);
+  seenPart.y = within(seenPart.y, parts.height - tall);
+  parts.map.classList.toggle("zooms", true);
+  parts.svg.setAttribute("width", across);
+  parts.svg.setAttribute("height", down);
+  parts.svg.setAttribute("viewBox", `${seenPart.x} ${seenPart.y} ${wide} ${tall}`);
+  return { ...parts, scale, wide, tall };
+}
+
+function zoomTo(scale, across = 0.5, down = 0.5) {
+  const now = applyView();
+  if (!now) return;
+  const next = Math.min(LARGEST, Math.max(SMALLEST, scale));
+  seenPart.x += (now.wide - now.map.clientWidth / next) * across;
+  seenPart.y += (now.tall - Math.min(innerHeight * 0.6, now.height * next) / next) * down;
+  seenPart.scale = next;
+  applyView();
+}
+
+function zoomBy(way, across, down) {
+  const now = applyView();
+  if (!now) return;
+  if (way === "fit") zoomTo(fitScale(now));
+  else zoomTo(now.scale * (way === "in" ? 1.25 : 0.8), across, down);
+}
+
+// Make all of some boxes visible, if they are not.
+function reveal(boxes) {
+  const now = applyView();
+  if (!now || !boxes.length) return;
+  const around = boxes.map((box) => box.getBBox());
+  const left = Math.min(...around.map((one) => one.x)) - 8;
+  const top = Math.min(...around.map((one) => one.y)) - 8;
+  const right = Math.max(...around.map((one) => one.x + one.width)) + 8;
+  const bottom = Math.max(...around.map((one) => one.y + one.height)) + 8;
+  const { x, y } = seenPart;
+  if (left >= x && top >= y && right <= x + now.wide && bottom <= y + now.tall) return;
+  const most = Math.min(now.map.clientWidth / (right - left), (innerHeight * 0.6) / (bottom - top));
+  if (most < now.scale) seenPart.scale = Math.max(SMALLEST, most);
+  const after = applyView();
+  seenPart.x = Math.min(Math.max(seenPart.x, right - after.wide), left);
+  seenPart.y = Math.min(Math.max(seenPart.y, bottom - after.tall), top);
+  applyView();
+}
+
+document.addEventListener("wheel", (event) => {
+  const map = event.target.closest?.("#map");
+  if (!map || !(event.ctrlKey || map.contains(document.activeElement))) return; // or the page scrolls
+  event.preventDefault();
+  const box = map.getBoundingClientRect();
+  const across = (event.clientX - box.left) / box.width;
+  zoomBy(event.deltaY < 0 ? "in" : "out", across, (event.clientY - box.top) / box.height);
+}, { passive: false });
+
+const KEYS = { "+": "in", "=": "in", "-": "out", "0": "fit" };
+const ARROWS = { ArrowLeft: [-60, 0], ArrowRight: [60, 0], ArrowUp: [0, -60], ArrowDown: [0, 60] };
+document.addEventListener("keydown", (event) => {
+  const fold = event.target.closest?.("a[data-unfold]");
+  if (fold && event.key === " ") { // as a button does
+    event.preventDefault();
+    fold.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true }));
+  }
+  if (!event.target.closest?.("#map") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (KEYS[event.key]) zoomBy(KEYS[event.key]);
+  else if (ARROWS[event.key]) moveView(...ARROWS[event.key]);
+  else return;
+  event.preventDefault();
+});
+
+function moveView(across, down) {
+  const now = applyView();
+  seenPart.scale = now.scale;
+  seenPart.x += across / now.scale;
+  seenPart.y += down / now.scale;
+  applyView();
+}
+
+let dragged = null; // where the pointer was last
+let dragging = false;
+document.addEventListener("pointerdown", (event) => {
+  if (event.button === 0 && event.target.closest("#map")) dragged = [event.clientX, event.clientY];
+});
+document.addEventListener("pointermove", (event) => {
+  if (!dragged) return;
+  const [across, down] = [dragged[0] - event.clientX, dragged[1] - event.clientY];
+  if (!dragging && Math.hypot(across, down) < 5) return; // a click
+  dragging = true;
+  moveView(across, down);
+  dragged = [event.clientX, event.clientY];
+});
+for (const end of ["pointerup", "pointercancel"]) {
+  document.addEventListener(end, () => { dragged = null; });
+}
+document.addEventListener("click", (event) => {
+  if (!dragging) return;
+  dragging = false;
+  event.preventDefault();
+  event.stopPropagation();
+}, { capture: true });
+document.addEventListener("dragstart", (event) => event.target.closest?.("#map") && event.preventDefault());
+addEventListener("resize", () => applyView());
+
 // Animate a message over the picture
 
 let stops = []; // the nodes that the shown message has passed
 let drawn = 0; // number of them that were animated
 let moving = false;
+let revealed = 0; // number of lit boxes when the picture was last moved to show them
 
 function watchShownMessage() {
-  const hops = document.getElementById("hops");
+  const message = document.querySelector("#view [data-stops]");
   stops = [];
-  drawn = 0;
+  drawn = revealed = 0;
   light();
-  if (hops) follow(JSON.parse(hops.dataset.stops));
+  if (message) follow(JSON.parse(message.dataset.stops));
+}
+
+// The path is always in view: leaves on it that are folded are asked for.
+function askForStops() {
+  const drawnNames = new Set([...document.querySelectorAll(".box")].map((box) => box.dataset.node));
+  const lacking = stops.filter((stop) => stop && !drawnNames.has(stop) && !shown.show.includes(stop));
+  if (!lacking.length) return;
+  shown.show = [...shown.show.filter((name) => stops.includes(name)), ...stops].slice(-60);
+  listen();
 }
 
 function follow(known) {
   if (known.length < stops.length || stops.some((stop, at) => stop !== known[at])) drawn = Math.min(drawn, 1);
   stops = known;
+  askForStops();
   if (!moving) move();
 }
 
@@ -186,7 +399,7 @@ async function move() {
   while (drawn < stops.length) {
     const [from, to] = [stops[drawn - 1], stops[drawn]];
     drawn += 1;
-    if (from !== undefined) await travel(from, to);
+    if (from && to) await travel(from, to); // a name is empty where the path begins anew
     light();
   }
   moving = false;
@@ -196,6 +409,11 @@ function light() {
   const seen = stops.slice(0, drawn);
   for (const box of document.querySelectorAll(".box")) {
     box.classList.toggle("lit", seen.includes(box.dataset.node));
+  }
+  const lit = [...document.querySelectorAll(".box.lit")];
+  if (lit.length !== revealed) {
+    revealed = lit.length;
+    reveal(lit);
   }
   for (const line of document.querySelectorAll(".line")) {
     const passed = seen.some((stop, at) => at > 0 && joins(line, seen[at - 1], stop));
@@ -232,6 +450,153 @@ function travel(from, to) {
   });
 }
 
+// The past: a moment chosen with the slider, and what moved then
+
+const DRAGGING = 120; // milliseconds after the last move of the slider before a moment is asked for
+let past = null; // while the view of the past is shown: its moment, and whether it plays
+let choosing = 0;
+let visits = 0;
+
+function enterView() {
+  const form = document.querySelector("form[data-past]");
+  const left = past && !form;
+  past = form ? { at: Number(form.dataset.at), span: Number(form.dataset.span), playing: false } : null;
+  if (past) visit(past.at, { replay: false });
+  else if (left && latest) showFleet();
+}
+
+// Show a moment; with `replay`, also let move what moved in the time that follows it.
+async function visit(at, { replay = false } = {}) {
+  const number = ++visits;
+  const form = document.querySelector("form[data-past]");
+  if (!form || !past) return false;
+  const query = pictureQuery(new URLSearchParams(new FormData(form)));
+  query.set("at", String(Math.round(at)));
+  const response = await fetch(`/past?${query}`, { headers: { "X-Fragment": "moment" } }).catch(() => null);
+  if (response?.status === 401) location.assign("/login");
+  if (!response?.ok || number !== visits || !past) return false;
+  const then = await response.json();
+  if (number !== visits || !past) return false;
+  past = { ...past, at: then.at, span: then.span, first: then.first, last: then.last };
+  showMoment(then);
+  if (replay) await play(then, number);
+  return number === visits && past !== null;
+}
+
+function showMoment(then) {
+  showParts(then.fleet);
+  swap(document.getElementById("rows"), then.rows);
+  document.getElementById("moment-words").textContent = then.words;
+  const slider = document.getElementById("moment");
+  slider.min = Math.floor(then.first / 1000);
+  slider.max = Math.ceil(then.last / 1000);
+  setCursor(then.at);
+  const place = new URL(location.href);
+  place.searchParams.set("at", then.at);
+  history.replaceState(null, "", place.pathname + place.search);
+}
+
+function setCursor(at) {
+  const slider = document.getElementById("moment");
+  if (!slider || !past) return;
+  const words = new Date(at / 1000).toISOString().replace("T", " ");
+  slider.value = Math.round(at / 1000);
+  slider.setAttribute("aria-valuetext", words);
+  const exact = document.getElementById("at");
+  if (exact !== document.activeElement) exact.value = words;
+  const share = (at - past.first) / Math.max(1, past.last - past.first);
+  const width = slider.closest(".timeline").querySelector("svg").viewBox.baseVal.width;
+  slider.closest(".timeline").querySelector(".cursor").setAttribute("d", `M${share * width} 0V40`);
+}
+
+// Let messages move as they did; a window takes as long as it took, or less at a higher speed.
+function play(then, number) {
+  const speed = Number(document.getElementById("speed").value) || 1;
+  const length = then.span / 1000 / speed;
+  const started = performance.now();
+  const waitingMoves = [...then.moves];
+  return new Promise((over) => {
+    const step = (now) => {
+      if (number !== visits || !past?.playing) return over();
+      const elapsed = ((now - started) / length) * then.span;
+      while (waitingMoves.length && waitingMoves[0][0] <= elapsed) showMove(...waitingMoves.shift());
+      setCursor(Math.min(then.at + elapsed, past.last));
+      if (elapsed >= then.span) return over();
+      requestAnimationFrame(step);
+    };
+    requestAnimationFrame(step);
+  });
+}
+
+function showMove(_, from, to, dropped) {
+  if (to) travel(from, to);
+  if (!dropped) return;
+  const box = [...document.querySelectorAll(".box")].find((found) => found.dataset.node === from);
+  if (!box) return;
+  box.classList.remove("drops");
+  box.getBBox(); // so that the animation begins anew
+  box.classList.add("drops");
+}
+
+async function playOn() {
+  const button = document.getElementById("play");
+  past.playing = !past.playing;
+  label(button, past.playing);
+  while (past?.playing) {
+    const shownOne = await visit(past.at, { replay: true });
+    if (!shownOne || !past?.playing) break;
+    if (past.at + past.span >= past.last) break;
+    past.at += past.span;
+  }
+  if (past && button.isConnected) {
+    past.playing = false;
+    label(button, false);
+  }
+}
+
+function label(button, playing) {
+  button.textContent = playing ? "Pause" : "Play";
+  button.setAttribute("aria-pressed", String(playing));
+}
+
+function stopPlaying() {
+  if (!past?.playing) return;
+  past.playing = false;
+  label(document.getElementById("play"), false);
+}
+
+document.addEventListener("input", (event) => {
+  if (event.target.id !== "moment" || !past) return;
+  stopPlaying();
+  const at = Number(event.target.value) * 1000;
+  setCursor(at);
+  clearTimeout(choosing);
+  choosing = setTimeout(() => visit(at), DRAGGING);
+});
+
+document.addEventListener("change", (event) => {
+  if (past && ["past-node", "speed"].includes(event.target.id)) visit(past.at);
+});
+
+document.addEventListener("click", (event) => {
+  if (event.target.id === "play" && past) playOn();
+  const step = event.target.closest("a[data-step]");
+  if (!step || !past || event.button !== 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  event.stopImmediatePropagation();
+  stopPlaying();
+  visit(past.at + Number(step.dataset.step) * past.span);
+}, { capture: true });
+
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("form[data-past]")) return;
+  event.preventDefault();
+  stopPlaying();
+  show(queryOf(event.target));
+});
+
 addEventListener("pageshow", (event) => event.persisted && listen());
+applyView();
 watchShownMessage();
+enterView();
 listen();

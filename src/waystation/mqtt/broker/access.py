@@ -100,6 +100,11 @@ class Passwords:
                 secrets[user] = parsed
         return cls(secrets)
 
+    def changed(self, since: Passwords) -> frozenset[str]:
+        """The users that had a password before, and have none now or another one."""
+        before = since._secrets
+        return frozenset(user for user in before if before[user] != self._secrets.get(user))
+
     def allows(self, client_id: str, user: str | None, password: bytes | None) -> bool:
         """Whether somebody may connect."""
         del client_id

@@ -18,6 +18,7 @@ from mqtt5 import (
     Packet,
     PingReqPacket,
     PubAckPacket,
+    PubAckReasonCode,
     PublishPacket,
     RetainHandling,
     SubAckPacket,
@@ -28,12 +29,15 @@ from mqtt5 import (
     UnsubscribePacket,
 )
 
+from waystation.core.grants import Action
+from waystation.core.who import NOBODY, Who
 from waystation.mqtt.broker.publication import Delivery, Publication
 from waystation.mqtt.broker.session import Session, Subscription
-from waystation.mqtt.broker.topics import is_filter, is_topic
+from waystation.mqtt.broker.topics import is_filter, is_topic, split_share
 from waystation.mqtt.packets import PONG, PacketReader, acknowledgement, words_of
 from waystation.net.connection import BATCH, Connection, Failure
 from waystation.net.held import FREE
+from waystation.net.tls import secured
 
 if TYPE_CHECKING:
     from waystation.mqtt.broker.server import Broker
@@ -50,6 +54,12 @@ _GRANTED: Final = (
 _ALWAYS: Final = RetainHandling.SEND_ALWAYS
 _IF_NEW: Final = RetainHandling.SEND_IF_SUBSCRIPTION_NOT_EXISTS
 _Code = DisconnectReasonCode
+_WRONG: Final = {
+    "Topic alias must be set if topic is empty": _Code.PROTOCOL_ERROR,
+    "Topic alias must be != 0": _Code.TOPIC_ALIAS_INVALID,
+    "Subscription ID must be != 0": _Code.PROTOCOL_ERROR,
+}
+"""What the library refuses, though it can be read: the standard has other codes for these."""
 
 
 class Admission(Enum):
@@ -70,6 +80,7 @@ class ClientConnection(Connection):
     __slots__ = (
         "_aliases", "_broker", "_check", "_dispatcher", "_early", "_heard", "_keep_alive",
         "_large", "_largest", "_reader", "admission", "receive_maximum", "session",
+        "who",
     )  # fmt: skip
 
     session: Session  # once it is admitted
@@ -78,6 +89,7 @@ class ClientConnection(Connection):
         super().__init__(broker.connection_limits)
         self.admission = Admission.AWAITING_CONNECT
         self.receive_maximum = 65_535
+        self.who: Who = NOBODY
         self._largest: int | None = None  # packet that the client takes
         self._keep_alive = 0.0  # seconds of silence after which the client is gone; 0: no limit
         self._heard = 0.0
@@ -154,6 +166,15 @@ class ClientConnection(Connection):
         self.pause_reading()
         self._check = check
         check.add_done_callback(go_on)
+
+    def names(self) -> tuple[str, ...]:
+        """The names in the client's certificate, which was checked."""
+        told = None if self.transport is None else secured(self.transport, b"")
+        return () if told is None else told.names
+
+    def may(self, action: Action, topic: str) -> bool:
+        """Whether the client may publish under a topic, or subscribe to a filter (ID-3)."""
+        return self._broker.may(self.who, action, topic)
 
     def admit(self, session: Session, packet: ConnectPacket) -> None:
         """Serve a client that is who it says."""
@@ -255,8 +276,8 @@ class ClientConnection(Connection):
             return
         error = self._reader.error
         if error is not None and self.is_open and self.admission is not Admission.AUTHENTICATING:
-            code = _Code.PACKET_TOO_LARGE if error.too_large else _Code.MALFORMED_PACKET
-            self.expel(code, error.problem)
+            code = _WRONG.get(error.problem, _Code.MALFORMED_PACKET)
+            self.expel(_Code.PACKET_TOO_LARGE if error.too_large else code, error.problem)
 
     def on_publish(self, packet: PublishPacket) -> None:
         """Give a message to its subscribers, and acknowledge it."""
@@ -275,7 +296,11 @@ class ClientConnection(Connection):
         elif packet.response_topic is not None and not is_topic(packet.response_topic):
             self.expel(_Code.PROTOCOL_ERROR, "wildcard in a response topic")
         else:
-            code = dispatcher.publish(Publication(packet, topic, dispatcher.now), self.session)
+            code = PubAckReasonCode.NOT_AUTHORIZED
+            if self.may(Action.PUBLISH, topic):
+                code = dispatcher.publish(Publication(packet, topic, dispatcher.now), self.session)
+            else:
+                self._broker.refused(self, code, f"publishing under {topic[:80]!r}")
             if packet.packet_id is not None:
                 self.say(acknowledgement(packet.packet_id, code))
 
@@ -288,10 +313,17 @@ class ClientConnection(Connection):
 
     def on_subscribe(self, packet: SubscribePacket) -> None:
         """Add subscriptions, each with its own answer, and send what is retained."""
+        if not packet.topic_filters:
+            self.expel(_Code.PROTOCOL_ERROR, "SUBSCRIBE without a filter")
+            return
         codes: list[SubAckReasonCode] = []
         retained: list[Subscription] = []
         for asked in packet.topic_filters:
-            code = self._refusal(asked.pattern)
+            group, pattern = split_share(asked.pattern)
+            if group and asked.no_local:
+                self.expel(_Code.PROTOCOL_ERROR, "a shared subscription cannot be without its own")
+                return
+            code = self._refusal(asked.pattern, pattern)
             if code is not None:
                 self._broker.refused(self, code, f"the filter {asked.pattern[:80]!r}")
                 codes.append(code)
@@ -304,11 +336,13 @@ class ClientConnection(Connection):
                 asked.no_local,
                 asked.retain_as_published,
                 packet.subscription_id,
+                pattern,
+                group,
             )
             self._dispatcher.subscribe(subscription)
             codes.append(_GRANTED[subscription.qos])
             handling = asked.retain_handling
-            if handling is _ALWAYS or (handling is _IF_NEW and is_new):
+            if not group and (handling is _ALWAYS or (handling is _IF_NEW and is_new)):
                 retained.append(subscription)
         self.say(SubAckPacket(packet.packet_id, codes).write())
         for subscription in retained:
@@ -316,6 +350,9 @@ class ClientConnection(Connection):
 
     def on_unsubscribe(self, packet: UnsubscribePacket) -> None:
         """Remove subscriptions."""
+        if not packet.patterns:
+            self.expel(_Code.PROTOCOL_ERROR, "UNSUBSCRIBE without a filter")
+            return
         codes = [
             UnsubAckReasonCode.SUCCESS
             if self._dispatcher.unsubscribe(self.session, filter)
@@ -350,12 +387,12 @@ class ClientConnection(Connection):
             self._aliases[alias] = topic
         return self._aliases.get(alias, "")
 
-    def _refusal(self, filter: str) -> SubAckReasonCode | None:
-        """Why a filter cannot be subscribed to."""
-        if filter.startswith("$share/"):
-            return SubAckReasonCode.SHARED_SUBSCRIPTIONS_NOT_SUPPORTED
-        if not is_filter(filter):
+    def _refusal(self, filter: str, pattern: str) -> SubAckReasonCode | None:
+        """Why a filter, or the pattern of topics in it, cannot be subscribed to."""
+        if not is_filter(pattern):
             return SubAckReasonCode.TOPIC_FILTER_INVALID
+        if not self.may(Action.SUBSCRIBE, pattern):
+            return SubAckReasonCode.NOT_AUTHORIZED
         own = self.session.subscriptions
         if len(own) >= self._broker.settings.subscriptions and filter not in own:
             return SubAckReasonCode.QUOTA_EXCEEDED

@@ -48,6 +48,29 @@ class _Target:
             self.own = _Target(foreign) if foreign else None
 
 
+class _Shared:
+    """The members of a group that share what is published on a topic: one of them gets it."""
+
+    __slots__ = ("_members", "_next")
+
+    def __init__(self, subscriptions: list[Subscription]) -> None:
+        self._members = [_Target([subscription]) for subscription in subscriptions]
+        self._next = 0
+
+    def choose(self) -> _Target:
+        """The next in turn, of those who are connected and read, if there are any."""
+        members = self._members
+        first = self._next
+        for offset in range(len(members)):
+            place = (first + offset) % len(members)
+            connection = members[place].session.connection
+            if connection is not None and not connection.peer_is_slow:
+                self._next = place + 1
+                return members[place]
+        self._next = first + 1
+        return members[first % len(members)]
+
+
 class Dispatcher:
     """The subscriptions and the retained messages of a broker."""
 
@@ -64,7 +87,8 @@ class Dispatcher:
         )
         self.now = 0.0  # of the event loop's clock, when something last happened
         self.retained = 0  # messages
-        self.known_topics: dict[str, tuple[_Target, ...]] = {}  # until a subscription changes
+        # What was found out for a topic holds until a subscription changes.
+        self.known_topics: dict[str, tuple[_Target | _Shared, ...]] = {}
         self._settings = settings
         self._complain = complain
         self._filters: TopicTrie[Subscription] = TopicTrie()
@@ -75,15 +99,16 @@ class Dispatcher:
         """Add a subscription, or change it."""
         session = subscription.session
         session.subscriptions[subscription.filter] = subscription
-        self._filters.put(subscription.filter, session.name, subscription)
+        self._filters.put(subscription.pattern, subscription.key, subscription)
         _log.debug("client %r subscribes to %r", session.key.client_id, subscription.filter)
         self.known_topics.clear()
 
     def unsubscribe(self, session: Session, filter: str) -> bool:
         """Remove a subscription; False when there is none."""
-        if session.subscriptions.pop(filter, None) is None:
+        subscription = session.subscriptions.pop(filter, None)
+        if subscription is None:
             return False
-        self._filters.remove(filter, session.name)
+        self._filters.remove(subscription.pattern, subscription.key)
         self.known_topics.clear()
         return True
 
@@ -103,7 +128,11 @@ class Dispatcher:
         if targets is None:
             targets = self._find(publication.topic)
         for found in targets:
-            target = found.own if found.session is origin else found
+            if type(found) is _Shared:
+                target: _Target | None = found.choose()
+            else:
+                assert type(found) is _Target
+                target = found.own if found.session is origin else found
             if target is None:
                 continue
             qos = min(publication.qos, target.qos)
@@ -141,11 +170,19 @@ class Dispatcher:
                 self._send(session, connection, delivery)
                 delivery.publication.forget_written()
 
-    def _find(self, topic: str) -> tuple[_Target, ...]:
+    def _find(self, topic: str) -> tuple[_Target | _Shared, ...]:
         by_session: dict[str, list[Subscription]] = {}
+        by_group: dict[tuple[str, str], list[Subscription]] = {}
         for subscription in self._filters.match_topic(topic):
-            by_session.setdefault(subscription.session.name, []).append(subscription)
-        targets = tuple(map(_Target, by_session.values()))
+            if subscription.group:
+                shared = (subscription.group, subscription.pattern)
+                by_group.setdefault(shared, []).append(subscription)
+            else:
+                by_session.setdefault(subscription.session.name, []).append(subscription)
+        targets: tuple[_Target | _Shared, ...] = (
+            *map(_Target, by_session.values()),
+            *map(_Shared, by_group.values()),
+        )
         if len(self.known_topics) >= _KNOWN_TOPICS:
             self.known_topics.clear()
         self.known_topics[topic] = targets

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import Container
 from functools import partial
 from typing import Any, Final
 
@@ -20,7 +21,9 @@ from mqtt5 import (
     QoS,
 )
 
+from waystation.core.grants import Action, Grants
 from waystation.core.outcome import Reason
+from waystation.core.who import Who
 from waystation.mqtt.broker.access import Authenticate
 from waystation.mqtt.broker.checking import PasswordChecks
 from waystation.mqtt.broker.connection import Admission, ClientConnection
@@ -29,7 +32,7 @@ from waystation.mqtt.broker.dispatch import Dispatcher
 from waystation.mqtt.broker.publication import Publication, size_of
 from waystation.mqtt.broker.session import NEVER, Session, SessionKey
 from waystation.mqtt.broker.settings import Settings
-from waystation.mqtt.broker.topics import is_topic
+from waystation.mqtt.broker.topics import as_pattern, is_topic
 from waystation.net.held import FREE
 from waystation.net.server import Server
 from waystation.net.tls import Tls
@@ -54,7 +57,9 @@ class Broker:
 
     `authenticate` says who may connect, by client id, user name and password; without it everybody
     may. It is called in a thread, so it may take its time. A session belongs to the user that it
-    accepted: the same client id of another user is another session.
+    accepted: the same client id of another user is another session. With `grants` a client may
+    publish and subscribe to what is granted to its user (as a token), to a name in its certificate,
+    or to anyone.
     """
 
     def __init__(
@@ -63,6 +68,7 @@ class Broker:
         *,
         tls: Tls | None = None,
         authenticate: Authenticate | None = None,
+        grants: Grants | None = None,
     ) -> None:
         self.settings = settings or Settings()
         self.connection_limits = self.settings.of_connections()
@@ -75,6 +81,7 @@ class Broker:
         )
         self._sessions: dict[SessionKey, Session] = {}
         self._authenticate = authenticate
+        self.grants = grants
         self._checks = PasswordChecks(self.settings.checks, self.settings.penalty)
         self._unflushed: list[ClientConnection] = []  # connections with something to write
         self.is_reading = False  # and what that brings is written at its end
@@ -119,6 +126,49 @@ class Broker:
         for connection in unflushed:
             connection.flush()
 
+    # What is read again (ID-5)
+
+    def renew_certificate(self) -> None:
+        """Use the certificate that is in its file now, for the clients to come."""
+        self._server.renew_certificate()
+
+    def change_users(self, authenticate: Authenticate | None, gone: Container[str | None]) -> None:
+        """Ask another function who may connect; the clients of users that are `gone` have to go."""
+        self._authenticate = authenticate
+        for session in list(self._sessions.values()):
+            if session.key.user in gone:
+                self._dismiss(session, "its user may not connect any more")
+                if self._sessions.get(session.key) is session:
+                    self._end(session)
+
+    def change_grants(self, grants: Grants | None) -> None:
+        """Judge by other grants, and take back at once what they do not give."""
+        self.grants = grants
+        for session in list(self._sessions.values()):
+            if session.will is not None and not self.may(
+                session.who, Action.PUBLISH, session.will.topic
+            ):
+                session.will = None
+            taken = [
+                filter
+                for filter, subscription in session.subscriptions.items()
+                if not self.may(session.who, Action.SUBSCRIBE, subscription.pattern)
+            ]
+            for filter in taken:
+                self.dispatcher.unsubscribe(session, filter)
+            if taken:
+                self._dismiss(session, f"{taken[0]} is no longer granted")
+
+    def may(self, who: Who, action: Action, topic: str) -> bool:
+        """Whether somebody may publish under a topic, or subscribe to a filter (ID-3)."""
+        return self.grants is None or self.grants.allows(who, action, as_pattern(topic))
+
+    @staticmethod
+    def _dismiss(session: Session, detail: str) -> None:
+        """Let a client go: it has no other way to learn what it may not do any more."""
+        if session.connection is not None:
+            session.connection.expel(DisconnectReasonCode.NOT_AUTHORIZED, detail)
+
     # Who is let in
 
     def connect(self, connection: ClientConnection, packet: Any) -> None:
@@ -152,8 +202,12 @@ class Broker:
             self._refuse(connection, code, "wrong user name or password")
 
     def _admit(self, connection: ClientConnection, packet: ConnectPacket, user: str | None) -> None:
+        connection.who = Who(certificate=connection.names(), token=user)
+        if packet.will is not None and not connection.may(Action.PUBLISH, packet.will.topic):
+            self._refuse(connection, _Code.NOT_AUTHORIZED, "its will may not be published")
+            return
         client_id = packet.client_id or f"waystation-{secrets.token_hex(12)}"
-        key = SessionKey(user, client_id)
+        key = SessionKey(connection.who.text if user is None else user, client_id)
         found = self._sessions.get(key)
         if found is None and len(self._sessions) >= self.settings.sessions:
             self._refuse(connection, _Code.QUOTA_EXCEEDED, "too many sessions")
@@ -164,6 +218,7 @@ class Broker:
             )
         session, present = self._session(key, clean=packet.clean_start)
         session.connection = connection
+        session.who = connection.who
         asked = packet.session_expiry_interval
         session.expiry = self.bounded_expiry(asked)
         session.will = packet.will
@@ -179,7 +234,6 @@ class Broker:
                 topic_alias_max=self.settings.aliases,
                 max_qos=QoS.AT_LEAST_ONCE,
                 max_packet_size=self.settings.packet,
-                shared_subscription_available=False,
             ).write()
         )
         _log.debug("%s: client %r is connected", connection.place, client_id)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from mqtt5 import Will
 from msgspec import Struct
 
+from waystation.core.who import NOBODY, Who
 from waystation.mqtt.broker.publication import Delivery, size_of
 from waystation.mqtt.packets import Inflight
 
@@ -26,7 +27,7 @@ NEVER: Final = 0xFFFFFFFF
 class SessionKey(NamedTuple):
     """What a session belongs to: the same client id of another user is another session.
 
-    The user is None where clients need not prove who they are.
+    Without a password, the user is who the client's certificate says, if it has one.
     """
 
     user: str | None
@@ -34,14 +35,24 @@ class SessionKey(NamedTuple):
 
 
 class Subscription(Struct, frozen=True):
-    """One filter of a client, and how it wants what matches."""
+    """One filter of a client, and how it wants what matches.
 
-    filter: str
+    With a `group`, each message goes to one of those who subscribed to the same in that group.
+    """
+
+    filter: str  # as the client wrote it
     session: Session
     qos: int
     no_local: bool
     retain_as_published: bool
     id: int | None
+    pattern: str = ""  # of topics
+    group: str = ""
+
+    @property
+    def key(self) -> str:
+        """What it is known by among those with the same pattern."""
+        return f"{self.group}/{self.session.name}" if self.group else self.session.name
 
 
 class Session:
@@ -49,13 +60,14 @@ class Session:
 
     __slots__ = (
         "connection", "expiry", "expiry_timer", "held_bytes", "inflight", "key", "name", "queue",
-        "subscriptions", "will", "will_timer",
+        "subscriptions", "who", "will", "will_timer",
     )  # fmt: skip
 
     def __init__(self, key: SessionKey) -> None:
         self.key = key
         self.name = repr(tuple(key))  # among the keys of tries
         self.connection: ClientConnection | None = None  # while it is connected
+        self.who: Who = NOBODY  # what its client has proven, the last time
         self.subscriptions: dict[str, Subscription] = {}
         self.queue: deque[Delivery] = deque()
         self.inflight: Inflight[Delivery] = Inflight()  # sent, and not acknowledged

@@ -48,6 +48,24 @@ def is_filter(text: str) -> bool:
     return all(level in (ONE, REST) or _FORBIDDEN.isdisjoint(level) for level in levels)
 
 
+SHARED: Final = "$share/"
+"""How the filter of a shared subscription begins."""
+
+
+def split_share(filter: str) -> tuple[str, str]:
+    """The group of a shared subscription, and what its members share; no group for any other.
+
+    >>> split_share("$share/workers/a/+"), split_share("a/+"), split_share("$share/a")
+    (('workers', 'a/+'), ('', 'a/+'), ('', ''))
+    """
+    if not filter.startswith(SHARED):
+        return "", filter
+    group, _, pattern = filter.removeprefix(SHARED).partition("/")
+    if not group or not pattern or not _FORBIDDEN.isdisjoint(group):
+        return "", ""  # which nobody can subscribe to
+    return group, pattern
+
+
 class _Node(Generic[T]):
     """A level; the wildcards are children like any other."""
 
@@ -162,3 +180,12 @@ def _all_below(top: _Node[T], *, hidden: bool) -> list[T]:
         found += node.values.values()
         waiting += node.children.values()
     return found
+
+
+def as_pattern(topic: str) -> str:
+    """A topic or filter in the form of broadcasts: `*` for all that follows.
+
+    >>> as_pattern("fleet/+/#")
+    'fleet/+/*'
+    """
+    return topic[:-1] + "*" if topic.endswith("#") else topic

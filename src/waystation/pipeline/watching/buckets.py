@@ -15,12 +15,13 @@ import pyarrow as pa
 from msgspec import Struct, field
 
 from waystation.journal.schema import MESSAGES
-from waystation.pipeline.columns import Longs, column
-from waystation.pipeline.health import TALLY
+from waystation.pipeline.kernels.columns import Longs, column
+from waystation.pipeline.kernels.health import TALLY
 from waystation.pipeline.schema import plain_schema
+from waystation.pipeline.surveying import NodeFacts
 from waystation.pipeline.tables import BUILT
 from waystation.pipeline.watching.identity import hashes
-from waystation.pipeline.watching.node_step import Report, advance
+from waystation.pipeline.watching.node_step import Report, advance, facts_now
 from waystation.pipeline.watching.segments import Shelf
 from waystation.pipeline.watching.state import BucketState, Files, NodeState, decoded, encoded
 from waystation.pipeline.watching.steps import gathered
@@ -63,6 +64,7 @@ SHELVES: Final = {
     "rejects": _Kind("rejects", BUILT["rejects"], 200_000, loose=True),
     "route_recent": _Kind(None, BUILT["route_history"]),
     "subscription_recent": _Kind(None, BUILT["subscription_history"]),
+    "session_upward": _Kind(None, BUILT["session_history"]),
     "hot_tallies": _Kind(None, TALLY),
     "hot_messages": _Kind(None, plain_schema(MESSAGES)),
 }
@@ -93,6 +95,7 @@ class BucketDone(Struct):
     beside: list[str] = field(default_factory=list)
     reports: dict[str, Report] = field(default_factory=dict)
     retracted: list[str] = field(default_factory=list)
+    facts: list[NodeFacts] = field(default_factory=list)
 
 
 def bucket_of(node: str, buckets: int) -> int:
@@ -164,6 +167,7 @@ def _take_in_node(
         steps.append(advanced.steps)
         replaced = False
     done.reports[node] = report
+    done.facts.append(facts_now(order.journal, node, state.nodes[node]))
     if retracted:
         done.retracted.append(node)
     return steps

@@ -16,14 +16,21 @@ from typing import Final, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from waystation.core.corrections import Link
+from waystation.core.incidents import Incident
 from waystation.errors import LocalError, quote
 from waystation.journal.files import FileLock
-from waystation.pipeline.kernels import strays as strays_of
+from waystation.pipeline.clocks import clocks_by_hour
+from waystation.pipeline.kernels.evidence import changed_nodes
+from waystation.pipeline.kernels.node_tables import strays as strays_of
 from waystation.pipeline.listing import File, Listing, Wanted, list_journal
-from waystation.pipeline.output import prepared_directory
+from waystation.pipeline.store import prepared_directory
+from waystation.pipeline.surveying import NodeFacts, all_links, combined
 from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching.buckets import BucketDone, BucketOrder, bucket_of, take_in
+from waystation.pipeline.watching.losses import LossKeeper
 from waystation.pipeline.watching.node_step import Report
 from waystation.pipeline.watching.segments import write_rows
 from waystation.pipeline.watching.state import Files, decoded
@@ -35,7 +42,7 @@ Run: TypeAlias = Callable[[Task, list[bytes]], list[bytes]]
 """Runs a task once for each order, anywhere, and returns the results in the same order."""
 
 NO_BATCH: Final = -1
-_STRAYS: Final = -1  # the bucket of files that belong to no node
+_STRAYS: Final = -1  # the bucket of files that belong to no node, or to all
 
 
 class Batch(Struct, frozen=True):
@@ -51,6 +58,7 @@ class Batch(Struct, frozen=True):
     seconds: float
     lag: float  # seconds since the latest event in the tables
     reports: dict[str, Report] = field(default_factory=dict)  # by node
+    incidents: list[Incident] = field(default_factory=list)  # all that are known now
 
     @property
     def rows_per_second(self) -> float:
@@ -67,11 +75,12 @@ class Engine:
         self._journal = journal
         self._run = run
         listing = list_journal(journal, Wanted())  # it says if there is none
-        self._store = Store(prepared_directory(out))
+        self._store = Store(Path(prepared_directory(out)))
+        self._losses = LossKeeper(self._store)
         self._store.root.mkdir(exist_ok=True)
         self._lock = FileLock(self._store.root / "lock", "keeps these tables up to date")
         try:
-            self._ledger = Ledger(prepared_directory(checkpoint))
+            self._ledger = Ledger(Path(prepared_directory(checkpoint)))
             found = self._ledger.read()
             self._last = found or Manifest(NO_BATCH, buckets, journal, list(WATCHED))
             self._check_journal()
@@ -111,12 +120,14 @@ class Engine:
         manifest = self._next(batch)
         reports = self._carry_out(manifest, files, replaced, listing.unsealed)
         self._note_strays(manifest, listing)
+        incidents = self._losses.take(manifest, listing)
         self._ledger.write(manifest)
         self._last = manifest
         self._note_known(files, replaced)
         self._store.publish(manifest)
         self._store.clear_away(manifest)
-        return _summed_up(batch, files, reports, time.monotonic() - began)
+        done = _summed_up(batch, files, reports, time.monotonic() - began)
+        return replace(done, incidents=incidents)
 
     def _next(self, batch: int) -> Manifest:
         last = self._last
@@ -130,6 +141,9 @@ class Engine:
             {table: dict(found) for table, found in last.files.items()},
             dict(last.beside),
             last.strays,
+            last.facts,
+            last.known,
+            list(last.open),
         )
 
     def _what_is_new(self, listing: Listing, wanted: set[str]) -> tuple[dict[str, Files], set[str]]:
@@ -204,21 +218,41 @@ class Engine:
 
     def _carry_on_traces(self, manifest: Manifest, exchange: Path, done: list[BucketDone]) -> None:
         retracted = [node for found in done for node in found.retracted]
+        retold = self._note_facts(manifest, [facts for found in done for facts in found.facts])
         sources = [found.bucket for found in done]
-        concerned = {int(path.name[:4]) for path in exchange.iterdir()}
-        if retracted:
+        concerned = {int(path.name[:4]) for path in exchange.iterdir()} | set(manifest.open)
+        if retracted or retold:
             concerned |= set(manifest.traces)
+        answers = self._store.exchange()
+        order = TraceOrder(
+            bucket=0,
+            buckets=manifest.buckets,
+            batch=manifest.batch,
+            out=str(self._store.out),
+            exchange=str(exchange),
+            sources=sources,
+            retracted=retracted,
+            state=None,
+            known=manifest.known or "",
+            retold=retold,
+            answers_to=str(answers),
+        )
+        self._run_traces(manifest, order, concerned)
+        told = {int(path.name[:4]) for path in answers.iterdir()}
+        order = replace(
+            order,
+            sources=sorted(concerned),
+            retracted=[],
+            retold=[],
+            answers_to=None,
+            answers_from=str(answers),
+        )
+        self._run_traces(manifest, order, told)
+
+    def _run_traces(self, manifest: Manifest, order: TraceOrder, buckets: set[int]) -> None:
         orders = [
-            TraceOrder(
-                bucket,
-                manifest.batch,
-                str(self._store.out),
-                str(exchange),
-                sources,
-                retracted,
-                manifest.traces.get(bucket),
-            )
-            for bucket in sorted(concerned)
+            replace(order, bucket=bucket, state=manifest.traces.get(bucket))
+            for bucket in sorted(buckets)
         ]
         results = self._run(take_steps, [msgspec.msgpack.encode(order) for order in orders])
         for result in results:
@@ -226,6 +260,32 @@ class Engine:
             manifest.traces[found.bucket] = found.state
             manifest.files.setdefault("traces", {})[found.bucket] = found.traces
             manifest.beside[manifest.buckets + found.bucket] = found.beside
+            manifest.open = sorted({*manifest.open} - {found.bucket})
+            if found.open:
+                manifest.open.append(found.bucket)
+
+    def _note_facts(self, manifest: Manifest, new: list[NodeFacts]) -> list[str]:
+        """Note what nodes tell beside messages; returns those of which it changes traces.
+
+        How far records reach concerns only traces that are open, which are made again anyway.
+        """
+        facts: dict[str, NodeFacts] = {}
+        if manifest.facts is not None:
+            told = self._store.read_state(manifest.facts)
+            facts = msgspec.msgpack.decode(told, type=dict[str, NodeFacts])
+        former, measured = combined(facts.values()), all_links(facts.values())
+        facts |= {found.node: found for found in new}
+        known = combined(facts.values())
+        if all_links(facts.values()) != measured:
+            self._note_clocks(manifest, all_links(facts.values()))
+        manifest.facts = self._store.write_state("facts", msgspec.msgpack.encode(facts))
+        manifest.known = self._store.write_state("known", known.encoded())
+        return changed_nodes(former, known)
+
+    def _note_clocks(self, manifest: Manifest, measured: Mapping[int, Iterable[Link]]) -> None:
+        """Write what nodes measured of each other's clocks, which is little, as one file."""
+        written = write_rows(self._store.shelf("clocks"), "all", clocks_by_hour(measured))
+        manifest.files["clocks"] = {_STRAYS: [f"clocks/{written}"]}
 
     def _note_strays(self, manifest: Manifest, listing: Listing) -> None:
         """Record files that belong to no node as rejects."""

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from waystation.pipeline.columns import id_words
+from waystation.pipeline.kernels.columns import id_words
 
 Hashes: TypeAlias = npt.NDArray[np.uint64]
 

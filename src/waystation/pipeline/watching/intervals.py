@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from waystation.journal.schema import ROUTES, SUBSCRIPTIONS
-from waystation.pipeline.columns import NEVER, column, longs, repeated
-from waystation.pipeline.folding import fold_routes, fold_subscriptions
+from waystation.pipeline.kernels.columns import NEVER, column, longs, repeated
+from waystation.pipeline.kernels.folding import fold_routes, fold_subscriptions
 from waystation.pipeline.schema import plain_schema
 
 _MINUTE: Final = 60_000_000

@@ -21,8 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field
 
-from waystation.journal.schema import MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS, TEXT
-from waystation.pipeline.columns import (
+from waystation.core.coverage import lives_of
+from waystation.journal.schema import (
+    MEMBERS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SESSIONS,
+    SUBSCRIPTIONS,
+    TEXT,
+)
+from waystation.pipeline.kernels.columns import (
     NEVER,
     Flags,
     Longs,
@@ -33,17 +42,20 @@ from waystation.pipeline.columns import (
     numbered,
     taken,
 )
-from waystation.pipeline.comparing import coded_comparison, route_differences, waiting_ids
-from waystation.pipeline.coverage import Accounts, covered
-from waystation.pipeline.deciding import coded_decisions
-from waystation.pipeline.health import TALLY, added_up, counted, health_of
-from waystation.pipeline.kernels import as_rejects
+from waystation.pipeline.kernels.comparing import coded_comparison, route_differences, waiting_ids
+from waystation.pipeline.kernels.coverage import Accounts, covered
+from waystation.pipeline.kernels.deciding import Past, coded_decisions
+from waystation.pipeline.kernels.health import TALLY, added_up, counted, health_of
+from waystation.pipeline.kernels.node_data import FileData, Share
+from waystation.pipeline.kernels.node_tables import as_rejects, earlier_copies
+from waystation.pipeline.kernels.sessions import as_openings, fold_sessions
+from waystation.pipeline.kernels.tracing import coded_steps
+from waystation.pipeline.kernels.upward import first_upward
+from waystation.pipeline.kernels.visits import is_of_version_2, without_tunnelled
 from waystation.pipeline.listing import Wanted, locate
-from waystation.pipeline.node_data import FileData, Share
 from waystation.pipeline.schema import JOURNAL, coded_schema, plain_schema
-from waystation.pipeline.sessions import as_openings, fold_sessions
+from waystation.pipeline.surveying import NodeFacts, brokers_in, hourly_links, node_rows
 from waystation.pipeline.tables import BUILT
-from waystation.pipeline.tracing import coded_steps
 from waystation.pipeline.watching.intervals import FOLDS, by_incarnation, changes_of
 from waystation.pipeline.watching.segments import FIRST, LAST, Shelf
 from waystation.pipeline.watching.spans import from_to, meets, reached_by, runs_of, within
@@ -107,6 +119,14 @@ class Advanced(Struct):
     report: Report
     steps: pa.Table
     retracted: bool = False
+
+
+def facts_now(root: str, node: str, state: NodeState) -> NodeFacts:
+    """What the journal of a node tells now beside its messages."""
+    data = FileData(root, Share(node, state.all_files()), Wanted())
+    records = {number: (at, state.reached.get(number, at)) for number, at in state.begins.items()}
+    lives = lives_of(records, state.told, data.record_before)
+    return NodeFacts(node, lives, state.links, state.brokers, has_answers=True)
 
 
 class _PastChangedError(Exception):
@@ -200,6 +220,9 @@ class _Step:
             window=state.window,
             past=state.past,
             waiting=dict(state.waiting),
+            told=state.told,
+            links=state.links,
+            brokers=state.brokers,
         )
         self._data = FileData(root, Share(node, listed(new)), Wanted())
         self._messages = self._near = coded_schema(MESSAGES).empty_table()
@@ -215,12 +238,14 @@ class _Step:
             self._check_order(table, rows)
         ended = self._check_ends(ends)
         self.state.ends = ends
-        instants = [int(longs(rows, "at").min()) for rows in events.values() if rows.num_rows]
+        told = (*events.values(), sessions)
+        instants = [int(longs(rows, "at").min()) for rows in told if rows.num_rows]
         since = min([*instants, *ended], default=LAST)
         for table, rows in events.items():
             self._fold(table, rows, again=bool(ended))
         self._fold_sessions(sessions, again=bool(ended))
         self._note_coverage()
+        self._note_clocks()
         self.read_messages()
         self._decide(since)
         self._count()
@@ -268,10 +293,9 @@ class _Step:
             return former.ends
         data = FileData(self._root, Share(self._node, listed(self._files)), Wanted())
         lives = data.lifetimes()
-        self.state.begins, self.state.accounts = (
-            lives.begins(),
-            Accounts.of(data.small_table(NODES)),
-        )
+        nodes = data.small_table(NODES)
+        self.state.begins, self.state.accounts = lives.begins(), Accounts.of(nodes)
+        self.state.told = node_rows(nodes)
         self.state.unstarted = {number for number in seen | named if not lives.started(number)}
         return lives.ends()
 
@@ -349,6 +373,7 @@ class _Step:
         history = fold_sessions(self._node, whole, self.state.ends)
         over = pc.is_valid(history.column("closed_at"))
         closed, still = history.filter(over), history.filter(pc.invert(over))
+        self._keep_upward(closed)
         shelf.take_out(self._node)
         if still.num_rows:
             shelf.add(self._node, FIRST, LAST, still)
@@ -358,6 +383,25 @@ class _Step:
         for incarnation, part in by_incarnation(closed):
             highest = int(longs(part, "closed_at").max())
             self.state.final[incarnation] = max(self.state.final.get(incarnation, FIRST), highest)
+
+    def _keep_upward(self, closed: pa.Table) -> None:
+        """Keep the sessions in memory that copies of broadcasts go up over, as long as they may."""
+        shelf = self._shelves["session_upward"]
+        rows = pa.concat_tables([shelf.read(self._node), closed])
+        rows = first_upward(rows)
+        shelf.take_out(self._node)
+        if rows.num_rows:
+            shelf.add(self._node, FIRST, LAST, rows)
+
+    def _sessions(self, low: int, high: int) -> pa.Table:
+        """The sessions that were open in a range, and all that copies go up over."""
+        closed = self._shelves["session_closed"].read(self._node, low, high)
+        there = (longs(closed, "opened_at") < high) & (longs(closed, "closed_at", NEVER) > low)
+        kept = [closed.filter(pa.array(there))]
+        kept += [self._shelves[name].read(self._node) for name in ("session_open",)]
+        known = pa.concat_tables(kept)
+        above = self._shelves["session_upward"].read(self._node)
+        return pa.concat_tables([known, above])
 
     def _note_coverage(self) -> None:
         """Tell anew how far the record of each incarnation reaches."""
@@ -370,6 +414,13 @@ class _Step:
         shelf = self._shelves["coverage"]
         shelf.take_out(self._node)
         shelf.add(self._node, FIRST, LAST, rows)
+
+    def _note_clocks(self) -> None:
+        """Note what it measured of other clocks, and its sessions with brokers."""
+        if SESSIONS in self._new:
+            data = FileData(self._root, Share(self._node, listed(self._files)), Wanted())
+            self.state.links = hourly_links(data)
+            self.state.brokers = brokers_in(data.small_table(SESSIONS))
 
     def _ends_of_records(self) -> Iterator[tuple[int, int]]:
         """The last `at` of each incarnation in the new files, if their footers tell, else read."""
@@ -452,6 +503,7 @@ class _Step:
             state.hot = max(former.hot, state.received - HOT)
         spans = self._spans("expected", "audit")
         reached = reached_by(spans, received)
+        since = min(since, self._first_multicast())
         if since <= former.received:
             reached |= np.array([high > since for _, high in spans], np.bool_)
         reached |= reached_by(spans, self._superseded())
@@ -459,6 +511,12 @@ class _Step:
             self._decide_span(low, high)
         if len(received) and (state.hot > former.hot or state.past == LAST):
             self._trim_intervals()
+
+    def _first_multicast(self) -> int:
+        """When the first of the new broadcasts came: later ones may be second copies of it."""
+        rows = self._messages
+        own = are(column(rows, "kind"), "multicast") & is_of_version_2(rows)
+        return int(longs(rows, "received_at")[own].min(initial=LAST))
 
     def _spans(self, *names: str) -> list[tuple[int, int]]:
         """The time ranges that are recomputed together: pieces, merged where the tables differ."""
@@ -494,7 +552,7 @@ class _Step:
 
     def _decide_span(self, low: int, high: int) -> None:
         rows = self._rows_of(low, high)
-        routes, subscriptions = (self._history(table, low, high) for table in _OPEN)
+        past = self._past(rows, low, high)
         for name in ("expected", "audit"):
             self._take_out(name, low, high)
         self.state.waiting = {
@@ -502,17 +560,31 @@ class _Step:
         }
         bounds = sorted({low, high, *self._cuts(low, high)})
         parts = [within(rows, "received_at", *span, _MESSAGES) for span in pairwise(bounds)]
-        ruled = list(coded_decisions(self._node, rows, routes, subscriptions))
+        ruled = list(coded_decisions(self._node, rows, past))
         whole = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
         for number, ((begin, end), part) in enumerate(zip(pairwise(bounds), parts, strict=True)):
             later = self._entered_later(part, parts[number + 1 :], high)
-            expected = within(whole, "at", begin, end, BUILT["expected"])
+            expected = within(whole, "received_at", begin, end, BUILT["expected"])
             audit = coded_comparison(self._node, expected, part, later)
             self._put("expected", begin, end, expected)
             self._put("audit", begin, end, audit)
             self.state.waiting.update(_waiting(part, later))
             if begin >= self._former.hot and end <= self.state.hot:
                 self._missing += _count_missing(audit)
+
+    def _past(self, rows: pa.Table, low: int, high: int) -> Past:
+        """What the outcomes of these messages depend on."""
+        routes, subscriptions = (self._history(table, low, high) for table in _OPEN)
+        if not is_of_version_2(rows).any():
+            return Past(routes, subscriptions)
+        files = [
+            known.file
+            for known in self._files.get(MESSAGES, ())
+            if known.rows and (known.received is None or known.received[0] < low)
+        ]
+        share = Share(self._node, {MESSAGES: files}, received=(low, high))
+        before = earlier_copies(FileData(self._root, share, Wanted()), rows)
+        return Past(routes, subscriptions, self._sessions(low, high), before)
 
     def _cuts(self, low: int, high: int) -> list[int]:
         """Where to split the last range, so that only its end is recomputed next time."""
@@ -523,14 +595,18 @@ class _Step:
     def _rows_of(self, low: int, high: int) -> pa.Table:
         """All messages received in a range: from memory, or from the files."""
         if low >= self._former.hot:
-            return within(self._near, "received_at", low, high, _MESSAGES)
+            return self._judged(within(self._near, "received_at", low, high, _MESSAGES))
         files = [
             known.file
             for known in self._files.get(MESSAGES, ())
             if known.rows and (known.received is None or meets(known.received, low, high))
         ]
         share = Share(self._node, {MESSAGES: files}, received=(low, high))
-        return _messages_in(FileData(self._root, share, Wanted()))
+        return self._judged(_messages_in(FileData(self._root, share, Wanted())))
+
+    def _judged(self, rows: pa.Table) -> pa.Table:
+        """The messages that the rules judge: not those that pass through a gossip router."""
+        return without_tunnelled(rows) if MEMBERS in self._files else rows
 
     def _entered_later(self, rows: pa.Table, following: list[pa.Table], high: int) -> set[str]:
         """Which of the waiting messages entered the node again after these rows."""

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from waystation.pipeline.columns import Flags, Longs, longs
+from waystation.pipeline.kernels.columns import Flags, Longs, longs
 
 _FEW: Final = 4
 

@@ -12,14 +12,16 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct, field
 
+from waystation.core.corrections import Link
+from waystation.core.coverage import NodeRow
 from waystation.journal.pruning import instant_bounds, number_bounds
 from waystation.journal.read import parquet_footer
-from waystation.pipeline.checks import LAST as LAST_AT
-from waystation.pipeline.coverage import Accounts
-from waystation.pipeline.lifetimes import Lifetimes
+from waystation.pipeline.kernels.checks import LAST as LAST_AT
+from waystation.pipeline.kernels.coverage import Accounts
+from waystation.pipeline.kernels.lifetimes import Lifetimes
+from waystation.pipeline.kernels.node_data import UNREADABLE
+from waystation.pipeline.kernels.normal import UnfitError, check_columns
 from waystation.pipeline.listing import File
-from waystation.pipeline.node_data import UNREADABLE
-from waystation.pipeline.normal import UnfitError, check_columns
 from waystation.pipeline.watching.segments import FIRST, LAST, Segment
 
 Files = dict[str, list[File]]
@@ -92,6 +94,9 @@ class NodeState(Struct):
     window: int = FIRST
     past: int = LAST
     waiting: dict[str, int] = field(default_factory=dict)  # queued, without an outcome so far
+    told: list[NodeRow] = field(default_factory=list)  # all rows of `nodes`
+    links: dict[int, list[Link]] = field(default_factory=dict)  # what it measured, by the hour
+    brokers: list[tuple[int, str]] = field(default_factory=list)
 
     def all_files(self) -> Files:
         """Its files as the journal lists them."""

@@ -11,8 +11,8 @@ from typing import Final
 import pyarrow as pa
 
 from waystation.journal.schema import TEXT
+from waystation.pipeline.kernels.tracing import STEPS
 from waystation.pipeline.schema import CODED
-from waystation.pipeline.tracing import STEPS
 
 _CODED: Final = pa.schema(
     [

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from msgspec import Struct, field
 
 from waystation.errors import LocalError, quote
-from waystation.pipeline.output import Place
+from waystation.pipeline.store import Place
 from waystation.pipeline.tables import BUILT, WATCHED
 
 VERSION: Final = "_version"
@@ -49,6 +49,9 @@ class Manifest(Struct):
     files: dict[str, dict[int, list[str]]] = field(default_factory=dict)  # by table, bucket
     beside: dict[int, list[str]] = field(default_factory=dict)  # of no table, by bucket
     strays: list[str] = field(default_factory=list)
+    facts: str | None = None  # what each node tells beside messages
+    known: str | None = None  # what all nodes tell together
+    open: list[int] = field(default_factory=list)  # buckets with traces that may still change
 
     def of_table(self, table: str) -> list[str]:
         """The files of one table."""
@@ -58,7 +61,8 @@ class Manifest(Struct):
         """Everything in the store that is still needed."""
         tables = [name for table in self.files for name in self.of_table(table)]
         beside = [name for names in self.beside.values() for name in names]
-        states = [f"{_STATES}/{name}" for name in (*self.states.values(), *self.traces.values())]
+        names = [*self.states.values(), *self.traces.values(), self.facts, self.known]
+        states = [f"{_STATES}/{name}" for name in names if name is not None]
         return {*tables, *beside, *states}
 
 

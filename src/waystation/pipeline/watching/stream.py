@@ -20,8 +20,10 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.errors import LocalError, quote
+from waystation.locations import local_directory
 from waystation.pipeline.listing import Wanted, list_journal, locate
-from waystation.pipeline.session import session
+from waystation.pipeline.spark_session import session
+from waystation.pipeline.store import PARQUET, check_format
 from waystation.pipeline.watching.alerts import Alerts, Watchman
 from waystation.pipeline.watching.engine import Batch, Engine, Run, Task
 
@@ -70,14 +72,20 @@ def watch(
     ```
     """
     _check(every=every, files_at_once=files_at_once)
+    root = str(local_directory(journal, "a journal that watch follows").absolute())
+    place = local_directory(checkpoint, "the progress of watch")
+    tables = local_directory(out, "tables that watch keeps up to date")
+    check_format(str(tables), PARQUET)
     found = spark if spark is not None else session()
-    root = str(journal) if "://" in str(journal) else str(Path(journal).absolute())
-    place = Path(checkpoint)
-    engine = Engine(root, Path(out), place, runs_on(found), buckets=_buckets(found))
+    engine = Engine(root, tables, place, runs_on(found), buckets=_buckets(found))
     began = time.monotonic()
     try:
         _check_checkpoint(engine, place / "spark")
-        taking = _Taking(engine, root, alerts, progress)
+        watchman = None
+        if alerts is not None:
+            told = place / "alerts.json"
+            watchman = Watchman(alerts, tables=str(Path(out).absolute()), remembered=told)
+        taking = _Taking(engine, root, watchman, progress)
         if _is_remote(found):
             _look(taking, stop or threading.Event(), once=once, every=every)
         else:
@@ -92,7 +100,7 @@ def watch(
             )
     finally:
         engine.close()
-    return taking.summary(str(Path(out)), time.monotonic() - began)
+    return taking.summary(str(tables), time.monotonic() - began)
 
 
 class _Taking:
@@ -102,13 +110,13 @@ class _Taking:
         self,
         engine: Engine,
         root: str,
-        alerts: Alerts | None,
+        watchman: Watchman | None,
         progress: Callable[[Batch], None] | None,
     ) -> None:
         self._engine = engine
         self._directory = locate(root)[1]
         self.root = root
-        self._watchman = None if alerts is None else Watchman(alerts)
+        self._watchman = watchman
         self._progress = progress
         self._totals: Counter[str] = Counter()
         self._dropped: Counter[str] = Counter()

@@ -4,6 +4,8 @@
     python -m waystation.testing.lab --seed 17            one of them again, with all it violates
     python -m waystation.testing.lab --seed 17 --shrink   the smallest run that still fails
     python -m waystation.testing.lab --check DIR          judge a history that was kept before
+    python -m waystation.testing.lab --seeds 200 --without copies    turn a safeguard off, and see
+    python -m waystation.testing.lab --seeds 5000 --figures FILE     write what came of it as JSON
 
 Known violations stand in known.json beside this file, by promise and seed. They are expected
 strictly: a seed that no longer fails has to be taken off the list. Ends with 1 if anything else was
@@ -23,9 +25,21 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from waystation.testing.lab.figures import Figures
 from waystation.testing.lab.fleet import Plan
 from waystation.testing.lab.history import History
-from waystation.testing.lab.running import Violations, judge, run_seed, shrink, try_seed
+from waystation.testing.lab.running import (
+    Trial,
+    Violations,
+    judge,
+    run_seed,
+    shrink,
+    try_out,
+    try_seed,
+)
+from waystation.testing.lab.safeguards import SAFEGUARDS
 
 KNOWN: Final = Path(__file__).with_name("known.json")
 SHOWN: Final = 3
@@ -44,24 +58,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not (asked.check / "history.json").is_file():
             parser.error(f"{asked.check} has no history.json; give a directory that --keep wrote")
         return _tell(judge(History.read(asked.check / "history.json"), asked.check / "journal"))
+    if asked.seed is None and asked.without is not None:
+        return _ablate(asked.without, asked.seeds)
     if asked.seed is None:
-        return run_many(asked.seeds, write_known=asked.write_known)
+        return run_many(asked.seeds, write_known=asked.write_known, figures=asked.figures)
     if asked.shrink:
         return _shrink(asked.seed)
     plan, faults = Plan(messages=asked.messages), asked.faults
     if asked.keep is None:
-        return _tell(try_seed(asked.seed, plan, faults))
+        return _tell(try_seed(asked.seed, plan, faults, asked.without))
     asked.keep.mkdir(parents=True, exist_ok=True)
     history = run_seed(asked.seed, plan=plan, faults=faults, directory=asked.keep)
     return _tell(judge(history, asked.keep / "journal"))
 
 
-def run_many(seeds: int, *, write_known: bool = False) -> int:
+def run_many(seeds: int, *, write_known: bool = False, figures: Path | None = None) -> int:
     """Try seeds on all cores; the last line says how many, and how many violations."""
     known = {} if write_known else _known()
     found: dict[str, list[int]] = {}
     violations = 0
-    for seed, violated in _try_all(range(seeds)):
+    total = Figures(seeds)
+    for trial in _try_all(range(seeds)):
+        total.add(trial)
+        seed, violated = trial.seed, trial.violations
         for promise, sentences in violated.items():
             found.setdefault(promise, []).append(seed)
             if seed in known.get(promise, ()) or write_known:
@@ -74,24 +93,39 @@ def run_many(seeds: int, *, write_known: bool = False) -> int:
                 print(f"seed {seed}: {promise} holds now; take the seed off {KNOWN.name}")
     if write_known:
         KNOWN.write_text(_as_json(found))
+    if figures is not None:
+        figures.write_bytes(msgspec.json.format(msgspec.json.encode(total), indent=2) + b"\n")
     print(f"{seeds} seeds, {violations} violations")
     return int(violations > 0)
 
 
-def _try_all(seeds: Sequence[int]) -> Iterator[tuple[int, Violations]]:
+def _ablate(name: str, seeds: int) -> int:
+    """Look for the first seed that fails without a safeguard; ends with 1 if there is none."""
+    safeguard = SAFEGUARDS[name]
+    for seed in range(seeds):
+        plan = Plan(messages=safeguard.messages)
+        violated = safeguard.promises & try_seed(seed, plan, without=name).keys()
+        if violated:
+            print(f"without {name}, seed {seed} violates {', '.join(sorted(violated))}")
+            return 0
+    print(f"without {name}, {seeds} seeds, 0 violations: nothing notices that it is missing")
+    return 1
+
+
+def _try_all(seeds: Sequence[int]) -> Iterator[Trial]:
     ignore_interrupts = (signal.SIGINT, signal.SIG_IGN)  # the parent says when to end
     pool = ProcessPoolExecutor(
         os.cpu_count(), initializer=signal.signal, initargs=ignore_interrupts
     )
     try:
-        yield from zip(seeds, pool.map(_quietly, seeds, chunksize=2), strict=True)
+        yield from pool.map(_quietly, seeds, chunksize=2)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def _quietly(seed: int) -> Violations:
+def _quietly(seed: int) -> Trial:
     logging.disable(logging.ERROR)
-    return try_seed(seed)
+    return try_out(seed)
 
 
 def _known() -> dict[str, set[int]]:
@@ -162,6 +196,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--messages", type=_count, default=Plan().messages, help="messages to send")
     parser.add_argument("--keep", type=Path, help="directory for the history and the journals")
     parser.add_argument("--check", type=Path, help="judge what an earlier run kept in a directory")
+    parser.add_argument(
+        "--without", choices=SAFEGUARDS, help="turn a safeguard off, and see whether that is seen"
+    )
+    parser.add_argument("--figures", type=Path, help="file for the figures of the run, as JSON")
     parser.add_argument(
         "--write-known", action="store_true", help=f"write what is violated now to {KNOWN.name}"
     )

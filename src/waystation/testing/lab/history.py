@@ -7,12 +7,23 @@ that was restarted has a new life.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 from msgspec import Struct
 
 from waystation.testing.lab.topology import Topology
+
+KINDS: Final = frozenset(
+    {
+        *("send", "request", "publish"),
+        *("to-one", "to-all"),  # in a group
+        "durable",
+        "sealed",  # a request through a secure channel
+        "found",  # a request to whom the directory named
+        "forbidden",  # what is not granted
+    }
+)
 
 
 class Sent(Struct):
@@ -22,11 +33,12 @@ class Sent(Struct):
     at: float
     node: str
     life: int
-    kind: str  # send, request or publish; in a group to-one or to-all
+    kind: str  # one of KINDS
     to: str  # a participant, or a multicast id
     seq: int  # among what this life of the node sent there
     ended: float | None = None
     outcome: str = ""  # empty if the sender died first
+    ttl: float | None = None
 
 
 class Got(Struct, frozen=True):
@@ -37,6 +49,8 @@ class Got(Struct, frozen=True):
     node: str
     life: int
     receiver: str
+    attempt: int = 1
+    is_late: bool = False
 
 
 class Row(Struct, frozen=True):
@@ -53,6 +67,7 @@ class Row(Struct, frozen=True):
     next_node: str | None
     hops: int
     is_broadcast: bool
+    is_durable: bool = False
 
 
 class Change(Struct, frozen=True):
@@ -73,6 +88,24 @@ class SessionEvent(Struct, frozen=True):
     life: int
     kind: str
     peer: str | None
+
+
+class Start(Struct, frozen=True):
+    """When a life of somebody began."""
+
+    at: float
+    node: str
+    life: int
+
+
+class Load(Struct, frozen=True):
+    """The most that a life of a node held at once, of its budget; bytes."""
+
+    node: str
+    life: int
+    most: int
+    budget: int
+    share: int  # what one session may have beyond it: a frame that has begun is read to its end
 
 
 class Fault(Struct, frozen=True):
@@ -106,6 +139,14 @@ class History(Struct):
     tables: list[Table] = []
     views: dict[str, list[str]] = {}  # whom each member of a group sees at the end
     lives: dict[str, int] = {}
+    starts: list[Start] = []
+    subscribed: dict[str, list[str]] = {}  # the patterns of each node, in its last life
+    found: dict[str, list[str]] = {}  # whom each node finds in the directory at the end
+    leaks: list[str] = []  # what was read between the ends of a secure channel
+    repeated: int = 0  # sealed messages that a hostile hub sent on again
+    loads: list[Load] = []
+    noted: list[str] = []  # how journals on faulty disks differ from what they were given
+    undone: dict[str, int] = {}  # durable messages that each store has at the end
     calm_from: float = 0.0  # after the last fault, once everything has had time to recover
     quiet_from: float = 0.0  # from here on nobody sends anything
     ended: float = 0.0

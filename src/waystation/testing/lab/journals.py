@@ -18,7 +18,9 @@ from waystation.core.clock import current_clock
 from waystation.core.record import Record
 from waystation.journal.convert import Converter
 from waystation.journal.layout import table_directory
-from waystation.journal.schema import NodeKind, NodeRecord
+from waystation.journal.schema import VERSION_KEY, WRITTEN_VERSION, NodeKind, NodeRecord
+
+_VERSION: Final = {VERSION_KEY: str(WRITTEN_VERSION)}
 
 FLUSH: Final = 1.0
 """Seconds between flushes: what a crash loses at most."""
@@ -51,11 +53,12 @@ class SimulatedDisk:
         """Write everything as sealed files of a journal."""
         for (node, incarnation), records in self._records.items():
             seq = 0
-            for table, batch in Converter(incarnation).convert(records, 0):
+            for table, batch in Converter(node, incarnation).convert(records, 0):
                 folder = table_directory(directory, table, node)
                 folder.mkdir(parents=True, exist_ok=True)
                 path = folder / f"{incarnation}-{seq}.parquet"
-                pq.write_table(pa.Table.from_batches([batch]), path)
+                written = pa.Table.from_batches([batch]).replace_schema_metadata(_VERSION)
+                pq.write_table(written, path)
                 seq += batch.num_rows
 
 
@@ -85,40 +88,42 @@ class SimulatedJournal:
         self._loop.call_later(FLUSH, self._flush)
 
 
-BEYOND_THE_RULES: Final = frozenset({"EXPIRED", "QUEUE_FULL", "TRANSPORT_DOWN"})
-"""Why a message may end otherwise than the tables say: it waited, and nothing came of that."""
+BEYOND_THE_RULES: Final = frozenset(
+    {"EXPIRED", "MALFORMED", "QUEUE_FULL", "REFUSED", "TRANSPORT_DOWN"}
+)
+"""Why a message may end otherwise than the tables say: it waited, and nothing came of that.
+
+Or it was not granted, or cannot be said in joynr's protocol: the tables do not tell.
+"""
 
 
 def audit(directory: Path) -> Iterator[str]:
     """Where the journals of a fleet disagree with the rules, by the pipeline's own kernels."""
-    from waystation.pipeline.comparing import (  # noqa: PLC0415 - only who audits needs them
-        compare,
-        route_differences,
-        waiting_ids,
-    )
-    from waystation.pipeline.deciding import coded_decisions  # noqa: PLC0415
+    for about_messages, sentence in judged(directory):
+        del about_messages
+        yield sentence
+
+
+def judged(directory: Path) -> Iterator[tuple[bool, str]]:
+    """The same; whether it is about a message, or about a change of a routing table."""
+    from waystation.pipeline.kernels import node_tables  # noqa: PLC0415 - only who audits needs it
+    from waystation.pipeline.kernels.node_data import FileData, Share  # noqa: PLC0415
     from waystation.pipeline.listing import Wanted, list_journal  # noqa: PLC0415
-    from waystation.pipeline.node_data import FileData, Share  # noqa: PLC0415
-    from waystation.pipeline.tables import BUILT  # noqa: PLC0415
+    from waystation.pipeline.tables import BUILT, table_of  # noqa: PLC0415
 
     for node in list_journal(str(directory), Wanted()).nodes.items():
         data = FileData(str(directory), Share(*node), Wanted())
-        messages = data.coded_events("messages")
-        histories = data.coded_route_history, data.coded_subscription_history
-        ruled = list(coded_decisions(data.node, messages, *histories))
-        expected = pa.concat_tables(ruled) if ruled else BUILT["expected"].empty_table()
-        later = data.later_entries(waiting_ids(messages))
-        found = [
-            compare(data.node, expected, messages, later),
-            route_differences(data.node, data.coded_events("routes")),
-        ]
+        judged = [rows for rows in node_tables.judged(data, {"audit"}) if table_of(rows) == "audit"]
+        found = [rows.cast(BUILT["audit"]) for rows in judged]
         for row in pa.concat_tables(found).to_pylist():
             # Copies upward have no recipient, and `expected` does not have them.
             excused = row["reason"] in BEYOND_THE_RULES and (
                 row["verdict"] == "different" or row["recipient"] is None
             )
+            excused |= row["actual"] == "QUEUED"  # and the node was killed before more came of it
             if row["verdict"] != "ok" and not excused:
-                yield (
+                sentence = (
                     f"{row['node']}: message {row['message_id']} for {row['recipient']}: expected "
                     f"{row['expected']}, found {row['actual']} ({row['verdict']}, {row['reason']})"
                 )
+                yield row["message_id"] is not None, sentence

@@ -1,4 +1,4 @@
-"""Gossip routers and members of a group in the lab."""
+"""Gossip routers, members of a group, and brokers in the lab."""
 
 from __future__ import annotations
 
@@ -7,13 +7,28 @@ from typing import Final
 
 from waystation.gossip_router import GossipServer
 from waystation.groups import Group
+from waystation.mqtt.broker import Broker
+from waystation.testing.lab.history import Sent
 from waystation.testing.lab.life import Life
 
 PORT: Final = 12001
+BROKER_PORT: Final = 1883
 
 
-class RouterLife(Life):
-    """A gossip router, which sends nothing of its own."""
+class ServerLife(Life):
+    """What only serves others, and sends nothing of its own."""
+
+    def draw(self) -> tuple[str, str]:
+        """Nothing is ever asked of it."""
+        raise AssertionError
+
+    async def send(self, sent: Sent, payload: bytes) -> str:
+        """Nothing is ever sent by it."""
+        raise AssertionError(sent, payload)
+
+
+class RouterLife(ServerLife):
+    """A gossip router."""
 
     async def run(self) -> None:
         """Listen."""
@@ -21,13 +36,15 @@ class RouterLife(Life):
         await self.server.start(f"{self.name}:{PORT}")
         await asyncio.Event().wait()
 
-    def draw(self) -> tuple[str, str]:
-        """Nothing is ever asked of a router."""
-        raise AssertionError
 
-    async def send(self, kind: str, to: str, payload: bytes) -> str:
-        """Nothing is ever sent by a router."""
-        raise AssertionError(kind, to, payload)
+class BrokerLife(ServerLife):
+    """An MQTT broker, which keeps nothing beyond its process."""
+
+    async def run(self) -> None:
+        """Listen."""
+        self.broker = Broker()
+        await self.broker.start(f"{self.name}:{BROKER_PORT}")
+        await asyncio.Event().wait()
 
 
 class MemberLife(Life):
@@ -53,11 +70,11 @@ class MemberLife(Life):
             return "to-all", "*"
         return "to-one", self.chance.choice(others)
 
-    async def send(self, kind: str, to: str, payload: bytes) -> str:
+    async def send(self, sent: Sent, payload: bytes) -> str:
         """Send it to the newest member of that name."""
         receiver = None
-        if kind == "to-one":
-            found = [member for member in await self.group.members() if member.name == to]
+        if sent.kind == "to-one":
+            found = [member for member in await self.group.members() if member.name == sent.to]
             if not found:
                 return "not a member"
             receiver = found[-1]

@@ -7,6 +7,8 @@ that is how a failing seed is shrunk.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final, TypeAlias
@@ -19,6 +21,10 @@ from waystation.testing.simulation import Machine, ProcessState
 
 MOST: Final = 6
 """Faults of one seed."""
+
+
+BESIDE: Final = -1
+"""The number of a fault that is part of another."""
 
 
 class Deed(Struct, frozen=True):
@@ -179,10 +185,16 @@ async def _lose(nemesis: Nemesis, chance: random.Random, seconds: float) -> tupl
 
 
 async def _set_clock(nemesis: Nemesis, chance: random.Random, seconds: float) -> tuple[str, ...]:
-    """Let a clock jump, and jump back later."""
-    name = chance.choice(nemesis.fleet.names)
-    machine, ahead = nemesis.fleet.machines[name], chance.choice((-3600.0, -30.0, 30.0, 3600.0))
+    """Let a clock jump, and jump back later; some are started anew while it is wrong."""
+    fleet = nemesis.fleet
+    name = chance.choice(fleet.names)
+    machine, ahead = fleet.machines[name], chance.choice((-3600.0, -30.0, 30.0, 3600.0))
     machine.set_clock(ahead=ahead)
+    process = machine.process
+    if process is not None and process.state is ProcessState.RUNNING and chance.random() < 0.4:
+        machine.kill()
+        fleet.start(name)
+        fleet.history.faults.append(Fault("kill", fleet.now(), fleet.now(), (name,), BESIDE))
     await asyncio.sleep(seconds)
     machine.set_clock(ahead=-ahead)
     return (name,)
@@ -209,6 +221,36 @@ async def _slow_receiver(
     return (name,)
 
 
+async def _fill_disk(nemesis: Nemesis, chance: random.Random, seconds: float) -> tuple[str, ...]:
+    """Let the disk of a machine be full, or fail, for a while."""
+    fleet = nemesis.fleet
+    name = chance.choice(fleet.names)
+    error = chance.choice((errno.ENOSPC, errno.EIO))
+    store, disk = fleet.stores.get(name), fleet.disks.by_node.get(name)
+    if store is not None:
+        store.trouble = os.strerror(error)
+    if disk is not None:
+        disk.error = error
+    await asyncio.sleep(seconds)
+    if store is not None:
+        store.trouble = ""
+    if disk is not None:
+        disk.error = 0
+    return (name,)
+
+
+async def _flip_bits(nemesis: Nemesis, chance: random.Random, seconds: float) -> tuple[str, ...]:
+    """Change single bits of what is on the disks of journals."""
+    disks = nemesis.fleet.disks
+    if not disks.by_node:
+        return ()
+    name = chance.choice(list(disks.by_node))
+    for _ in range(3):
+        await asyncio.sleep(seconds / 3)
+        disks.flip_a_bit(name, chance)
+    return (name,)
+
+
 KINDS: Final[Mapping[str, _Kind]] = {
     "kill": _kill,
     "switch off": _switch_off,
@@ -221,4 +263,6 @@ KINDS: Final[Mapping[str, _Kind]] = {
     "set clock": _set_clock,
     "drift": _drift,
     "slow receiver": _slow_receiver,
+    "fill disk": _fill_disk,
+    "flip bits": _flip_bits,
 }

@@ -1,31 +1,44 @@
-"""Hubs and leaves in the lab: what they send, and what they tell of themselves."""
+"""Hubs and leaves in the lab: what they are, what they send, and what they receive."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Final
+from unittest.mock import patch
 
 from waystation.core.address import LOCAL, Address
 from waystation.core.message import Message
-from waystation.core.multicast import ADDRESS_TYPE
-from waystation.core.record import ChangeRecord, MessageRecord, Record, SessionRecord
-from waystation.core.routing import RouteChange
-from waystation.errors import NoReplyError, UndeliverableError
-from waystation.node import Context, Limits, Node
-from waystation.testing.lab.history import Change, Row, SessionEvent, Table
-from waystation.testing.lab.journals import SimulatedJournal
-from waystation.testing.lab.life import Life, uid_of
+from waystation.core.multicast import pattern_of
+from waystation.errors import LocalError, NoReplyError, UndeliverableError, WaystationError
+from waystation.joynr import ClusterController
+from waystation.node import Context, Limits, Node, links
+from waystation.node.channels import SecureChannel
+from waystation.testing.lab import guarding, joynr
+from waystation.testing.lab.history import Sent, Table
+from waystation.testing.lab.life import Life, kind_of
+from waystation.testing.lab.members import BROKER_PORT
+from waystation.testing.lab.telling import Teller
+from waystation.transports.joynr import JoynrWebSocket
+from waystation.transports.mqtt import Mqtt
+from waystation.transports.tcp import Tcp, TcpLimits
+from waystation.transports.transport import Transport
 from waystation.transports.udp import Udp
 
 PORT: Final = 4000
+JOYNR_PORT: Final = 4242
 TOPICS: Final = ("news", "alarms")
-MOST_CHANGES: Final = 20_000
-"""Changes of routing tables after which a fleet will never settle; it needs a tenth of that."""
+PARTS: Final = ("", "eu", "eu/berlin")
+PATTERNS: Final = (("+", "*"), ("+", "*"), ("+", "eu/+"), ("leaf-1", "*"), ("+", "eu/berlin"))
+"""Providers and partitions that are subscribed to."""
 
 INBOX: Final = 8
 """Messages that wait for a worker, so few that one which is stuck is full within seconds."""
 
 LIMITS: Final = Limits(heartbeat=2.0, stall=5.0, greeting=3.0)
 """Shorter than the defaults, so that much happens in a minute."""
+
+LISTED: Final = 20.0
+"""Seconds that a registration lives; it is renewed twice in that time."""
 
 
 class NodeLife(Life):
@@ -35,105 +48,197 @@ class NodeLife(Life):
         """Listen, connect and subscribe as the topology says, and send."""
         topology = self.fleet.history.topology
         is_hub = self.name in topology.hubs
-        node = self.node = Node(self.name, hub=is_hub, limits=LIMITS)
-        if topology.over_udp:
-            node.use(Udp())
-        node.observe(self._note)
-        node.observe(SimulatedJournal(self.fleet.disk, self.name).note)
+        node = self.node = self._make()
+        self._channels: dict[str, SecureChannel] = {}
+        teller = Teller(self)
+        teller.watch_budget()
         node.start_worker((f"work-{self.name}",), self._work, inbox=INBOX)
+        if topology.guards:
+            self._guard()
         if is_hub:
-            await node.listen(f"tcp://{self.name}:{PORT}")
-            if topology.over_udp:
-                await node.listen(f"udp://{self.name}:{PORT}")
-        kind = "udp" if self.name in topology.over_udp else "tcp"
+            await self._listen()
         for parent in topology.parents[self.name]:
-            url = f"{kind}://{parent}:{PORT}"
+            url = self._url_of(parent)
             await node.connect(url, name=f"to-{parent}", parent=True, wait=None)
-        for topic in TOPICS:
-            if self.chance.random() < 0.6:
-                self._subscribe(topic)
+        patterns = [self._subscribe(topic) for topic in TOPICS if self.chance.random() < 0.6]
+        self.fleet.history.subscribed[self.name] = patterns
+        if topology.lists and self.name in topology.leaves:
+            self._listing = asyncio.get_running_loop().create_task(self._register())
         await self.send_all()
 
-    def _subscribe(self, topic: str) -> None:
-        def heard(message: Message) -> None:
-            self.note_received(message.payload, f"{self.name} on {topic}")
+    # What it is
 
-        self.node.subscribe("+", topic, "*", callback=heard)
+    def _make(self) -> Node:
+        topology, name = self.fleet.history.topology, self.name
+        limits, frames = LIMITS, TcpLimits()
+        if topology.budget:
+            frames = TcpLimits(frame=128 * 1024)
+            limits = guarding.crowded(LIMITS, topology.budget)
+        transports: list[Transport] = [Tcp(limits=frames)]
+        if topology.over_udp:
+            transports.append(Udp())
+        if topology.brokers and name in topology.hubs:
+            url = f"mqtt://{topology.brokers[0]}:{BROKER_PORT}"
+            transports.append(Mqtt(url, topic=f"hubs/{name}"))
+        if topology.over_joynr:
+            transports.append(JoynrWebSocket())
+        node = Node(
+            name,
+            hub=name in topology.hubs,
+            limits=limits,
+            transports=transports,
+            store=self.fleet.store_of(name) if name in topology.stores else None,
+            identity=guarding.identity_of(name) if topology.guards else None,
+            grants=guarding.grants_of(topology) if name in topology.guards else None,
+        )
+        if name in topology.older:
+            _forget_capabilities(node)
+        return node
+
+    async def _listen(self) -> None:
+        topology, node, host = self.fleet.history.topology, self.node, self.fleet.host_of(self.name)
+        await node.listen(f"tcp://{host}:{PORT}")
+        if topology.over_udp:
+            await node.listen(f"udp://{host}:{PORT}")
+        if topology.brokers:
+            await node.listen("mqtt://+")
+        if topology.over_joynr:
+            self._controller = ClusterController(node)
+            self._controller.start()
+            await node.listen(f"joynr+ws://{host}:{JOYNR_PORT}")
+
+    def _url_of(self, parent: str) -> str:
+        topology, host = self.fleet.history.topology, self.fleet.host_of(parent)
+        if self.name in topology.over_mqtt:
+            return f"mqtt://hubs/{parent}"
+        if self.name in topology.over_joynr:
+            return f"joynr+ws://{host}:{JOYNR_PORT}"
+        kind = "udp" if self.name in topology.over_udp else "tcp"
+        return f"{kind}://{host}:{PORT}"
+
+    def _guard(self) -> None:
+        """Have what not everybody may send to, and take secure channels."""
+        node, topology = self.node, self.fleet.history.topology
+        node.start_worker((f"vault-{self.name}",), self._work, inbox=INBOX)
+        if self.name in topology.leaves:
+            trusted = [guarding.identity_of(leaf).identifier for leaf in topology.leaves]
+            node.secure_listener(f"secure-{self.name}", trust=trusted)
+        else:
+            guarding.repeat_now_and_then(node, self.chance, self.fleet)
+
+    def _subscribe(self, topic: str) -> str:
+        provider, partition = self.chance.choice(PATTERNS)
+        pattern = pattern_of(provider, topic, partition)
+
+        def heard(message: Message) -> None:
+            self.note_received(message.payload, f"{self.name} on {pattern}")
+
+        self.node.subscribe(provider, topic, partition, callback=heard)
+        return pattern
+
+    async def _register(self) -> None:
+        """List the worker, again and again: whoever is not renewed is forgotten."""
+        while True:
+            try:
+                await self.node.register(f"work-{self.name}", "fleet", "work", ttl=LISTED)
+            except WaystationError:
+                await asyncio.sleep(1.0)
+            else:
+                await asyncio.sleep(LISTED / 2)
 
     async def _work(self, message: Message, context: Context) -> None:
         await self.take_time()
-        self.note_received(message.payload, context.address.name)
-        if message.payload.startswith(b"request "):
-            await context.reply(b"reply " + message.payload)
+        attempt, late = context.attempt, context.late
+        payload = message.payload
+        self.note_received(payload, context.address.name, attempt, is_late=late)
+        if kind_of(payload) in {"request", "sealed", "found"}:
+            is_joynr = bool(self.fleet.history.topology.over_joynr)
+            await context.reply(joynr.reply_to(payload) if is_joynr else b"reply " + payload)
 
     # What it sends
 
     def draw(self) -> tuple[str, str]:
         """A message or a request to somebody, or a broadcast; half of them to whoever is slow."""
-        kind = self.chance.choices(("send", "request", "publish"), (70, 20, 10))[0]
+        topology = self.fleet.history.topology
+        kinds = {"send": 70, "request": 20, "publish": 10}
+        if self.name in topology.stores:
+            kinds["durable"] = 40
+        if topology.guards and self.name in topology.leaves:
+            kinds |= {"sealed": 30, "forbidden": 10}
+        if topology.lists:
+            kinds["found"] = 20
+        kind = self.chance.choices(list(kinds), list(kinds.values()))[0]
         if kind == "publish":
             return kind, self.chance.choice(TOPICS)
-        others = [name for name in self.fleet.history.topology.parents if name != self.name]
+        others = [name for name in self._receivers(kind) if name != self.name]
         slow = [name for name in others if name in self.fleet.slow]
         if slow and self.chance.random() < 0.5:
             others = slow
-        return kind, f"work-{self.chance.choice(others)}"
+        word = "vault" if kind == "forbidden" else "work"
+        return kind, f"{word}-{self.chance.choice(others)}"
 
-    async def send(self, kind: str, to: str, payload: bytes) -> str:
+    def _receivers(self, kind: str) -> list[str]:
+        topology = self.fleet.history.topology
+        if kind == "durable":
+            return topology.stores
+        if kind == "forbidden":
+            return topology.guards
+        return list(topology.leaves if kind in {"sealed", "found"} else topology.parents)
+
+    async def send(self, sent: Sent, payload: bytes) -> str:
         """Send it by the call that is made for it."""
-        ttl = self.chance.choice((None, None, 5.0, 20.0))
-        if kind == "publish":
-            verdicts = await self.node.publish(to, payload, ttl=ttl)
-            return ",".join(str(verdict.reason or verdict.outcome) for verdict in verdicts)
-        if kind == "send":
-            verdict = await self.node.send(to, payload, ttl=ttl)
+        node, to, sender = self.node, sent.to, None
+        if self.fleet.history.topology.over_joynr:
+            payload, sender = joynr.wrapped(sent, payload), f"work-{self.name}"
+        if sent.kind == "durable":
+            verdict = await node.send(to, payload, durable=True)
             return str(verdict.reason or verdict.outcome)
+        sent.ttl = ttl = self.chance.choice((None, None, 5.0, 20.0))
+        if sent.kind == "publish":
+            part = self.chance.choice(PARTS)
+            sent.to = f"{self.name}/{to}" + (f"/{part}" if part else "")
+            published = await node.publish(to, payload, partition=part, ttl=ttl)
+            return ",".join(str(verdict.reason or verdict.outcome) for verdict in published)
+        if sent.kind == "send":
+            verdict = await node.send(to, payload, ttl=ttl, sender=sender)
+            return str(verdict.reason or verdict.outcome)
+        sent.ttl = 10.0
         try:
-            await self.node.request(to, payload, timeout=10.0)
+            await self._request(sent.kind, to, payload)
         except UndeliverableError as error:
             return str(error.reason)
         except NoReplyError:
             return "NO_REPLY"
+        except WaystationError as error:
+            return type(error).__name__
         return "REPLIED"
 
-    # What it tells
+    async def _request(self, kind: str, to: str, payload: bytes) -> None:
+        if kind == "sealed":
+            channel = await self._channel_to(to.removeprefix("work-"))
+            try:
+                await channel.request(to, payload, timeout=10.0)
+            except WaystationError:
+                self._channels.pop(channel.name, None)
+                raise
+            return
+        if kind == "found":
+            found = await self.node.discover("fleet", "work")
+            if to not in (provider.participant for provider in found):
+                raise LocalError(f"{to} is not listed", rule="RE-14", hint="wait until it is")
+        await self.node.request(to, payload, timeout=10.0)
 
-    def _note(self, record: Record) -> None:
-        history, at = self.fleet.history, self.fleet.now()
-        if isinstance(record, MessageRecord):
-            row = self._row(record, at)
-            if row is not None:
-                history.rows.append(row)
-        elif isinstance(record, SessionRecord):
-            peer = self.fleet.node_at(record.place)
-            history.sessions.append(
-                SessionEvent(at, self.name, self.number, record.kind.value, peer)
-            )
-        elif isinstance(record, ChangeRecord) and isinstance(record.change, RouteChange):
-            kind, participant = record.change.kind.value, record.change.entry.participant
-            history.changes.append(Change(at, self.name, self.number, kind, participant))
-            if len(history.changes) == MOST_CHANGES:
-                self.fleet.simulation.give_up(f"{MOST_CHANGES} changes of routing tables")
+    async def _channel_to(self, leaf: str) -> SecureChannel:
+        """The channel to a leaf; a new one if the last did not answer."""
+        known = [c for c in self._channels.values() if c.identity == _identifier(leaf)]
+        if known and not known[0].closed:
+            return known[0]
+        route, trust = f"secure-{leaf}", _identifier(leaf)
+        channel = await self.node.secure_channel(route, trust=trust, timeout=10.0)
+        self._channels[channel.name] = channel
+        return channel
 
-    def _row(self, record: MessageRecord, at: float) -> Row | None:
-        message, verdict = record.arrival.message, record.verdict
-        uid = uid_of(message.payload)
-        if not uid:
-            return None
-        first = message.onward_route.addresses[:1]
-        return Row(
-            uid,
-            at,
-            self.name,
-            self.number,
-            record.arrival.received_at,
-            verdict.outcome.value,
-            None if verdict.reason is None else verdict.reason.value,
-            verdict.recipient,
-            None if verdict.address is None else self.fleet.node_at(str(verdict.address)),
-            len(message.return_route.addresses),
-            bool(first) and first[0].type == ADDRESS_TYPE,
-        )
+    # What it knows at the end
 
     def table(self) -> Table:
         """Where each worker of the fleet is, as seen from here."""
@@ -144,10 +249,31 @@ class NodeLife(Life):
         }
         return Table(self.name, entries)
 
+    async def providers(self) -> list[str]:
+        """Who is found in the directory."""
+        return sorted(one.participant for one in await self.node.discover("fleet", "work"))
+
     def _leads_to(self, address: Address) -> str:
         if address.type != LOCAL:
             return self.fleet.node_at(str(address)) or "?"
         if address.name == f"work-{self.name}":
             return self.name
-        peers = (session.peer for session in self.node.sessions if session.address == address)
-        return next(peers, None) or "?"
+        for session in self.node.sessions:
+            if session.address == address:
+                return self.fleet.node_at(str(session.place)) or session.peer or "?"
+        return "?"
+
+
+def _identifier(name: str) -> str:
+    return guarding.identity_of(name).identifier
+
+
+def _forget_capabilities(node: Node) -> None:
+    """Let a node say that it knows none of what later versions brought (UP-1)."""
+    greeting = node._links.greeting  # noqa: SLF001 - it is in no setting, for good reasons
+
+    def without(*asked: object, **named: object) -> object:
+        with patch.object(links, "CAPABILITIES", ()):
+            return greeting(*asked, **named)  # type: ignore[arg-type]
+
+    node._links.greeting = without  # type: ignore[method-assign, assignment]  # noqa: SLF001

@@ -20,6 +20,25 @@ class Topology(Struct, frozen=True):
     routers: list[str] = []
     members: list[str] = []
     """Members of a group, over all of the routers."""
+    stores: list[str] = []
+    """Nodes with a store, which send durable messages to one another."""
+    brokers: list[str] = []
+    over_mqtt: list[str] = []
+    """Hubs whose way to their parent is the broker; both then publish there, too."""
+    over_joynr: list[str] = []
+    """Leaves that speak joynr's protocol over WebSocket."""
+    guards: list[str] = []
+    """Hubs with grants: who has no identity there, or no grant, may do nothing."""
+    intruders: list[str] = []
+    """Those who try all the same, at the first of the guards."""
+    lists: bool = False
+    """Whether leaves register what they offer, and are found by that."""
+    older: list[str] = []
+    """Nodes that say they know none of what later versions brought."""
+    budget: int = 0
+    """Bytes that a node may hold, if that is little; messages are then large."""
+    on_disk: list[str] = []
+    """Nodes that write their journals to a disk which has faults."""
 
     @property
     def parents(self) -> dict[str, list[str]]:
@@ -29,7 +48,8 @@ class Topology(Struct, frozen=True):
     @property
     def names(self) -> list[str]:
         """Everybody who has a machine."""
-        return [*self.hubs, *self.leaves, *self.routers, *self.members]
+        others = (self.routers, self.members, self.brokers, self.intruders)
+        return [*self.hubs, *self.leaves, *(name for some in others for name in some)]
 
 
 def star(chance: random.Random) -> Topology:
@@ -87,6 +107,56 @@ def mixed(chance: random.Random) -> Topology:
     return structs.replace(star(chance), name="mixed", routers=found.routers, members=found.members)
 
 
+def durable(chance: random.Random) -> Topology:
+    """Two levels in which everybody has a store, except one hub."""
+    found = two_levels(chance)
+    stores = [name for name in found.parents if name != "hub-b"]
+    return structs.replace(found, name="durable", stores=stores)
+
+
+def brokered(chance: random.Random) -> Topology:
+    """Two hubs on one broker, one of them the other's parent over it."""
+    hubs = {"hub-a": [], "hub-b": ["hub-a"]}
+    leaves = {leaf: [chance.choice(list(hubs))] for leaf in _leaves(4)}
+    return Topology("brokered", hubs, leaves, brokers=["broker"], over_mqtt=["hub-b"])
+
+
+def joynr(chance: random.Random) -> Topology:
+    """A star in which some leaves speak joynr's protocol."""
+    found = star(chance)
+    some = chance.sample(list(found.leaves), len(found.leaves) // 2)
+    return structs.replace(found, name="joynr", over_joynr=some)
+
+
+def guarded(chance: random.Random) -> Topology:
+    """A star with grants, secure channels through a hub that nobody trusts, and an intruder."""
+    found = star(chance)
+    return structs.replace(found, name="guarded", guards=list(found.hubs), intruders=["mallory"])
+
+
+def listed(chance: random.Random) -> Topology:
+    """Two levels in which leaves are found by what they offer."""
+    return structs.replace(two_levels(chance), name="listed", lists=True)
+
+
+def versions(chance: random.Random) -> Topology:
+    """Two levels in which some know none of what later versions brought."""
+    found = two_levels(chance)
+    some = chance.sample(list(found.leaves), 2) + chance.sample(["hub-b", "hub-c"], 1)
+    return structs.replace(found, name="versions", older=some)
+
+
+def crowded(chance: random.Random) -> Topology:
+    """A star with little memory, and large messages."""
+    return structs.replace(star(chance), name="crowded", budget=2 * 1024 * 1024)
+
+
+def disks(chance: random.Random) -> Topology:
+    """A star whose journals lie on disks with faults."""
+    found = star(chance)
+    return structs.replace(found, name="disks", on_disk=list(found.parents)[:3])
+
+
 TOPOLOGIES: Final[Mapping[str, Callable[[random.Random], Topology]]] = {
     "star": star,
     "two-levels": two_levels,
@@ -96,6 +166,14 @@ TOPOLOGIES: Final[Mapping[str, Callable[[random.Random], Topology]]] = {
     "mesh": mesh,
     "group": group,
     "mixed": mixed,
+    "durable": durable,
+    "brokered": brokered,
+    "joynr": joynr,
+    "guarded": guarded,
+    "listed": listed,
+    "versions": versions,
+    "crowded": crowded,
+    "disks": disks,
 }
 
 

@@ -51,6 +51,8 @@ class Network:
         """The share of datagrams that arrive twice."""
         self.reorders = False
         """Whether datagrams overtake one another."""
+        self.tap: Callable[[Process, Process, bytes], None] | None = None
+        """Called with what one process sends another over a stream, if somebody listens in."""
         self.machines: dict[str, Machine] = {}
         self._chance = chance
         self._by_address: dict[str, Machine] = {}

@@ -78,6 +78,7 @@ class Machine:
         self._set_at, self._set_to = 0.0, EPOCH  # when the clock was last set, and to what
         self._drift = 0.0
         self._lives: list[Process] = []
+        self._started = 0
 
     def __repr__(self) -> str:
         return f"<machine {self.name}>"
@@ -110,7 +111,8 @@ class Machine:
         if self.process is not None and self.process.state is not ProcessState.DEAD:
             raise SimulationError(f"{self.name} runs a program already: kill it first")
         self.is_on = True
-        self.process = Process(self, len(self._lives) + 1)
+        self._started += 1
+        self.process = Process(self, self._started)
         self._lives.append(self.process)
         task: asyncio.Task[Any] = self._network.loop.create_task(
             program(), context=self.process.context.copy()
@@ -136,6 +138,14 @@ class Machine:
         self._living().die()
         self.is_on = False
         self._network.forget_all_of(self._living())
+
+    def forget_former_lives(self) -> None:
+        """Let go of what processes that are over have left, in a simulation of many."""
+        for process in self._lives[:-1]:
+            for task in process.tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            process.tasks.clear()
+        del self._lives[:-1]
 
     @property
     def lives(self) -> list[Process]:

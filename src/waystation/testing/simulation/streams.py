@@ -188,6 +188,8 @@ class SimulatedTransport(asyncio.Transport):
             del self._out[:room]
             self._under_way += len(data)
             peer = self.peer
+            if self._network.tap is not None:
+                self._network.tap(self.process, peer.process, data)
             self._carry(lambda: peer.data_arrived(data))
         if self._is_crowded and len(self._out) <= self._low:
             self._is_crowded = False

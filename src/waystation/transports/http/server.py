@@ -126,6 +126,10 @@ class HttpListener:
         """Where it listens, with the port that was chosen if any would do."""
         return self.server.place
 
+    def renew_certificate(self) -> None:
+        """Use the certificate that is in its file now for the connections to come (ID-5)."""
+        self.server.renew_certificate()
+
     async def close(self) -> None:
         """Open no more channels; the socket stays for those that are open, until the last ends."""
         self._closing = True

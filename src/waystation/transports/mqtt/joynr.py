@@ -1,169 +1,51 @@
 """joynr's messages over a broker: SMRF frames on joynr's own topics, as links and as broadcasts.
 
-joynr has no routes: a frame names a recipient and a sender, and a request says on which topic its
+A frame names a recipient and a sender (wire/joynr_frames.py), and a request says on which topic its
 sender is reached. So `mqtt#channel-1 => radio` becomes a frame for the participant `radio`, on the
-topic of channel-1; a return route of several hops becomes the sender's name, and comes back as the
-recipient of the answer. What a payload is (a request, a reply, a publication) is read from its
-`_typeName`; the bytes themselves are never changed (AD-4).
+topic of channel-1.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from mqtt5 import PublishPacket, Will
 
-from waystation.core.address import LOCAL, Address, Route
-from waystation.core.message import Message, check_message_id
+from waystation.core.address import Route
+from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.errors import DecodeError, LocalError
 from waystation.transports.mqtt.link import MqttLink, expiry_seconds
 from waystation.transports.transport import LinkOwner
-from waystation.wire import smrf
 from waystation.wire.joynr import (
-    CORRELATION,
     CUSTOM_PREFIX,
-    PAYLOADS,
     JoynrHeaders,
     MessageType,
-    MqttAddress,
     unicast_filter,
     unicast_topic,
 )
+from waystation.wire.joynr_frames import (
+    OpenRequests,
+    decode_frame,
+    encode_multicast,
+    encode_unicast,
+    message_of,
+    route_of,
+)
+from waystation.wire.smrf import SmrfMessage
 
 if TYPE_CHECKING:
     from waystation.transports.mqtt.transport import Mqtt
 
-BACKEND: Final = "joynrdefaultgbid"
-"""joynr's name for the broker of nodes that have only one."""
-
 PARTICIPANTS: Final = 10_000
 """Participants whose link is remembered."""
 
-_ASKING: Final = frozenset(
-    {
-        MessageType.REQUEST,
-        MessageType.ATTRIBUTE_SUBSCRIPTION_REQUEST,
-        MessageType.BROADCAST_SUBSCRIPTION_REQUEST,
-    }
-)
-_TYPE_NAME: Final = re.compile(rb'"_typeName"\s*:\s*"([A-Za-z.]+)"')
-_CORRELATION: Final = re.compile(rb'"(?:requestReplyId|subscriptionId)"\s*:\s*"([^"\\]+)"')
-_TYPES: Final = {payload.__struct_config__.tag: kind for kind, payload in PAYLOADS.items()}
-_ARROW: Final = " => "
-_SEARCHED: Final = 4096  # bytes of a payload, for its type and correlation
-_LOW: Final = "/low"  # behind a node's topic: where joynr publishes what is for it
+STRANGERS: Final = "+"
+"""The place of the link over which comes what says nothing of where its sender is."""
 
-
-def message_type(payload: bytes) -> MessageType | None:
-    """The kind of message of a payload, by the first type that it names.
-
-    >>> message_type(b'{"_typeName":"joynr.Reply","requestReplyId":"1","response":[]}')
-    <MessageType.REPLY: 'rp'>
-    """
-    found = _TYPE_NAME.search(payload, 0, _SEARCHED)
-    return None if found is None else _TYPES.get(found[1].decode())
-
-
-def participant_of(route: Route) -> str:
-    """The name that stands for a route in a frame: of one address its name, of more the route.
-
-    >>> participant_of(Route.parse("radio")), participant_of(Route.parse("tcp-1 => radio"))
-    ('radio', '0#tcp-1 => 0#radio')
-    """
-    addresses = route.addresses
-    if len(addresses) == 1 and addresses[0].type == LOCAL:
-        return addresses[0].name
-    return str(route)
-
-
-def route_of(participant: str) -> Route:
-    """The route that a name in a frame stands for.
-
-    >>> route_of("0#tcp-1 => 0#radio") == Route.parse("tcp-1 => radio")
-    True
-    """
-    if _ARROW in participant:
-        try:
-            return Route.parse(participant)
-        except LocalError:
-            pass  # a participant with an odd name, not a route of ours
-    return Route((Address(LOCAL, participant.encode()),))
-
-
-def id_of(text: str) -> str:
-    """The id of a message: joynr's if it has our form, otherwise one made from it."""
-    try:
-        return check_message_id(text)
-    except LocalError:
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def encode_unicast(
-    message: Message, own_topic: str, *, best_effort: bool = False
-) -> tuple[bytes, JoynrHeaders, str]:
-    """The frame of a message that leaves, its headers and its recipient.
-
-    The first address of the onward route is that of the link.
-    """
-    onward = message.onward_route.rest()
-    kind = message_type(message.payload)
-    found = _CORRELATION.search(message.payload, 0, _SEARCHED)
-    try:
-        custom = {} if found is None else {CORRELATION: found[1].decode()}
-    except UnicodeDecodeError:
-        kind = None
-    if kind is None:
-        raise LocalError(
-            "the payload is not joynr's", rule="WK-10", hint="write it with wire/joynr.py"
-        )
-    if not onward.addresses or not message.return_route.addresses:
-        raise LocalError(
-            "joynr's messages need a recipient and a sender", rule="AD-6", hint="give both routes"
-        )
-    headers = JoynrHeaders(
-        kind,
-        message.id,
-        MqttAddress(BACKEND, own_topic) if kind in _ASKING else None,
-        best_effort,
-        custom,
-    )
-    recipient = participant_of(onward)
-    frame = smrf.encode(
-        smrf.SmrfMessage(
-            recipient,
-            participant_of(message.return_route),
-            message.expiry,
-            headers.written(),
-            message.payload,
-        )
-    )
-    return frame, headers, recipient
-
-
-def encode_multicast(multicast_id: str, message: Message) -> bytes:
-    """The frame of a broadcast: its recipient is the multicast id, its sender the provider."""
-    headers = JoynrHeaders(MessageType.MULTICAST, message.id).written()
-    provider = multicast_id.partition("/")[0]
-    return smrf.encode(
-        smrf.SmrfMessage(multicast_id, provider, message.expiry, headers, message.payload)
-    )
-
-
-def decode_frame(data: bytes, *, limit: int) -> tuple[smrf.SmrfMessage, JoynrHeaders]:
-    """A frame and its headers; DecodeError for what no joynr router would take."""
-    frame = smrf.decode(data, max_size=limit)
-    if not frame.ttl_absolute or frame.is_encrypted:
-        raise DecodeError("the frame is encrypted, or its ttl is relative", format="smrf")
-    return frame, JoynrHeaders.read(frame.headers)
-
-
-def message_of(frame: smrf.SmrfMessage, headers: JoynrHeaders, onward: Route) -> Message:
-    """The message in a frame."""
-    return Message(onward, route_of(frame.sender), frame.body, id_of(headers.id), frame.ttl)
+_MALFORMED: Final = Reason.MALFORMED
+_NOWHERE: Final = Route()
 
 
 class JoynrLink(MqttLink):
@@ -173,8 +55,11 @@ class JoynrLink(MqttLink):
         self, hub: Mqtt, owner: LinkOwner, inbox: str, peer: str, learn: Callable[..., None]
     ) -> None:
         super().__init__(hub, owner, inbox, peer)
-        self._topic = unicast_topic(peer)
+        self._topic = "" if peer == STRANGERS else unicast_topic(peer)
+        if peer == STRANGERS:
+            self.key = (peer, inbox.encode())
         self._learn = learn  # which participants are behind this link
+        self.asked = OpenRequests()
 
     def heard(self, message: Message, size: int) -> None:
         """Take a message that came from there."""
@@ -183,16 +68,21 @@ class JoynrLink(MqttLink):
 
     def publish(self, message: Message) -> Reason | None:
         """Publish a message in joynr's frame."""
-        frame, headers, recipient = encode_unicast(message, self.inbox, best_effort=not self._qos)
-        if len(frame) > self._hub.limits.frame:
+        if not self._topic:
+            return Reason.NO_ROUTE
+        frame = encode_unicast(
+            message, reply_to=self.inbox, best_effort=not self._qos, asked=self.asked
+        )
+        if len(frame.data) > self._hub.limits.frame:
             return Reason.TOO_LARGE
-        self._learn(recipient, self)
+        self._learn(frame.recipient, self)
+        custom = frame.headers.custom.items()
         return self._publish(
             self._topic,
-            frame,
+            frame.data,
             self._message_acknowledged,
-            expiry=expiry_seconds(message.expiry),
-            properties=[(CUSTOM_PREFIX + name, value) for name, value in headers.custom.items()],
+            expiry=expiry_seconds(frame.expiry),
+            properties=[(CUSTOM_PREFIX + name, value) for name, value in custom],
         )
 
 
@@ -227,34 +117,51 @@ class JoynrFormat:
     def take(self, packet: PublishPacket, topic: str) -> None:
         """Take a frame for one of our participants."""
         try:
-            frame, headers = decode_frame(packet.payload, limit=self._hub.limits.frame)
-        except DecodeError:
+            frame, headers = self._unicast(packet.payload)
+        except DecodeError as error:
             self._hub.counts["malformed"] += 1
+            self._record(topic, Reason.TOO_LARGE if error.too_large else _MALFORMED, str(error))
             return
-        if headers.type is MessageType.MULTICAST:
-            self._hub.counts["malformed"] += 1
-            return
-        if headers.reply_to is None:
-            link = self._participants.get(frame.sender)
-        else:
+        onward = route_of(frame.recipient)
+        message = message_of(packet.payload, frame, headers, onward)
+        if headers.reply_to is not None:
             link = self._link(topic, headers.reply_to.topic)
+        else:
+            link = self._participants.get(frame.sender)
+            if link is None:  # joynr says where it is only in requests
+                link = self._link(topic, STRANGERS)
+                message = message.rerouted(onward, _NOWHERE)
         if link is None:
             self._hub.counts["unknown"] += 1
             return
-        self._learn(frame.sender, link)
-        message = message_of(frame, headers, route_of(frame.recipient))
+        if link.place != STRANGERS:
+            self._learn(frame.sender, link)
+            link.asked.note(frame, headers)
         link.heard(message, len(packet.payload))
 
+    def _unicast(self, data: bytes) -> tuple[SmrfMessage, JoynrHeaders]:
+        frame, headers = decode_frame(data, limit=self._hub.limits.frame)
+        if headers.type is MessageType.MULTICAST:
+            raise DecodeError("a broadcast came on the topic of one node", format="joynr")
+        return frame, headers
+
+    def _record(self, topic: str, reason: Reason, detail: str) -> None:
+        """Have something recorded that became no message, by an owner of its own."""
+        owner = self._hub.accept(topic)
+        if owner is not None:
+            owner.closed(reason, f"{topic}: {detail}")
+
     def take_other(self, packet: PublishPacket, topic: str) -> bool:
-        """Take a frame on the topic below one of ours, where joynr publishes."""
-        own = topic.removesuffix(_LOW)
-        if own == topic or own not in self._hub.inboxes:
-            return False
-        self.take(packet, own)
-        return True
+        """Take a frame on a topic below one of ours, where joynr publishes."""
+        for own in self._hub.inboxes:
+            if topic.startswith(own) and topic[len(own) :].startswith("/"):
+                self.take(packet, own)
+                return True
+        return False
 
     def _link(self, topic: str, peer: str) -> JoynrLink | None:
-        link = self._hub.links.get((peer, b""))
+        key = (peer, topic.encode() if peer == STRANGERS else b"")
+        link = self._hub.links.get(key)
         if link is None:
             owner = self._hub.accept(topic)
             if owner is None:
@@ -279,7 +186,7 @@ class JoynrFormat:
 
     def encode_broadcast(self, multicast_id: str, message: Message) -> bytes:
         """The frame of a broadcast."""
-        frame = encode_multicast(multicast_id, message)
+        frame = encode_multicast(multicast_id, message).data
         if len(frame) > self._hub.limits.frame:
             raise LocalError(f"{len(frame)} bytes in a frame", rule="OB-2", hint="send less")
         return frame
@@ -292,4 +199,4 @@ class JoynrFormat:
             return None
         if headers.type is not MessageType.MULTICAST or frame.recipient != multicast_id:
             return None
-        return message_of(frame, headers, Route())
+        return message_of(payload, frame, headers, Route())

@@ -116,9 +116,7 @@ class MqttLink(BaseLink):
         if self.state is ConnectionState.CLOSED:
             return
         self._used = True
-        if self._sent:
-            messages, self._sent = self._sent, 0
-            self.owner.sent(messages)
+        self._tell_sent()
         if self._reading:
             self._hand_in()
             if self._ending is not None:
@@ -126,6 +124,12 @@ class MqttLink(BaseLink):
         if self.state is ConnectionState.CLOSING and not self._has_unsent():
             self.owner.sent()
             self.end(None, "closed")
+
+    def _tell_sent(self) -> None:
+        """Tell the owner of the messages that the broker has acknowledged, or that left (OB-7)."""
+        if self._sent:
+            messages, self._sent = self._sent, 0
+            self.owner.sent(messages)
 
     def relax(self) -> None:
         """Let the owner go on if there is room, here and at the peer."""
@@ -171,8 +175,9 @@ class MqttLink(BaseLink):
         return reason
 
     def _message_acknowledged(self, code: PubAckReasonCode) -> None:
-        self._sent += 1
         self._acknowledged(code)
+        if self.state is not ConnectionState.CLOSED:  # else the broker took it for nobody
+            self._sent += 1
 
     def _acknowledged(self, code: PubAckReasonCode) -> None:
         self._unacknowledged -= 1
@@ -212,7 +217,8 @@ class MqttLink(BaseLink):
         self._hub.settle_later(self)
 
     def on_end(self) -> None:
-        """Let the transport forget the link."""
+        """Tell what is out of our hands by now, and let the transport forget the link."""
+        self._tell_sent()
         self._held.give_back(self._held.used)
         self._arrived = []
         self._hub.forget(self)

@@ -37,7 +37,7 @@ from waystation.transports.link import why_unsendable
 from waystation.transports.mqtt.joynr import JoynrFormat
 from waystation.transports.mqtt.link import MqttLink, expiry_seconds
 from waystation.transports.mqtt.ockam import OckamFormat
-from waystation.transports.transport import Link, LinkOwner
+from waystation.transports.transport import BrokerState, Link, LinkOwner, ServerState
 from waystation.wire.joynr import multicast_filter, unicast_topic
 
 ANY: Final = "+"
@@ -45,6 +45,7 @@ ANY: Final = "+"
 
 Format = Literal["ockam", "joynr"]
 Received = Callable[[str, Message], None]
+Changed = Callable[[BrokerState], None]
 OnEnd = Callable[[Reason | None], None]
 
 _QOS: Final = "?qos="
@@ -132,6 +133,7 @@ class Mqtt:
         self.inboxes: set[str] = set()  # topics of ours
         self._unsettled: dict[MqttLink, None] = {}  # in this turn
         self._received: Received | None = None
+        self._changed: Changed | None = None
         self.unread = Account(self.limits.budget)  # for links whose owners do not read
         self._broadcasts: dict[int, OnEnd] = {}  # that are on their way
         self._last_broadcast = 0
@@ -141,6 +143,13 @@ class Mqtt:
     def in_use(self) -> bool:
         """Whether anything needs the connection to the broker: a listener, a link, broadcasts."""
         return bool(self._users)
+
+    @property
+    def servers(self) -> list[ServerState]:
+        """The broker, while anything needs it."""
+        if not self.in_use:
+            return []
+        return [ServerState("broker", self.client.place, self.client.is_open)]
 
     # A transport
 
@@ -198,9 +207,10 @@ class Mqtt:
 
     # A broadcaster
 
-    def attach(self, received: Received) -> None:
-        """Have a function called with the id and the message of each broadcast that arrives."""
+    def attach(self, received: Received, changed: Changed | None = None) -> None:
+        """Have functions called: for each broadcast that arrives, and when the broker is lost."""
         self._received = received
+        self._changed = changed
 
     async def start(self) -> None:
         """Begin to connect."""
@@ -263,6 +273,11 @@ class Mqtt:
         """Have our end announced."""
         return self._format.make_will()
 
+    def connected(self) -> None:
+        """Tell that there is a connection."""
+        if self._changed is not None:
+            self._changed(BrokerState(is_open=True, place=self.client.place))
+
     def disconnected(self, detail: str) -> None:
         """End all links, which need the broker, and all broadcasts that are still here."""
         for link in list(self.links.values()):
@@ -270,6 +285,8 @@ class Mqtt:
         broadcasts, self._broadcasts = self._broadcasts, {}
         for on_end in broadcasts.values():
             on_end(Reason.TRANSPORT_DOWN)
+        if self._changed is not None:
+            self._changed(BrokerState(is_open=False, place=self.client.place, detail=detail))
 
     def received(self, packets: Sequence[PublishPacket]) -> None:
         """Take publications: for links, or broadcasts."""
@@ -339,6 +356,9 @@ class Mqtt:
         message = self._format.decode_broadcast(id, payload)
         if message is None:
             self.counts["malformed"] += 1
+            owner = self.accept(self.topic)
+            if owner is not None:  # and so it is on record
+                owner.closed(Reason.MALFORMED, f"{topic}: what was published is no broadcast")
         else:
             self._received(id, message)
 

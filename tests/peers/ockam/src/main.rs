@@ -1,10 +1,12 @@
 //! A small real Ockam node: the peer of our tests and the subject of our benchmarks.
 //!
-//!     serve [--port N] [--connect HOST:PORT --name NAME] [--outlet HOST:PORT]
+//!     serve [--port N] [--over ws|udp] [--connect HOST:PORT --name NAME] [--outlet HOST:PORT]
+//!           [--secure NAME]
 //!     inlet HOST:PORT ROUTE
-//!     ask HOST:PORT ROUTE SIZE COUNT
-//!     bench-oneway HOST:PORT ROUTE SIZE COUNT
-//!     bench-roundtrip HOST:PORT ROUTE SIZE COUNT
+//!     ask HOST:PORT ROUTE SIZE COUNT [--over ws|udp] [--secure ROUTE]
+//!     bench-oneway HOST:PORT ROUTE SIZE COUNT [--secure ROUTE]
+//!     bench-roundtrip HOST:PORT ROUTE SIZE COUNT [--secure ROUTE]
+//!     bench-handshakes HOST:PORT ROUTE COUNT
 //!     bench-local COUNT SIZE
 //!
 //! ROUTE is local names with `=>` between them. `--patience SECONDS` limits the wait for a reply.
@@ -15,10 +17,18 @@
 //! A result goes to standard output, an error as one line to standard error with exit code 1.
 //! `inlet` and `outlet` are the two ends of a portal: whoever connects to the inlet's port talks to
 //! the server behind the outlet at the end of ROUTE.
-//! Everything else that Ockam can do (identities, secure channels, storage) stays out.
+//! `--secure` is the name of a listener for secure channels, or the route to one: what is asked then
+//! goes through a channel, and ROUTE begins at its other end. Whoever proves an identity is trusted;
+//! the worker `who` tells that of its node. `bench-handshakes` opens so many channels to the listener
+//! at ROUTE, one after the other, each closed before the next.
+//! `--over` takes another transport than TCP. What is served over it is served there alone.
 
 use ockam_core::flow_control::FlowControlId;
 use ockam_core::{route, Address, Any, NeutralMessage, Result, Route, Routed, Worker};
+use ockam_identity::{
+    secure_channels, Identifier, SecureChannel, SecureChannelListenerOptions, SecureChannelOptions,
+    SecureChannels,
+};
 use ockam_node::tokio::{runtime, time};
 use ockam_node::workers::Echoer;
 use ockam_node::{Context, MessageReceiveOptions, NodeBuilder};
@@ -26,6 +36,8 @@ use ockam_transport_tcp::{
     TcpConnection, TcpConnectionOptions, TcpInletOptions, TcpListenerOptions, TcpOutletOptions,
     TcpTransport,
 };
+use ockam_transport_udp::{UdpBindArguments, UdpBindOptions, UdpTransport};
+use ockam_transport_websocket::{WebSocketTransport, WS};
 use std::io::Write;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -146,6 +158,22 @@ impl Worker for WayBack {
     }
 }
 
+/// Tells the identity of this node.
+struct Who {
+    identifier: String,
+}
+
+#[ockam_core::worker]
+impl Worker for Who {
+    type Context = Context;
+    type Message = Any;
+
+    async fn handle_message(&mut self, ctx: &mut Context, msg: Routed<Any>) -> Result<()> {
+        let identifier = NeutralMessage::from(self.identifier.clone().into_bytes());
+        ctx.send(msg.return_route(), identifier).await
+    }
+}
+
 /// Starts what every node here offers, and returns the names.
 async fn start_workers(ctx: &Context) -> Result<Vec<&'static str>> {
     ctx.start_worker("echoer", Echoer).await?;
@@ -165,34 +193,133 @@ async fn start_workers(ctx: &Context) -> Result<Vec<&'static str>> {
 
 async fn serve(ctx: Context, options: Options) -> Outcome<()> {
     let workers = start_workers(&ctx).await.map_err(said)?;
-    let tcp = TcpTransport::create(&ctx).await.map_err(said)?;
     let here = format!("127.0.0.1:{}", options.port);
-    let listening = tcp.listen(here, TcpListenerOptions::new()).await;
-    let listener = listening.map_err(said)?;
-    expose(&ctx, &workers, listener.flow_control_id());
-    if let Some(peer) = options.connect {
-        let connection = dial(&tcp, &peer).await?;
-        let (out, back) = (options.name.clone(), format!("{}_back", options.name));
-        start_ways(&ctx, &connection, &out, &back)
+    let (port, flow) = match options.over.as_deref() {
+        None => serve_over_tcp(&ctx, &here, &workers, &options).await?,
+        Some("ws") => serve_over_web_socket(&ctx, &here).await?,
+        Some("udp") => serve_over_udp(&ctx, &here, &workers).await?,
+        Some(other) => return Err(format!("there is no transport {other}")),
+    };
+    if let Some(name) = options.secure {
+        listen_securely(&ctx, &name, &workers, flow.as_ref())
             .await
             .map_err(said)?;
-        expose(&ctx, &[out.as_str()], listener.flow_control_id());
-        expose(&ctx, &[back.as_str()], connection.flow_control_id());
-        expose(&ctx, &workers, connection.flow_control_id());
     }
-    if let Some(server) = options.outlet {
-        let server = server.try_into().map_err(said)?;
+    stay(port).await
+}
+
+/// The port, and the flow of what comes there.
+type Served = (u16, Option<FlowControlId>);
+
+async fn serve_over_tcp(
+    ctx: &Context,
+    here: &str,
+    workers: &[&str],
+    options: &Options,
+) -> Outcome<Served> {
+    let tcp = TcpTransport::create(ctx).await.map_err(said)?;
+    let listening = tcp.listen(here, TcpListenerOptions::new()).await;
+    let listener = listening.map_err(said)?;
+    expose(ctx, workers, listener.flow_control_id());
+    if let Some(peer) = &options.connect {
+        let connection = dial(&tcp, peer).await?;
+        let (out, back) = (options.name.clone(), format!("{}_back", options.name));
+        start_ways(ctx, &connection, &out, &back)
+            .await
+            .map_err(said)?;
+        expose(ctx, &[out.as_str()], listener.flow_control_id());
+        expose(ctx, &[back.as_str()], connection.flow_control_id());
+        expose(ctx, workers, connection.flow_control_id());
+    }
+    if let Some(server) = &options.outlet {
+        let server = server.clone().try_into().map_err(said)?;
         let consumer = TcpOutletOptions::new().as_consumer(listener.flow_control_id());
         let started = tcp.create_outlet("outlet", server, consumer).await;
         started.map_err(said)?;
     }
-    stay(listener.socket_address().port()).await
+    let flow = listener.flow_control_id().clone();
+    Ok((listener.socket_address().port(), Some(flow)))
+}
+
+/// Ockam's WebSockets have no flow control: what comes reaches every worker.
+async fn serve_over_web_socket(ctx: &Context, here: &str) -> Outcome<Served> {
+    let transport = WebSocketTransport::create(ctx).await.map_err(said)?;
+    let place = transport.listen(here).await.map_err(said)?;
+    Ok((place.port(), None))
+}
+
+async fn serve_over_udp(ctx: &Context, here: &str, workers: &[&str]) -> Outcome<Served> {
+    let transport = UdpTransport::create(ctx).await.map_err(said)?;
+    let here = UdpBindArguments::new()
+        .with_bind_address(here)
+        .map_err(said)?;
+    let bound = transport.bind(here, UdpBindOptions::new()).await;
+    let bound = bound.map_err(said)?;
+    expose(ctx, workers, bound.flow_control_id());
+    let flow = bound.flow_control_id().clone();
+    Ok((bound.bind_address().port(), Some(flow)))
+}
+
+/// Lets others open secure channels at a name, and use the workers through these.
+async fn listen_securely(
+    ctx: &Context,
+    name: &str,
+    workers: &[&str],
+    flow: Option<&FlowControlId>,
+) -> Result<()> {
+    let (channels, own) = identified().await?;
+    let identifier = own.to_string();
+    ctx.start_worker("who", Who { identifier }).await?;
+    let mut options = SecureChannelListenerOptions::new();
+    if let Some(flow) = flow {
+        options = options.as_consumer(flow);
+        expose(ctx, &["who"], flow);
+    }
+    let inside = options.spawner_flow_control_id();
+    expose(ctx, workers, &inside);
+    expose(ctx, &["who"], &inside);
+    channels
+        .create_secure_channel_listener(ctx, &own, name, options)
+        .await?;
+    Ok(())
+}
+
+/// What opens and takes channels, and a new identity for it.
+async fn identified() -> Result<(Arc<SecureChannels>, Identifier)> {
+    let channels = secure_channels().await?;
+    let creation = channels.identities().identities_creation();
+    let own = creation.create_identity().await?;
+    Ok((channels, own))
+}
+
+async fn opened(
+    ctx: &Context,
+    channels: &SecureChannels,
+    own: &Identifier,
+    route: Route,
+) -> Outcome<SecureChannel> {
+    channels
+        .create_secure_channel(ctx, own, route, SecureChannelOptions::new())
+        .await
+        .map_err(said)
+}
+
+/// Opens a secure channel along a route; returns the route through it.
+async fn secured(ctx: &Context, route: Route, names: &str) -> Outcome<Route> {
+    let (channels, own) = identified().await.map_err(said)?;
+    let channel = opened(ctx, &channels, &own, route).await?;
+    ctx.flow_controls()
+        .add_consumer(ctx.address(), channel.flow_control_id());
+    let names = Route::parse(names).ok_or(format!("`{names}` is no route"))?;
+    let mut route = route![channel.encryptor_address().clone()];
+    route.modify().append_route(names);
+    Ok(route)
 }
 
 async fn inlet(ctx: Context, peer: &str, names: &str) -> Outcome<()> {
     let tcp = TcpTransport::create(&ctx).await.map_err(said)?;
     let connection = dial(&tcp, peer).await?;
-    let way = route_over(&connection, names)?;
+    let way = route_over(connection.clone(), names)?;
     let opening = tcp.create_inlet("127.0.0.1:0", way, TcpInletOptions::new());
     stay(opening.await.map_err(said)?.socket_address().port()).await
 }
@@ -229,14 +356,47 @@ async fn dial(tcp: &TcpTransport, peer: &str) -> Outcome<TcpConnection> {
     dialled.map_err(|error| format!("cannot connect to {peer}: {}", said(error)))
 }
 
-fn route_over(connection: &TcpConnection, names: &str) -> Outcome<Route> {
+fn route_over(link: impl Into<Address>, names: &str) -> Outcome<Route> {
     let names = Route::parse(names).ok_or(format!("`{names}` is no route"))?;
-    let mut route = route![connection.clone()];
+    let mut route = route![link.into()];
     route.modify().append_route(names);
     Ok(route)
 }
 
 // --- Asking --------------------------------------------------------------------------------------
+
+/// The link to whom is to be asked; answers over it are let in.
+async fn linked(ctx: &Context, to: &Target) -> Outcome<Address> {
+    let (link, flow) = match to.over.as_deref() {
+        None => {
+            let tcp = TcpTransport::create(ctx).await.map_err(said)?;
+            let connection = dial(&tcp, &to.peer).await?;
+            let flow = connection.flow_control_id().clone();
+            (connection.into(), Some(flow))
+        }
+        Some("ws") => {
+            let transport = WebSocketTransport::create(ctx).await.map_err(said)?;
+            transport.connect(&to.peer).await.map_err(said)?;
+            (Address::new_with_string(WS, to.peer.as_str()), None)
+        }
+        Some("udp") => {
+            let transport = UdpTransport::create(ctx).await.map_err(said)?;
+            let there = UdpBindArguments::new().with_peer_address(&to.peer).await;
+            let bound = transport
+                .bind(there.map_err(said)?, UdpBindOptions::new())
+                .await
+                .map_err(said)?;
+            let flow = bound.flow_control_id().clone();
+            (bound.into(), Some(flow))
+        }
+        Some(other) => return Err(format!("there is no transport {other}")),
+    };
+    if let Some(flow) = flow {
+        // The answers come to the context's own address.
+        ctx.flow_controls().add_consumer(ctx.address(), &flow);
+    }
+    Ok(link)
+}
 
 /// Someone to talk to: the node's own context, with a route.
 struct Talk {
@@ -247,12 +407,11 @@ struct Talk {
 
 impl Talk {
     async fn dial(ctx: Context, to: &Target) -> Outcome<Self> {
-        let tcp = TcpTransport::create(&ctx).await.map_err(said)?;
-        let connection = dial(&tcp, &to.peer).await?;
-        // The answers come to the context's own address, and must be let in.
-        ctx.flow_controls()
-            .add_consumer(ctx.address(), connection.flow_control_id());
-        let route = route_over(&connection, &to.route)?;
+        let link = linked(&ctx, to).await?;
+        let route = match &to.secure {
+            None => route_over(link, &to.route)?,
+            Some(listener) => secured(&ctx, route_over(link, listener)?, &to.route).await?,
+        };
         Ok(Self {
             ctx,
             route,
@@ -380,6 +539,29 @@ fn share(sorted: &[f64], percent: usize) -> f64 {
     sorted[rank.max(1) - 1]
 }
 
+/// Channels a second: each is opened, with both sides proven, and closed.
+async fn bench_handshakes(ctx: Context, to: Target) -> Outcome<()> {
+    let link = linked(&ctx, &to).await?;
+    let (channels, own) = identified().await.map_err(said)?;
+    let route = route_over(link, &to.route)?;
+    let mut start = Instant::now();
+    for turn in 0..=to.count {
+        if turn == 1 {
+            start = Instant::now(); // the first pays for the connection and is not counted
+        }
+        let channel = opened(&ctx, &channels, &own, route.clone()).await?;
+        channels
+            .stop_secure_channel(&ctx, channel.encryptor_address())
+            .await
+            .map_err(said)?;
+    }
+    say(&format!(
+        "{:.1}",
+        to.count as f64 / start.elapsed().as_secs_f64()
+    ));
+    Ok(())
+}
+
 async fn bench_local(ctx: Context, to: Target) -> Outcome<()> {
     start_workers(&ctx).await.map_err(said)?;
     let mut talk = Talk {
@@ -404,6 +586,8 @@ struct Target {
     size: usize,
     count: u64,
     patience: Duration,
+    secure: Option<String>,
+    over: Option<String>,
 }
 
 struct Options {
@@ -413,6 +597,8 @@ struct Options {
     connect: Option<String>,
     name: String,
     outlet: Option<String>,
+    secure: Option<String>,
+    over: Option<String>,
 }
 
 fn number<T: std::str::FromStr>(text: &str) -> Outcome<T> {
@@ -429,6 +615,8 @@ fn parsed(mut arguments: impl Iterator<Item = String>) -> Outcome<(Options, Vec<
         connect: None,
         name: "out".into(),
         outlet: None,
+        secure: None,
+        over: None,
     };
     let mut words = vec![];
     while let Some(word) = arguments.next() {
@@ -444,6 +632,8 @@ fn parsed(mut arguments: impl Iterator<Item = String>) -> Outcome<(Options, Vec<
             "--connect" => options.connect = Some(value),
             "--name" => options.name = value,
             "--outlet" => options.outlet = Some(value),
+            "--secure" => options.secure = Some(value),
+            "--over" => options.over = Some(value),
             _ => return Err(format!("there is no option {word}")),
         }
     }
@@ -456,6 +646,7 @@ async fn act(ctx: Context, options: Options, words: Vec<String>) -> Outcome<()> 
         ["serve"] => return serve(ctx, options).await,
         ["inlet", peer, route] => return inlet(ctx, peer, route).await,
         ["bench-local", count, size] => ("", "", size, count),
+        ["bench-handshakes", peer, route, count] => (peer, route, "0", count),
         ["ask" | "bench-oneway" | "bench-roundtrip", peer, route, size, count] => {
             (peer, route, size, count)
         }
@@ -467,11 +658,14 @@ async fn act(ctx: Context, options: Options, words: Vec<String>) -> Outcome<()> 
         size: number(size)?,
         count: number::<NonZeroU64>(count)?.get(),
         patience: Duration::from_secs(options.patience),
+        secure: options.secure,
+        over: options.over,
     };
     match words[0] {
         "ask" => ask(ctx, to).await,
         "bench-oneway" => bench_oneway(ctx, to).await,
         "bench-roundtrip" => bench_roundtrip(ctx, to).await,
+        "bench-handshakes" => bench_handshakes(ctx, to).await,
         _ => bench_local(ctx, to).await,
     }
 }

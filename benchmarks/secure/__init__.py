@@ -1,0 +1,1 @@
+"""Secure channels and proofs of identity, measured beside others that do the same."""

@@ -1,0 +1,259 @@
+"""`waystation lost`: list what was lost, and why."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from waystation.cli.journal import Instant
+from waystation.cli.options import DIRECTORY, PLACE, SETTINGS, check_is_journal
+
+if TYPE_CHECKING:
+    from waystation.pipeline.lost import Answer, LostCopy, Reach
+
+_HELP: Final = """List what was lost, and why: every copy that did not reach whom it was for.
+
+Give --journal or --tables. A small journal needs no Spark. The first line tells whose records are
+there and how far they reach: where they do not reach, nothing is said to be lost.
+
+\b
+Examples:
+  waystation lost --journal J --participant truck-7 --since 2026-11-15T14:00 --until 1h
+  waystation lost --tables T --by reason,node
+  waystation lost --tables T --reason NO_ROUTE --csv > lost.csv
+"""
+_GROUPS: Final = (
+    *("reason", "node", "participant", "topic", "incident", "cause", "sender", "hour", "day"),
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAMED: Final = 3  # missing nodes
+
+
+class Groups(click.ParamType[tuple[str, ...]]):
+    """Names of groups, with commas between them."""
+
+    name = "groups"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The names, if all are known."""
+        names = tuple(part.strip() for part in str(value).split(","))
+        for name in names:
+            if name not in _GROUPS:
+                self.fail(f"{name!r} is none of {', '.join(_GROUPS)}", param, ctx)
+        return names
+
+
+@click.command(help=_HELP, context_settings=SETTINGS)
+@click.option("--journal", metavar="DIR", type=DIRECTORY, help="Journal of one or more nodes.")
+@click.option(
+    "--tables",
+    metavar="DIR",
+    type=PLACE,
+    help="Tables built by `waystation pipeline build`.",
+)
+@click.option("--participant", metavar="NAME", help="Only what NAME went without.")
+@click.option(
+    "--topic", metavar="PATTERN", help="Only what was published under it; * and + are wildcards."
+)
+@click.option("--node", metavar="NAME", help="Only what ended at this node.")
+@click.option("--reason", metavar="REASON", help="Only this reason, such as NO_ROUTE or VANISHED.")
+@click.option("--since", type=Instant(), metavar="TIME", help="Only what was lost from then on.")
+@click.option("--until", type=Instant(), metavar="TIME", help="Only what was lost before.")
+@click.option(
+    "--by",
+    type=Groups(),
+    metavar="GROUPS",
+    help=f"Count instead: by {', '.join(_GROUPS)}, or several with commas.",
+)
+@click.option("--internal", is_flag=True, help="Also what nodes sent to each other.")
+@click.option("--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON only.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print CSV only.")
+def lost(
+    *,
+    journal: Path | None,
+    tables: str | Path | None,
+    by: tuple[str, ...] | None,
+    as_json: bool,
+    as_csv: bool,
+    **asked: Any,
+) -> None:
+    """List what was lost."""
+    if (journal is None) == (tables is None):
+        raise click.UsageError("give --journal DIR or --tables DIR")
+    if as_json and as_csv:
+        raise click.UsageError("give --json or --csv, not both")
+    import_module("waystation.pipeline")  # raises an error that says what to install
+    from waystation.pipeline.lost import (  # noqa: PLC0415
+        Question,
+        lost_in_journal,
+        lost_in_tables,
+    )
+
+    question = Question(**asked)
+    if tables is not None:
+        answer = lost_in_tables(tables, question)
+    else:
+        assert journal is not None
+        check_is_journal(journal)
+        answer = lost_in_journal(str(journal), question)
+    if as_json:
+        click.echo(_json(answer, by))
+    elif as_csv:
+        _write_csv(answer, by)
+    else:
+        for line in _lines(answer, by, question.participant, tables or journal):
+            click.echo(line)
+
+
+# For programs
+
+
+def _json(answer: Answer, by: tuple[str, ...] | None) -> str:
+    fields: dict[str, Any] = {"reach": msgspec.to_builtins(answer.reach)}
+    fields["reach"]["complete_until"] = _text(answer.reach.complete_until)
+    if by is not None:
+        fields["groups"] = [
+            {**dict(zip(by, key, strict=True)), "lost": count}
+            for key, count in _counted(answer.losses, by)
+        ]
+    else:
+        fields["losses"] = [_fields(loss) for loss in answer.losses]
+    fields["incidents"] = [
+        {
+            **msgspec.to_builtins(incident),
+            "started": _text(incident.started),
+            "ended": _text(incident.ended),
+        }
+        for incident in answer.incidents
+    ]
+    return msgspec.json.encode(fields).decode()
+
+
+def _fields(loss: LostCopy) -> dict[str, Any]:
+    return {
+        **msgspec.to_builtins(loss),
+        "event_time": _text(loss.event_time),
+        "at_visit": _text(loss.at_visit),
+    }
+
+
+def _write_csv(answer: Answer, by: tuple[str, ...] | None) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if by is not None:
+        writer.writerow([*by, "lost"])
+        writer.writerows([*key, count] for key, count in _counted(answer.losses, by))
+        return
+    from waystation.pipeline.lost import LostCopy as Columns  # noqa: PLC0415
+
+    writer.writerow(Columns.__struct_fields__)
+    writer.writerows(_fields(loss).values() for loss in answer.losses)
+
+
+# For people
+
+
+def _lines(
+    answer: Answer, by: tuple[str, ...] | None, participant: str | None, where: str | Path | None
+) -> Iterator[str]:
+    yield _reach(answer.reach)
+    sure = [loss for loss in answer.losses if not loss.may_have_missed]
+    whom = f" for {participant}" if participant else ""
+    if not answer.losses:
+        yield f"nothing was lost{whom}"
+        return
+    yield f"{len(sure):,} {'loss' if len(sure) == 1 else 'losses'}{whom}"
+    missed = len(answer.losses) - len(sure)
+    if missed:
+        yield f"{missed:,} more that {participant} may have missed: nobody is named"
+    yield ""
+    if by is not None:
+        yield from _table([(*by, "lost"), *((*key, f"{n:,}") for key, n in _counted(sure, by))])
+        return
+    yield from _table(
+        [
+            ("time (UTC)", "reason", "for", "at", "message", "why"),
+            *(
+                (
+                    _text(loss.event_time) or "",
+                    loss.reason,
+                    _whom(loss),
+                    loss.node,
+                    loss.message_id,
+                    loss.cause,
+                )
+                for loss in answer.losses
+            ),
+        ]
+    )
+    yield ""
+    for incident in answer.incidents:
+        when, cost = _clock(incident.started), f"{incident.lost:,} lost"
+        yield f"{when} {incident.kind}: {incident.cause} ({cost})"
+    is_journal = isinstance(where, Path) and (where / "messages").is_dir()
+    option = "--journal" if is_journal else "--tables"
+    yield f"to explain one: waystation why {answer.losses[-1].message_id[:8]} {option} {where}"
+
+
+def _whom(loss: LostCopy) -> str:
+    if loss.may_have_missed:
+        return f"(may have missed) {loss.multicast_id}"
+    return loss.recipient or loss.multicast_id or "-"
+
+
+def _reach(reach: Reach) -> str:
+    """Who is missing: the first thing that is told."""
+    count = reach.nodes + len(reach.missing)
+    until = reach.complete_until
+    complete = "" if until is None else f", complete until {_clock(until)}"
+    named = ", ".join(reach.missing[:_NAMED])
+    more = f" and {len(reach.missing) - _NAMED} more" if len(reach.missing) > _NAMED else ""
+    missing = f"; no record of {named}{more}" if reach.missing else ""
+    return f"{reach.nodes:,} of {count:,} nodes{complete}{missing}"
+
+
+def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """Columns that stand under each other; the last is not padded."""
+    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [text.ljust(width) for text, width in zip(row[:-1], widths, strict=True)]
+        yield "  ".join([*cells, row[-1]]).rstrip()
+
+
+def _counted(losses: list[LostCopy], by: tuple[str, ...]) -> list[tuple[tuple[str, ...], int]]:
+    """The groups, the largest first."""
+    counts = Counter(tuple(_group(loss, name) for name in by) for loss in losses)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _group(loss: LostCopy, name: str) -> str:
+    told = {
+        "participant": loss.recipient,
+        "topic": loss.multicast_id,
+        "incident": loss.incident_id,
+        "hour": (_text(loss.event_time) or "")[:13],
+        "day": (_text(loss.event_time) or "")[:10],
+    }
+    found = told[name] if name in told else getattr(loss, name)
+    return "-" if found is None else str(found)
+
+
+def _text(at: int | None) -> str | None:
+    if at is None:
+        return None
+    moment = _EPOCH + timedelta(microseconds=at)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _clock(at: int) -> str:
+    return (_EPOCH + timedelta(microseconds=at)).strftime("%Y-%m-%d %H:%M:%S")

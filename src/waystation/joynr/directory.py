@@ -1,0 +1,168 @@
+"""The global directory of joynr: which providers there are at a broker, and on which topics.
+
+Cluster controllers call it over the broker. A provider is listed until it is removed, or until it
+expires because its cluster controller no longer says that it lives. A cluster controller is known
+by its topic. What is listed stands in memory only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from msgspec import structs
+
+from waystation.core.expiry import Deadlines
+from waystation.core.message import Message
+from waystation.errors import DecodeError
+from waystation.joynr.service import Service
+from waystation.node import Node
+from waystation.wire.joynr import decode_address
+from waystation.wire.joynr_frames import DIRECTORY
+from waystation.wire.joynr_services import (
+    GlobalDiscoveryEntry,
+    Parameters,
+    failed_call,
+    no_entry,
+)
+
+ENTRIES: Final = 100_000
+"""Maximum number of providers in a directory."""
+
+LIFETIME: Final = 6 * 7 * 24 * 3_600_000
+"""Milliseconds that a provider is listed, from the last time that it was seen: six weeks."""
+
+
+class GlobalEntries:
+    """The providers of a directory: found by participant, by what they offer, by their node."""
+
+    def __init__(self, limit: int = ENTRIES) -> None:
+        self._limit = limit
+        self._entries: dict[str, GlobalDiscoveryEntry] = {}
+        self._offers: dict[tuple[str, str], dict[str, None]] = {}
+        self._at: dict[str, dict[str, None]] = {}  # by the topic of their cluster controller
+        self._deadlines: Deadlines[str] = Deadlines()
+
+    def __len__(self) -> int:
+        """How many there are, including those that have expired since the last change."""
+        return len(self._entries)
+
+    def add(self, entry: GlobalDiscoveryEntry, now: int) -> None:
+        """List a provider, in the place of what was listed of it; CallError if that cannot be."""
+        self._purge(now)
+        topic = _topic_of(entry)
+        if len(self._entries) >= self._limit and entry.participant_id not in self._entries:
+            raise failed_call(f"the directory is full: it has {self._limit} entries")
+        self.remove((entry.participant_id,))
+        entry = structs.replace(
+            entry, last_seen_date_ms=now, expiry_date_ms=max(entry.expiry_date_ms, now + LIFETIME)
+        )
+        self._put(entry, topic)
+
+    def remove(self, participants: Iterable[str]) -> None:
+        """List some participants no longer."""
+        for name in participants:
+            entry = self._entries.pop(name, None)
+            if entry is not None:
+                _leave(self._offers, (entry.domain, entry.interface_name), name)
+                _leave(self._at, _topic_of(entry), name)
+
+    def lookup(
+        self, domains: Iterable[str], interface: str, now: int
+    ) -> list[GlobalDiscoveryEntry]:
+        """Who offers an interface in one of these domains."""
+        names = (name for domain in domains for name in self._offers.get((domain, interface), ()))
+        found = (self._entries[name] for name in names)
+        return [entry for entry in found if now < entry.expiry_date_ms]
+
+    def find(self, participant: str, now: int) -> GlobalDiscoveryEntry | None:
+        """The entry of a participant."""
+        entry = self._entries.get(participant)
+        return entry if entry is not None and now < entry.expiry_date_ms else None
+
+    def touch(self, topic: str, participants: Sequence[str] | None, now: int) -> None:
+        """Note that what is listed at a topic lives: all of it, or these."""
+        there = self._at.get(topic, {})
+        for name in list(there) if participants is None else participants:
+            if name in there:
+                seen = structs.replace(
+                    self._entries[name], last_seen_date_ms=now, expiry_date_ms=now + LIFETIME
+                )
+                self._entries[name] = seen
+                self._deadlines.file(name, seen.expiry_date_ms)
+
+    def remove_stale(self, topic: str, before: int) -> None:
+        """Remove what is listed at a topic and was last seen before a time."""
+        there = self._at.get(topic, {})
+        self.remove([n for n in there if self._entries[n].last_seen_date_ms < before])
+
+    def _put(self, entry: GlobalDiscoveryEntry, topic: str) -> None:
+        name = entry.participant_id
+        self._entries[name] = entry
+        self._offers.setdefault((entry.domain, entry.interface_name), {})[name] = None
+        self._at.setdefault(topic, {})[name] = None
+        self._deadlines.file(name, entry.expiry_date_ms)
+
+    def _purge(self, now: int) -> None:
+        for name in self._deadlines.take_due(now):
+            entry = self._entries.get(name)
+            if entry is not None and now >= entry.expiry_date_ms:  # not seen again meanwhile
+                self.remove((name,))
+
+
+class JoynrDirectory(Service):
+    """A node as the global directory of all joynr nodes at its broker."""
+
+    name = DIRECTORY
+
+    def __init__(self, node: Node, *, limit: int = ENTRIES) -> None:
+        super().__init__(node)
+        self.entries = GlobalEntries(limit)
+
+    async def call(self, method: str, parameters: Parameters, message: Message) -> Any:
+        """Serve a call of a cluster controller."""
+        del message
+        now = self.node.now()
+        if method == "add":
+            for entry in _entries_in(parameters):
+                self.entries.add(entry, now)
+        elif method == "lookup" and len(parameters) > 1 and parameters.is_text(1):
+            domains, interface = parameters.texts(0), parameters.at(1, str)
+            return self.entries.lookup(domains, interface, now)
+        elif method == "lookup":
+            participant = parameters.at(0, str)
+            found = self.entries.find(participant, now)
+            if found is None:
+                raise no_entry(participant)
+            return found
+        elif method == "remove":
+            self.entries.remove(parameters.texts(0))
+        elif method == "touch":
+            some = parameters.texts(1) if len(parameters) > 1 else None
+            self.entries.touch(parameters.at(0, str), some, now)
+        elif method == "removeStale":
+            self.entries.remove_stale(parameters.at(0, str), parameters.at(1, int))
+        else:
+            return NotImplemented
+        return None
+
+
+def _entries_in(parameters: Parameters) -> tuple[GlobalDiscoveryEntry, ...]:
+    """One entry or several."""
+    if parameters.is_list(0):
+        return parameters.at(0, tuple[GlobalDiscoveryEntry, ...])
+    return (parameters.at(0, GlobalDiscoveryEntry),)
+
+
+def _topic_of(entry: GlobalDiscoveryEntry) -> str:
+    """By which a cluster controller is known."""
+    try:
+        return decode_address(entry.address).topic
+    except DecodeError as error:
+        raise failed_call(f"{entry.participant_id} has no address at a broker: {error}") from None
+
+
+def _leave(groups: dict[Any, dict[str, None]], key: object, name: str) -> None:
+    del groups[key][name]
+    if not groups[key]:
+        del groups[key]

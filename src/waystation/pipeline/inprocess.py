@@ -1,0 +1,278 @@
+"""Losses and incidents of a small journal, found in this process: no JVM is started.
+
+The kernels that Spark's tasks run are run here, one node after the other, and the core explains
+what they find. The rows are those that a build writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct, convert, structs
+
+from waystation.core.incidents import (
+    FLEET,
+    Covered,
+    Entry,
+    Explained,
+    Found,
+    Incident,
+    Loss,
+    Missing,
+    Past,
+    Session,
+    found_in,
+)
+from waystation.core.losses import Lost
+from waystation.core.visits import DAY
+from waystation.journal.read import find_in_sealed, parquet_footer
+from waystation.journal.schema import INSTANT, MESSAGES, version_in
+from waystation.pipeline.kernels import node_tables
+from waystation.pipeline.kernels.answering import MADE
+from waystation.pipeline.kernels.columns import coded_name
+from waystation.pipeline.kernels.coverage import coverage
+from waystation.pipeline.kernels.evidence import Facts, Known
+from waystation.pipeline.kernels.gossip import gossip_losses
+from waystation.pipeline.kernels.node_data import FileData, Share, sound_rows
+from waystation.pipeline.kernels.normal import normal
+from waystation.pipeline.kernels.sessions import sessions_of
+from waystation.pipeline.kernels.tracing import assembled, coded_steps, together
+from waystation.pipeline.listing import Listing, Wanted, list_journal, locate
+from waystation.pipeline.schema import VERSION
+from waystation.pipeline.surveying import combined, facts_of
+from waystation.pipeline.tables import BUILT
+
+Row = dict[str, Any]
+
+EVERYTHING: Final = Wanted()
+_OF_TRACE: Final = ("message_id", "origin", "sender", "multicast_id", "started")
+
+
+class Survey(Struct, frozen=True):
+    """What is known of a journal's nodes, and what was lost there."""
+
+    coverage: list[Covered]
+    peers: set[str]  # the nodes that these had sessions with
+    found: Found
+
+
+def survey(journal: str, wanted: Wanted = EVERYTHING) -> Survey:
+    """The losses and incidents of a journal, and how far the records of its nodes reach."""
+    return survey_files(list_journal(journal, wanted), wanted)
+
+
+def survey_files(listing: Listing, wanted: Wanted = EVERYTHING) -> Survey:
+    """The same of the files of a journal."""
+    data = list(nodes_of(listing, wanted))
+    known = combined(facts_of(one) for one in data)
+    lost = losses_in(traces_in(data, known))
+    for one in data:
+        for rows in gossip_losses(one):
+            lost += losses_in(rows)
+    past = past_of(data, known, lost)
+    return Survey(list(past.coverage), peers_in(past.sessions), found_in(lost, past))
+
+
+def survey_of(journal: str, participant: str) -> Survey | None:
+    """What one participant went without, if its own rows tell all of it; else None.
+
+    Row groups whose Bloom filter rules the participant out are not read. In files of version 1 not
+    every row names its recipient; such journals, and those in stores, are read as a whole.
+    """
+    if "://" in journal:
+        return None
+    listing = list_journal(journal, EVERYTHING)
+    data = list(nodes_of(listing, EVERYTHING))
+    known = combined(facts_of(one) for one in data)
+    own = _steps_with(listing, "recipient", [participant])
+    if own is None:
+        return None
+    made = assembled(together(own), Facts(known), paths=False) if own else MADE.empty_table()
+    lost = [loss for loss in losses_in(made) if loss.lost.recipient == participant]
+    partial = sorted({loss.message_id for loss in lost if loss.origin is None})
+    if partial:  # broadcasts, of which others are named before it
+        whole = _steps_with(listing, "message_id", partial) or []
+        traced = assembled(together(whole), Facts(known), paths=False)
+        lost = [loss for loss in lost if loss.origin is not None] + [
+            loss for loss in losses_in(traced) if loss.lost.recipient == participant
+        ]
+    past = past_of(data, known, lost)
+    return Survey(list(past.coverage), peers_in(past.sessions), found_in(lost, past))
+
+
+def _steps_with(listing: Listing, column: str, texts: list[str]) -> list[pa.Table] | None:
+    """The steps of the rows that have one of these texts; None if a file is of version 1."""
+    system, directory = locate(listing.root)
+    found = []
+    for node, tables in listing.nodes.items():
+        for file in tables.get(MESSAGES, ()):
+            path = Path(f"{directory}/{file.path}")
+            version = version_in(parquet_footer(system, str(path)).metadata)
+            if version < 2:
+                return None
+            for text in texts:
+                for batch in find_in_sealed(path, column, text):
+                    rows = pa.Table.from_batches([batch])
+                    told = pa.repeat(pa.scalar(version, pa.int16()), rows.num_rows)
+                    sound = sound_rows(
+                        MESSAGES, normal(MESSAGES, rows.append_column(VERSION, told))
+                    )
+                    named = sound.append_column("node", coded_name(node, sound.num_rows))
+                    found.append(coded_steps(named))
+    return [rows for rows in found if rows.num_rows]
+
+
+def message_rows(journal: str) -> int:
+    """How many rows about messages a journal has, by its footers."""
+    data = nodes_of(list_journal(journal, EVERYTHING), EVERYTHING)
+    return sum(one.rows(MESSAGES) for one in data if one.has(MESSAGES))
+
+
+def peers_in(sessions: Iterable[Session]) -> set[str]:
+    """The nodes of the fleet that others had sessions with."""
+    return {one.peer for one in sessions if one.peer is not None and one.role in FLEET}
+
+
+def nodes_of(listing: Listing, wanted: Wanted) -> Iterator[FileData]:
+    """The data of each node of a journal."""
+    for node, files in listing.nodes.items():
+        share = Share(node, files, unsealed=listing.unsealed.get(node, []))
+        yield FileData(listing.root, share, wanted)
+
+
+def traces_in(data: Iterable[FileData], known: Known) -> pa.Table:
+    """The traces of all messages, without their paths."""
+    steps = [
+        coded_steps(rows.append_column("node", coded_name(one.node, rows.num_rows)))
+        for one in data
+        for rows in one.coded_batches(MESSAGES)
+    ]
+    if not steps:
+        return MADE.empty_table()
+    return assembled(together(steps), Facts(known), paths=False)
+
+
+def losses_in(traces: pa.Table) -> list[Loss]:
+    """The losses of traces, or of rows with the same columns."""
+    lost = traces.column("lost")
+    if pa.types.is_list(lost.type):
+        traces = traces.filter(pc.greater(pc.list_value_length(lost), 0))
+    rows = plain_rows(traces.select([*_OF_TRACE, "lost"]))
+    return [
+        Loss(**{name: row[name] for name in _OF_TRACE}, lost=convert(step, Lost))
+        for row in rows
+        for step in (row["lost"] if isinstance(row["lost"], list) else [row["lost"]])
+    ]
+
+
+def past_of(data: Iterable[FileData], known: Known, losses: Collection[Loss]) -> Past:
+    """What the nodes tell, as far as it may explain these losses."""
+    names: dict[str, set[str]] = {}
+    for loss in losses:
+        if loss.lost.recipient is not None:
+            names.setdefault(loss.lost.node, set()).add(loss.lost.recipient)
+    entries: list[Entry] = []
+    sessions: list[Session] = []
+    covered: list[Covered] = []
+    for one in data:
+        sessions += [session_of(row) for row in plain_rows(sessions_of(one))]
+        for part in coverage(one):
+            covered += [covered_of(row) for row in plain_rows(part)]
+        wanted = pa.array(sorted(names.get(one.node, ())), pa.string())
+        if len(wanted):
+            for part in node_tables.route_history(one):
+                chosen = pc.is_in(part.column("participant").cast(pa.string()), wanted)
+                entries += [entry_of(row) for row in plain_rows(part.filter(chosen))]
+    return Past(entries, sessions, covered, list(gaps_of(known)), corrections_of(known))
+
+
+def gaps_of(known: Known) -> Iterator[Missing]:
+    """When records of nodes are missing."""
+    for node, lives in sorted(known.lives.items()):
+        for life in lives:
+            for since, until in life.gaps:
+                yield Missing(node, since, until)
+
+
+def corrections_of(known: Known) -> dict[tuple[str, int], int]:
+    """How far clocks were ahead, by node and hour."""
+    return {
+        (node, hour): ahead for hour, found in known.hours.items() for node, ahead in found.items()
+    }
+
+
+def entry_of(row: Row) -> Entry:
+    """A row of `route_history`."""
+    names = ("node", "incarnation", "participant", "address", "valid_from", "valid_to", "closed_by")
+    return Entry(*(row[name] for name in names))
+
+
+def session_of(row: Row) -> Session:
+    """A row of `session_history`."""
+    return Session(*(row[name] for name in Session._fields))
+
+
+def covered_of(row: Row) -> Covered:
+    """A row of `coverage`."""
+    return Covered(*(row[name] for name in Covered._fields))
+
+
+def plain_rows(table: pa.Table) -> list[Row]:
+    """Rows with numbers for instants, also within lists."""
+    rows: list[Row] = table.cast(
+        pa.schema([pa.field(field.name, _numbers(field.type)) for field in table.schema])
+    ).to_pylist()
+    return rows
+
+
+def _numbers(type: pa.DataType) -> pa.DataType:
+    if type == INSTANT:
+        return pa.int64()
+    if pa.types.is_dictionary(type):
+        return type.value_type
+    if pa.types.is_list(type):
+        return pa.list_(_numbers(type.value_type))
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(field.name, _numbers(field.type)) for field in type])
+    return type
+
+
+def loss_table(losses: Iterable[Explained]) -> pa.Table:
+    """The table `losses` of these."""
+    return _table(
+        "losses",
+        [
+            {
+                **{name: getattr(one.loss, name) for name in _OF_TRACE},
+                **structs.asdict(one.loss.lost),
+                "event_time": one.loss.lost.at,
+                "at_visit": one.loss.lost.received_at,
+                "cause": one.cause,
+                "incident_id": one.incident_id,
+                "day": one.loss.started // DAY,
+            }
+            for one in losses
+        ],
+    )
+
+
+def incident_table(incidents: Iterable[Incident]) -> pa.Table:
+    """The table `incidents` of these."""
+    return _table(
+        "incidents", [{**structs.asdict(one), "day": one.started // DAY} for one in incidents]
+    )
+
+
+def _table(table: str, rows: list[Row]) -> pa.Table:
+    columns = []
+    for field in BUILT[table]:
+        values = [row[field.name] for row in rows]
+        if field.type == INSTANT:
+            columns.append(pa.array(values, pa.int64()).view(INSTANT))
+        else:
+            columns.append(pa.array(values, field.type))
+    return pa.table(columns, schema=BUILT[table])

@@ -1,0 +1,271 @@
+"""What was lost, for who asks: from a journal in this process, or from the tables of a build.
+
+A journal is read where it is: row groups of messages whose Bloom filter rules the participant out
+are skipped. Both ways give the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct, structs
+
+from waystation.core.coverage import MARGIN
+from waystation.core.incidents import Covered, Explained, Incident, Loss
+from waystation.core.multicast import Subscriptions
+from waystation.errors import LocalError, quote
+from waystation.journal.schema import INSTANT
+from waystation.journal.seal import seal_all_left
+from waystation.pipeline.inprocess import (
+    EVERYTHING,
+    Survey,
+    covered_of,
+    message_rows,
+    nodes_of,
+    peers_in,
+    plain_rows,
+    session_of,
+    survey,
+    survey_of,
+)
+from waystation.pipeline.kernels import node_tables
+from waystation.pipeline.listing import list_journal
+from waystation.pipeline.tables import TAKEN
+from waystation.why.finished import StoredTables
+
+Row = dict[str, Any]
+
+LARGE: Final = 1_000_000
+"""A journal with more rows about messages is not read as a whole, if that can be avoided."""
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """Which losses are asked for; None does not restrict. Times are microseconds."""
+
+    participant: str | None = None
+    topic: str | None = None
+    node: str | None = None
+    reason: str | None = None
+    since: int | None = None
+    until: int | None = None
+    internal: bool = False
+
+
+class LostCopy(Struct, frozen=True, kw_only=True):
+    """A row of `losses`. Times are microseconds since the epoch."""
+
+    message_id: str
+    origin: str | None
+    recipient: str | None
+    event_time: int
+    at_visit: int
+    node: str
+    next_node: str | None
+    sender: str | None
+    multicast_id: str | None
+    reason: str
+    cause: str
+    internal: bool
+    incident_id: str | None
+    may_have_missed: bool = False  # nobody is named; the participant had subscribed to it then
+
+
+class Reach(Struct, frozen=True):
+    """Whose records there are, and how far they reach."""
+
+    nodes: int
+    missing: list[str]
+    complete_until: int | None
+
+    @classmethod
+    def of(cls, coverage: Iterable[Covered], peers: Iterable[str]) -> Reach:
+        """From the lives of nodes, and the names of nodes that they had sessions with."""
+        last: dict[str, Covered] = {}
+        for life in coverage:
+            if life.node not in last or last[life.node].from_time < life.from_time:
+                last[life.node] = life
+        alive = [life.to_time for life in last.values() if life.ended_by is None]
+        ends = [life.to_time for life in last.values()]
+        until = min(alive) if alive else max(ends, default=None)
+        return cls(len(last), sorted({*peers} - last.keys()), until)
+
+
+class Answer(Struct, frozen=True):
+    """What was lost, in the order of time, and who is missing."""
+
+    reach: Reach
+    losses: list[LostCopy]
+    incidents: list[Incident]
+
+
+def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> Answer:
+    """The losses of a journal; the last records of nodes that were killed are sealed before.
+
+    Of a journal with more rows than `large` only those about the participant are read, if one is
+    asked for who never subscribed to anything.
+    """
+    if "://" not in journal:
+        for _ in seal_all_left(Path(journal)):
+            pass
+    history: list[Row] = []
+    found: Survey | None = None
+    if question.participant is not None:
+        history = list(_subscriptions_in(journal, question.participant))
+        if not history and message_rows(journal) > large:
+            found = survey_of(journal, question.participant)
+    if found is None:
+        found = survey(journal, EVERYTHING)
+    rows = [_copy(one) for one in found.found.losses]
+    return _answer(question, rows, found, _Subscribed(history))
+
+
+def lost_in_tables(out: str | Path, question: Question) -> Answer:
+    """The losses in the tables that a build wrote."""
+    tables = StoredTables(out)
+    rows = [LostCopy(**row) for row in _rows(tables, "losses", _condition(question))]
+    coverage = [covered_of(row) for row in _rows(tables, "coverage")]
+    sessions = [session_of(row) for row in _rows(tables, "session_history")]
+    incidents = [Incident(**row) for row in _rows(tables, "incidents")]
+    history: Iterable[Row] = ()
+    if question.participant is not None:
+        history = _rows(
+            tables, "subscription_history", pc.field("receiver") == question.participant
+        )
+    chosen = list(_chosen(question, rows, _Subscribed(history)))
+    return Answer(Reach.of(coverage, peers_in(sessions)), chosen, _behind(chosen, incidents))
+
+
+def _answer(
+    question: Question, rows: list[LostCopy], found: Survey, subscribed: _Subscribed
+) -> Answer:
+    chosen = list(_chosen(question, rows, subscribed))
+    reach = Reach.of(found.coverage, found.peers)
+    return Answer(reach, chosen, _behind(chosen, found.found.incidents))
+
+
+def _behind(losses: list[LostCopy], incidents: Iterable[Incident]) -> list[Incident]:
+    ids = {loss.incident_id for loss in losses}
+    found = [incident for incident in incidents if incident.incident_id in ids]
+    return sorted(found, key=lambda incident: (incident.started, incident.incident_id))
+
+
+def _copy(one: Explained) -> LostCopy:
+    loss: Loss = one.loss
+    lost = loss.lost
+    return LostCopy(
+        message_id=loss.message_id,
+        origin=loss.origin,
+        recipient=lost.recipient,
+        event_time=lost.at,
+        at_visit=lost.received_at,
+        node=lost.node,
+        next_node=lost.next_node,
+        sender=loss.sender,
+        multicast_id=loss.multicast_id,
+        reason=lost.reason,
+        cause=one.cause,
+        internal=lost.internal,
+        incident_id=one.incident_id,
+    )
+
+
+# What is asked for
+
+
+def _chosen(
+    question: Question, rows: Iterable[LostCopy], subscribed: _Subscribed
+) -> Iterator[LostCopy]:
+    """The rows that are asked for, and those that the participant may have missed, in order."""
+    topics = Subscriptions()
+    if question.topic is not None:
+        topics.subscribe(question.topic, "asked")
+    for row in sorted(rows, key=lambda row: (row.event_time, row.message_id, row.recipient or "")):
+        if not _fits(question, row):
+            continue
+        if question.topic is not None and (
+            row.multicast_id is None or not topics.match(row.multicast_id)
+        ):
+            continue
+        if question.participant in (None, row.recipient):
+            yield row
+        elif row.recipient is None and subscribed.to(row):
+            yield structs.replace(row, may_have_missed=True)
+
+
+def _fits(question: Question, row: LostCopy) -> bool:
+    return (
+        question.node in (None, row.node)
+        and question.reason in (None, row.reason)
+        and (question.since is None or row.event_time >= question.since)
+        and (question.until is None or row.event_time < question.until)
+        and (question.internal or not row.internal)
+    )
+
+
+def _condition(question: Question) -> pc.Expression | None:
+    """What files and row groups can be skipped by."""
+    conditions = []
+    if question.participant is not None:
+        named = pc.field("recipient") == question.participant
+        conditions.append(named | pc.field("recipient").is_null())
+    if question.node is not None:
+        conditions.append(pc.field("node") == question.node)
+    if question.reason is not None:
+        conditions.append(pc.field("reason") == question.reason)
+    if question.since is not None:
+        conditions.append(pc.field("event_time") >= pa.scalar(question.since, INSTANT))
+    if question.until is not None:
+        conditions.append(pc.field("event_time") < pa.scalar(question.until, INSTANT))
+    found: pc.Expression | None = None
+    for condition in conditions:
+        found = condition if found is None else found & condition
+    return found
+
+
+class _Subscribed:
+    """The subscriptions of a participant, and when they were valid."""
+
+    def __init__(self, history: Iterable[Row]) -> None:
+        self._held = [
+            (_matcher(row["pattern"]), row["valid_from"], row["valid_to"]) for row in history
+        ]
+
+    def to(self, loss: LostCopy) -> bool:
+        """Whether the participant was subscribed to what was lost, anywhere, at that time."""
+        if loss.multicast_id is None:
+            return False
+        at = loss.event_time
+        return any(
+            since - MARGIN <= at and (until is None or at < until + MARGIN)
+            for matcher, since, until in self._held
+            if matcher.match(loss.multicast_id)
+        )
+
+
+def _matcher(pattern: str) -> Subscriptions:
+    found = Subscriptions()
+    found.subscribe(pattern, "asked")
+    return found
+
+
+def _subscriptions_in(journal: str, participant: str) -> Iterator[Row]:
+    for data in nodes_of(list_journal(journal, EVERYTHING), EVERYTHING):
+        for part in node_tables.subscription_history(data):
+            receiver = part.column("receiver").cast(pa.string())
+            yield from plain_rows(part.filter(pc.equal(receiver, participant)))
+
+
+def _rows(tables: StoredTables, table: str, wanted: pc.Expression | None = None) -> list[Row]:
+    dataset = tables.dataset(table)
+    if dataset is None:
+        raise LocalError(
+            f"{quote(str(tables.out))} has no table {table}",
+            rule="OB-4",
+            hint="build the tables again with `waystation pipeline build`",
+        )
+    found = dataset.to_table(columns=TAKEN[table].names, filter=wanted)
+    return plain_rows(found.cast(TAKEN[table]))

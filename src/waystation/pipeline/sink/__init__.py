@@ -1,0 +1,1 @@
+"""Rows of Spark frames as messages: `df.write.format("waystation")`."""

@@ -1,0 +1,1 @@
+"""Journals as Spark tables and streams: `spark.read.format("waystation")`."""

@@ -1,0 +1,126 @@
+"""The parts of a page: sections with figures, tables, sentences and trees, as plain values.
+
+The template turns these into HTML, and escapes all strings in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from markupsafe import Markup
+from msgspec import Struct
+
+from waystation.report.charts import NARROW, WIDE
+
+
+class Key(Struct, frozen=True):
+    """A line of a legend."""
+
+    colour: str
+    text: str
+    mark: str = "box"
+    number: int | None = None
+    meaning: str = ""
+
+
+class Figure(Struct, frozen=True):
+    """A chart, drawn for a wide and for a narrow page, with its legend."""
+
+    wide: Markup
+    narrow: Markup
+    legend: tuple[Key, ...] = ()
+    caption: str = ""
+    block: str = "figure"
+
+
+class Cell(Struct, frozen=True):
+    """One cell of a table: its text, its full text, and its sort key."""
+
+    text: str | Markup
+    whole: str = ""
+    order: float | str | None = None
+    bar: float | None = None  # a fraction, drawn as a bar behind the text
+    note: str = ""
+
+
+class Grid(Struct, frozen=True):
+    """A table that can be sorted, and filtered when it is long.
+
+    A column has a name and a kind: `name` for names from outside, `number`, or `text`.
+    """
+
+    title: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    block: str = "grid"
+
+
+class Words(Struct, frozen=True):
+    """One or two sentences."""
+
+    text: str
+    tone: Literal["plain", "good", "bad"] = "plain"
+    block: str = "words"
+
+
+class Branch(Struct, frozen=True):
+    """A line that can be expanded to show its parts."""
+
+    label: str
+    number: int
+    part: str
+    meaning: str = ""
+    colour: str = ""
+    foreign: bool = False
+    branches: tuple[Branch, ...] = ()
+    commands: tuple[str, ...] = ()
+    note: str = ""
+
+
+class Tree(Struct, frozen=True):
+    """Branches, the largest first."""
+
+    branches: tuple[Branch, ...]
+    block: str = "tree"
+
+
+class Section(Struct, frozen=True):
+    """A section of the page: what it shows, and what to look for."""
+
+    id: str
+    title: str
+    says: str
+    blocks: tuple[Figure | Grid | Words | Tree, ...]
+
+
+class Tile(Struct, frozen=True):
+    """A number at the top of the page."""
+
+    value: str
+    name: str
+    tone: Literal["plain", "good", "bad"] = "plain"
+    note: str = ""
+
+
+class Finding(Struct, frozen=True):
+    """A notable finding, and the section with the details."""
+
+    text: str
+    section: str
+    tone: Literal["good", "bad"] = "bad"
+
+
+def figure(draw: Callable[[int], Markup], legend: Sequence[Key] = (), caption: str = "") -> Figure:
+    """A figure from a function that draws it at any width."""
+    return Figure(draw(WIDE), draw(NARROW), tuple(legend), caption)
+
+
+def top(shown: int, all: int, what: str) -> str:
+    """How much is shown, as text; empty if everything is.
+
+    >>> top(20, 3412, "links"), top(20, 20, "links")
+    ('top 20 of 3,412 links', '')
+    """
+    return f"top {shown:,} of {all:,} {what}" if shown < all else ""

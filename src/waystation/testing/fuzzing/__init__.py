@@ -1,0 +1,1 @@
+"""Fuzzing, guided by coverage: every decoder, and the life of a session."""

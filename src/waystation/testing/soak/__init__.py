@@ -1,0 +1,1 @@
+"""The soak: a fleet that runs for hours, and must not grow."""

@@ -1,0 +1,276 @@
+"""Decide again: the visits of a node of which the rules would have decided otherwise. No Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from waystation.core.message import HOP_LIMIT
+from waystation.core.outcome import Outcome, Reason
+from waystation.pipeline.kernels.columns import (
+    NEVER,
+    Flags,
+    Longs,
+    are,
+    codes,
+    column,
+    encoded,
+    instants,
+    longs,
+    pair_codes,
+)
+from waystation.pipeline.kernels.deciding import OUTCOMES, REASONS, Past, decisions
+from waystation.pipeline.kernels.lookup import Routes, Sessions, local_names
+from waystation.pipeline.kernels.node_data import FileData
+from waystation.pipeline.kernels.node_tables import judged_rows, past_of
+from waystation.pipeline.kernels.visits import entries
+from waystation.whatif.changes import Changes, lengthened, selects
+from waystation.whatif.copies import Diverged, Verdict
+from waystation.whatif.past import NOTICED, ChangedNode, Closed, Outage
+
+_FORWARDED: Final = str(Outcome.FORWARDED)
+_TEXTS: Final = ("recipient", "address", "next_node")
+
+
+def diverged(
+    data: FileData, changes: Changes, outages: Iterable[Outage]
+) -> Iterator[tuple[str, Diverged]]:
+    """The visits of a node that would have ended otherwise, with the ids of their messages."""
+    outages = list(outages)
+    node = ChangedNode(data, changes, outages)
+    limit = changes.limits.hop_limit or HOP_LIMIT
+    ttl = [one for one in changes.ttl if one.messages and selects(one.node, data.node)]
+    if not (node.is_changed or outages or ttl or limit != HOP_LIMIT):
+        return
+    rows = judged_rows(data)
+    former = past_of(data, rows)
+    past = Past(node.routes, node.subscriptions, node.sessions, former.before)
+    changed = _renumbered(_with_longer_lives(rows, ttl), node)
+    mine = _table(decisions(rows, former))
+    theirs = _table(decisions(changed, past, limit))
+    ways = Ways(changed, past)
+    saved = _Saved(rows, node.kept_open, outages, mine, ways).found
+    where = np.union1d(_differing(mine, theirs), np.array(sorted(saved), np.int64))
+    if not len(where):
+        return
+    before, after = _by_row(mine, where), _by_row(theirs, where)
+    ids = column(rows, "message_id")
+    incarnation, received = longs(rows, "incarnation"), longs(rows, "received_at")
+    for row in where.tolist():
+        yield (
+            ids[row].as_py(),
+            Diverged(
+                data.node,
+                int(incarnation[row]),
+                int(received[row]),
+                tuple(before.get(row, [])),
+                tuple(ways.led(row, verdict) for verdict in after.get(row, [])),
+                tuple(ways.led(row, verdict) for verdict in saved.get(row, [])),
+            ),
+        )
+
+
+class _Saved:
+    """Copies that were dropped since a session was closed, or a peer away, that is there now.
+
+    They are given by the row that stands for their visit.
+    """
+
+    def __init__(
+        self,
+        rows: pa.Table,
+        closed: list[Closed],
+        outages: list[Outage],
+        decided: _Decided,
+        ways: Ways,
+    ) -> None:
+        self.found: dict[int, list[Verdict]] = {}
+        if not (closed or outages) or not rows.num_rows:
+            return
+        down = np.flatnonzero(are(column(rows, "reason"), Reason.TRANSPORT_DOWN))
+        at, received = longs(rows, "at"), longs(rows, "received_at")
+        stands = _standing_for(rows, down)
+        meant = _by_row(decided, np.array(sorted(set(stands.values())), np.int64))
+        names = ("recipient", "out", "next_node")
+        told = [column(rows, name).take(pa.array(down)).to_pylist() for name in names]
+        for row, recipient, out, peer in zip(down.tolist(), *told, strict=True):
+            stand = stands[row]
+            one = _closed(closed, out, peer, int(at[row]), int(received[row]))
+            if one is not None:
+                verdict = Verdict(recipient, _FORWARDED, None, None, peer or one.peer)
+                self.found.setdefault(stand, []).append(verdict)
+                continue
+            for verdict in meant.get(stand, []):
+                if verdict.recipient == recipient and verdict.outcome == _FORWARDED:
+                    way = ways.led(stand, verdict)
+                    if _is_away(outages, way.next_node, int(at[row])):
+                        self.found.setdefault(stand, []).append(way)
+
+
+def _closed(
+    closed: list[Closed], out: str | None, peer: str | None, at: int, received: int
+) -> Closed | None:
+    """The session that a copy was dropped for, if its end is left out."""
+    for one in closed:
+        ours = out == one.session or (peer is not None and peer == one.peer)
+        if ours and one.since <= at and received < one.until:
+            return one
+    return None
+
+
+def _is_away(outages: list[Outage], node: str | None, at: int) -> bool:
+    return any(
+        one.node == node and one.since - NOTICED <= at < one.until + NOTICED for one in outages
+    )
+
+
+def _standing_for(rows: pa.Table, some: Longs) -> dict[int, int]:
+    """For each of some rows, the row of the same visit that is decided about."""
+    if not len(some):
+        return {}
+    stand = entries(rows)
+    ids, received = column(rows, "message_id"), longs(rows, "received_at")
+    wanted = set(received[some].tolist())
+    near = [row for row in stand.tolist() if int(received[row]) in wanted]
+    keys = {(ids[row].as_py(), int(received[row])): row for row in near}
+    return {row: keys[ids[row].as_py(), int(received[row])] for row in some.tolist()}
+
+
+def _with_longer_lives(rows: pa.Table, ttl: list[Any]) -> pa.Table:
+    """Messages with another expiry. A message began to live when it entered the fabric.
+
+    Where it entered elsewhere, the record here does not tell when that was: the time here stands
+    for it, so its life is the remaining one, longer.
+    """
+    for change in ttl:
+        expiry, since = longs(rows, "expiry", NEVER).copy(), longs(rows, "received_at")
+        some = np.flatnonzero(expiry != NEVER)
+        pairs = zip(since[some].tolist(), expiry[some].tolist(), strict=True)
+        expiry[some] = [_later(change, *pair) for pair in pairs]
+        place = rows.column_names.index("expiry")
+        rows = rows.set_column(place, "expiry", instants(expiry))
+    return rows
+
+
+def _later(change: Any, since: int, expiry: int) -> int:
+    return lengthened(change, min(since, expiry), expiry)
+
+
+def _renumbered(rows: pa.Table, node: ChangedNode) -> pa.Table:
+    numbers = node.incarnations(longs(rows, "incarnation"))
+    place = rows.column_names.index("incarnation")
+    return rows.set_column(place, "incarnation", pa.array(numbers))
+
+
+# Comparing
+
+
+class _Decided(Struct):
+    """Decisions as columns."""
+
+    row: Longs
+    outcome: Longs
+    reason: Longs
+    texts: dict[str, pa.Array]
+
+
+def _table(found: Iterable[Any]) -> _Decided:
+    parts = list(found)
+    row, outcome, reason = (
+        np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in parts)])
+        for name in ("row", "outcome", "reason")
+    )
+    texts = {name: _joined([getattr(part, name) for part in parts], parts) for name in _TEXTS}
+    return _Decided(row.astype(np.int64), outcome, reason, texts)
+
+
+def _joined(columns: list[Any], parts: list[Any]) -> pa.Array:
+    given = [
+        pa.nulls(len(part.row), pa.string()) if values is None else values.cast(pa.string())
+        for values, part in zip(columns, parts, strict=True)
+    ]
+    return encoded(pa.concat_arrays(given) if given else pa.array([], pa.string()))
+
+
+def _differing(mine: _Decided, theirs: _Decided) -> Longs:
+    """The rows about which the two decide differently."""
+    ours, others = len(mine.row), len(theirs.row)
+    key = np.concatenate([mine.outcome, theirs.outcome]).astype(np.int64) * 64
+    key += np.concatenate([mine.reason, theirs.reason]) + 1
+    for name in _TEXTS:
+        both = pa.concat_arrays(
+            [mine.texts[name].cast(pa.string()), theirs.texts[name].cast(pa.string())]
+        )
+        key = pair_codes(key, codes(encoded(both)))
+    row = np.concatenate([mine.row, theirs.row])
+    pair = pair_codes(row, key)
+    only_here = np.setxor1d(pair[:ours], pair[ours : ours + others])
+    return np.unique(row[np.isin(pair, only_here)])
+
+
+def _by_row(decided: _Decided, wanted: Longs) -> dict[int, list[Verdict]]:
+    some: Flags = np.isin(decided.row, wanted)
+    which = np.flatnonzero(some)
+    found: dict[int, list[Verdict]] = {}
+    texts = [decided.texts[name].take(pa.array(which)).to_pylist() for name in _TEXTS]
+    numbers = (decided.row[which], decided.outcome[which], decided.reason[which])
+    for row, outcome, reason, recipient, address, peer in zip(
+        *(values.tolist() for values in numbers), *texts, strict=True
+    ):
+        why = None if reason < 0 else REASONS[reason].as_py()
+        told = Verdict(recipient, OUTCOMES[outcome].as_py(), why, address, peer)
+        found.setdefault(row, []).append(told)
+    return found
+
+
+class Ways:
+    """Where copies go that leave a node."""
+
+    def __init__(self, messages: pa.Table, past: Past) -> None:
+        self._incarnation = longs(messages, "incarnation")
+        self._received = longs(messages, "received_at")
+        self._routes = Routes(past.routes)
+        self._open = Sessions(past.sessions)
+        self._places = _peers_by_place(past.sessions)
+        self._peers = column(self._open.history, "peer")
+
+    def led(self, row: int, verdict: Verdict) -> Verdict:
+        """A verdict with the node that a forwarded copy goes to."""
+        if verdict.outcome != _FORWARDED or verdict.next_node is not None:
+            return verdict
+        here = slice(row, row + 1)
+        find = partial(self._found, self._incarnation[here], self._received[here])
+        address = verdict.address or ""
+        [name] = local_names(pa.array([address])).to_pylist()
+        peer = self._places.get(address) if name is None else self._peer(find(self._open, name))
+        entry = -1 if verdict.recipient is None else find(self._routes, verdict.recipient)
+        return Verdict(
+            verdict.recipient,
+            verdict.outcome,
+            verdict.reason,
+            verdict.address,
+            peer,
+            keeps_first=entry >= 0 or verdict.recipient is None,
+        )
+
+    @staticmethod
+    def _found(incarnation: Longs, received: Longs, intervals: Any, name: str) -> int:
+        numbers = intervals.numbers(pa.array([name]))
+        return int(intervals.find(incarnation, numbers, received)[0])
+
+    def _peer(self, row: int) -> str | None:
+        found: str | None = self._peers[row].as_py() if row >= 0 else None
+        return found
+
+
+def _peers_by_place(sessions: pa.Table) -> dict[str, str]:
+    """The node behind each place that the node ever had a session with."""
+    pairs = zip(
+        sessions.column("place").to_pylist(), sessions.column("peer").to_pylist(), strict=True
+    )
+    return {place: peer for place, peer in pairs if place is not None and peer is not None}

@@ -1,0 +1,476 @@
+"""The past of one node as it would have been: its events, changed, and what follows from them.
+
+Events that came from outside the node stay as they are recorded unless a change names them. What
+follows from events is computed again: when entries and subscriptions were valid, and the removes
+that a session's end caused, if the session stays open. Arrow in, Arrow out; no Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import Struct
+
+from waystation.errors import LocalError
+from waystation.journal.schema import INSTANT, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
+from waystation.pipeline.journal import instant
+from waystation.pipeline.kernels.columns import (
+    NEVER,
+    Flags,
+    Longs,
+    are,
+    codes,
+    column,
+    encoded,
+    instants,
+    longs,
+)
+from waystation.pipeline.kernels.deciding import Past
+from waystation.pipeline.kernels.folding import coded_routes, coded_subscriptions
+from waystation.pipeline.kernels.lifetimes import Lifetimes
+from waystation.pipeline.kernels.node_data import FileData
+from waystation.pipeline.kernels.sessions import fold_sessions
+from waystation.pipeline.schema import plain_schema
+from waystation.whatif.changes import Changes, Put, Remove, Without, lengthened, selects
+
+NOTICED: Final = 5_000_000
+"""Microseconds within which a session's end follows its cause, and its removes follow that."""
+
+RECONNECTED: Final = 60_000_000
+"""Microseconds after a node's restart in which its peers may still notice that it was down."""
+
+_LATER: Final = 2**40
+"""What is added to the seq of an incarnation that is joined to the one before."""
+
+
+class Outage(Struct, frozen=True):
+    """A time without a node, between two of its incarnations, which is left out."""
+
+    node: str
+    before: int  # incarnations
+    after: int
+    since: int  # microseconds
+    until: int
+
+
+class Closed(Struct, frozen=True):
+    """A session whose end is left out, and until when it would not have been open otherwise."""
+
+    incarnation: int
+    session: str
+    peer: str | None
+    since: int
+    until: int
+
+
+class ChangedNode:
+    """What one node would have had, and what it really had."""
+
+    def __init__(self, data: FileData, changes: Changes, outages: Iterable[Outage]) -> None:
+        self._data = data
+        self._changes = changes
+        all_outages = list(outages)
+        self._outages = [one for one in all_outages if one.node != data.node]
+        self._own_outages = [one for one in all_outages if one.node == data.node]
+        self._joined = _joined(self._own_outages)
+
+    @property
+    def node(self) -> str:
+        """Its name."""
+        return self._data.node
+
+    @cached_property
+    def is_changed(self) -> bool:
+        """Whether its tables or sessions differ from those that it had."""
+        names = self._changes
+        about = [
+            *(one.node for one in names.ttl if one.routes),
+            *(one.node for one in names.sticky),
+            *(one.node for one in names.put),
+            *(one.node for one in names.remove),
+            *(one.node for one in names.without if one.kind in ("remove", "unsubscribe")),
+        ]
+        return (
+            any(selects(node, self.node) for node in about)
+            or bool(self._joined)
+            or bool(self.kept_open)
+        )
+
+    def past(self) -> Past:
+        """Its histories, changed."""
+        return Past(self.routes, self.subscriptions, self.sessions)
+
+    def incarnations(self, numbers: Longs) -> Longs:
+        """The incarnations that these belong to, once those before and after an outage are one."""
+        if not self._joined:
+            return numbers
+        found = numbers.copy()
+        for number, root in self._joined.items():
+            found[numbers == number] = root
+        return found
+
+    @cached_property
+    def lifetimes(self) -> Lifetimes:
+        """When its incarnations would have begun and ended."""
+        given = self._data.lifetimes()
+        if not self._joined:
+            return given
+        ends = given.ends()
+        rows = [
+            ("start", number, at)
+            for number, at in given.begins().items()
+            if number not in self._joined
+        ]
+        followed = {self._predecessor(number) for number in self._joined}
+        rows += [
+            ("stop", self._joined.get(number, number), at)
+            for number, (at, stopped) in ends.items()
+            if stopped and number not in followed
+        ]
+        lives = Lifetimes()
+        lives.add(_node_rows(rows))
+        return lives
+
+    def _predecessor(self, number: int) -> int:
+        known = sorted(self._data.lifetimes().begins())
+        return known[known.index(number) - 1]
+
+    @cached_property
+    def routes(self) -> pa.Table:
+        """Its routing entries."""
+        return coded_routes(self._route_events, self.lifetimes).combine_chunks()
+
+    @cached_property
+    def subscriptions(self) -> pa.Table:
+        """Its subscriptions."""
+        return coded_subscriptions(self._subscription_events, self.lifetimes).combine_chunks()
+
+    @cached_property
+    def sessions(self) -> pa.Table:
+        """Its sessions."""
+        events = self._data.small_table(SESSIONS)
+        if self.kept_open:
+            kept = ~_at_these(events, self.kept_open)
+            events = events.filter(pa.array(kept))
+        return fold_sessions(self.node, self._renumbered(events), self.lifetimes.ends())
+
+    @cached_property
+    def kept_open(self) -> list[Closed]:
+        """The sessions whose end is left out: by name, or since their peer was not away."""
+        asked = [
+            one.span
+            for one in self._changes.without
+            if one.kind == "close" and selects(one.node, self.node)
+        ]
+        asked += [(one.since - NOTICED, one.until) for one in self._own_outages]
+        away = {one.node: one for one in self._outages}
+        if not (asked or away):
+            return []
+        events = self._data.small_table(SESSIONS)
+        names = ("incarnation", "session", "peer", "kind")
+        at = longs(events, "at").tolist()
+        rows = list(zip(*(events.column(name).to_pylist() for name in names), at, strict=True))
+        return [
+            Closed(incarnation, session, peer, then, _opens_again(rows, peer, session, then))
+            for incarnation, session, peer, kind, then in rows
+            if kind == "close"
+            and (
+                any(since <= then < until for since, until in asked)
+                or _is_noticed(away.get(peer), then, _opened(rows, incarnation, session, then))
+            )
+        ]
+
+    # Events
+
+    @cached_property
+    def _route_events(self) -> pa.Table:
+        events = self._events(ROUTES, "remove", "participant")
+        changes = self._changes
+        ttl = [one for one in changes.ttl if one.routes and selects(one.node, self.node)]
+        sticky = [one for one in changes.sticky if selects(one.node, self.node)]
+        puts = are(column(events, "kind"), "put")
+        participants = column(events, "participant")
+        for change in ttl:
+            which = puts & _selected(participants, change.participant)
+            events = _with_expiry(events, which, change)
+        for one in sticky:
+            which = puts & _selected(participants, one.participant)
+            events = _with_flag(events, "sticky", which)
+        return events
+
+    @cached_property
+    def _subscription_events(self) -> pa.Table:
+        return self._events(SUBSCRIPTIONS, "unsubscribe", "receiver")
+
+    def _events(self, table: str, kind: str, who: str) -> pa.Table:
+        """Events of a table without those that are left out, and with those that are added."""
+        events = self._data.coded_events(table)
+        leave_out = [
+            one
+            for one in self._changes.without
+            if one.kind == kind and selects(one.node, self.node)
+        ]
+        gone = np.zeros(events.num_rows, np.bool_)
+        at = longs(events, "at")
+        ends = are(column(events, "kind"), kind)
+        for one in leave_out:
+            since, until = one.span
+            named = _selected(column(events, who), one.participant)
+            gone |= ends & (at >= since) & (at < until) & named
+        if self.kept_open:
+            gone |= ends & self._caused(table, events)
+        if gone.any():
+            events = events.filter(pa.array(~gone))
+        added = _added(table, self.node, [*self._changes.put, *self._changes.remove])
+        events = self._renumbered(events)
+        if added:
+            events = pa.concat_tables(
+                [events.cast(plain_schema(table)), self._numbered(table, added, events)]
+            )
+        return events
+
+    def _caused(self, table: str, events: pa.Table) -> Flags:
+        """Which events the end of a session caused that stays open now."""
+        batches = list(self._data.coded_batches(table, every=True))
+        caused: set[tuple[int, int]] = set()
+        for rows in batches:
+            causes = column(rows, "cause")
+            by_end = rows.filter(pa.array(are(causes, "session_closed") | are(causes, "withdrawn")))
+            names = ("incarnation", "seq", "session")
+            told = zip(
+                *(by_end.column(name).to_pylist() for name in names),
+                longs(by_end, "at").tolist(),
+                strict=True,
+            )
+            for incarnation, seq, session, at in told:
+                if any(_is_of(one, incarnation, session, at) for one in self.kept_open):
+                    caused.add((incarnation, seq))
+        keys = zip(
+            longs(events, "incarnation").tolist(), longs(events, "seq").tolist(), strict=True
+        )
+        return np.array([key in caused for key in keys], np.bool_)
+
+    def _renumbered(self, events: pa.Table) -> pa.Table:
+        """Events with the incarnations that are one now, in their order."""
+        if not self._joined or not events.num_rows:
+            return events
+        incarnation, seq = longs(events, "incarnation"), longs(events, "seq").copy()
+        for place, number in enumerate(sorted(self._joined)):
+            seq[incarnation == number] += (place + 1) * _LATER
+        changed = {"incarnation": self.incarnations(incarnation), "seq": seq}
+        for name, values in changed.items():
+            place = events.column_names.index(name)
+            events = events.set_column(place, name, pa.array(values))
+        return events
+
+    def _numbered(self, table: str, rows: list[dict[str, Any]], events: pa.Table) -> pa.Table:
+        """Added events as rows, each after the recorded ones of its time."""
+        at, seq = longs(events, "at"), longs(events, "seq")
+        incarnation = longs(events, "incarnation")
+        lives = sorted(self.lifetimes.begins().items(), key=lambda life: life[1])
+        for row in rows:
+            row["incarnation"] = next((n for n, since in reversed(lives) if since <= row["at"]), 0)
+            own = (incarnation == row["incarnation"]) & (at <= row["at"])
+            row["seq"] = int(seq[own].max(initial=-1))
+        # A fold sorts by seq and keeps the order of equal ones: an added event comes after the
+        # recorded one that has its number.
+        schema = plain_schema(table)
+        columns = []
+        for field in schema:
+            values = [row.get(field.name) for row in rows]
+            if field.type == INSTANT:
+                columns.append(pa.array(values, pa.int64()).view(INSTANT))
+            else:
+                columns.append(pa.array(values, field.type))
+        return pa.table(columns, schema=schema)
+
+
+def outages_of(changes: Changes, lives: Mapping[str, Iterable[Any]]) -> list[Outage]:
+    """The outages that are left out, of nodes with these lives."""
+    found = []
+    for change in changes.without:
+        if change.kind not in ("crash", "stop"):
+            continue
+        since, until = change.span
+        for node, incarnations in lives.items():
+            told = sorted(incarnations, key=lambda life: life.begins)
+            for former, later in pairwise(told):
+                ended = former.ends if former.stopped else former.latest
+                if (
+                    selects(change.node, node)
+                    and former.stopped == (change.kind == "stop")
+                    and since <= ended < until
+                ):
+                    found.append(
+                        Outage(node, former.incarnation, later.incarnation, ended, later.begins)
+                    )
+    return found
+
+
+def check_found(nodes: Collection[str], changes: Changes, outages: list[Outage]) -> None:
+    """Refuse changes that name what is not in the journal: they would seem to change nothing."""
+    for change in changes.each():
+        named = getattr(change, "node", "*")
+        if not any(selects(named, node) for node in nodes):
+            raise LocalError(
+                f"the journal has no node {named!r}", rule="SP-9", hint="check the change file"
+            )
+    for one in missing(changes, outages):
+        raise LocalError(
+            f"there is no {one.kind} of {one.node!r} at that time with a start after it",
+            rule="SP-9",
+            hint="the table `coverage` shows when nodes ran",
+        )
+
+
+def missing(changes: Changes, outages: list[Outage]) -> list[Without]:
+    """The crashes and stops that are left out, but are not on record."""
+    return [
+        one
+        for one in changes.without
+        if one.kind in ("crash", "stop") and not any(_is_left_out(one, o) for o in outages)
+    ]
+
+
+def _is_left_out(change: Without, outage: Outage) -> bool:
+    since, until = change.span
+    return selects(change.node, outage.node) and since <= outage.since < until
+
+
+def _joined(outages: Iterable[Outage]) -> dict[int, int]:
+    """For each incarnation after an outage, the first one of those that are one now."""
+    found: dict[int, int] = {}
+    for one in sorted(outages, key=lambda outage: outage.after):
+        found[one.after] = found.get(one.before, one.before)
+    return found
+
+
+def _node_rows(rows: list[tuple[str, int, int]]) -> pa.Table:
+    kinds, numbers, ats = zip(*rows, strict=True) if rows else ((), (), ())
+    columns = {
+        "incarnation": pa.array(numbers, pa.int64()),
+        "seq": pa.array([0] * len(rows), pa.int64()),
+        "at": pa.array(ats, pa.int64()).view(INSTANT),
+        "kind": pa.array(kinds, pa.string()),
+    }
+    schema = plain_schema(NODES)
+    return pa.table(
+        [columns.get(field.name, pa.nulls(len(rows), field.type)) for field in schema],
+        schema=schema,
+    )
+
+
+def _is_noticed(outage: Outage | None, at: int, opened: int) -> bool:
+    """Whether a session that opened then ended since its peer was away."""
+    if outage is None or opened >= outage.since:
+        return False
+    return outage.since - NOTICED <= at < outage.until + RECONNECTED
+
+
+def _opened(rows: list[Any], incarnation: int, session: str, at: int) -> int:
+    """When a session that ended then had opened."""
+    opened = [
+        then
+        for number, name, _, kind, then in rows
+        if kind == "open" and (number, name) == (incarnation, session) and then <= at
+    ]
+    return max(opened, default=at)
+
+
+def _opens_again(rows: list[Any], peer: str | None, session: str, at: int) -> int:
+    """When the next session with a peer opened, after one had ended."""
+    again = [
+        then
+        for _, name, other, kind, then in rows
+        if kind == "open" and then > at and (name == session or (peer and other == peer))
+    ]
+    return min(again, default=NEVER)
+
+
+def _is_of(closed: Closed, incarnation: int, session: str | None, at: int) -> bool:
+    return (
+        closed.incarnation == incarnation
+        and closed.session == session
+        and abs(at - closed.since) < NOTICED
+    )
+
+
+def _at_these(events: pa.Table, closed: Iterable[Closed]) -> Flags:
+    """Which rows of `sessions` are the ends of these."""
+    ends = {(one.incarnation, one.session, one.since) for one in closed}
+    keys = zip(
+        events.column("incarnation").to_pylist(),
+        events.column("session").to_pylist(),
+        longs(events, "at").tolist(),
+        events.column("kind").to_pylist(),
+        strict=True,
+    )
+    return np.array(
+        [kind == "close" and (number, name, at) in ends for number, name, at, kind in keys],
+        np.bool_,
+    )
+
+
+def _selected(names: pa.Array, selector: str) -> Flags:
+    """Which of these names a selector is about; each distinct one is looked at once."""
+    if selector == "*":
+        return np.ones(len(names), np.bool_)
+    coded = encoded(names)
+    known = [selects(selector, name) for name in coded.dictionary.to_pylist()]
+    found: Flags = np.append(np.array(known, np.bool_), False)[codes(coded)]
+    return found
+
+
+def _with_expiry(events: pa.Table, which: Flags, change: Any) -> pa.Table:
+    expiry, at = longs(events, "expiry", NEVER).copy(), longs(events, "at")
+    rows = np.flatnonzero(which & (expiry != NEVER))
+    if change.factor is not None:
+        expiry[rows] = at[rows] + ((expiry[rows] - at[rows]) * change.factor).astype(np.int64)
+    else:
+        pairs = zip(at[rows].tolist(), expiry[rows].tolist(), strict=True)
+        expiry[rows] = [lengthened(change, *pair) for pair in pairs]
+    place = events.column_names.index("expiry")
+    return events.set_column(place, "expiry", instants(expiry))
+
+
+def _with_flag(events: pa.Table, name: str, which: Flags) -> pa.Table:
+    place = events.column_names.index(name)
+    values = pc.or_kleene(events.column(name).combine_chunks(), pa.array(which))
+    return events.set_column(place, name, values)
+
+
+def _added(table: str, node: str, changes: Iterable[Put | Remove]) -> list[dict[str, Any]]:
+    """The events that changes add to a table of a node."""
+    found = []
+    for one in changes:
+        if not selects(one.node, node) or (one.participant is None) != (table == SUBSCRIPTIONS):
+            continue
+        found.append(_route_row(one) if table == ROUTES else _subscription_row(one))
+    return sorted(found, key=lambda row: row["at"])
+
+
+def _route_row(change: Put | Remove) -> dict[str, Any]:
+    row: dict[str, Any] = {"at": instant(change.at), "participant": change.participant}
+    if isinstance(change, Remove):
+        return {**row, "kind": "remove"}
+    return {
+        **row,
+        "kind": "put",
+        "address": change.address,
+        "local": change.local,
+        "visible": change.visible,
+        "sticky": False,
+        "expiry": None if change.expiry is None else instant(change.expiry),
+    }
+
+
+def _subscription_row(change: Put | Remove) -> dict[str, Any]:
+    kind = "subscribe" if isinstance(change, Put) else "unsubscribe"
+    at = instant(change.at)
+    return {"at": at, "kind": kind, "pattern": change.pattern, "receiver": change.receiver}

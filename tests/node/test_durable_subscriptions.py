@@ -1,0 +1,196 @@
+"""Durable subscriptions and what is published to them (DU-8)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.test_durable import durable_rows, quick
+from waystation.core.message import Message
+from waystation.core.outcome import Outcome
+from waystation.errors import LocalError
+from waystation.node import Node
+from waystation.testing import Fleet, until
+from waystation.testing.recorder import Recorder
+
+
+class Archive:
+    """A subscriber that keeps what it gets."""
+
+    def __init__(self, node: Node, topic: str = "garage/news", **options: Any) -> None:
+        self.got: list[bytes] = []
+        self.topics: list[str | None] = []
+        self.subscription = node.subscribe(topic, durable="archive", callback=self.take, **options)
+
+    def take(self, message: Message) -> None:
+        self.got.append(message.payload)
+        self.topics.append(message.broadcast)
+
+
+def held(node: Node) -> int:
+    return 0 if node.custody is None else node.custody.messages
+
+
+@pytest.mark.rule("DU-8")
+def test_what_was_published_while_it_was_away_arrives_when_it_returns(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Node("garage", store=quick(tmp_path)) as node:
+            first = Archive(node)
+            (receipt,) = await node.publish("news", b"1", durable=True)
+            assert receipt.outcome is Outcome.QUEUED
+            await until(lambda: first.got == [b"1"])
+            await first.subscription.close()
+            for payload in (b"2", b"3"):
+                await node.publish("news", payload, durable=True)
+        async with Node("garage", store=quick(tmp_path)) as node:  # before anybody subscribes
+            await node.publish("news", b"4", durable=True)
+            await until(lambda: held(node) == 3)
+            again = Archive(node)
+            await until(lambda: again.got == [b"2", b"3", b"4"])
+            assert again.topics == ["news"] * 3
+            await until(lambda: held(node) == 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.rule("DU-8")
+def test_a_hub_keeps_the_subscription_and_what_is_published(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        hub = await fleet.hub("hub", top, store=quick(tmp_path / "hub"))
+        garage = await fleet.leaf("garage", top, store=quick(tmp_path / "garage"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        archive = Archive(office)
+        await fleet.ready()
+        await garage.publish("news", b"0", durable=True)
+        await until(lambda: archive.got == [b"0"])
+        await fleet.stop(office)
+        for payload in (b"1", b"2"):
+            await garage.publish("news", payload, durable=True)
+        await until(lambda: held(garage) == 0 and held(top) + held(hub) == 2)
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        again = Archive(office)
+        await until(lambda: again.got == [b"1", b"2"])
+        await until(lambda: not any(map(held, fleet)))
+        assert archive.got == [b"0"]
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8")
+def test_it_outlives_the_hubs_process(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        stores = [quick(tmp_path / name) for name in ("hub", "office")]
+        async with Node("hub", hub=True, store=stores[0]) as hub:
+            listening = await hub.listen("tcp://127.0.0.1:0")
+            async with Node("office", store=stores[1]) as office:
+                await office.connect(listening.url, parent=True)
+                async with Archive(office).subscription:
+                    await until(lambda: hub._kernel.custody.kept)  # noqa: SLF001
+        async with Node("hub", hub=True, store=stores[0]) as hub:
+            await hub.publish("garage/news", b"1", durable=True)
+            await until(lambda: held(hub) == 1)
+            listening = await hub.listen("tcp://127.0.0.1:0")
+            async with Node("office", store=stores[1]) as office:
+                archive = Archive(office)
+                await office.connect(listening.url, parent=True)
+                await until(lambda: archive.got == [b"1"])
+                await until(lambda: held(hub) == 0)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.rule("DU-8")
+def test_a_subscriber_reached_over_two_hubs_gets_each_message_once(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        hub = await fleet.hub("hub", top, store=quick(tmp_path / "hub"))
+        garage = await fleet.leaf("garage", hub, store=quick(tmp_path / "garage"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        archive = Archive(office)
+        await fleet.ready()
+        await until(lambda: len(top._kernel.custody.kept) == 1)  # noqa: SLF001
+        for number in range(20):
+            await garage.publish("news", b"%d" % number, durable=True)
+        await until(lambda: len(archive.got) >= 20 and not any(map(held, fleet)))
+        assert archive.got == [b"%d" % number for number in range(20)]
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8")
+def test_it_ends_when_it_is_unsubscribed_or_was_away_for_too_long(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        hub = await fleet.hub("hub", store=quick(tmp_path / "hub"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        kept = hub._kernel.custody.kept  # noqa: SLF001
+        archive = Archive(office)
+        await until(lambda: len(kept) == 1)
+        await archive.subscription.unsubscribe()
+        await until(lambda: len(kept) == 0)
+        recorder = fleet.recorder(hub)
+        await hub.publish("garage/news", b"1", durable=True)
+        await until(lambda: ("NO_SUBSCRIBER", None, None) in durable_rows(recorder))
+        short = Archive(office, keep=0)
+        await until(lambda: len(kept) == 1)
+        await short.subscription.close()
+        await fleet.stop(office)
+        kept._told_at = 0  # noqa: SLF001 - the next look is not in a minute
+        await asyncio.sleep(1.1)  # it counts seconds
+        kept._told_at = 0  # noqa: SLF001
+        kept.sweep()
+        assert len(kept) == 0
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-7", "DU-8")
+def test_a_callback_that_raises_gets_the_message_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Node("garage", store=quick(tmp_path)) as node:
+            recorder, seen = Recorder(node), list[bytes]()
+
+            def take(message: Message) -> None:
+                seen.append(message.payload)
+                if len(seen) < 3:
+                    raise ValueError("not yet")
+
+            node.subscribe("garage/news", durable="archive", callback=take)
+            for payload in (b"1", b"2"):
+                await node.publish("news", payload, durable=True)
+            await until(lambda: held(node) == 0)
+            assert seen == [b"1", b"1", b"1", b"2"]
+            await until(lambda: ("DELIVERED", 3, None) in durable_rows(recorder))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.rule("DU-8")
+def test_a_message_is_acknowledged_when_the_next_one_is_asked_for(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Node("garage", store=quick(tmp_path)) as node:
+            subscription = node.subscribe("garage/news", durable="archive")
+            for payload in (b"1", b"2"):
+                await node.publish("news", payload, durable=True)
+            assert (await anext(subscription)).payload == b"1"
+            assert (await anext(subscription)).payload == b"2"
+            await subscription.close()
+        async with Node("garage", store=quick(tmp_path)) as node:
+            again = node.subscribe("garage/news", durable="archive")
+            assert (await anext(again)).payload == b"2"
+            with pytest.raises(LocalError, match="already"):
+                node.subscribe("garage/news", durable="archive")
+
+    asyncio.run(scenario())
+
+
+def test_a_durable_subscription_needs_a_store() -> None:
+    async def scenario() -> None:
+        async with Node("garage") as node:
+            with pytest.raises(LocalError, match="has no store"):
+                node.subscribe("garage/news", durable="archive")
+
+    asyncio.run(scenario())

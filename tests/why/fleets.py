@@ -1,0 +1,233 @@
+"""Journals of made-up fleets, and the tables that a build would make of them, without Spark."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from msgspec.structs import asdict
+
+from tests.core.journeys import BEGIN, MINUTE, NODES, SECOND, SHORT, SILENT, Journey, role_of
+from tests.pipeline.small import put_rows
+from waystation.core.corrections import HOUR, Measured, corrections, links_by_hour
+from waystation.core.coverage import Life
+from waystation.core.visits import Step
+from waystation.pipeline.tables import BUILT
+from waystation.testing import oracle
+from waystation.testing.oracle import Row, Tables
+from waystation.why.lookup import MessageLookup
+
+INCARNATION = 1
+KNOWN = [node for node in NODES if node not in SILENT]
+
+
+class MadeUp:
+    """Messages on their way over nodes whose clocks are minutes apart."""
+
+    def __init__(self, seed: int, count: int, ahead: Mapping[str, int] | None = None) -> None:
+        self._random = random = Random(seed)
+        self.ahead = (
+            dict(ahead) if ahead else {n: random.choice((0, 3, -3)) * MINUTE for n in NODES}
+        )
+        self.journeys: dict[str, list[Journey]] = {}
+        for number in range(count):
+            self._send(number * 1_000)
+
+    def _send(self, first: int) -> None:
+        random = self._random
+        seed, known = random.getrandbits(32), sorted(self.journeys)
+        id, request = f"{random.getrandbits(128):032x}", None
+        begin, start = BEGIN + random.randrange(20 * 60 * SECOND), None
+        if known and random.random() < 0.05:
+            id = random.choice(known)  # somebody else chose the same id
+        if known and random.random() < 0.3:
+            request = random.choice(known)
+            last = self.journeys[request][0].steps[-1]
+            begin, start = last.at - self.ahead[last.node], last.node
+        journey = Journey(seed, self.ahead, begin, first, request, start)
+        self.journeys.setdefault(id, []).append(journey)
+
+    def journal(self, *, old: frozenset[str] = frozenset()) -> Tables:
+        """All rows; those of the `old` nodes are of version 1."""
+        by_node: dict[str, list[tuple[str, Step]]] = defaultdict(list)
+        for id, journeys in self.journeys.items():
+            for journey in journeys:
+                for step in journey.steps:
+                    by_node[step.node].append((id, step))
+        tables: Tables = {
+            "nodes": [],
+            "sessions": [self._clock(a, b, n) for n, (a, b) in enumerate(self._pairs())],
+            "messages": [],
+        }
+        for node in KNOWN:
+            tables["nodes"].append(
+                _row(node, 0, BEGIN - 9 * MINUTE, kind="start", detail="", lost=0)
+            )
+            found = sorted(by_node[node], key=lambda one: one[1].at)
+            named = {s for _, step in found for s in (step.via, step.out) if s}
+            sessions = sorted(s for s in named if role_of(s) == "global")  # others do not matter
+            for seq, session in enumerate(sessions, 100):
+                about = {"session": session, "role": role_of(session), "kind": "open"}
+                tables["sessions"].append(_session(node, seq, BEGIN - 8 * MINUTE, **about))
+            for seq, (id, step) in enumerate(found, 100_000):
+                tables["messages"].append(_message(id, step, seq, old=node in old))
+            if node not in SHORT:  # its record goes on
+                late = BEGIN + 50 * MINUTE
+                tables["nodes"].append(_row(node, 10**9, late, kind="clock", detail="", lost=0))
+        return tables
+
+    def _pairs(self) -> list[tuple[str, str]]:
+        return [("a", other) for other in KNOWN if other != "a"]
+
+    def _clock(self, node: str, peer: str, number: int) -> Row:
+        """A measurement, which is exact."""
+        about = {"session": f"link-{peer}", "role": "peer", "kind": "clock", "rtt_us": 100}
+        offset = self.ahead[peer] - self.ahead[node]
+        return _session(node, 50 + number, BEGIN, peer=peer, offset_us=offset, **about)
+
+
+def _row(node: str, seq: int, at: int, **columns: Any) -> Row:
+    return {"node": node, "incarnation": INCARNATION, "seq": seq, "at": at, **columns}
+
+
+def _session(node: str, seq: int, at: int, **columns: Any) -> Row:
+    names = ("transport", "place", "peer", "peer_incarnation", "identity", "reason", "detail")
+    nothing = dict.fromkeys((*names, "offset_us", "rtt_us"))
+    return _row(node, seq, at, **{**nothing, **columns})
+
+
+def _message(id: str, step: Step, seq: int, *, old: bool) -> Row:
+    row = {**asdict(step), "message_id": id, "seq": seq, "return": list(step.back), "bytes": 1}
+    row |= {"kind": "multicast" if step.multicast_id else "unicast", "onward": list(step.onward)}
+    del row["back"]
+    if old:
+        nothing = ("via", "from_node", "out", "next_node", "origin", "answers", "copy", "sender")
+        row |= {**dict.fromkeys(nothing), "internal": None, "version": 1}
+        if step.outcome != "DELIVERED":
+            row["recipient"] = None
+    return row
+
+
+class InMemory(MessageLookup):
+    """A journal that is not in files."""
+
+    def __init__(self, journal: Tables) -> None:
+        super().__init__(Path("nowhere"))
+        self._tables = journal
+        self._lives = oracle.lives_of(journal)
+        self.nodes = sorted(self._lives)
+        self._by_id: dict[str, list[Row]] = defaultdict(list)
+        self._answers: dict[tuple[str, str], set[str]] = defaultdict(set)
+        for row in journal["messages"]:
+            self._by_id[row["message_id"]].append(row)
+            self._answers[row["node"], row["answers"]].add(row["message_id"])
+        self._kept: dict[tuple[str, str], list[Row]] = defaultdict(list)
+        for table, rows in journal.items():
+            for row in sorted(rows, key=lambda row: row["seq"]):
+                self._kept[table, row["node"]].append(row)
+
+    def message(self, id: str) -> list[Row]:
+        return self._by_id[id]
+
+    def answers(self, node: str, id: str, since: int) -> set[str]:
+        del since
+        return self._answers[node, id]
+
+    def lives(self, node: str) -> list[Life]:
+        return self._lives[node]
+
+    def _rows(
+        self, table: str, node: str, incarnation: int | None, wanted: pc.Expression | None
+    ) -> list[Row]:
+        del incarnation, wanted  # there are no routes, and one incarnation
+        return self._kept[table, node]
+
+
+def write_journal(directory: Path, journal: Tables) -> None:
+    """The files of a journal, one for each table, node and version."""
+    for table, rows in journal.items():
+        groups: dict[tuple[str, int], list[Row]] = defaultdict(list)
+        for row in rows:
+            groups[row["node"], row.get("version", 1)].append(row)
+        for (node, version), found in groups.items():
+            found.sort(key=lambda row: row["seq"])
+            put_rows(directory, table, found, node, version=version)
+
+
+def write_tables(directory: Path, journal: Tables) -> None:
+    """The tables that tell of messages, as the oracle makes them."""
+    _write(directory, "traces", oracle.traces(journal))
+    _write(directory, "coverage", _coverage(journal))
+    _write(directory, "clocks", _clocks(journal))
+    _write(directory, "session_history", _session_history(journal))
+
+
+def _coverage(journal: Tables) -> list[Row]:
+    return [
+        {
+            "node": node,
+            "incarnation": life.incarnation,
+            "from_time": life.begins,
+            "to_time": life.latest,
+            "sample": life.sample,
+            "lost": sum(
+                row["lost"]
+                for row in journal["nodes"]
+                if (row["node"], row["kind"]) == (node, "lost")
+            ),
+            "sealed": True,
+            "ended_by": "stop" if life.stopped else None if life.ends is None else "crash",
+        }
+        for node, lives in oracle.lives_of(journal).items()
+        for life in lives
+    ]
+
+
+def _clocks(journal: Tables) -> list[Row]:
+    columns = ("node", "at", "session", "peer", "offset_us", "rtt_us")
+    measured = [
+        Measured(*(row[name] for name in columns))
+        for row in journal["sessions"]
+        if row["kind"] == "clock"
+    ]
+    found = []
+    for hour, links in links_by_hour(measured).items():
+        known = corrections(links)
+        found += [
+            {
+                "node": link.node,
+                "peer": link.peer,
+                "from_time": hour,
+                "to_time": hour + HOUR,
+                "offset_us": link.offset_us,
+                "rtt_us": link.rtt_us,
+                "source": "session",
+                "correction_us": known[link.node],
+            }
+            for link in links
+        ]
+    return found
+
+
+def _session_history(journal: Tables) -> list[Row]:
+    same = ("node", "incarnation", "session", "role", "transport", "place", "peer", "identity")
+    return [
+        {**{name: row[name] for name in same}, "opened_at": row["at"]}
+        for row in journal["sessions"]
+        if row["kind"] == "open"
+    ]
+
+
+def _write(directory: Path, table: str, rows: Sequence[Row]) -> None:
+    schema = BUILT[table]
+    (directory / table).mkdir(parents=True)
+    content = pa.Table.from_pylist(
+        [{name: row.get(name) for name in schema.names} for row in rows], schema
+    )
+    pq.write_table(content, directory / table / "part-0.parquet")

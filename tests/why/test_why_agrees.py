@@ -1,0 +1,101 @@
+"""`why` says of every message what `traces` says, from a journal and from tables (SP-8)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.core.journeys import MINUTE, NODES, SHORT
+from tests.why.fleets import KNOWN, InMemory, MadeUp, write_journal, write_tables
+from waystation.core.visits import Fate
+from waystation.testing import oracle
+from waystation.testing.oracle import Row, Tables
+from waystation.why import Explanation, explain, explanation_lines
+from waystation.why.journal import JournalSource
+from waystation.why.story import explained
+from waystation.why.tables import explain_from_tables
+
+
+def assert_agrees(told: Explanation, rows: list[Row]) -> None:
+    """The same outcome, reason, counts and order of steps of each origin."""
+    assert len(told.ways) == len(rows)
+    for number, (way, row) in enumerate(zip(told.ways, rows, strict=True)):
+        same = ("origin", "outcome", "reason", "delivered", "lost_copies", "unknown_copies")
+        more = ("left_fleet", "complete", "looped", "hops", "started", "ended", "answers")
+        for name in (*same, *more, "internal"):
+            assert getattr(way, name) == row[name], name
+        hops = [hop for hop in told.hops if hop.way == number]
+        first = told.hops.index(hops[0])
+        steps = [
+            (hop.node, hop.received_at, hop.depth, step.at, step.outcome, step.reason)
+            for hop in hops
+            for step in hop.steps
+        ]
+        names = ("node", "received_at", "depth", "at", "outcome", "reason")
+        assert steps == [tuple(step[name] for name in names) for step in row["path"]]
+        follows = [hop.follows for hop in hops for _ in hop.steps]
+        assert [None if f is None else f - first for f in follows] == [
+            step["follows"] for step in row["path"]
+        ]
+
+
+def told_of(told: Explanation) -> list[tuple[str, str | None, str, str, tuple[str, ...]]]:
+    """What a reader learns first."""
+    return [(w.outcome, w.reason, w.place, w.summary, w.notes) for w in told.ways]
+
+
+def of_each_message(journal: Tables) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in oracle.traces(journal):
+        found[row["message_id"]].append(row)
+    return found
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32), st.frozensets(st.sampled_from(KNOWN)))
+def test_why_and_traces_say_the_same_of_every_message(seed: int, old: frozenset[str]) -> None:
+    journal = MadeUp(seed, 6).journal(old=old)
+    with TemporaryDirectory() as directory:
+        source, tables = Path(directory) / "journal", Path(directory) / "tables"
+        write_journal(source, journal)
+        write_tables(tables, journal)
+        for id, rows in of_each_message(journal).items():
+            from_journal, from_tables = explain(source, id), explain_from_tables(tables, id)
+            assert_agrees(from_journal, rows)
+            assert_agrees(from_tables, rows)
+            assert told_of(from_journal) == told_of(from_tables)
+            assert list(explanation_lines(from_journal))
+
+
+@pytest.mark.rule("TM-3")
+def test_a_thousand_messages_over_clocks_three_minutes_apart(tmp_path: Path) -> None:
+    ahead = {node: (3 - 6 * (number % 2)) * MINUTE for number, node in enumerate(NODES)}
+    fleet = MadeUp(7, 1_150, ahead)
+    journal = fleet.journal()
+    write_journal(tmp_path, journal)
+    traces, lookup = of_each_message(journal), InMemory(journal)
+    told = 0
+    for number, (id, journeys) in enumerate(fleet.journeys.items()):
+        found = explained(JournalSource(lookup, id, lookup.message(id)), id)
+        assert_agrees(found, traces[id])
+        if number % 20 == 0:
+            assert explain(tmp_path, id) == found
+        if len(journeys) == 1:
+            [journey] = journeys
+            told += 1
+            for hop in found.hops:
+                true = journey.truth[hop.node, hop.received_at]
+                former = None if hop.follows is None else found.hops[hop.follows]
+                came = None if former is None else (former.node, former.received_at)
+                assert came == true.follows
+                for step, fate in zip(hop.steps, true.fates, strict=True):
+                    # Of nodes whose record may end early, other messages may show that it did not.
+                    assert step.fate == fate or (
+                        step.next_node in SHORT and step.fate == Fate.VANISHED
+                    )
+    assert told >= 1_000
