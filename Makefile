@@ -16,6 +16,13 @@ SECONDS ?= 60
 MINUTES ?= 60
 TEST := $(BIN)/pytest -m "not peer and not fault" --dist=loadgroup
 
+# Tests with real processes and deadlines may fail beside others on a busy machine. What fails is tried once more, alone,
+# and has failed if it does so again; the first failure stays on show, to be mended.
+ALONE := --numprocesses=1 --last-failed --last-failed-no-failures=none
+define again
+{ test $$? = 1 && echo "=== what failed, once more and alone ===" && $(1) $(ALONE); }
+endef
+
 .PHONY: help setup java programs demo test check lab bench peers faults fuzz live soak docs rules mutants lock clean
 
 help:  ## Show this list
@@ -73,7 +80,7 @@ demo: $(RUNS) java  ## Run a small fleet, break it on purpose, and see every mes
 # Most of what follows the rules waits more than it computes; the Spark sessions stay in two processes.
 test: setup java  ## Run all tests (no network, no other services); the rules with coverage
 	$(TEST) --numprocesses=2 --cov --cov-fail-under=100 $(PURE)
-	$(TEST) --numprocesses=4 $(PURE:%=--ignore=%)
+	$(TEST) --numprocesses=4 $(PURE:%=--ignore=%) || $(call again,$(TEST) $(PURE:%=--ignore=%))
 
 lab: setup  ## Try whole fleets in simulated time, broken by chance (SEEDS=200)
 	@$(BIN)/python -m waystation.testing.lab --seeds $(SEEDS)
@@ -94,8 +101,10 @@ bench: setup java  ## Measure side by side with the alternatives (ONLY=name for 
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_reference.py
 
+PEERS = $(BIN)/pytest -m "peer$(if $(filter ci,$(ONLY)), and ci)" $(if $(filter-out ci,$(ONLY)),-k "$(ONLY)")
+
 peers: setup java programs  ## Test against real peers of another make and version 0.1 (ONLY=ci: one or two of each kind, ONLY=name)
-	$(BIN)/pytest -m "peer$(if $(filter ci,$(ONLY)), and ci)" $(if $(filter-out ci,$(ONLY)),-k "$(ONLY)")
+	$(PEERS) || $(call again,$(PEERS))
 
 faults: setup java  ## Look for faults for a long time: many random examples, anew every time
 	WAYSTATION_HYPOTHESIS=faults $(BIN)/pytest -m "not peer" --timeout=3600

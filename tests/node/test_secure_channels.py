@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -19,6 +20,7 @@ from waystation import (
     UnreachableError,
     leaf,
 )
+from waystation.core.clock import SteadyClock, use_clock
 from waystation.core.grants import Grant, Grants
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.record import MessageRecord, Record
@@ -38,8 +40,8 @@ def echo(message: Message, _: Context) -> bytes:
 class Fleet:
     """A hub, a truck with a listener and a worker behind it, and an office."""
 
-    def __init__(self, hub: Node, truck: Node, office: Node) -> None:
-        self.hub, self.truck, self.office = hub, truck, office
+    def __init__(self, url: str, hub: Node, truck: Node, office: Node) -> None:
+        self.url, self.hub, self.truck, self.office = url, hub, truck, office
         self.seen: list[MessageRecord] = []  # by the hub
         hub.observe(self._note)
 
@@ -67,7 +69,7 @@ async def fleet() -> AsyncIterator[Fleet]:
             truck.start_worker(("echo",), echo)
             truck.secure_listener("secure", trust=ANYONE)
             await truck.ready()
-            yield Fleet(hub, truck, office)
+            yield Fleet(url, hub, truck, office)
 
 
 @pytest.mark.rule("ID-4")
@@ -321,3 +323,25 @@ async def test_many_at_once_and_none_is_mixed_up() -> None:
         replies = [reply.payload for reply in await asyncio.gather(*asked)]
         assert replies == [b"%d-%d" % (number, turn) for number in range(10) for turn in range(50)]
         assert made.truck.secure_channels == ChannelCounts(open=10, handshakes=10)
+
+
+@pytest.mark.rule("ID-4")
+@pytest.mark.rule("TM-1")
+@async_test
+async def test_a_machine_whose_clock_was_set_right_needs_no_restart() -> None:
+    ahead = -3600 * 10**9
+
+    async def be_slow(made: Fleet) -> None:
+        nonlocal ahead
+        use_clock(SteadyClock(lambda: time.time_ns() + ahead, time.monotonic_ns))
+        async with leaf(made.url, name="slow") as slow:
+            assert (await slow.request("echo", b"its own time begins here")).payload
+            with pytest.raises(UnreachableError, match="not valid now"):
+                await slow.secure_channel("secure", trust=made.identity)
+            ahead = 0
+            async with await slow.secure_channel("secure", trust=made.identity) as channel:
+                assert (await channel.request("echo", SECRET)).payload == SECRET
+            assert slow.now() < time.time_ns() // 1_000_000 - 3_500_000  # which it goes on with
+
+    async with fleet() as made:
+        await asyncio.create_task(be_slow(made))

@@ -121,6 +121,10 @@ class SteadyClock:
             passed = self.boottime()
             self._compare(passed, max(self._wall(), instant))
 
+    def wall(self) -> int:
+        """The wall clock: for times that strangers compare with theirs, as those of keys."""
+        return self._wall()
+
     def offset_us(self) -> int:
         """How far the wall clock is ahead of it now, in microseconds."""
         return (self._wall() - self.read()) // 1000

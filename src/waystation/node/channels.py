@@ -415,10 +415,13 @@ class SecureChannels:
     def proof(self) -> bytes:
         """What this node shows in handshakes; it is signed anew now and then."""
         own, second = self.identity, now()
-        if self._shown is None or self._shown[0] is not own or second >= self._shown[1]:
-            proof = wire.proof(own, public_key(self.static), second)
-            self._shown = own, second + PROOF_TIME, proof
-        return self._shown[2]
+        if self._shown is not None:
+            signer, signed_at, proof = self._shown
+            if signer is own and signed_at <= second < signed_at + PROOF_TIME:
+                return proof
+        proof = wire.proof(own, public_key(self.static), second)
+        self._shown = own, second, proof
+        return proof
 
     def proven(self, shown: bytes, static: bytes) -> Identity:
         """The identity that the peer has proven; a RemoteError says what is wrong with it."""

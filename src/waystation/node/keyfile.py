@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from waystation.core.clock import now_ns
+from waystation.core.clock import current_clock
 from waystation.errors import LocalError, RemoteError
 from waystation.wire.identity import LIFETIME, SEED_SIZE, Identity, PrivateIdentity
 
@@ -77,8 +77,12 @@ def read_public(path: Path) -> Identity:
 
 
 def now() -> int:
-    """The time as identities have it: seconds since the epoch."""
-    return now_ns() // 10**9
+    """The time as identities have it: seconds since the epoch, by the machine's own clock.
+
+    Not the node's: that goes on as it was started when a clock is set right by hours (TM-1), and
+    nobody would accept what it signs until its process is started anew.
+    """
+    return current_clock().wall() // 10**9
 
 
 def _content(identity: PrivateIdentity, seed: bytes) -> bytes:
