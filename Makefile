@@ -18,7 +18,7 @@ TEST := $(BIN)/pytest -m "not peer and not fault" --dist=loadgroup
 
 # Tests with real processes and deadlines may fail beside others on a busy machine. What fails is tried once more, alone,
 # and has failed if it does so again; the first failure stays on show, to be mended.
-ALONE := --numprocesses=1 --last-failed --last-failed-no-failures=none
+ALONE := --numprocesses=0 --last-failed --last-failed-no-failures=none
 define again
 { test $$? = 1 && echo "=== what failed, once more and alone ===" && $(1) $(ALONE); }
 endef

@@ -61,6 +61,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group(group))
 
 
+@pytest.hookimpl(tryfirst=True)  # before it is written down what failed
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Take the group off the name of a test again, so that `--last-failed` finds it."""
+    name, mark, group = report.nodeid.rpartition("@")
+    if "PYTEST_XDIST_WORKER" in os.environ:  # it has to tell of tests by the names it was given
+        return
+    if mark and group in ("spark", "second spark", Path(name.partition("::")[0]).stem):
+        report.nodeid = name
+
+
 def _group_of(item: pytest.Item, on_spark: set[Path]) -> str | None:
     name = item.path.stem
     if item.path in on_spark:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -209,6 +210,23 @@ def test_a_tail_with_an_unknown_schema_is_left_alone(tmp_path: Path) -> None:
     assert (directory / ".5-1.arrows").exists()
     nodes = list(JournalReader(tmp_path, lambda *_: None).entries())
     assert "routes/5-1.arrows cannot be sealed" in nodes[-2].fields["detail"]
+
+
+def test_a_batch_that_is_being_written_is_no_damage(tmp_path: Path) -> None:
+    path = left_tail(tmp_path)
+    whole = path.read_bytes()
+    os.truncate(path, len(whole) - 100)
+
+    def finish() -> None:
+        with path.open("ab") as file:
+            file.write(whole[-100:])
+
+    writer = threading.Timer(0.03, finish)
+    writer.start()
+    found = entries(tmp_path)  # which raises at any complaint
+    writer.join()
+    assert len(found) == 21  # the start and two batches; the third is for the next look
+    assert len(entries(tmp_path)) == 31
 
 
 def written(directory: Path, incarnation: float) -> list[int]:

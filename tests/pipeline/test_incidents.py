@@ -39,7 +39,6 @@ def measured(directory: Path, seeds: range, *, gaps: bool) -> Tally:
     return Tally(real, found, right)
 
 
-@pytest.mark.rule("SP-8")
 @pytest.mark.parametrize("gaps", [False, True])
 def test_every_loss_is_found_none_is_invented_and_faults_are_incidents(
     tmp_path: Path, gaps: bool
@@ -51,7 +50,6 @@ def test_every_loss_is_found_none_is_invented_and_faults_are_incidents(
 
 
 @pytest.mark.fault
-@pytest.mark.rule("SP-8")
 def test_twenty_fleets(tmp_path: Path) -> None:
     whole = measured(tmp_path / "whole", range(20), gaps=False)
     assert whole.precision >= 0.95

@@ -50,7 +50,6 @@ def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return written(directory, Fleet(9, 120, 2_000, seed=4, gaps=request.param))
 
 
-@pytest.mark.rule("SP-8")
 def test_spark_finds_what_the_core_finds(
     spark: SparkSession, journal: Path, tmp_path: Path
 ) -> None:

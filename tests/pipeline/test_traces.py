@@ -340,6 +340,7 @@ def vanished(found: dict[str, dict[str, Any]]) -> set[str]:
     return {id for id, row in found.items() if row["reason"] == "VANISHED"}
 
 
+@pytest.mark.rule("SP-8")
 @pytest.mark.parametrize("seed", [0, *of_faults(1, 2)])
 def test_what_vanished_is_found_whatever_the_clocks_say(tmp_path: Path, seed: int) -> None:
     fleet = SmallFleet(seed)

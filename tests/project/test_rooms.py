@@ -207,8 +207,11 @@ READ_OTHER_FILES = {
     "demo/evidence.py": "built tables",
     "pipeline/kernels/blobs.py": "rows in transit",
     "report/reading.py": "built tables",
+    "pipeline/watching/losses.py": "built tables",
     "pipeline/watching/segments.py": "built tables",
     "pipeline/watching/store.py": "rows in transit",
+    "pipeline/writing.py": "built tables",
+    "simulate/scoring.py": "the truth of a simulated fleet",
     "why/finished.py": "built tables",
 }
 """Modules that open files of Arrow or Parquet, but none of a journal."""

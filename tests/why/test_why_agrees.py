@@ -56,6 +56,7 @@ def of_each_message(journal: Tables) -> dict[str, list[Row]]:
     return found
 
 
+@pytest.mark.rule("SP-8")
 @settings(max_examples=15, deadline=None)
 @given(st.integers(0, 2**32), st.frozensets(st.sampled_from(KNOWN)))
 def test_why_and_traces_say_the_same_of_every_message(seed: int, old: frozenset[str]) -> None:
@@ -72,6 +73,7 @@ def test_why_and_traces_say_the_same_of_every_message(seed: int, old: frozenset[
             assert list(explanation_lines(from_journal))
 
 
+@pytest.mark.rule("SP-8")
 @pytest.mark.rule("TM-3")
 def test_a_thousand_messages_over_clocks_three_minutes_apart(tmp_path: Path) -> None:
     ahead = {node: (3 - 6 * (number % 2)) * MINUTE for number, node in enumerate(NODES)}

@@ -78,7 +78,7 @@ class Groups(click.ParamType[tuple[str, ...]]):
 )
 @click.option("--internal", is_flag=True, help="Also what nodes sent to each other.")
 @click.option("--json", "as_json", is_flag=True, envvar="WAYSTATION_JSON", help="Print JSON only.")
-@click.option("--csv", "as_csv", is_flag=True, help="Print CSV only.")
+@click.option("--csv", "as_csv", is_flag=True, envvar="WAYSTATION_CSV", help="Print CSV only.")
 def lost(
     *,
     journal: Path | None,

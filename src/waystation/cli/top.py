@@ -271,8 +271,8 @@ def line(seen: Snapshot) -> str:
 def sparkline(values: Iterable[float]) -> str:
     """Values as bars, the largest as high as possible.
 
-    >>> sparkline([0, 1, 7, 14])
-    '▁▁▄█'
+    >>> sparkline([0, 4, 8, 14])
+    '▁▃▅█'
     """
     found = list(values)
     most = max(found, default=0) or 1

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from waystation.cli.journal import Instant
-from waystation.cli.options import DIRECTORY, PLACE, check_is_journal, json_option
+from waystation.cli.options import DIRECTORY, PLACE, SETTINGS, check_is_journal, json_option
 from waystation.core.message import NO_ID
 from waystation.errors import LocalError
 
@@ -43,18 +43,16 @@ _COLOURS: Final = {
 }
 
 
-@click.command(help=_HELP)
+@click.command(help=_HELP, context_settings=SETTINGS)
 @click.argument("message_id", required=False)
 @click.option(
     "--journal",
-    envvar="WAYSTATION_JOURNAL",
     metavar="DIR",
     type=DIRECTORY,
     help="Journal of one or more nodes.",
 )
 @click.option(
     "--tables",
-    envvar="WAYSTATION_TABLES",
     metavar="DIR|URI",
     type=PLACE,
     help="Tables built by `waystation pipeline build`.",

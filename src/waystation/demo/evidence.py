@@ -124,10 +124,12 @@ def read_evidence(tables: Path, journal: Path) -> Evidence:
 
     What nodes say to each other is no loss to anybody.
     """
-    audit, traces = _rows(tables / "audit"), _rows(tables / "traces")
     messages = list(_messages(journal))
     internal = {row["message_id"] for row in messages if row["internal"]}
-    told = [row for row in traces if row["message_id"] not in internal]
+    told, audit = (
+        [row for row in _rows(tables / name) if row["message_id"] not in internal]
+        for name in ("traces", "audit")
+    )
     return Evidence(
         outcomes=sorted(
             map(_message_outcome, messages),

@@ -11,6 +11,7 @@ What writes a journal is never imported here: `waystation why` and others start 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import merge
@@ -72,6 +73,10 @@ LAST_SEQ: Final = b"waystation.last_seq"
 
 _BEGINNING: Final[Position] = (-1, -1)
 _MAX_LISTINGS: Final = 100  # files come and go during a read; then the directory is listed again
+
+
+_LOOKS: Final = 5  # at a tail that ends in the middle of a batch, before that is reported
+_BETWEEN_LOOKS: Final = 0.02  # seconds
 
 
 def error_text(error: BaseException) -> str:
@@ -319,6 +324,13 @@ def sealed_between(
                 continue
             rows = file.read_row_group(group, present, use_threads=False).filter(within)
             yield from rows.to_batches()
+
+
+def sealed_column(path: Path, column: str) -> Iterator[Any]:
+    """One column of a sealed file, by row groups; raises one of UNREADABLE."""
+    with pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            yield file.read_row_group(group, columns=[column]).column(0)
 
 
 ReadGroup: TypeAlias = Callable[[int, Sequence[str]], pa.Table]
@@ -659,7 +671,7 @@ class TableReader:
         if content.schema is not None:
             self._tails[stem] = content.end, content.schema
         yield from content.batches
-        if content.torn:
+        if content.torn and not _is_growing(path, content.end + content.torn):
             self._report_once(path, f"the last {content.torn} bytes are incomplete")
         for damage in content.damaged:
             self._report_once(path, str(damage), damage.start)
@@ -668,6 +680,18 @@ class TableReader:
         if (path, where) not in self._reported:
             self._reported.add((path, where))
             self._report(path, problem)
+
+
+def _is_growing(path: Path, size: int) -> bool:
+    """Whether a tail changes its size: its writer was in the middle of a batch."""
+    for _ in range(_LOOKS):
+        time.sleep(_BETWEEN_LOOKS)
+        try:
+            if path.stat().st_size != size:
+                return True
+        except FileNotFoundError:  # sealed meanwhile
+            return True
+    return False
 
 
 def _after(batch: pa.RecordBatch, incarnation: int, done: Position) -> pa.RecordBatch:

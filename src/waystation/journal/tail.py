@@ -53,9 +53,8 @@ class Tail:
         """Write a batch, completely or not at all."""
         payload = memoryview(_stream_of(batch, self.table))
         header = frame_header(payload, batch.num_rows, self.size)
-        try:
-            self._write(memoryview(header))
-            self._write(payload)
+        try:  # at one go, so that who reads meanwhile hardly ever sees a part of it
+            self._write(memoryview(b"".join((header, payload))))
         except OSError:
             self._undo_partial_write()
             raise

@@ -118,8 +118,9 @@ def explain(error: ssl.SSLError) -> str:
     """
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message}"
-    reason = error.reason or str(error.strerror or error).partition("] ")[2].partition(" (_ssl")[0]
-    words = (reason or str(error)).replace("_", " ").lower()
+    said = str(error.strerror or error)
+    reason = getattr(error, "reason", None) or said.partition("] ")[2].partition(" (_ssl")[0]
+    words = (reason or said).replace("_", " ").lower()
     if "alert" in words:
         return f"it refused us: {words.partition('alert ')[2]}"
     return words

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from waystation.core.message import NO_ID
 from waystation.errors import LocalError
 from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
-from waystation.journal.read import UNREADABLE, find_in_sealed, read_tail
+from waystation.journal.read import UNREADABLE, find_in_sealed, read_tail, sealed_column
 from waystation.journal.schema import INSTANT, MESSAGES, conform
 from waystation.why.finished import StoredTables
 
@@ -89,9 +88,7 @@ def _id_columns(journal: Path) -> Iterator[Any]:
             yield from (batch.column("message_id") for batch in content.batches)
         for stem in files_in(directory, SEALED):
             try:
-                with pq.ParquetFile(directory / stem.sealed) as file:
-                    for group in range(file.num_row_groups):
-                        yield file.read_row_group(group, columns=["message_id"]).column(0)
+                yield from sealed_column(directory / stem.sealed, "message_id")
             except (FileNotFoundError, *UNREADABLE):
                 continue  # compacted meanwhile, or damaged: `journal check` tells
 
