@@ -168,8 +168,8 @@ async def test_a_fleet_is_looked_at_by_clicks_and_keys(tmp_path: Path) -> None:
         await page.click("nav >> text=Subscriptions")
         await sees(page, "#rows", re.escape("garage/temperature/eu/+"))
         await picture(page, "subscriptions")
-        await page.keyboard.press("Shift+Tab")  # from the view back into the menu, and on
-        await page.keyboard.press("Shift+Tab")
+        for _ in ("Send", "Letters", "Why"):  # from the view back into the menu, and on
+            await page.keyboard.press("Shift+Tab")
         await page.keyboard.press("Enter")
         await sees(page, "main h2", "Explain a message")
         await page.click("nav >> text=Incidents")

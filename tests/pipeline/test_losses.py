@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ pytestmark = pytest.mark.timeout(1200)  # Spark on a loaded machine takes its ti
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def by_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def by_spark() -> Iterator[None]:
     """Let Spark find what is lost in small journals, too."""
-    monkeypatch.setattr("waystation.pipeline.losses.SMALL", -1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("waystation.pipeline.losses.SMALL", -1)
+        yield
 
 
 def plain(value: Any) -> Any:
@@ -50,18 +53,22 @@ def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return written(directory, Fleet(9, 120, 2_000, seed=4, gaps=request.param))
 
 
-def test_spark_finds_what_the_core_finds(
-    spark: SparkSession, journal: Path, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def tables(spark: SparkSession, journal: Path, by_spark: None) -> Path:  # noqa: ARG001
+    """The tables of the journal."""
+    pipeline.build(journal, journal.parent / "tables", spark=spark)
+    return journal.parent / "tables"
+
+
+def test_spark_finds_what_the_core_finds(spark: SparkSession, journal: Path, tables: Path) -> None:
     told = survey(str(journal)).found
     assert len(told.losses) > 100
-    pipeline.build(journal, tmp_path / "tables", spark=spark)
-    found = lost_in_tables(tmp_path / "tables", Question(internal=True))
+    found = lost_in_tables(tables, Question(internal=True))
     here = lost_in_journal(str(journal), Question(internal=True))
     assert found.losses == here.losses
     assert found.incidents == here.incidents
     assert found.reach == here.reach
-    every = rows(spark.read.parquet(str(tmp_path / "tables" / "incidents")))
+    every = rows(spark.read.parquet(str(tables / "incidents")))
     by_id = {row["incident_id"]: row for row in every}
     assert all(row.pop("day") == day_of(row["started"]) for row in every)
     assert by_id == {one.incident_id: structs.asdict(one) for one in told.incidents}
@@ -69,14 +76,13 @@ def test_spark_finds_what_the_core_finds(
 
 
 def test_what_is_asked_for_is_the_same_from_journal_and_tables(
-    spark: SparkSession, journal: Path, tmp_path: Path
+    journal: Path, tables: Path
 ) -> None:
-    pipeline.build(journal, tmp_path / "tables", spark=spark)
     here = lost_in_journal(str(journal), Question())
     assert not any(loss.internal for loss in here.losses)
     for question in questions(here.losses):
         asked = lost_in_journal(str(journal), question)
-        assert asked.losses == lost_in_tables(tmp_path / "tables", question).losses
+        assert asked.losses == lost_in_tables(tables, question).losses
         assert asked.losses
         assert len(asked.losses) < len(here.losses)
 
