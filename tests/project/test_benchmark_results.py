@@ -64,3 +64,20 @@ def test_a_write_that_fails_leaves_the_former_file(
     with pytest.raises(OSError, match="no space"):
         report.add("get", "ours", 2.0, "s")
     assert told(results) == {("put", "ours"): 1.0}
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def test_every_result_is_shown_in_a_table() -> None:
+    script = (DOCS.parent / "scripts/write_figures.py").read_text("utf-8")
+    pages = "".join(path.read_text("utf-8") for path in (DOCS / "explanation").glob("*.md"))
+    for path in (DOCS.parent / "benchmarks/results").glob("*.json"):
+        assert f'"{path.stem}": ' in script or f"<!-- figures: {path.stem} -->" in pages, path.name
+
+
+def test_the_page_on_performance_can_be_read_in_ten_minutes() -> None:
+    page = (DOCS / "explanation/performance.md").read_text("utf-8")
+    assert len(page.split()) <= 2_000
+    summary = page.partition("<!-- summary -->\n")[2].partition("<!-- end of summary -->")[0]
+    assert len(summary.splitlines()) == 10
