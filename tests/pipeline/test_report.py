@@ -425,6 +425,45 @@ def test_empty_tables_give_friendly_sentences(tmp_path: Path) -> None:
         assert sentence in text
 
 
+def incident(kind: str, at: int, lost: int, cause: str, **more: Any) -> Row:
+    told = {"incident_id": f"{kind}-{at}", "kind": kind, "node": "hub", "lost": lost}
+    times = {"started": START + at, "ended": START + at + MINUTE}
+    return {**told, **times, "cause": cause, "participants": [], "evidence": [], **more}
+
+
+def test_incidents_come_first_the_costliest_before_the_others(tmp_path: Path) -> None:
+    tables = small_fleet(tmp_path / "tables")
+    hostile = incident("refused", 3 * MINUTE, 2, HOSTILE[0], node=HOSTILE[1], ended=None)
+    trucks = [f"truck-{number}" for number in range(5)]
+    told = {"participants": trucks, "evidence": [id_of(1), id_of(2)]}
+    crash = incident("node_crashed", MINUTE, 7, "leaf crashed and was back 3.0 s later", **told)
+    write(tables, "incidents", [hostile, incident("clock", 0, 0, "hub was slow"), crash])
+    page = page_of(tables, tmp_path / "report.html")
+    assert HOSTILE[0] not in page
+    text = Reader(page).text
+    assert "2 incidents cost 9 messages; the worst: leaf crashed and was back 3.0 s later" in text
+    cards = re.findall(r"<h3>([^<]*)", page)
+    assert [title.strip() for title in cards] == [
+        *("A node crashed", "Messages were refused", "A clock was wrong"),
+    ]
+    assert "2026-01-01 00:01:00 UTC, for 1 min" in text
+    assert "2026-01-01 00:03:00 UTC, no end on record" in text
+    assert "truck-0, truck-1, truck-2 and 2 more" in text
+    assert f"waystation why {id_of(1)} --tables {tables}" in text
+    assert text.index("A node crashed") < text.index("Topology", text.index("What stands out"))
+    assert page.count('class="band"') % 6 == 0  # each on every chart over time, in both widths
+    assert page.count('class="band"') >= 12
+
+
+def test_tables_without_incidents_say_so(tmp_path: Path) -> None:
+    tables = small_fleet(tmp_path / "tables")
+    assert "Nothing went wrong that the tables could tell." in page_of(tables, tmp_path / "a.html")
+    shutil.rmtree(tables / "incidents")
+    page = page_of(tables, tmp_path / "b.html")
+    assert "The tables have no incidents: build them again" in page
+    assert "incidents that cost messages" not in page
+
+
 @pytest.mark.parametrize("present", REPORTED)
 def test_any_table_alone_makes_a_report(tables: Path, tmp_path: Path, present: str) -> None:
     shutil.copytree(tables / present, tmp_path / "part" / present)

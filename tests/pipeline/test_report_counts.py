@@ -20,11 +20,11 @@ from tests.pipeline.test_report import (
 )
 from waystation.report.arrays import BROADCAST, ELSEWHERE, PLACES
 from waystation.report.changes import LATER, Changes, count_changes
-from waystation.report.facts import Facts, gather
+from waystation.report.facts import BANDS, Facts, Incident, bands_of, gather
 from waystation.report.hops import Hops, follow
 from waystation.report.numbers import percentile
 from waystation.report.reading import NO_ID, Tables
-from waystation.report.times import Bins
+from waystation.report.times import Band, Bins
 from waystation.report.topology import ADDRESS, SILENT, graph_of
 
 BINS = Bins(START, MINUTE, 10)
@@ -416,3 +416,21 @@ def test_messages_without_an_id_are_no_examples(tmp_path: Path) -> None:
         tmp_path / "b", audit=[*rows, judged(3, "a", "DELIVERED", None, "missing")]
     ).judgements
     assert (judgement.found.messages, judgement.found.examples) == (2, [id_of(3)])
+
+
+def test_bands_are_of_the_costliest_incidents_and_those_that_overlap_are_one() -> None:
+    def one(start: int, end: int | None, cause: str) -> Incident:
+        ended = None if end is None else START + end * MINUTE
+        return Incident("link_lost", "a", START + start * MINUTE, ended, [], 1, cause, [])
+
+    long = one(0, 9, "covers the whole chart")
+    found = bands_of(
+        [one(4, 5, "c"), long, one(1, 2, "a"), one(2, 3, "b"), one(8, None, "d")], BINS
+    )
+    assert found == (
+        Band(START + MINUTE, START + 3 * MINUTE, "a\nb"),
+        Band(START + 4 * MINUTE, START + 5 * MINUTE, "c"),
+        Band(START + 8 * MINUTE, START + 8 * MINUTE, "d"),
+    )
+    many = [one(number, number, str(number)) for number in range(100)]
+    assert len(bands_of(many, Bins(START, MINUTE, 100))) == BANDS

@@ -86,13 +86,32 @@ class Tree(Struct, frozen=True):
     block: str = "tree"
 
 
+class Card(Struct, frozen=True):
+    """Something that happened: what, when, what it cost, and the commands that tell more."""
+
+    title: str
+    when: str
+    text: str
+    cost: str = ""
+    whom: str = ""
+    commands: tuple[str, ...] = ()
+    tone: Literal["plain", "bad"] = "plain"
+
+
+class Cards(Struct, frozen=True):
+    """Cards, the most important first."""
+
+    cards: tuple[Card, ...]
+    block: str = "cards"
+
+
 class Section(Struct, frozen=True):
     """A section of the page: what it shows, and what to look for."""
 
     id: str
     title: str
     says: str
-    blocks: tuple[Figure | Grid | Words | Tree, ...]
+    blocks: tuple[Figure | Grid | Words | Tree | Cards, ...]
 
 
 class Tile(Struct, frozen=True):

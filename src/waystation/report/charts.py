@@ -33,6 +33,7 @@ _SMALL: Final = 600
 _LETTER: Final = 12
 _GAP: Final = 6
 _WIDEST_BAR: Final = 44
+_NARROWEST_BAND: Final = 3.0
 
 
 class Series(Struct, frozen=True):
@@ -86,6 +87,7 @@ def stacked_bars(bins: Bins, series: Sequence[Series], width: int, label: str) -
             )
 
     content = [
+        *_bands(bins, left, width - 8, top, bottom),
         *_levels(ticks, left, width - 8, lambda tick: bottom - tick * scale),
         *_time_axis(bins, left, width - 8, bottom),
         *bars(),
@@ -105,6 +107,20 @@ def _levels(
         line = "axis" if tick == 0 else "level"
         yield tag("line", x1=left, x2=right, y1=y(tick), y2=y(tick), class_=line)
         yield tag("text", short(tick), x=left - _GAP, y=y(tick) + 4, text_anchor="end")
+
+
+def _bands(bins: Bins, left: float, right: float, top: float, bottom: float) -> Iterator[Markup]:
+    """What went wrong meanwhile, behind the figures; the shortest can still be seen."""
+    scale = (right - left) / (bins.end - bins.start)
+    for band in bins.bands:
+        start, end = max(band.start, bins.start), min(band.end, bins.end)
+        if start > end:
+            continue
+        wide = max((end - start) * scale, _NARROWEST_BAND)
+        x = min(left + (start - bins.start) * scale, right - wide)
+        yield tag(
+            "rect", hint(band.text), x=x, y=top, width=wide, height=bottom - top, class_="band"
+        )
 
 
 def _time_axis(bins: Bins, left: float, right: float, y: float) -> Iterator[Markup]:
@@ -174,7 +190,8 @@ def heat_map(
                     class_=f"fill {heat(dropped, messages)}",
                 )
 
-    content = [item for n, (name, cells) in enumerate(rows) for item in row(n, name, cells)]
+    content = [*_bands(bins, left, width - 8, 0.0, bottom)]
+    content += [item for n, (name, cells) in enumerate(rows) for item in row(n, name, cells)]
     axis = _time_axis(bins, left, width - 8, bottom)
     return picture(width, bottom + 38, label, [*content, *axis])
 

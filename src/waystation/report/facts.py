@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from waystation.report.arrays import Found
 from waystation.report.changes import Changes, count_changes
 from waystation.report.hops import Hops, follow, type_named
 from waystation.report.numbers import BUCKETS
-from waystation.report.reading import Row, Tables, identified, micros
-from waystation.report.times import MILLISECOND, MINUTE, SECOND, Bins
+from waystation.report.reading import Row, Tables, identified, micros, with_numbers
+from waystation.report.times import MILLISECOND, MINUTE, SECOND, Band, Bins
 
 Stage = Callable[[str], None]
 
@@ -82,6 +82,19 @@ class Ending(Struct, frozen=True):
     found: Found
 
 
+class Incident(Struct, frozen=True):
+    """Something that went wrong, and what it cost: a row of the table `incidents`."""
+
+    kind: str
+    node: str | None
+    started: int
+    ended: int | None
+    participants: list[str]
+    lost: int
+    cause: str
+    evidence: list[str]
+
+
 class Facts(Struct):
     """All facts."""
 
@@ -105,6 +118,12 @@ class Facts(Struct):
     pattern_count: int
     subscriptions: tuple[int, int]  # ever, and at the end
     rejects: list[Row]
+    incidents: list[Incident] | None  # the costliest first; None if the table is not there
+
+    @property
+    def costly(self) -> list[Incident]:
+        """The incidents that cost messages."""
+        return [incident for incident in self.incidents or () if incident.lost]
 
     @property
     def total(self) -> Load:
@@ -127,6 +146,8 @@ def gather(tables: Tables, stage: Stage) -> Facts:
     stage("health")
     loads = _loads(tables)
     span, bins, outside, fine = _span(tables)
+    incidents = _incidents(tables)
+    bins = structs.replace(bins, bands=bands_of(incidents or [], bins))
     shown = sorted(loads, key=lambda node: (-loads[node].dropped, -loads[node].messages, node))
     stage("traces")
     hops = follow(tables, loads, bins if fine else None)
@@ -168,10 +189,46 @@ def gather(tables: Tables, stage: Stage) -> Facts:
         pattern_count=len(patterns),
         subscriptions=subscriptions,
         rejects=sorted(rejects, key=lambda row: -row["rows"]),
+        incidents=incidents,
     )
 
 
 PATTERNS: Final = 15
+BANDS: Final = 12
+"""Maximum number of incidents that charts show, the costliest."""
+
+_LONGEST: Final = 4  # a band of more than one in so many parts of a chart would say nothing
+
+
+def _incidents(tables: Tables) -> list[Incident] | None:
+    """All incidents, the costliest first."""
+    if not tables.has("incidents"):
+        return None
+    names = list(Incident.__struct_fields__)
+    found = [
+        Incident(**row)
+        for batch in tables.batches("incidents", names)
+        for row in with_numbers(batch).to_pylist()
+    ]
+    return sorted(found, key=lambda one: (-one.lost, one.started, one.kind, one.node or ""))
+
+
+def bands_of(incidents: list[Incident], bins: Bins) -> tuple[Band, ...]:
+    """When the costliest incidents were; those that overlap are one band."""
+    drawn = [
+        Band(one.started, max(one.ended or 0, one.started), one.cause)
+        for one in incidents
+        if (one.ended or 0) - one.started <= (bins.end - bins.start) // _LONGEST
+    ][:BANDS]
+    bands: list[Band] = []
+    for band in sorted(drawn, key=lambda band: (band.start, band.end, band.text)):
+        if bands and band.start <= bands[-1].end:
+            last = bands.pop()
+            end, text = max(last.end, band.end), f"{last.text}\n{band.text}"
+            bands.append(Band(last.start, end, text))
+        else:
+            bands.append(band)
+    return tuple(bands)
 
 
 def _sessions(tables: Tables) -> set[tuple[str, str]]:

@@ -26,6 +26,7 @@ def tiles(facts: Facts) -> list[Tile]:
             "deliveries",
             note=count(total.outcomes["DELIVERED"]),
         ),
+        *_incident_tile(facts),
         Tile(short(lost), "losses", "bad" if lost else "good", count(lost)),
         Tile(
             short(vanished),
@@ -42,10 +43,17 @@ def tiles(facts: Facts) -> list[Tile]:
     ]
 
 
+def _incident_tile(facts: Facts) -> Iterator[Tile]:
+    if facts.incidents is not None:
+        number = len(facts.costly)
+        yield Tile(short(number), "incidents that cost messages", "bad" if number else "good")
+
+
 def findings(facts: Facts) -> list[Finding]:
     """The notable findings, the worst first; or that there are none."""
     found = [
         *_missing_tables(facts),
+        *_incidents(facts),
         *_verdicts(facts),
         *_lost(facts),
         *_drops(facts),
@@ -69,6 +77,18 @@ def _missing_tables(facts: Facts) -> Iterator[Finding]:
             f"{len(facts.missing)} {noun} missing ({', '.join(facts.missing)}); "
             "their parts of the page are left out.",
             "topology",
+        )
+
+
+def _incidents(facts: Facts) -> Iterator[Finding]:
+    costly = facts.costly
+    if costly:
+        worst = costly[0]
+        yield Finding(
+            f"{plural(len(costly), 'incident')} cost "
+            f"{plural(sum(one.lost for one in costly), 'message')}; the worst: {worst.cause} "
+            f"({count(worst.lost)}).",
+            "incidents",
         )
 
 

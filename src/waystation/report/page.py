@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from waystation.report.blocks import Section
 from waystation.report.facts import Facts
+from waystation.report.incidents import incidents
 from waystation.report.numbers import count
 from waystation.report.overview import findings, tiles
 from waystation.report.routes import churn, stale
@@ -29,6 +30,7 @@ _TEMPLATES: Final = "templates"
 def sections(facts: Facts, tables: str | Path) -> list[Section]:
     """All sections, in the order of the page."""
     return [
+        incidents(facts, tables),
         topology(facts),
         drops(facts),
         expected_against_actual(facts, tables),

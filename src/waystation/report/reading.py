@@ -24,7 +24,7 @@ from waystation.why.finished import StoredTables
 Row: TypeAlias = dict[str, Any]
 Expression: TypeAlias = Any
 
-BESIDE: Final = ("session_history", "clocks")
+BESIDE: Final = ("session_history", "clocks", "incidents")
 """Tables that a report uses if they are there: journals of version 1 have nothing for them."""
 
 NO_ID: Final = "0" * 32
@@ -61,6 +61,10 @@ class Tables:
     def missing(self) -> tuple[str, ...]:
         """The tables that are missing."""
         return tuple(table for table in REPORTED if table not in self._datasets)
+
+    def has(self, table: str) -> bool:
+        """Whether a table is there, with rows or without."""
+        return table in self._datasets
 
     def rows(self, table: str) -> int:
         """The number of rows of a table, according to the footers of its files."""
@@ -181,6 +185,17 @@ def micros(column: str | Expression) -> Expression:
     """A timestamp as microseconds since the epoch, whatever unit the file has."""
     instant = pc.field(column) if isinstance(column, str) else column
     return instant.cast(INSTANT, safe=False).cast(pa.int64())
+
+
+def with_numbers(batch: Any) -> Any:
+    """Rows with timestamps as microseconds since the epoch."""
+    columns = {
+        name: column.cast(INSTANT, safe=False).cast(pa.int64())
+        if pa.types.is_timestamp(column.type)
+        else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    }
+    return pa.table(columns)
 
 
 def identified(column: str = "message_id") -> Expression:

@@ -31,6 +31,14 @@ _STEPS: Final = (
 )
 
 
+class Band(Struct, frozen=True):
+    """A stretch of time in which something went wrong, and what."""
+
+    start: int
+    end: int
+    text: str
+
+
 class Bins(Struct, frozen=True):
     """Equal bins of a time range: `[start, start + width)` and so on, `count` of them.
 
@@ -42,6 +50,7 @@ class Bins(Struct, frozen=True):
     start: int
     width: int
     count: int
+    bands: tuple[Band, ...] = ()  # what charts over this time show behind their figures
 
     @classmethod
     def over(cls, first: int, last: int, *, at_least: int = 0, fewest: int = 1) -> Bins:

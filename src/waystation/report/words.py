@@ -47,6 +47,23 @@ ENDS: Final = {
 """How routing entries end."""
 
 
+INCIDENTS: Final = {
+    "node_crashed": "A node crashed",
+    "node_stopped": "A node was stopped",
+    "link_lost": "A link broke",
+    "route_expired": "A route expired",
+    "never_registered": "A name was not known",
+    "slow_receiver": "A receiver had no room",
+    "no_subscriber": "Nobody subscribed",
+    "loop": "Messages went in a loop",
+    "refused": "Messages were refused",
+    "journal_gap": "A record has a gap",
+    "clock": "A clock was wrong",
+    "other": "Other losses",
+}
+"""What each kind of incident is called."""
+
+
 def reason_colour(reason: str | None) -> str:
     """The colour of a reason; unknown ones share one."""
     return f"r-{reason.lower().replace('_', '-')}" if reason in REASONS else "r-other"
