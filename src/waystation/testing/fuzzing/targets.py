@@ -12,16 +12,19 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from waystation.core.address import Address, Route
 from waystation.core.message import Message
 from waystation.core.session import Event, State, step
 from waystation.errors import LocalError, WaystationError
+from waystation.groups import packets, pipe
 from waystation.journal.frames import Damage, Frame, frame_header, read_frames
 from waystation.mqtt.packets import PING, PacketReader
 from waystation.node import Context, Limits, Node
 from waystation.testing.simulation import Machine, Simulation
+from waystation.transports.http import json_messages
 from waystation.wire import (
     acknowledged,
     bare,
@@ -33,6 +36,7 @@ from waystation.wire import (
     hierarchy,
     jgroups2,
     jgroups5,
+    jgroups5_members,
     joynr,
     joynr_frames,
     joynr_services,
@@ -43,6 +47,8 @@ from waystation.wire import (
     smrf,
 )
 from waystation.wire.identity import Identity, PrivateIdentity
+from waystation.wire.noise import Handshake
+from waystation.wire.vouchers import Voucher, vouch
 
 LIMIT: Final = 4_096
 """Bytes of the largest frame: small, so that its bounds are met."""
@@ -108,6 +114,34 @@ def _control(data: bytes) -> None:
     for piece in _pieces(data):
         control.hear(piece)
         control.due()
+
+
+def _responder(data: bytes) -> None:
+    """A handshake whose first and third message a stranger wrote: it fails, and says so."""
+    split = 1 + data[0] if data else 0
+    handshake = Handshake(b"\x01" * 32, b"\x02" * 32)
+    handshake.read_first(data[1:split])
+    handshake.write_second(b"")
+    handshake.read_third(data[split:])
+
+
+def _initiator(data: bytes) -> None:
+    handshake = Handshake(b"\x01" * 32, b"\x02" * 32)
+    handshake.write_first()
+    handshake.read_second(data)
+
+
+def _posted(data: bytes) -> None:
+    """What is posted gives messages, or a ValueError for whoever posted it."""
+    with contextlib.suppress(ValueError):
+        json_messages.read_messages(data, _VIA)
+
+
+def _voucher(data: bytes) -> None:
+    with contextlib.suppress(msgspec.ValidationError, msgspec.DecodeError):  # as whoever reads it
+        voucher = msgspec.msgpack.decode(data, type=Voucher)
+        voucher.names_it("truck-7")
+        voucher.owner()
 
 
 def _session_table(data: bytes) -> None:
@@ -181,6 +215,8 @@ _OCKAM: Final = ockam.PREFACE + ockam.encode_frame(_MESSAGE) + ockam.HEARTBEAT_F
 _SMRF: Final = smrf.encode(
     smrf.SmrfMessage("door-1", "app-1", 1_900_000_000_000, {"t": "rq", "id": "1"}, b"{}")
 )
+_OWNER: Final = PrivateIdentity.create(b"\x01" * 32, 1_700_000_000)
+_ONE: Final = bytes(15) + b"\1"
 _REQUEST: Final = joynr.encode_payload(joynr.Request(method_name="open", request_reply_id="1"))
 
 TARGETS: Final[Mapping[str, Target]] = {
@@ -227,6 +263,33 @@ TARGETS: Final[Mapping[str, Target]] = {
     "jgroups5": Target(
         _fed(jgroups5.Decoder), (b"\xff\0\0\0\x0c\x05\0\1\1\0\0\0\1\0\0\0\0\xff\xff\xff\xfb",)
     ),
+    "jgroups2_head": Target(
+        jgroups2.read_head, (b"\x0a\x01\x00\x04demo\x01\x00\xff\xff\xff\xff\x01",)
+    ),
+    "jgroups5_head": Target(jgroups5.read_head, (b"\x04\x01\x00\x04demo\x01\x01",)),
+    "jgroups5_members": Target(
+        jgroups5_members.read_messages,
+        (jgroups5_members.encode_plain(b"hello", None, None, "demo", (5, 5, 7)),),
+    ),
+    "group_packet": Target(
+        packets.decode,
+        (
+            packets.encode_data(packets.Data(_ONE, _ONE, False, 1, 1, [b"hello", None])),
+            packets.encode_ack(packets.Ack(_ONE, _ONE, 7, 0, 1024, gap_one=True)),
+        ),
+    ),
+    "group_pipe": Target(
+        lambda data: pipe.read_head(data, _ONE),
+        (pipe.head(pipe.Kind.OPEN, (_ONE, 7, True)),),
+    ),
+    "http_json": Target(
+        _posted, (b'{"to": "hop => echo", "payload": "hi"}', b'[{"to": "a", "ttl": 1.5}]')
+    ),
+    "noise_responder": Target(
+        _responder, (b"\x20" + Handshake(b"\x03" * 32, b"\x04" * 32).write_first() + b"x" * 80,)
+    ),
+    "noise_initiator": Target(_initiator, (b"\x09" * 112,)),
+    "voucher": Target(_voucher, (msgspec.msgpack.encode(vouch(_OWNER, 7, 3, ["truck-7"])),)),
     "mqtt": Target(_fed(lambda: PacketReader(LIMIT, check_text=True)), (b"\xff" + PING,)),
     "journal": Target(_frames, (frame_header(memoryview(b"rows"), 3, 0) + b"rows",)),
     "session_table": Target(_session_table, (bytes(range(12)),)),
