@@ -6,6 +6,7 @@ import io
 import random
 from collections.abc import Callable
 from contextlib import redirect_stdout
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,48 @@ def test_a_routing_table_is_a_filter_and_nothing_else(journal: pipeline.Journal)
     plan = plan_of(pipeline.routing_table(history, at="2026-11-15T12:00:00Z"))
     assert "Filter" in plan
     assert "Exchange" not in plan
+
+
+def test_renewals_are_merged_into_stays(spark: SparkSession) -> None:
+    def entry(since: int, until: int | None, address: str, closed_by: str | None, at: str) -> Any:
+        times = [None if second is None else at_second(second) for second in (since, until)]
+        return ("hub", 1, at, address, True, True, False, times[1], *times, closed_by, None)
+
+    history = spark.createDataFrame(
+        [
+            entry(0, 5, "a", "replaced", "truck"),
+            entry(5, 9, "a", "replaced", "truck"),
+            entry(9, 12, "b", "expired", "truck"),  # it moved
+            entry(12, 20, "b", "removed", "truck"),
+            entry(30, None, "b", None, "truck"),  # it was away in between
+            entry(5, 9, "a", "removed", "van"),
+        ],
+        spark_schema(BUILT["route_history"]),
+    )
+    stays = pipeline.coalesced(history).orderBy("participant", "valid_from").collect()
+    told = [
+        (row.participant, row.address, row.valid_from, row.valid_to, row.closed_by, row.renewals)
+        for row in stays
+    ]
+    assert told == [
+        ("truck", "a", at_second(0), at_second(9), "replaced", 1),
+        ("truck", "b", at_second(9), at_second(20), "removed", 1),
+        ("truck", "b", at_second(30), None, None, 0),
+        ("van", "a", at_second(5), at_second(9), "removed", 0),
+    ]
+    assert stays[1].expiry == at_second(20)  # the last one
+
+
+def at_second(second: int) -> datetime:
+    return datetime(2026, 11, 15, 12, 0, second)  # noqa: DTZ001 - as Spark gives them back
+
+
+def test_a_journal_says_what_it_is(journal: pipeline.Journal, directory: Path) -> None:
+    told = repr(journal)
+    assert told.startswith(f"<Journal {directory}: 2 nodes, ")
+    assert "files; " in told
+    assert "messages " in told
+    assert journal.claims.columns[0] == "node"
 
 
 def rows_of(frame: DataFrame) -> list[str]:

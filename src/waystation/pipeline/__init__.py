@@ -23,6 +23,7 @@ from waystation.pipeline.source.datasource import register
 from waystation.pipeline.spark_session import session, ship
 from waystation.pipeline.steps import (
     audit,
+    coalesced,
     expected,
     expected_deliveries,
     health,
@@ -49,6 +50,7 @@ __all__ = [
     "audit",
     "build",
     "built",
+    "coalesced",
     "expected",
     "expected_deliveries",
     "health",

@@ -7,6 +7,7 @@ shuffle its rows by node first.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cached_property
@@ -18,7 +19,15 @@ from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.errors import LocalError, quote
-from waystation.journal.schema import MEMBERS, MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
+from waystation.journal.schema import (
+    CLAIMS,
+    MEMBERS,
+    MESSAGES,
+    NODES,
+    ROUTES,
+    SESSIONS,
+    SUBSCRIPTIONS,
+)
 from waystation.pipeline.kernels.columns import repeated
 from waystation.pipeline.kernels.evidence import Known
 from waystation.pipeline.kernels.node_data import FileData
@@ -40,6 +49,16 @@ class Journal:
         self.listing = listing
         self.wanted = wanted
         self.known: Known | None = None  # what its nodes tell, once somebody asked (surveying.py)
+
+    def __repr__(self) -> str:
+        sizes = Counter[str]()
+        for tables in self.listing.nodes.values():
+            for table, files in tables.items():
+                sizes[table] += sum(file.size for file in files)
+        told = ", ".join(f"{table} {size_text(size)}" for table, size in sizes.most_common())
+        number = len(self.listing.nodes)
+        nodes = f"{number:,} node{'s' * (number != 1)}"
+        return f"<Journal {self.path}: {nodes}, {len(self.files):,} files; {told or 'empty'}>"
 
     @property
     def path(self) -> str:
@@ -75,6 +94,11 @@ class Journal:
     def sessions(self) -> DataFrame:
         """Every opening and end of a session, and what was measured of the peers' clocks."""
         return self._table(SESSIONS)
+
+    @cached_property
+    def claims(self) -> DataFrame:
+        """Every claim to a name that a hub heard of, and what became of it."""
+        return self._table(CLAIMS)
 
     @cached_property
     def messages(self) -> DataFrame:
@@ -160,6 +184,20 @@ def read_journal(
         None if until is None else instant(until),
     )
     return Journal(spark, list_journal(str(path), wanted), wanted)
+
+
+def size_text(size: int) -> str:
+    """A number of bytes for people.
+
+    >>> size_text(0), size_text(2_048), size_text(5 * 2**30)
+    ('0 B', '2.0 KiB', '5.0 GiB')
+    """
+    value = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
 
 
 def instant(value: str | datetime) -> int:

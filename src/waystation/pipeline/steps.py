@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
 from waystation.core.message import HOP_LIMIT
@@ -115,6 +115,40 @@ def routing_table(history: DataFrame, at: str | datetime, node: str | None = Non
     )
     found = history.where(valid)
     return found if node is None else found.where(f.col("node") == node)
+
+
+def coalesced(history: DataFrame) -> DataFrame:
+    """`route_history` without its renewals: a row for each stay of a participant at an address.
+
+    Most rows of the history of a fleet renew an entry that is already there. Here those that follow
+    each other without a gap, and differ in their expiry at most, are one row, with the number of
+    its `renewals` and the last `expiry`.
+
+    ```text
+    pipeline.coalesced(history).where("participant = 'truck-7'").orderBy("valid_from").show()
+    ```
+    """
+    whose = ("node", "incarnation", "participant")
+    place = f.struct("address", "local", "visible", "sticky")
+    in_order = Window.partitionBy(*whose).orderBy("valid_from")
+    renews = (f.lag(place).over(in_order) == place) & (
+        f.lag("valid_to").over(in_order) == f.col("valid_from")
+    )
+    begins = f.when(f.coalesce(renews, f.lit(False)), 0).otherwise(1)
+    last = f.max_by(f.struct("expiry", "valid_to", "closed_by"), "valid_from").alias("last")
+    return (
+        history.withColumn("place", place)
+        .withColumn("begins", begins)
+        .withColumn("stay", f.sum("begins").over(in_order))
+        .groupBy(*whose, "stay")
+        .agg(
+            f.first("place").alias("place"),
+            f.min("valid_from").alias("valid_from"),
+            last,
+            (f.count(f.lit(1)) - 1).alias("renewals"),
+        )
+        .select(*whose, "place.*", "valid_from", "last.*", "renewals")
+    )
 
 
 def expected(
