@@ -452,3 +452,22 @@ def test_a_clock_that_drifts_lets_nothing_expire() -> None:
         assert lost == []
 
     simulated(scenario)
+
+
+@pytest.mark.rule("TM-1")
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_expired_while_a_machine_slept_is_not_delivered_when_it_wakes(which: int) -> None:
+    """Nothing runs there while the time passes, as when a laptop is closed."""
+
+    async def scenario(above: Machine, below: Machine, lost: list[str]) -> None:
+        machine = (above, below)[which]
+        machine.stop()
+        await asyncio.sleep(300)
+        machine.go_on()
+        await asyncio.sleep(30)
+        assert lost.count(f"{machine.name}: {Reason.EXPIRED}") > 100
+        del lost[:]
+        await asyncio.sleep(300)
+        assert lost == []
+
+    simulated(scenario)

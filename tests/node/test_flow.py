@@ -24,6 +24,7 @@ from waystation.node import FAIL, Context, Limits, Node, Queue
 from waystation.node.flow import NodeFlow, Room
 from waystation.node.inbox import WaitingLine
 from waystation.node.metrics import NodeMetrics
+from waystation.node.session import Session
 from waystation.node.status import Status
 from waystation.testing import Gate, Recorder, async_test, collect, echo, until
 from waystation.testing.hostile import HostilePeer
@@ -616,6 +617,55 @@ async def test_far_over_the_budget_what_arrives_is_shed() -> None:
             gate.free.set()
         await until(lambda: node.flow.used == 0)
         assert (await node.send("gate-0", b"x", policy=FAIL)).reason is None
+
+
+async def stand_still(node: Node, peer: Peer) -> Session:
+    """Ask for answers and read none of them, until the node is over its budget with them alone."""
+    peer.greet(flow.CAPABILITY)
+    await until(lambda: node.sessions and node.sessions[0].peer)
+    (session,) = node.sessions
+    peer.stop_reading()
+    while not (session.is_paused and session.is_stopped):
+        peer.send(bytes(50_000), Address(0, b"echo"))
+        await asyncio.sleep(0.001)
+    return session
+
+
+@pytest.mark.rule("FL-1")
+@async_test
+async def test_a_session_that_stands_still_over_the_budget_is_looked_at_and_sheds() -> None:
+    """Its peer may not read since it is over its own budget: each would wait for the other."""
+    limits = Limits(heartbeat=0, budget=MIB // 2, stall=0.1)
+    async with Node("node", hub=True, limits=limits) as node:
+        echo(node)
+        gate = Gate(node, "gate")
+        listening = await node.listen("tcp://127.0.0.1:0")
+        async with dialled(listening.place) as peer:
+            session = await stand_still(node, peer)
+            for _ in range(3):
+                peer.send(bytes(50_000), Address(0, b"gate"))
+            peer.send_control(hierarchy.encode(hierarchy.Announce([("found", False, None)])))
+            await until(lambda: "found" in node.router.table.snapshot(node.now()))
+            assert node.flow.shed > 0
+            assert node.flow.used <= 1.5 * limits.budget
+            assert peer.link is not None
+            peer.link.resume_reading()
+            await until(lambda: not session.is_paused and not session.is_stopped)
+            gate.free.set()
+            await until(lambda: node.flow.used == 0)
+
+
+@pytest.mark.rule("FL-1")
+@async_test
+async def test_a_session_without_a_link_is_not_kept_among_those_that_are_not_read() -> None:
+    limits = Limits(heartbeat=0, budget=MIB // 2)
+    async with Node("node", limits=limits) as node:
+        echo(node)
+        listening = await node.listen("tcp://127.0.0.1:0")
+        async with dialled(listening.place) as peer:
+            session = await stand_still(node, peer)
+        await until(lambda: not node.sessions)
+        assert not session.is_stopped
 
 
 @pytest.mark.rule("FL-1")

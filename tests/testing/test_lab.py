@@ -341,7 +341,7 @@ def test_any_200_seeds_show_that_a_safeguard_is_missing(name: str) -> None:
     assert program.main(["--seeds", "200", "--without", name]) == 0
 
 
-@pytest.mark.xfail(reason="sessions that are not read hold the whole budget, and stay unread")
+@pytest.mark.rule("FL-1")
 def test_a_node_over_its_budget_looks_at_what_its_sessions_have_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

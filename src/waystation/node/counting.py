@@ -75,9 +75,12 @@ class MessageInbox(Inbox[Arrival]):
 
     def admits(self, item: Arrival) -> bool:
         """Count what came since the last time, unless it is little."""
-        if self._flow.sheds:
-            self._flow.shed += 1
+        flow = self._flow
+        if flow.sheds:
+            flow.shed += 1
             return False
+        if flow.looks and flow.sheds_from(flow.origin_of(item.message)):
+            return False  # whoever lets it wait drops it
         if not self.items:
             self.drained()
         size = len(item.message.payload) + OVERHEAD

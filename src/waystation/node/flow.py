@@ -7,13 +7,14 @@ does, and what it does when its own peer presses it, stands in `session`. A mess
 that waits (a peer's, or what a worker sent on) stands in a line as a `Held`.
 
 `NodeFlow` keeps the budget of the whole node: over it, those sessions are not read that hold most.
+If a session then holds no less, it is looked at now and then: its peer may wait for the same.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from msgspec import Struct
 
@@ -345,6 +346,24 @@ class Room:
             self._look_later()
 
 
+class _Standing(Struct, frozen=True):
+    """How a session stood when it was read no more, or was last found to get on."""
+
+    since: float
+    used: int  # bytes that it held
+    sent: int  # messages that its peer had taken
+
+    @classmethod
+    def of(cls, session: Session) -> Self:
+        """How it stands now."""
+        now = asyncio.get_running_loop().time()
+        return cls(now, session.account.used, session.messages_out)
+
+    def gets_on(self, session: Session) -> bool:
+        """Whether the session holds less since then, or its peer has taken something."""
+        return session.account.used < self.used or session.messages_out > self.sent
+
+
 class NodeFlow:
     """The budget of a node, and what became of those who used too much of it."""
 
@@ -357,13 +376,27 @@ class NodeFlow:
         self.shed = 0  # messages that were dropped since the budget was exceeded by far
         self.aside = 0  # bytes of the budget that inboxes have set aside, and may not need
         self.unanswered = 0
-        self._unread: dict[Session, None] = {}  # sessions that are not read
+        self._unread: dict[Session, _Standing] = {}  # sessions that are not read
+        self._looks: dict[Session, int] = {}  # at those that stood still, and had so many reads
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def sheds(self) -> bool:
         """Whether so much is held that what arrives is dropped."""
         return 4 * self.account.used > 5 * self.account.limit
+
+    def sheds_from(self, origin: Origin | None) -> bool:
+        """Whether what a session brings is dropped where it would have to wait.
+
+        It stood still, and is looked at since its peer may wait for this node: that shall cost the
+        others nothing.
+        """
+        return origin is not None and origin[0] in self._looks and self.account.is_over
+
+    @property
+    def looks(self) -> bool:
+        """Whether sessions are looked at that stood still."""
+        return bool(self._looks)
 
     def origin_of(self, message: Message) -> Origin | None:
         """Who brought a message that is on its way through this node.
@@ -392,15 +425,21 @@ class NodeFlow:
                 if excess <= 0 or session.account.used <= part:
                     break
                 excess -= session.account.used
-                if session not in self._unread:
-                    self._unread[session] = None
+                if session not in self._unread and self._looks.get(session) != session.reads:
+                    self._unread[session] = _Standing.of(session)
                     session.stop_reading()
         elif 4 * account.used <= 3 * account.limit:
             unread, self._unread = self._unread, {}
+            self._looks.clear()
             for session in unread:
                 session.read_again()
-        if self._unread and self._timer is None:
+        if (self._unread or self._looks) and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
+
+    def forget(self, session: Session) -> None:
+        """Note that a session has no link any more: there is nothing to be read."""
+        self._unread.pop(session, None)
+        self._looks.pop(session, None)
 
     def close(self) -> None:
         """Look no more."""
@@ -438,7 +477,30 @@ class NodeFlow:
 
     def _look(self) -> None:
         self._timer = None
+        for session, standing in list(self._unread.items()):
+            if standing.gets_on(session):
+                self._unread[session] = _Standing.of(session)
+                self._looks.pop(session, None)
+            elif asyncio.get_running_loop().time() - standing.since >= self._longest(session):
+                self._look_at(session)
+        for session, reads in list(self._looks.items()):
+            if session not in self._unread and session.reads != reads:
+                del self._looks[session]  # something came, and it holds no more than its part
         self.relieve()
+
+    def _longest(self, session: Session) -> float:
+        """Seconds that a session may stand still before it is looked at, or looked at again."""
+        return PATIENCE if session in self._looks else self.kernel.limits.stall
+
+    def _look_at(self, session: Session) -> None:
+        """Read a session until something has come.
+
+        Its peer may have as much to send as this node, and not read either: then what both hold
+        would never get less, and neither would hear from the other again.
+        """
+        del self._unread[session]
+        self._looks[session] = session.reads
+        session.read_again()
 
 
 def size_of(message: Message) -> int:

@@ -740,6 +740,7 @@ class Session(Struct, eq=False):
         self.is_ready = False
         self._free_outflow()
         self._void_holds()
+        self._links.kernel.flow.forget(self)
         lost, self._unsettled = self._unsettled, []
         for arrival, verdicts in lost:
             if isinstance(arrival, CustodyArrival):

@@ -127,6 +127,9 @@ class Waiting:
         """
         kernel, room, recipient = self.kernel, receiver.room(arrival), receiver.verdict.recipient
         size = size_of(arrival.message)
+        if kernel.flow.sheds_from(origin):
+            kernel.flow.shed += 1
+            return kernel.drop_for(receiver, arrival, Reason.QUEUE_FULL)
         if not room.has_room(size) and (
             origin is None
             or kernel.flow.sheds
