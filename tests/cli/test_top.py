@@ -136,6 +136,20 @@ def test_proven_and_unproven_names_are_told_apart() -> None:
     assert "- no - 1#127.0.0.1:2 opening 0 tcp-2" in lines
 
 
+@pytest.mark.rule("ID-2")
+def test_who_claims_a_contested_name_is_told_as_proven_or_unproven() -> None:
+    standbys = (Standby("truck-7b", "tcp-2", proven=False), Standby("truck-7c", "tcp-3"))
+    contest = Contest("truck-7", "truck-7a", "tcp-1", 1_699_999_990_000, standbys, proven=True)
+    seen = structs.replace(
+        SEEN, claims=ClaimsSnapshot(3, 2, 1), contested_total=1, contested=[contest]
+    )
+    console = Console(file=StringIO(), width=120, force_terminal=False)
+    console.print(picture(seen))
+    assert isinstance(console.file, StringIO)
+    lines = [" ".join(row.split()) for row in console.file.getvalue().splitlines()]
+    assert "truck-7 truck-7a (proven) truck-7b (unproven), truck-7c 0:00:10" in lines
+
+
 @pytest.mark.rule("CL-4")
 def test_contested_names_have_a_table_and_a_word_on_the_line() -> None:
     many = tuple(Standby(f"truck-7{letter}", "tcp-9") for letter in "bcde")

@@ -80,6 +80,54 @@ async def test_proven_and_unproven_names_are_told_apart(tmp_path: Path) -> None:
         assert "sent by" not in told
 
 
+PROVEN = '<span class="badge" title="it has proven who it is">proven</span>'
+UNPROVEN = '<span class="badge away" title="its name is only its word">unproven</span>'
+
+
+@pytest.mark.rule("ID-2")
+@async_test
+async def test_names_are_proven_or_not_on_the_pages_of_routes_contests_and_the_past(
+    tmp_path: Path,
+) -> None:
+    key, journal = keyfile.create(tmp_path / "key"), tmp_path / "J"
+
+    async with (
+        hub(journal=journal, identity=keyfile.create(tmp_path / "hub")) as top,
+        leaf("truck", top, identity=key) as truck,
+        leaf("car", top) as car,
+        shown(top.url, journal=journal) as browser,
+    ):
+        echo(truck.node, "of-truck")
+        echo(car.node, "of-car")
+        echo(truck.node, "of-both")
+        await until(lambda: top.node.router.table.lookup("of-both", top.node.now()))
+        echo(car.node, "of-both")
+        await until(lambda: "of-both" in top.node.contested)
+        routes = await browser.until(
+            f"/routes?node={top.url}&find=of-",
+            lambda text: all(name in text for name in ("of-car", "of-truck", "of-both")),
+            X_Fragment="rows",
+        )
+        assert f"<td>of-truck {PROVEN}" in routes
+        assert f"<td>of-car {UNPROVEN}" in routes
+        contests = await browser.until(
+            f"/contested?node={top.url}", lambda text: "of-both" in text, X_Fragment="rows"
+        )
+        assert f"<td>truck {PROVEN}</td>" in contests
+        assert f"<td>car {UNPROVEN}</td>" in contests
+        later = top.node.now() * 1000 + 60_000_000
+        past = await browser.until(
+            f"/past?at={later}&node=hub&find=of-",
+            lambda text: "<td>of-both" in text,
+            X_Fragment="rows",
+        )
+        assert f"<td>of-truck {PROVEN}</td>" in past
+        assert f"<td>of-car {UNPROVEN}</td>" in past
+        assert f"<td>of-both {PROVEN}</td>" in past
+        own = await browser.get("/routes?find=echo", X_Fragment="rows")
+        assert "<td>echo</td>" in own.text  # nobody claims what a node has itself
+
+
 @async_test
 async def test_a_large_table_is_searched_and_paged_at_the_node() -> None:
     async with hub() as top, shown(top.url) as browser:
@@ -129,7 +177,7 @@ async def test_routes_over_a_session_and_subscriptions_are_found() -> None:
         over = re.search(r'href="(/routes[^"]*over=0%23[^"]*)"', rows)
         assert over
         routes = await browser.get(over[1].replace("&amp;", "&"), X_Fragment="rows")
-        assert "<td>truck-echo</td>" in routes.text
+        assert f"<td>truck-echo {UNPROVEN}</td>" in routes.text
         assert "<td>echo</td>" not in routes.text
         subscriptions = await browser.get("/subscriptions?find=temp*eu", X_Fragment="rows")
         assert "No matches" in subscriptions.text
@@ -255,7 +303,8 @@ async def test_the_page_and_everything_it_loads_exist() -> None:
 async def test_routes_lead_to_names_and_those_of_nodes_are_behind_a_switch() -> None:
     async with hub() as top, leaf("truck", top), shown(top.url) as browser:
         plain = await browser.until("/routes", lambda text: "truck-echo" in text)
-        assert re.search(r"<td>truck-echo</td>\s*<td><span title=\"0#tcp-\S+\">truck</span>", plain)
+        leads = rf"<td>truck-echo {UNPROVEN}</td>\s*<td><span title=\"0#tcp-\S+\">truck</span>"
+        assert re.search(leads, plain)
         assert "waystation.status" not in plain
         assert "internal not shown" in plain
         assert "waystation.status" in (await browser.get("/routes?internals=yes")).text

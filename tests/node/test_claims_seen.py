@@ -150,8 +150,9 @@ def test_why_tells_a_contest_of_a_live_fleet(tmp_path: Path) -> None:
 
     Fleet().run(scenario)
     kept, lost = (explain(tmp_path, id) for id in sent)
+    whose = "hub-a kept it for node truck-7a (unproven), and truck-7b (unproven) stood by"
     assert kept.remarks == (
-        "truck-7 was claimed by 2 owners; hub-a kept it for node truck-7a, and truck-7b stood by",
+        f"truck-7 was claimed by 2 owners; {whose}",
         "truck-7a keeps no journal here: what happened there is not known",
     )
     assert lost.summary.startswith("dropped at hub-a, NO_ROUTE: truck-7 had left ")

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.node.carriers import SCHEMES, carrier
 from tests.node.live import QUICK, RawPeer, serving
 from waystation.core.grants import Action, Grant, Grants
 from waystation.core.outcome import Reason
@@ -293,15 +294,21 @@ async def test_a_flood_of_denials_is_counted_and_not_all_recorded() -> None:
 
 
 @pytest.mark.rule("ID-3")
-@pytest.mark.parametrize("scheme", ["tcp", "ws", "udp", "http"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @async_test
 async def test_grants_hold_over_every_transport(scheme: str) -> None:
     grants = Grants([Grant(identity=(TRUCK.identifier,), send=("echo",))])
-    async with Node("hub", grants=grants, identity=MALLORY) as hub:
+    async with (
+        carrier(scheme) as over,
+        Node("hub", grants=grants, identity=MALLORY, **over.options()) as hub,
+    ):
         echo(hub)
         echo(hub, "admin")
-        url = (await hub.listen(f"{scheme}://127.0.0.1:0")).url
-        async with Node("truck", identity=TRUCK) as truck, Node("stranger") as stranger:
+        url = (await hub.listen(over.url)).url
+        async with (
+            Node("truck", identity=TRUCK, **over.options()) as truck,
+            Node("stranger", **over.options()) as stranger,
+        ):
             for node in (truck, stranger):
                 await node.connect(url, name="hub")
             await until(lambda: any(each.identity for each in hub.sessions))

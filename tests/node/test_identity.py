@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.node.carriers import SCHEMES, carrier
 from tests.node.live import QUICK, RawPeer, runs_on_every_loop, serving
 from tests.transports.certificates import authority
 from waystation.core.record import SessionKind, SessionRecord
@@ -81,14 +82,15 @@ async def test_over_tls_the_proof_is_for_the_certificate_of_the_listener(
 
 
 @pytest.mark.rule("ID-2")
-@pytest.mark.parametrize("scheme", ["http", "udp", "ws"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 @async_test
 async def test_identities_are_proven_over_every_transport(scheme: str) -> None:
     async with (
-        Node("server", identity=BOB, limits=QUICK) as server,
-        Node("client", identity=ALICE, limits=QUICK) as client,
+        carrier(scheme) as over,
+        Node("server", identity=BOB, limits=QUICK, **over.options()) as server,
+        Node("client", identity=ALICE, limits=QUICK, **over.options()) as client,
     ):
-        listening = await server.listen(f"{scheme}://{HOST}:0")
+        listening = await server.listen(over.url)
         session = await client.connect(listening.url)
         await until(lambda: any(each.identity for each in server.sessions))
         assert server.sessions[0].identity == ALICE.identifier

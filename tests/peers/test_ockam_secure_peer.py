@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -111,17 +112,31 @@ async def test_a_rust_node_opens_a_channel_to_ours(program: Path) -> None:
 
 
 @runs
-async def test_a_rust_node_opens_a_channel_to_ours_through_another_of_ours(program: Path) -> None:
+async def test_a_rust_node_opens_a_channel_to_ours_through_two_of_our_own(program: Path) -> None:
     del program
-    async with _garage() as garage, Node("hub") as hub:
+    carried: dict[str, int] = {"outer": 0, "inner": 0}
+
+    async with _garage() as garage, Node("outer") as outer, Node("inner") as inner:
+        for hop in (outer, inner):
+            hop.observe(partial(_count, carried, hop.name))
         garage.secure_listener("secure", trust=ANYONE)
-        inside = await garage.listen("tcp://127.0.0.1:0")
-        await hub.connect(inside.url, name="garage")
-        port = (await hub.listen("tcp://127.0.0.1:0")).address.name.rpartition(":")[2]
+        await inner.connect((await garage.listen("tcp://127.0.0.1:0")).url, name="garage")
+        await outer.connect((await inner.listen("tcp://127.0.0.1:0")).url, name="inner")
+        port = (await outer.listen("tcp://127.0.0.1:0")).address.name.rpartition(":")[2]
         said = await asyncio.to_thread(
-            ockam_peer.ask, int(port), "echo", 10, 100, "--secure", "garage => secure"
+            ockam_peer.ask, int(port), "echo", 10, 100, "--secure", "inner => garage => secure"
         )
         assert said.endswith("=> 0#echo")  # the route back into the channel
+        assert garage.secure_channels.handshakes == 1
+        # Both hops carried the handshake, and each request and its reply.
+        assert min(carried.values()) >= 2 * 10 + 2
+        assert not outer.secure_channels.handshakes
+        assert not inner.secure_channels.handshakes
+
+
+def _count(carried: dict[str, int], name: str, record: Record) -> None:
+    if isinstance(record, MessageRecord):
+        carried[name] += 1
 
 
 @runs

@@ -67,8 +67,8 @@ def test_two_owners_of_a_name_are_named_with_who_kept_it(told: Told) -> None:
         message(9, TO_A),
     )  # fmt: skip
     assert lines[-1] == (
-        "note: truck-7 was claimed by 2 owners; hub-a kept it for node truck-7a, "
-        "and truck-7b stood by"
+        "note: truck-7 was claimed by 2 owners; hub-a kept it for node truck-7a (unproven), "
+        "and truck-7b (unproven) stood by"
     )
 
 
@@ -182,7 +182,16 @@ def test_a_claim_that_its_session_replaced_is_gone_and_the_new_one_is_there(told
     lines = told(
         old, route(1, "a"), claim(2, "b", ClaimKind.CONTESTED), new, ended, message(9, TO_A)
     )
-    assert "hub-a kept it for node truck-7a, and truck-7b stood by" in lines[-1]
+    assert (
+        "hub-a kept it for node truck-7a (unproven), and truck-7b (unproven) stood by" in lines[-1]
+    )
+
+
+@pytest.mark.rule("ID-2")
+def test_owners_who_have_proven_who_they_are_and_others_are_told_apart(told: Told) -> None:
+    proven = structs.replace(claim(2, "b", ClaimKind.CONTESTED), proven=True)
+    lines = told(claim(1, "a"), route(1, "a"), proven, message(9, TO_A))
+    assert "kept it for node truck-7a (unproven), and truck-7b (proven) stood by" in lines[-1]
 
 
 def test_three_owners_are_listed() -> None:

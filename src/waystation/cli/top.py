@@ -419,11 +419,17 @@ def _claims(seen: Snapshot, claims: ClaimsSnapshot) -> RenderableType:
     title = f"contested names: {len(seen.contested)} of {seen.contested_total}"
     table = _table(title, "name", "holder", "standing by", "for")
     for contest in seen.contested:
-        nodes = [standby.node for standby in contest.standbys]
+        nodes = [_claimant(standby.node, standby.proven) for standby in contest.standbys]
         some = ", ".join(nodes[:3]) + (f" and {len(nodes) - 3} more" if len(nodes) > 3 else "")
         held = _since((seen.at - contest.since) / 1000)
-        table.add_row(_plain(contest.participant), _plain(contest.holder), _plain(some), held)
+        holder = _claimant(contest.holder, contest.proven)
+        table.add_row(_plain(contest.participant), _plain(holder), _plain(some), held)
     return Group(Text(text, "italic"), *([table] if seen.contested else []))
+
+
+def _claimant(node: str, proven: bool | None) -> str:
+    """A node that claims a name, and whether it has proven who it is, if that is known."""
+    return node if proven is None else f"{node} ({'proven' if proven else 'unproven'})"
 
 
 def _routes(seen: Snapshot) -> Table:

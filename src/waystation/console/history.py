@@ -16,6 +16,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from waystation.core.address import LOCAL
 from waystation.core.corrections import Measured, corrections, hour_of, links_by_hour
@@ -25,6 +26,7 @@ from waystation.core.routing import RoutingEntry, RoutingTable
 from waystation.journal.layout import all_nodes
 from waystation.journal.read import TableReader, instants_as_integers
 from waystation.journal.schema import (
+    CLAIMS,
     INSTANT,
     MEMBERS,
     NODES,
@@ -101,6 +103,7 @@ class RouteThen(Struct, frozen=True):
     local: bool
     sticky: bool
     expiry: int | None
+    proven: bool | None = None  # whether who claimed it had proven who it is (ID-2)
 
 
 class Tables(Struct, frozen=True, kw_only=True):
@@ -145,7 +148,7 @@ class History:
         self.unread = max(0, len(names) - MAX_NODES)
         measured = len(self._measured)
         for node in names[:MAX_NODES]:
-            for table in (NODES, SESSIONS, MEMBERS, ROUTES, SUBSCRIPTIONS):
+            for table in (NODES, SESSIONS, MEMBERS, ROUTES, SUBSCRIPTIONS, CLAIMS):
                 self._read(table, node)
         if len(self._measured) > measured:
             self._corrections = {
@@ -162,7 +165,7 @@ class History:
                 return
             self._rows += batch.num_rows
             self._note_bounds(batch)
-            if table in (ROUTES, SUBSCRIPTIONS):
+            if table in (ROUTES, SUBSCRIPTIONS, CLAIMS):
                 self._tables[key].append(batch)
                 continue
             take = {NODES: self._life_row, SESSIONS: self._session_row, MEMBERS: self._member_row}
@@ -306,8 +309,13 @@ class History:
             if _matches((pattern, receiver), find)
             and (hidden is None or not receiver.startswith(INTERNAL))
         ]
+        listed = [one.participant for one in shown[:most]]
+        proven = proven_at(self._tables[CLAIMS, node], life.incarnation, here, listed)
         return Tables(
-            routes=shown[:most],
+            routes=[
+                replace(one, proven=proven.get((one.participant, one.address)))
+                for one in shown[:most]
+            ],
             routes_fitting=len(shown),
             routes_total=len(routes),
             subscriptions=wanted[:most],
@@ -375,6 +383,20 @@ def subscriptions_at(
         (row["pattern"], row["receiver"])
         for row in rows.filter(held).select(["pattern", "receiver"]).to_pylist()
     )
+
+
+def proven_at(
+    batches: Sequence[pa.RecordBatch], incarnation: int, at: int, names: Sequence[str]
+) -> dict[tuple[str, str], bool | None]:
+    """Whether who claimed some names had proven who it is, by the name and the address it led to.
+
+    What came last over a session counts: it may have claimed a name first so, then otherwise.
+    """
+    rows = _before(batches, CLAIMS, incarnation, at).filter(
+        pc.field("participant").isin(pa.array(names, pa.string())) & (pc.field("kind") != "refused")
+    )
+    told = rows.sort_by("seq").select(["participant", "session", "proven"]).to_pylist()
+    return {(row["participant"], f"{LOCAL}#{row['session']}"): row["proven"] for row in told}
 
 
 def _before(batches: Iterable[pa.RecordBatch], table: str, incarnation: int, at: int) -> pa.Table:

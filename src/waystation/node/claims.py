@@ -717,10 +717,10 @@ class LeafClaims:
         if kernel.observers:
             session = claim.session.decode()
             what = (kind, claim.participant, session, claim.owner, claim.origin, claim.number)
-            proven = self._is_proven(claim)
+            proven = self.is_proven(claim)
             kernel.notify(ClaimRecord(*what, claim.path, detail, kernel.tick(), reason, proven))
 
-    def _is_proven(self, claim: Claim) -> bool:
+    def is_proven(self, claim: Claim) -> bool:
         """Whether who claims has proven who it is: by its signature, or over its session (ID-2)."""
         if is_identifier(claim.owner):
             return True

@@ -6,6 +6,7 @@ What is claimed is kept and decided in core/claims.py; here it is counted and de
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import TypeAlias
 
 from msgspec import Struct
@@ -19,6 +20,7 @@ class Standby(Struct, frozen=True):
 
     node: str
     session: str
+    proven: bool | None = None  # whether it has proven who it is; None if its node did not tell
 
 
 class Contest(Struct, frozen=True):
@@ -29,6 +31,7 @@ class Contest(Struct, frozen=True):
     session: str  # that messages to it go over
     since: int  # milliseconds since the epoch
     standbys: tuple[Standby, ...]  # who is next comes first
+    proven: bool | None = None  # whether the holder has proven who it is
 
 
 class ClaimsSnapshot(Struct, frozen=True):
@@ -60,12 +63,18 @@ class ContestedNames:
     Contest(participant='truck-7', holder='leaf', session='s1', since=5, ...)
     """
 
-    def __init__(self, claims: Claims, damping: Damping) -> None:
+    def __init__(
+        self,
+        claims: Claims,
+        damping: Damping,
+        is_proven: Callable[[Claim], bool | None] = lambda _claim: None,
+    ) -> None:
         self.probes = 0
         self.silent = 0
         self.refused: Counter[str] = Counter()
         self._claims = claims
         self._damping = damping
+        self._is_proven = is_proven
         self._known: dict[str, _Known] = {}
 
     def note(self, change: ClaimChange, now: int) -> None:
@@ -98,9 +107,17 @@ class ContestedNames:
         best = self._claims.best(participant, now)
         if known is None or best is None or not waiting:
             return None
-        return Contest(
-            participant, best.origin, _session(best), known[0], tuple(map(_standby, waiting))
-        )
+        standbys = tuple(map(self._standby, waiting))
+        proven = self._is_proven(best)
+        return Contest(participant, best.origin, _session(best), known[0], standbys, proven)
+
+    def proven(self, participant: str, now: int) -> bool | None:
+        """Whether who has a name has proven who it is (ID-2); None if nobody claims it."""
+        best = self._claims.best(participant, now)
+        return None if best is None else self._is_proven(best)
+
+    def _standby(self, claim: Claim) -> Standby:
+        return Standby(claim.origin, _session(claim), self._is_proven(claim))
 
     def snapshot(self) -> ClaimsSnapshot:
         """All numbers, at this moment."""
@@ -113,10 +130,6 @@ class ContestedNames:
             self.silent,
             dict(self.refused),
         )
-
-
-def _standby(claim: Claim) -> Standby:
-    return Standby(claim.origin, _session(claim))
 
 
 def _session(claim: Claim) -> str:

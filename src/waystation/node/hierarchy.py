@@ -70,7 +70,9 @@ class Hierarchy:
         self.vouchers = Vouchers(kernel)
         self.contests = Contests(kernel)
         self.questions = Questions(kernel)
-        self.contested = ContestedNames(self.claims.known, self.announcements.damping)
+        self.contested = ContestedNames(
+            self.claims.known, self.announcements.damping, self.claims.is_proven
+        )
 
     def keep_secret(self, secret: str, numbered: int) -> None:
         """Be known by the secret of an earlier process, and number links after its own (CL-1)."""

@@ -29,7 +29,7 @@ from waystation.core.record import MessageRecord, Record, SessionRecord
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError
 from waystation.node import flow
-from waystation.node.contested import ClaimsSnapshot, Contest
+from waystation.node.contested import ClaimsSnapshot, Contest, ContestedNames
 from waystation.node.custody import CustodySnapshot
 from waystation.node.session import Session
 from waystation.node.worker import Context
@@ -87,7 +87,8 @@ class Question(Struct, frozen=True):
 class RouteStatus(Struct, frozen=True, omit_defaults=True):
     """A routing entry; `expiry` in milliseconds since the epoch, None for never.
 
-    A `contested` participant is claimed by other owners too.
+    A `contested` participant is claimed by other owners too. Who claims it here has `proven` who it
+    is (ID-2), or has not; None if nobody claims it, as for what this node has itself.
     """
 
     participant: str
@@ -97,6 +98,7 @@ class RouteStatus(Struct, frozen=True, omit_defaults=True):
     sticky: bool = False
     expiry: int | None = None
     contested: bool = False
+    proven: bool | None = None
 
 
 class SessionStatus(Struct, frozen=True, omit_defaults=True):
@@ -317,7 +319,7 @@ class Status:
             bytes=now.bytes,
             bytes_rate=round((now.bytes - before.bytes) / seconds, 1),
             routes_total=len(self._node.router.table),
-            routes=[_route(entry, contested=entry.participant in names) for entry in routes],
+            routes=[_route(entry, names, milliseconds) for entry in routes],
             sessions_total=len(self._node.sessions),
             sessions=[_session(session) for session in sessions],
             session_events=dict(sorted(events.items())),
@@ -450,7 +452,7 @@ def _address(text: str) -> Address:
         return Address(0, b"")
 
 
-def _route(entry: RoutingEntry, *, contested: bool) -> RouteStatus:
+def _route(entry: RoutingEntry, names: ContestedNames, now: int) -> RouteStatus:
     expiry: Any = None if entry.expiry == NEVER else entry.expiry
     return RouteStatus(
         entry.participant,
@@ -459,7 +461,8 @@ def _route(entry: RoutingEntry, *, contested: bool) -> RouteStatus:
         entry.visible,
         entry.sticky,
         expiry,
-        contested,
+        entry.participant in names,
+        names.proven(entry.participant, now),
     )
 
 

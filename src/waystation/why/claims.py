@@ -5,8 +5,8 @@ Nodes journal each claim to a name, whether it is the routing entry or stands by
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, TypeAlias
 
 from waystation.core import damping
 from waystation.why.lookup import Row
@@ -18,6 +18,9 @@ _MADE = frozenset({"claim", "contested"})
 _ENDED = frozenset({"withdraw", "refused"})
 _WAITS = frozenset({"held", "released"})
 
+
+_PROVEN: Final[Mapping[Any, str]] = {True: " (proven)", False: " (unproven)"}
+"""What is told of who claims (ID-2); nothing where the journal does not say."""
 
 _Key: TypeAlias = tuple[str, str, int, tuple[str, ...]]
 
@@ -88,10 +91,12 @@ def _key(row: Row) -> _Key:
 
 
 def _nodes(claims: dict[str, Row]) -> dict[str, str]:
-    """The node of each owner, and its session if that leaves any doubt."""
+    """The node of each owner, its session if that leaves any doubt, and whether it is proven."""
     names = [row["origin"] for row in claims.values()]
     return {
-        owner: row["origin"] + f" over {row['session']}" * (names.count(row["origin"]) > 1)
+        owner: row["origin"]
+        + f" over {row['session']}" * (names.count(row["origin"]) > 1)
+        + _PROVEN.get(row.get("proven"), "")
         for owner, row in claims.items()
     }
 

@@ -24,6 +24,7 @@ from waystation.why.explanation import Decision
 from waystation.why.lookup import MessageLookup, Row
 from waystation.why.source import Interval, Subscribed
 from waystation.why.story import agree
+from waystation.why.tunnelled import attempts_joined, is_tunnelled
 
 
 class JournalSource:
@@ -40,7 +41,9 @@ class JournalSource:
         )
         found = traced(message_id, steps, self.evidence)
         self._answers = self._find_answers(found)
-        self.traces: Sequence[Trace] = tied({message_id: found, **self._answers})[message_id]
+        self.traces: Sequence[Trace] = attempts_joined(
+            tied({message_id: found, **self._answers})[message_id]
+        )
         self._routes: dict[tuple[str, int, str], list[Row]] = {}
         self._claims: dict[tuple[str, int, str], list[Row]] = {}
 
@@ -68,6 +71,8 @@ class JournalSource:
         row = visit.first
         if row.reason == Reason.DUPLICATE:  # which the tables do not tell
             return (Decision(Outcome.DROPPED.value, Reason.DUPLICATE.value),)
+        if is_tunnelled(visit):  # which the rules do not judge
+            return ()
         router = Router(version=row.version)
         message = Message(_route(row.onward), _route(row.back), b"", expiry=_ms(row.expiry))
         for number in {hop.type for hop in message.onward_route.addresses[:1]} - {LOCAL}:

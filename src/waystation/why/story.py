@@ -17,6 +17,7 @@ from waystation.why.claims import cause_of_end
 from waystation.why.explanation import Decision, Explanation, Hop, Step, Way
 from waystation.why.source import Interval, Row, Source
 from waystation.why.spans import signed, span
+from waystation.why.tunnelled import is_tunnelled, not_registered, tunnel_notes, tunnel_summary
 
 NOTICED: Final = 1_000
 """Microseconds: clocks that differ by less do not matter to a reader."""
@@ -97,6 +98,8 @@ def summary(trace: Trace, causes: list[str | None] | None = None) -> str:
     """One line: how a message ended. `causes` are those of its visits, if they are known."""
     causes = causes or [None] * len(trace.visits)
     loss = trace.last_loss
+    if is_tunnelled(trace.visits[0]):
+        return tunnel_summary(trace, causes[loss.visit] if loss is not None else None)
     if loss is not None:
         others = f"; delivered to {_count(trace.delivered, 'other')}" * bool(trace.delivered)
         return _lost(trace, loss, causes[loss.visit]) + others
@@ -160,6 +163,9 @@ def _last_seen(trace: Trace) -> str:
 
 def _notes(source: Source, trace: Trace) -> Iterator[str]:
     """What else is to be told of a message, beside how it ended."""
+    if is_tunnelled(trace.visits[0]):
+        yield from tunnel_notes(trace)
+        return
     if trace.internal:
         yield "it is internal: nodes sent it for themselves, not for an application"
     if trace.answers is not None:
@@ -292,6 +298,8 @@ class _Hop:
 
     def _remark(self, step: VisitStep, fate: Fate) -> str | None:
         there = step.next_node
+        if is_tunnelled(self._visit):
+            return None  # that members keep no journal goes without saying
         if fate == Fate.VANISHED and step.outcome == Outcome.QUEUED:
             return "it was waiting here when the node ended"
         if fate == Fate.VANISHED:
@@ -338,6 +346,8 @@ class _Hop:
         return teller(last) if teller is not None else REASONS.get(last.reason or "")
 
     def _why_no_route(self, step: VisitStep) -> str:
+        if is_tunnelled(self._visit):
+            return not_registered(self._visit)
         name = self._looked_up(step)
         if name is None:
             return "its onward route was empty"

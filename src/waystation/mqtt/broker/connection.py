@@ -308,7 +308,7 @@ class ClientConnection(Connection):
         """Send what has waited for this one."""
         session = self.session
         session.release(packet.packet_id)
-        if session.queue:
+        if session.queue or session.unrepeated:
             self._dispatcher.send_waiting(session)
 
     def on_subscribe(self, packet: SubscribePacket) -> None:

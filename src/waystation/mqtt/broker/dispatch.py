@@ -157,9 +157,12 @@ class Dispatcher:
     def send_waiting(self, session: Session) -> None:
         """Send what waits for a client, as far as it takes it."""
         connection = session.connection
+        if connection is not None and session.unrepeated:
+            self._repeat(session, connection)
         while (
             connection is not None
             and session.queue
+            and not session.unrepeated
             and not connection.peer_is_slow
             and len(session.inflight) < connection.receive_maximum
         ):
@@ -169,6 +172,19 @@ class Dispatcher:
             else:
                 self._send(session, connection, delivery)
                 delivery.publication.forget_written()
+
+    def _repeat(self, session: Session, connection: ClientConnection) -> None:
+        """Send again what was not acknowledged before; the client may take fewer now."""
+        unrepeated, inflight = session.unrepeated, session.inflight
+        while (
+            unrepeated
+            and not connection.peer_is_slow
+            and len(inflight) - len(unrepeated) < connection.receive_maximum
+        ):
+            packet_id, _ = unrepeated.popitem(last=False)
+            if not connection.deliver(inflight[packet_id], packet_id, again=True):
+                session.release(packet_id)
+                self._drop(session, Reason.TOO_LARGE)
 
     def _find(self, topic: str) -> tuple[_Target | _Shared, ...]:
         by_session: dict[str, list[Subscription]] = {}
@@ -206,6 +222,7 @@ class Dispatcher:
         elif (
             connection is not None
             and not session.queue
+            and not session.unrepeated
             and not connection.peer_is_slow
             and len(session.inflight) < connection.receive_maximum
         ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections import OrderedDict
 from collections.abc import Container
 from functools import partial
 from typing import Any, Final
@@ -237,8 +238,7 @@ class Broker:
             ).write()
         )
         _log.debug("%s: client %r is connected", connection.place, client_id)
-        for packet_id, delivery in session.inflight.items():
-            connection.deliver(delivery, packet_id, again=True)
+        session.unrepeated = OrderedDict.fromkeys(session.inflight)
         self.dispatcher.send_waiting(session)
 
     def _session(self, key: SessionKey, *, clean: bool) -> tuple[Session, bool]:

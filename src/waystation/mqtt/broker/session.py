@@ -7,7 +7,7 @@ starts clean. While it is away, its will may be due after a delay, once.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from mqtt5 import Will
@@ -60,7 +60,7 @@ class Session:
 
     __slots__ = (
         "connection", "expiry", "expiry_timer", "held_bytes", "inflight", "key", "name", "queue",
-        "subscriptions", "who", "will", "will_timer",
+        "subscriptions", "unrepeated", "who", "will", "will_timer",
     )  # fmt: skip
 
     def __init__(self, key: SessionKey) -> None:
@@ -71,6 +71,7 @@ class Session:
         self.subscriptions: dict[str, Subscription] = {}
         self.queue: deque[Delivery] = deque()
         self.inflight: Inflight[Delivery] = Inflight()  # sent, and not acknowledged
+        self.unrepeated: OrderedDict[int, None] = OrderedDict()  # not yet over this connection
         self.held_bytes = 0  # of both
         self.expiry = 0  # seconds that it outlives its connection
         self.will: Will | None = None
@@ -110,6 +111,7 @@ class Session:
         delivery = self.inflight.pop(number, None)
         if delivery is not None:
             self.held_bytes -= delivery.publication.size
+            self.unrepeated.pop(number, None)
 
     def stop_timers(self) -> None:
         """Let neither the will nor the expiry happen later."""
