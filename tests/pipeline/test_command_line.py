@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -133,8 +134,9 @@ def test_build_writes_the_tables_and_sums_up(run: Run, fleet: Path, tmp_path: Pa
     code, out, err = run("pipeline", "build", "--journal", fleet, "--out", tmp_path / "tables")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].startswith("read ")
-    assert [line.split()[0] for line in lines[1:-1]] == list(pipeline.TABLES)
+    assert lines[0].startswith("3 of 3 nodes, complete until 2026-01-01 ")
+    assert lines[1].startswith("read ")
+    assert [line.split()[0] for line in lines[2:-1]] == list(pipeline.TABLES)
     assert lines[-1].startswith(f"wrote {tmp_path / 'tables'} in ")
     assert {path.name for path in (tmp_path / "tables").iterdir()} >= set(pipeline.TABLES)
 
@@ -149,6 +151,32 @@ def test_build_of_one_node_as_json(run: Run, fleet: Path, tmp_path: Path) -> Non
     ids = {row["message_id"] for row in messages if row["node"] == "hub-0000"}
     assert summary["tables"]["traces"]["rows"] == len(ids)
     assert summary["rejected"] == 0
+
+
+def test_build_begins_with_who_is_missing_as_lost_does(
+    run: Run, fleet: Path, tmp_path: Path
+) -> None:
+    journal, tables = tmp_path / "journal", tmp_path / "tables"
+    shutil.copytree(fleet, journal)
+    gone = max(path.name for path in (journal / "messages").iterdir())
+    for directory in journal.glob(f"*/{gone}"):
+        shutil.rmtree(directory)
+    code, out, err = run("pipeline", "build", "--journal", journal, "--out", tables)
+    assert (code, err) == (0, "")
+    first = out.splitlines()[0]
+    assert first.startswith("2 of 3 nodes, complete until 2026-01-01 ")
+    assert first.endswith(f"; no record of {gone.removeprefix('node=')}")
+    for source in (("--journal", journal), ("--tables", tables)):
+        code, out, err = run("lost", *source)
+        assert (code, out.splitlines()[0]) == (0, first)
+    code, out, err = run("pipeline", "build", "--journal", journal, "--out", tables, "--json")
+    told = json.loads(out)["reach"]
+    code, out, err = run("lost", "--tables", tables, "--json")
+    assert told == json.loads(out)["reach"]
+    assert told["missing"] == [gone.removeprefix("node=")]
+    code, out, err = run("pipeline", "report", "--tables", tables, "--out", tmp_path / "page.html")
+    assert (code, err) == (0, "")
+    assert first in (tmp_path / "page.html").read_text()
 
 
 def test_table_prints_the_routing_table_at_a_moment(run: Run, fleet: Path) -> None:

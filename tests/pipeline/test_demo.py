@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from waystation.pipeline import TABLES
 from waystation.why import explain
 from waystation.why.source import Row
 from waystation.why.tables import _Tables, explain_from_tables
+
+CARD = re.compile(r'title="([0-9,]+)"><b>[^<]*</b><span>([^<]*)</span>')
 
 pytestmark = pytest.mark.timeout(600)  # ten processes, and Spark, on a loaded machine
 
@@ -40,6 +43,7 @@ def test_every_fault_is_found_in_the_tables(call: Commands, tmp_path: Path) -> N
     assert all(fault["found"] and fault["lost"] for fault in summary["faults"])
     assert "truck-3 were dropped at hub-a between" in summary["faults"][1]["sentences"][0]
     assert len(summary["audit"]) == 1, "the audit shows what no fault explains"
+    assert summary["unexplained"] == []
 
     assert set(summary["tables"]) == set(TABLES)
     assert summary["tables"]["rejects"] == 0
@@ -54,6 +58,26 @@ def test_every_fault_is_found_in_the_tables(call: Commands, tmp_path: Path) -> N
         assert (code, said) == (0, "")
         assert "dropped at hub-a, NO_ROUTE: truck-2 had left" in printed
     check_that_why_agrees(out / "journal", out / "tables")
+    check_that_counts_agree(call, out, Path(summary["report"]).read_text("utf-8"))
+
+
+def check_that_counts_agree(call: Commands, out: Path, page: str) -> None:
+    """The table `traces`, `lost` from journal and tables, and the report count the same losses."""
+    rows = [row for row in _Tables(out / "tables").rows("traces") if not row["internal"]]
+    count = sum(row["lost_copies"] for row in rows)
+    assert count
+    vanished = sum(one["reason"] == "VANISHED" for row in rows for one in row["lost"])
+    for where in ("--journal", "journal"), ("--tables", "tables"):
+        code, printed, said = call("lost", where[0], str(out / where[1]), "--json")
+        assert (code, said) == (0, "")
+        told = json.loads(printed)
+        assert len(told["losses"]) == count
+        assert sum(one["reason"] == "VANISHED" for one in told["losses"]) == vanished
+        assert sum(incident["lost"] for incident in told["incidents"]) == count
+        assert all(one["cause"] for one in told["losses"])
+    cards = {name: number for number, name in CARD.findall(page)}
+    assert cards["losses"] == f"{count:,}"
+    assert cards["of them lost between nodes"] == f"{vanished:,}"
 
 
 def check_that_why_agrees(journal: Path, tables: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.pipeline.journals import Scenario, journal_of, scenarios, scenarios_2, write
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_rows, row
-from tests.pipeline.watched import made_at_once
+from tests.pipeline.watched import assert_up_to_date, engine, made_at_once, take_in
 from waystation.pipeline import TABLES
 from waystation.pipeline.tables import BUILT
 from waystation.testing.oracle import Row, Tables
@@ -70,7 +70,10 @@ WRONG: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     ),
     "nodes": of_every_table,
     "sessions": st.one_of(of_every_table, st.just({"session": None})),
+    "members": st.one_of(of_every_table, st.sampled_from([{"grp": None}, {"uuid": ""}])),
+    "claims": st.one_of(of_every_table, st.sampled_from([{"participant": ""}, {"session": None}])),
 }
+EXTRA = ("members", "claims")  # scenarios have no rows of these
 
 
 @st.composite
@@ -78,12 +81,34 @@ def journals_with_rejects(draw: st.DrawFn) -> tuple[Tables, Tables]:
     """A journal, and the same with some rows that cannot be valid."""
     scenario: Scenario = draw(st.one_of(scenarios, scenarios_2))
     rows = journal_of([scenario])
+    _send_to_members(rows, draw(st.integers(0, 3)))
+    for table in draw(st.sets(st.sampled_from(EXTRA))):
+        rows[table] = [_extra(rows, table)]
     spoiled = {table: list(own) for table, own in rows.items()}
-    for table in draw(st.lists(st.sampled_from(sorted(rows)), min_size=1, max_size=4)):
-        sound = draw(st.sampled_from(rows[table]))
+    for table in draw(st.lists(st.sampled_from(sorted({*rows, *EXTRA})), min_size=1, max_size=4)):
+        own = rows.get(table) or [_extra(spoiled, table)]
+        sound = draw(st.sampled_from(own))
         bad: Row = {**sound, **draw(WRONG[table]), "seq": draw(_seqs(spoiled, sound))}
-        spoiled[table].append(bad)
+        spoiled.setdefault(table, []).append(bad)
     return rows, spoiled
+
+
+def _send_to_members(rows: Tables, every: int) -> None:
+    """Let some messages be for members of a group, which a gossip router does not judge."""
+    sent = rows.get("messages", [])
+    ids = sorted({each["message_id"] for each in sent})
+    chosen = set(ids[::every]) if every else set()
+    for each in sent:
+        if each["message_id"] in chosen:
+            each["onward"] = ["6#member", *each["onward"]]
+
+
+def _extra(rows: Tables, table: str) -> Row:
+    """A valid row that follows the last one of an incarnation."""
+    every = [each for own in rows.values() for each in own]
+    last = max(every, key=lambda each: (each["incarnation"], each["seq"]))
+    place = {name: last[name] for name in ("node", "incarnation", "at")}
+    return {**row(table, last["seq"] + 1), **place}
 
 
 def _seqs(rows: Mapping[str, list[Row]], row: Row) -> st.SearchStrategy[int]:
@@ -129,6 +154,23 @@ def test_a_reject_does_not_begin_an_incarnation(tmp_path: Path) -> None:
     ends = made["route_history"].column("valid_to").cast(pa.int64()).to_pylist()
     assert ends == [BEGIN + 9 * SECOND, None]
     assert made["rejects"].num_rows == 1
+
+
+@pytest.mark.rule("SP-5")
+@pytest.mark.parametrize(("fields", "judged"), [({"uuid": ""}, 1), ({}, 0)])
+def test_a_reject_about_a_member_makes_no_gossip_router(
+    tmp_path: Path, fields: dict[str, Any], judged: int
+) -> None:
+    """What a gossip router passes on to members is not judged; at other nodes it is."""
+    journal = tmp_path / "journal"
+    sent = row("messages", 0, onward=["6#member"], outcome="DROPPED", reason="NO_ROUTE")
+    put_rows(journal, "messages", [sent], version=2)
+    put_rows(journal, "members", [row("members", 1, **fields)], version=2)
+    made = made_at_once(journal)
+    assert (made["expected"].num_rows, made["rejects"].num_rows) == (judged, judged)
+    assert made["losses"].num_rows == 1 - judged  # it has no trace, so only a router tells
+    take_in(engine(journal, tmp_path), journal)
+    assert_up_to_date(tmp_path / "tables", journal)
 
 
 @pytest.mark.rule("SP-5")

@@ -331,6 +331,38 @@ def test_names_from_outside_are_escaped(tmp_path: Path, hub: str, leaf: str) -> 
         assert len(name) > 100 or name.replace("\u202e", "\\u202e") in read.text
 
 
+def test_the_page_begins_with_who_is_missing(tmp_path: Path) -> None:
+    life = {"incarnation": 1, "from_time": START, "sample": 1.0, "lost": 0, "sealed": True}
+    met = {"node": "hub", "incarnation": 1, "session": "s", "role": "leaf", "opened_at": START}
+    tables = write_all(
+        tmp_path / "tables",
+        coverage=[
+            {**life, "node": "hub", "to_time": START + MINUTE},
+            {**life, "node": "leaf", "to_time": START + 2 * MINUTE},
+        ],
+        session_history=[
+            {**met, "peer": "leaf"},
+            *({**met, "peer": f"<b>\u202e{number}"} for number in range(4)),
+            {**met, "peer": "a broker", "role": "global"},
+            {**met, "peer": None},
+        ],
+    )
+    page = page_of(tables, tmp_path / "report.html")
+    said = "2 of 6 nodes, complete until 2026-01-01 00:01:00; no record of "
+    assert said in Reader(page).text
+    assert "&lt;b&gt;\\u202e2 and 1 more</p>" in page
+    assert page.index(said) < page.index("<nav")
+
+
+def test_a_page_of_tables_that_do_not_tell_who_is_missing_says_nothing_of_it(
+    tables: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "tables"
+    shutil.copytree(tables, copy)
+    shutil.rmtree(copy / "coverage")
+    assert " nodes, complete until " not in page_of(copy, tmp_path / "report.html")
+
+
 def test_the_page_shows_the_contents_of_the_tables(page: str) -> None:
     text = Reader(page).text
     for sentence in (

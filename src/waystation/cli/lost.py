@@ -18,7 +18,8 @@ from waystation.cli.journal import Instant
 from waystation.cli.options import DIRECTORY, PLACE, SETTINGS, check_is_journal
 
 if TYPE_CHECKING:
-    from waystation.pipeline.lost import Answer, LostCopy, Reach
+    from waystation.pipeline.lost import Answer, LostCopy
+    from waystation.pipeline.reach import Reach
 
 _HELP: Final = """List what was lost, and why: every copy that did not reach whom it was for.
 
@@ -35,7 +36,6 @@ _GROUPS: Final = (
     *("reason", "node", "participant", "topic", "incident", "cause", "sender", "hour", "day"),
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NAMED: Final = 3  # missing nodes
 
 
 class Groups(click.ParamType[tuple[str, ...]]):
@@ -120,8 +120,7 @@ def lost(
 
 
 def _json(answer: Answer, by: tuple[str, ...] | None) -> str:
-    fields: dict[str, Any] = {"reach": msgspec.to_builtins(answer.reach)}
-    fields["reach"]["complete_until"] = _text(answer.reach.complete_until)
+    fields: dict[str, Any] = {"reach": reach_fields(answer.reach)}
     if by is not None:
         fields["groups"] = [
             {**dict(zip(by, key, strict=True)), "lost": count}
@@ -138,6 +137,11 @@ def _json(answer: Answer, by: tuple[str, ...] | None) -> str:
         for incident in answer.incidents
     ]
     return msgspec.json.encode(fields).decode()
+
+
+def reach_fields(reach: Reach) -> dict[str, Any]:
+    """How far the record reaches, for programs."""
+    return {**msgspec.to_builtins(reach), "complete_until": _text(reach.complete_until)}
 
 
 def _fields(loss: LostCopy) -> dict[str, Any]:
@@ -166,7 +170,7 @@ def _write_csv(answer: Answer, by: tuple[str, ...] | None) -> None:
 def _lines(
     answer: Answer, by: tuple[str, ...] | None, participant: str | None, where: str | Path | None
 ) -> Iterator[str]:
-    yield _reach(answer.reach)
+    yield answer.reach.said()
     sure = [loss for loss in answer.losses if not loss.may_have_missed]
     whom = f" for {participant}" if participant else ""
     if not answer.losses:
@@ -209,17 +213,6 @@ def _whom(loss: LostCopy) -> str:
     if loss.may_have_missed:
         return f"(may have missed) {loss.multicast_id}"
     return loss.recipient or loss.multicast_id or "-"
-
-
-def _reach(reach: Reach) -> str:
-    """Who is missing: the first thing that is told."""
-    count = reach.nodes + len(reach.missing)
-    until = reach.complete_until
-    complete = "" if until is None else f", complete until {_clock(until)}"
-    named = ", ".join(reach.missing[:_NAMED])
-    more = f" and {len(reach.missing) - _NAMED} more" if len(reach.missing) > _NAMED else ""
-    missing = f"; no record of {named}{more}" if reach.missing else ""
-    return f"{reach.nodes:,} of {count:,} nodes{complete}{missing}"
 
 
 def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:

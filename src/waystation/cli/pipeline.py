@@ -17,6 +17,7 @@ import msgspec
 
 from waystation.cli.journal import Instant
 from waystation.cli.lazy import LazyGroup
+from waystation.cli.lost import reach_fields
 from waystation.cli.options import (
     SETTINGS,
     check_is_journal,
@@ -127,7 +128,7 @@ def build(
     for line in summary.sealed:
         click.echo(f"waystation: {line}", err=True)
     if as_json:
-        click.echo(msgspec.json.encode(summary).decode())
+        click.echo(_summary_json(summary))
     else:
         for line in _summary_lines(summary):
             click.echo(line)
@@ -184,9 +185,16 @@ class _Stages:
             self._display.update(line, done=done)
 
 
+def _summary_json(summary: Summary) -> str:
+    fields: dict[str, Any] = msgspec.to_builtins(summary)
+    fields["reach"] = None if summary.reach is None else reach_fields(summary.reach)
+    return msgspec.json.encode(fields).decode()
+
+
 def _summary_lines(summary: Summary) -> list[str]:
+    lines = [] if summary.reach is None else [summary.reach.said()]
     read = [f"{rows:,} rows of {table}" for table, rows in summary.rows_in.items() if rows]
-    lines = [f"read {', '.join(read) or 'nothing: no rows in that time range'}"]
+    lines.append(f"read {', '.join(read) or 'nothing: no rows in that time range'}")
     built = [
         (name, f"{table.rows:,} rows", f"{table.bytes / 1e6:,.1f} MB", f"{table.seconds:.1f} s")
         for name, table in summary.tables.items()

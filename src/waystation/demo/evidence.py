@@ -126,17 +126,17 @@ def read_evidence(tables: Path, journal: Path) -> Evidence:
     """
     messages = list(_messages(journal))
     internal = {row["message_id"] for row in messages if row["internal"]}
-    told, audit = (
-        [row for row in _rows(tables / name) if row["message_id"] not in internal]
-        for name in ("traces", "audit")
-    )
+    audit = [row for row in _rows(tables / "audit") if row["message_id"] not in internal]
+    traces = _rows(tables / "traces")
     return Evidence(
         outcomes=sorted(
             map(_message_outcome, messages),
             key=lambda message_outcome: message_outcome.at,
         ),
-        losses=sorted((loss for row in told for loss in losses_in(row)), key=lambda loss: loss.at),
-        unknown=sum(row["unknown_copies"] for row in told),
+        losses=sorted(
+            (loss for row in traces for loss in losses_in(row)), key=lambda loss: loss.at
+        ),
+        unknown=sum(row["unknown_copies"] for row in traces if not row["internal"]),
         intervals=sorted(
             (_interval(row) for row in _rows(tables / "route_history")),
             key=lambda interval: (interval.valid_from, interval.incarnation),
@@ -147,44 +147,25 @@ def read_evidence(tables: Path, journal: Path) -> Evidence:
 
 
 def losses_in(trace: Row) -> list[MessageOutcome]:
-    """Where the copies ended that a row of `traces` counts as lost.
+    """Where the copies ended that a row of `traces` tells as lost: one for each who went without.
 
-    One for each recipient that no copy reached: where the last of its copies was dropped, or was
-    sent on and did not arrive. That nobody subscribed is a loss only if nobody got it at all.
+    What nodes send for themselves is left out.
     """
-    path = trace["path"]
-    got = {step["recipient"] for step in path if step["outcome"] == DELIVERED}
-    last: dict[str | None, Row] = {}
-    for step in path if trace["lost_copies"] else ():
-        reason = step["reason"]
-        if step["outcome"] == "FORWARDED" and not trace["unknown_copies"]:
-            reason = None if _arrived(step, path) else VANISHED
-        unheard = reason == "NO_SUBSCRIBER" and bool(got)
-        if reason not in (None, "DUPLICATE") and not unheard and step["recipient"] not in got:
-            last[step["recipient"]] = {**step, "reason": reason}
-    if len(last) != trace["lost_copies"] and trace["lost_copies"]:  # some waited in vain
-        last = {trace["recipient"]: {**path[-1], "reason": trace["reason"]}}
-    return [_loss(trace, step) for step in last.values()]
-
-
-def _arrived(left: Row, path: list[Row]) -> bool:
-    """Whether a copy arrived at the next node, or left for one that keeps no journal."""
-    came = (step["node"] == left["next_node"] for step in path if step["from_node"] == left["node"])
-    return left["next_node"] is None or any(came)
-
-
-def _loss(trace: Row, step: Row) -> MessageOutcome:
-    return MessageOutcome(
-        trace["message_id"],
-        step["node"],
-        step["incarnation"],
-        _micros(step["at"]),
-        DROPPED,
-        step["reason"],
-        step["recipient"],
-        trace["multicast_id"],
-        step["next_node"],
-    )
+    return [
+        MessageOutcome(
+            trace["message_id"],
+            lost["node"],
+            lost["incarnation"],
+            _micros(lost["at"]),
+            DROPPED,
+            lost["reason"],
+            lost["recipient"],
+            trace["multicast_id"],
+            lost["next_node"],
+        )
+        for lost in trace["lost"]
+        if not lost["internal"]
+    ]
 
 
 def _messages(journal: Path) -> Iterator[Row]:

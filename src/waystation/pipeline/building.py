@@ -9,15 +9,18 @@ from pathlib import Path
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from msgspec import Struct, field
 from pyspark.sql import DataFrame, SparkSession
 
+from waystation.journal.filesystems import file_system
 from waystation.journal.schema import TEXT
 from waystation.journal.seal import seal_all_left
 from waystation.locations import is_remote, located
 from waystation.pipeline.journal import Journal, read_journal
 from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.making import built, checked_name, made, rows_beside
+from waystation.pipeline.reach import TELLING, Reach, reach_in
 from waystation.pipeline.schema import JOURNAL
 from waystation.pipeline.shipping import check_shared
 from waystation.pipeline.spark_session import session
@@ -55,6 +58,7 @@ class Summary(Struct, frozen=True):
     seconds: float
     out: str
     sealed: list[str] = field(default_factory=list)  # what was done with tails of killed nodes
+    reach: Reach | None = None  # who is missing; None if not all tables were built that tell
 
 
 def build(
@@ -113,8 +117,21 @@ def build(
             tell(Progress(table, number, count, "done", done.rows[table], seconds))
     rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
     read = {table: read.get(table, 0) for table in JOURNAL} if read else rows_in(journal)
+    reach = _reach(store, files)
     store.publish(files)
-    return Summary(written, read, rejected, time.monotonic() - began, store.out, sealed)
+    return Summary(written, read, rejected, time.monotonic() - began, store.out, sealed, reach)
+
+
+def _reach(store: Store, files: Mapping[str, list[PartFile]]) -> Reach | None:
+    """Whose records the tables are made of, if those were built that tell."""
+    if not files.keys() >= {*TELLING}:
+        return None
+    system, _ = file_system(store.out)
+    coverage, sessions = (
+        ds.dataset([file_system(path)[1] for path in paths], filesystem=system, format="parquet")
+        for paths in (store.written(table, files[table]) for table in TELLING)
+    )
+    return reach_in(coverage, sessions)
 
 
 def _seal_left(journal: str) -> list[str]:

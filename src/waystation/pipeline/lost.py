@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, structs
 
 from waystation.core.coverage import MARGIN
-from waystation.core.incidents import Covered, Explained, Incident, Loss
+from waystation.core.incidents import Explained, Incident, Loss
 from waystation.core.multicast import Subscriptions
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import INSTANT
@@ -23,17 +23,15 @@ from waystation.journal.seal import seal_all_left
 from waystation.pipeline.inprocess import (
     EVERYTHING,
     Survey,
-    covered_of,
     message_rows,
     nodes_of,
-    peers_in,
     plain_rows,
-    session_of,
     survey,
     survey_of,
 )
 from waystation.pipeline.kernels import node_tables
 from waystation.pipeline.listing import list_journal
+from waystation.pipeline.reach import Reach, reach_in_tables
 from waystation.pipeline.tables import TAKEN
 from waystation.why.finished import StoredTables
 
@@ -74,26 +72,6 @@ class LostCopy(Struct, frozen=True, kw_only=True):
     may_have_missed: bool = False  # nobody is named; the participant had subscribed to it then
 
 
-class Reach(Struct, frozen=True):
-    """Whose records there are, and how far they reach."""
-
-    nodes: int
-    missing: list[str]
-    complete_until: int | None
-
-    @classmethod
-    def of(cls, coverage: Iterable[Covered], peers: Iterable[str]) -> Reach:
-        """From the lives of nodes, and the names of nodes that they had sessions with."""
-        last: dict[str, Covered] = {}
-        for life in coverage:
-            if life.node not in last or last[life.node].from_time < life.from_time:
-                last[life.node] = life
-        alive = [life.to_time for life in last.values() if life.ended_by is None]
-        ends = [life.to_time for life in last.values()]
-        until = min(alive) if alive else max(ends, default=None)
-        return cls(len(last), sorted({*peers} - last.keys()), until)
-
-
 class Answer(Struct, frozen=True):
     """What was lost, in the order of time, and who is missing."""
 
@@ -127,8 +105,9 @@ def lost_in_tables(out: str | Path, question: Question) -> Answer:
     """The losses in the tables that a build wrote."""
     tables = StoredTables(out)
     rows = [LostCopy(**row) for row in _rows(tables, "losses", _condition(question))]
-    coverage = [covered_of(row) for row in _rows(tables, "coverage")]
-    sessions = [session_of(row) for row in _rows(tables, "session_history")]
+    reach = reach_in_tables(tables)
+    if reach is None:
+        raise _lacks(tables, "coverage")
     incidents = [Incident(**row) for row in _rows(tables, "incidents")]
     history: Iterable[Row] = ()
     if question.participant is not None:
@@ -136,7 +115,7 @@ def lost_in_tables(out: str | Path, question: Question) -> Answer:
             tables, "subscription_history", pc.field("receiver") == question.participant
         )
     chosen = list(_chosen(question, rows, _Subscribed(history)))
-    return Answer(Reach.of(coverage, peers_in(sessions)), chosen, _behind(chosen, incidents))
+    return Answer(reach, chosen, _behind(chosen, incidents))
 
 
 def _answer(
@@ -262,10 +241,14 @@ def _subscriptions_in(journal: str, participant: str) -> Iterator[Row]:
 def _rows(tables: StoredTables, table: str, wanted: pc.Expression | None = None) -> list[Row]:
     dataset = tables.dataset(table)
     if dataset is None:
-        raise LocalError(
-            f"{quote(str(tables.out))} has no table {table}",
-            rule="OB-4",
-            hint="build the tables again with `waystation pipeline build`",
-        )
+        raise _lacks(tables, table)
     found = dataset.to_table(columns=TAKEN[table].names, filter=wanted)
     return plain_rows(found.cast(TAKEN[table]))
+
+
+def _lacks(tables: StoredTables, table: str) -> LocalError:
+    return LocalError(
+        f"{quote(str(tables.out))} has no table {table}",
+        rule="OB-4",
+        hint="build the tables again with `waystation pipeline build`",
+    )

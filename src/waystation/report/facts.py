@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field, structs
 
+from waystation.pipeline.reach import Reach
 from waystation.report.arrays import Found
 from waystation.report.changes import Changes, count_changes
 from waystation.report.hops import Hops, follow, type_named
@@ -99,6 +100,7 @@ class Facts(Struct):
     """All facts."""
 
     missing: tuple[str, ...]
+    reach: Reach | None  # whose records these are
     bins: Bins
     span: tuple[int, int] | None  # first and last timestamp of any message
     outside: int  # messages before or after the drawn time range
@@ -170,6 +172,7 @@ def gather(tables: Tables, stage: Stage) -> Facts:
     )
     return Facts(
         missing=tables.missing,
+        reach=tables.reach(),
         bins=bins,
         span=span,
         outside=outside,

@@ -18,6 +18,7 @@ from waystation.report.numbers import count
 from waystation.report.overview import findings, tiles
 from waystation.report.routes import churn, stale
 from waystation.report.spread import fan_out
+from waystation.report.svg import named
 from waystation.report.times import span_said
 from waystation.report.timing import latency
 from waystation.report.traffic import drops, nodes, topology
@@ -58,6 +59,8 @@ def rendered(facts: Facts, tables: str | Path, title: str) -> str:
         title=title,
         tables=str(tables),
         span="" if facts.span is None else span_said(*facts.span),
+        reach=facts.reach.said(named) if facts.reach is not None and facts.reach.nodes else "",
+        is_whole=facts.reach is None or not facts.reach.missing,
         tiles=tiles(facts),
         findings=findings(facts),
         sections=sections(facts, tables),

@@ -18,14 +18,15 @@ from pyarrow import acero
 
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import INSTANT
+from waystation.pipeline.reach import Reach, reach_in_tables
 from waystation.pipeline.tables import BUILT, REPORTED
 from waystation.why.finished import StoredTables
 
 Row: TypeAlias = dict[str, Any]
 Expression: TypeAlias = Any
 
-BESIDE: Final = ("session_history", "clocks", "incidents")
-"""Tables that a report uses if they are there: journals of version 1 have nothing for them."""
+BESIDE: Final = ("session_history", "clocks", "coverage", "incidents")
+"""Tables that a report uses if they are there: earlier builds made none of them."""
 
 NO_ID: Final = "0" * 32
 """The id of messages whose sender gave them none."""
@@ -65,6 +66,11 @@ class Tables:
     def has(self, table: str) -> bool:
         """Whether a table is there, with rows or without."""
         return table in self._datasets
+
+    def reach(self) -> Reach | None:
+        """Whose records the tables are made of, and how far these reach, if they tell."""
+        with self._complaining("coverage"):
+            return reach_in_tables(self._stored)
 
     def rows(self, table: str) -> int:
         """The number of rows of a table, according to the footers of its files."""

@@ -8,7 +8,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from waystation.journal.schema import INSTANT, MEMBERS, MESSAGES, TEXT
+from waystation.journal.schema import INSTANT, MESSAGES, TEXT
 from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.tables import LOST
 
@@ -29,7 +29,7 @@ _TO_MEMBERS: Final = "6#"
 
 def gossip_losses(data: FileData) -> Iterator[pa.Table]:
     """What a node that keeps members dropped of what was for them."""
-    if not data.has(MEMBERS) or not data.has(MESSAGES):
+    if not data.has(MESSAGES) or not data.keeps_members:
         return
     for coded in data.coded_batches(MESSAGES):
         ended = pc.and_(

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from waystation.journal.pruning import instant_bounds, number_bounds
 from waystation.journal.read import SealedFile
-from waystation.journal.schema import MESSAGES, NODES, ROUTES, SUBSCRIPTIONS, TEXT
+from waystation.journal.schema import MEMBERS, MESSAGES, NODES, ROUTES, SUBSCRIPTIONS, TEXT
 from waystation.pipeline.kernels.checks import LAST, problems_of
 from waystation.pipeline.kernels.columns import Flags, Longs, codes, column, encoded, longs
 from waystation.pipeline.kernels.folding import coded_routes, coded_subscriptions, written_out
@@ -282,6 +282,11 @@ class FileData:
     def has(self, table: str) -> bool:
         """Whether there are files of a table."""
         return table in self._share.files
+
+    @property
+    def keeps_members(self) -> bool:
+        """Whether it is a gossip router: a row about a member tells, a reject does not (SP-5)."""
+        return self.has(MEMBERS) and self.small_table(MEMBERS).num_rows > 0
 
     @property
     def unsealed(self) -> list[int]:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from waystation.core.message import HOP_LIMIT
 from waystation.core.visits import DAY
-from waystation.journal.schema import MEMBERS, MESSAGES, ROUTES, SUBSCRIPTIONS, TEXT
+from waystation.journal.schema import MESSAGES, ROUTES, SUBSCRIPTIONS, TEXT
 from waystation.pipeline.kernels.comparing import coded_comparison, route_differences, waiting_ids
 from waystation.pipeline.kernels.copies import REMEMBERED, multicast_rows, unexplained_ids
 from waystation.pipeline.kernels.deciding import Past, coded_decisions
@@ -64,7 +64,7 @@ def judged(
 def judged_rows(data: FileData) -> pa.Table:
     """The messages that the rules judge: not those that pass through a gossip router."""
     rows = data.coded_events(MESSAGES)
-    return without_tunnelled(rows) if data.has(MEMBERS) else rows
+    return without_tunnelled(rows) if data.keeps_members else rows
 
 
 def past_of(data: FileData, rows: pa.Table, hop_limit: int = HOP_LIMIT) -> Past:

@@ -13,6 +13,7 @@ This runs in the executors; no Spark.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -606,7 +607,12 @@ class _Step:
 
     def _judged(self, rows: pa.Table) -> pa.Table:
         """The messages that the rules judge: not those that pass through a gossip router."""
-        return without_tunnelled(rows) if MEMBERS in self._files else rows
+        return without_tunnelled(rows) if self._keeps_members else rows
+
+    @cached_property
+    def _keeps_members(self) -> bool:
+        files = listed({MEMBERS: self._files.get(MEMBERS, [])})
+        return FileData(self._root, Share(self._node, files), Wanted()).keeps_members
 
     def _entered_later(self, rows: pa.Table, following: list[pa.Table], high: int) -> set[str]:
         """Which of the waiting messages entered the node again after these rows."""
