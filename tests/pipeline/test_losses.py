@@ -75,9 +75,7 @@ def test_spark_finds_what_the_core_finds(spark: SparkSession, journal: Path, tab
     assert {one.kind for one in told.incidents} >= {"link_lost", "route_expired"}
 
 
-def test_what_is_asked_for_is_the_same_from_journal_and_tables(
-    journal: Path, tables: Path
-) -> None:
+def test_what_is_asked_for_is_the_same_from_journal_and_tables(journal: Path, tables: Path) -> None:
     here = lost_in_journal(str(journal), Question())
     assert not any(loss.internal for loss in here.losses)
     for question in questions(here.losses):
