@@ -118,6 +118,7 @@ class Permissions:
         for session in list(self._kernel.links.sessions.values()):
             self._judge_again(session)
         self._kernel.directory.take_back(self.may)
+        self._kernel.custody.kept.take_back()
 
     def _judge_again(self, session: Session) -> None:
         """Take back the names and subscriptions of a session that are not granted to it."""
