@@ -9,25 +9,41 @@ from typing import Any
 import pytest
 
 from tests.node.test_durable import durable_rows, quick
+from waystation.core.grants import Grant, Grants
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome
 from waystation.errors import LocalError
 from waystation.node import Node
 from waystation.testing import Fleet, until
 from waystation.testing.recorder import Recorder
+from waystation.wire.custody import Keep, Unkeep, encode
 
 
 class Archive:
     """A subscriber that keeps what it gets."""
 
-    def __init__(self, node: Node, topic: str = "garage/news", **options: Any) -> None:
+    def __init__(
+        self, node: Node, topic: str = "garage/news", name: str = "archive", **options: Any
+    ) -> None:
         self.got: list[bytes] = []
         self.topics: list[str | None] = []
-        self.subscription = node.subscribe(topic, durable="archive", callback=self.take, **options)
+        self.subscription = node.subscribe(topic, durable=name, callback=self.take, **options)
 
     def take(self, message: Message) -> None:
         self.got.append(message.payload)
         self.topics.append(message.broadcast)
+
+
+def hearing(*patterns: str) -> Grants:
+    """Grants that let everybody hear this, and do whatever else there is."""
+    return Grants(
+        [Grant(anyone=True, announce=("*",), send=("*",), publish=("*",), subscribe=patterns)]
+    )
+
+
+def keeps(node: Node) -> list[tuple[str, str]]:
+    """The durable subscriptions that a node knows: pattern and receiver."""
+    return sorted(node._kernel.custody.kept._kept)  # noqa: SLF001
 
 
 def held(node: Node) -> int:
@@ -64,7 +80,7 @@ def test_a_hub_keeps_the_subscription_and_what_is_published(tmp_path: Path) -> N
         garage = await fleet.leaf("garage", top, store=quick(tmp_path / "garage"))
         office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
         archive = Archive(office)
-        await fleet.ready()
+        await until(lambda: keeps(top))  # it is promised to those that are known then
         await garage.publish("news", b"0", durable=True)
         await until(lambda: archive.got == [b"0"])
         await fleet.stop(office)
@@ -194,3 +210,142 @@ def test_a_durable_subscription_needs_a_store() -> None:
                 node.subscribe("garage/news", durable="archive")
 
     asyncio.run(scenario())
+
+
+# Over hubs without a store, and from leaves that are not believed
+
+
+@pytest.mark.rule("DU-2", "DU-8")
+def test_it_is_known_above_a_hub_without_a_store(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        hub = await fleet.hub("hub", top)
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        Archive(office, "top/news")
+        await until(lambda: len(keeps(top)) == 1)
+        await fleet.stop(office)
+        for payload in (b"1", b"2"):
+            await top.publish("news", payload, durable=True)
+        await until(lambda: held(top) == 2)
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        again = Archive(office, "top/news")
+        await until(lambda: again.got == [b"1", b"2"])
+        await until(lambda: not any(map(held, fleet)))
+        await again.subscription.unsubscribe()
+        await until(lambda: not keeps(top) and not keeps(hub))
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-2", "DU-8")
+def test_a_hub_without_a_store_tells_a_parent_that_it_finds_later(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        hub = await fleet.hub("hub")
+        office = await fleet.leaf("office", store=quick(tmp_path / "office"))
+        Archive(office, "top/news")
+        await fleet.connect(office, hub, parent=True)
+        await until(lambda: len(keeps(hub)) == 1)
+        await fleet.connect(hub, top, parent=True)
+        await until(lambda: len(keeps(top)) == 1)
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8", "ID-3")
+@pytest.mark.parametrize("has_store", [True, False])
+def test_nobody_keeps_or_ends_the_subscription_of_another(tmp_path: Path, has_store: bool) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        hub = await fleet.hub("hub", top, store=quick(tmp_path / "hub") if has_store else None)
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        mallory = await fleet.leaf("mallory", hub, store=quick(tmp_path / "mallory"))
+        archive = Archive(office)
+        await until(lambda: len(keeps(top)) == 1)
+        (key,) = keeps(top)
+
+        async def lie(pattern: str) -> None:
+            kept, (parent,) = mallory._kernel.custody.kept, mallory.sessions  # noqa: SLF001
+            lies = (Keep([("all/secrets", key[1], 60)]), Unkeep([key]))
+            for told in lies:
+                kept._send(parent, encode(told))  # noqa: SLF001
+            Archive(mallory, pattern, pattern)  # it takes the same way, and comes last
+            await until(lambda: pattern in {each[0] for each in keeps(top)})
+            for node in (hub, top):
+                assert [each for each in keeps(node) if each[1] == key[1]] == [key]
+
+        await lie("mallory/first")
+        await archive.subscription.close()
+        await fleet.stop(office)
+        await fleet.forgets(hub, key[1])
+        await lie("mallory/second")
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8", "ID-3")
+@pytest.mark.parametrize("has_store", [True, False])
+def test_what_is_not_granted_is_not_told_to_the_hubs_above(tmp_path: Path, has_store: bool) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        store = quick(tmp_path / "hub") if has_store else None
+        hub = await fleet.hub("hub", top, store=store, grants=hearing("top/news"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        Archive(office, "top/secrets", "secrets")
+        Archive(office, "top/news")
+        await until(lambda: keeps(top))
+        assert [each[0] for each in keeps(top)] == ["top/news"]
+        assert hub.denied["subscribe"] >= 1
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8", "ID-5")
+@pytest.mark.parametrize("is_away", [True, False])
+def test_it_ends_at_once_when_it_is_no_longer_granted(tmp_path: Path, is_away: bool) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        store = quick(tmp_path / "hub")
+        hub = await fleet.hub("hub", top, store=store, grants=hearing("top/*"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        Archive(office, "top/secrets", "secrets")
+        Archive(office, "top/news")
+        await until(lambda: len(keeps(top)) == 2)
+        if is_away:
+            await fleet.stop(office)
+        hub.change_grants(hearing("top/news"))
+        assert [each[0] for each in keeps(hub)] == ["top/news"]
+        await until(lambda: [each[0] for each in keeps(top)] == ["top/news"])
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8", "ID-5")
+@pytest.mark.parametrize("is_restarted", [True, False])
+def test_what_waits_for_who_may_no_longer_hear_it_is_refused(
+    tmp_path: Path, is_restarted: bool
+) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        store = quick(tmp_path / "hub")
+        hub = await fleet.hub("hub", store=store, grants=hearing("hub/*"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        Archive(office, "hub/*")
+        await until(lambda: keeps(hub))
+        await fleet.stop(office)
+        for topic in ("secrets", "news"):
+            await hub.publish(topic, topic.encode(), durable=True)
+        await until(lambda: held(hub) == 2)
+        less = hearing("hub/news")
+        if is_restarted:
+            await fleet.stop(hub)
+            hub = await fleet.hub("hub", store=store, grants=less)
+        else:
+            hub.change_grants(less)
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        again = Archive(office, "hub/*")
+        await until(lambda: held(hub) == 0)
+        await until(lambda: again.got == [b"news"])
+        await until(lambda: not keeps(hub))
+        assert ("REFUSED", None, None) in durable_rows(fleet.recorder(hub))
+
+    Fleet().run(scenario)

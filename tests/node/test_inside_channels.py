@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from waystation import (
@@ -20,13 +21,15 @@ from waystation import (
     UndeliverableError,
     leaf,
 )
+from waystation.core.directory import Provider, Scope
 from waystation.core.grants import Grant, Grants
 from waystation.core.outcome import Outcome, Reason
-from waystation.core.record import MessageRecord, Record
+from waystation.core.record import MessageRecord, Record, SessionKind
 from waystation.journal.read import JournalReader
 from waystation.node import FAIL, Context, Wait, keyfile
-from waystation.node.channels import ANYONE
+from waystation.node.channels import ANYONE, SecureChannel
 from waystation.node.custody import CustodySnapshot
+from waystation.node.directory import NAME, DirectoryReply, Leave, Register
 from waystation.testing import Recorder, async_test, until
 
 
@@ -239,6 +242,80 @@ async def test_what_is_inside_a_custody_message_is_granted_as_if_sent_plainly(
         ("admin", key.identifier),
         ("orders", None),
     }
+
+
+async def _objection(channel: SecureChannel, what: Register | Leave) -> str:
+    """What the directory at the other end objects to; empty if it did as it was told."""
+    reply = await channel.request(NAME, msgspec.json.encode(what))
+    return msgspec.json.decode(reply.payload, type=DirectoryReply).error
+
+
+async def _listed(node: Node) -> list[str]:
+    return [each.participant for each in await node.discover("fleet", "maps")]
+
+
+def _offer(participant: str) -> Register:
+    """A listing for everybody, by a node elsewhere."""
+    return Register(Provider(participant, "fleet", "maps", "tcp#127.0.0.1:1"))
+
+
+@pytest.mark.rule("ID-3", "ID-5")
+@async_test
+async def test_listings_through_a_channel_are_granted_by_its_identity() -> None:
+    async with Node("office") as office:
+        who, anyone = office.identifier, Grant(anyone=True, send=("secure",))
+        grants = Grants([anyone, Grant(identity=(who,), register=("office-*",))])
+        async with Node("hub", hub=True, grants=grants) as hub:
+            hub.host_directory()
+            hub.secure_listener("secure", trust=ANYONE)
+            recorder = Recorder(hub)
+            await office.connect((await hub.listen("tcp://127.0.0.1:0")).url, name="hub")
+            async with await office.secure_channel("hub => secure", trust=ANYONE) as channel:
+                assert not await _objection(channel, _offer("office-1"))
+                for what in (_offer("truck"), Leave("truck")):
+                    assert await _objection(channel, what) == f"{who} may not register 'truck'"
+                assert await _listed(hub) == ["office-1"]
+                (told,) = [each for each in recorder.sessions if each.kind is SessionKind.DENIED]
+                assert (told.identity, told.detail) == (who, "register truck")
+                hub.change_grants(Grants([anyone]))
+                assert await _listed(hub) == []
+
+
+@pytest.mark.rule("ID-3")
+@async_test
+async def test_nothing_is_granted_to_who_has_gone_before_its_question_was_read() -> None:
+    async with Node("hub", grants=Grants([Grant(anyone=True, send=(NAME,))])) as hub:
+        hub.host_directory()
+        payload = msgspec.json.encode(_offer("truck"))
+        gone = Route.parse("session-that-has-ended => request-1")
+        await hub.route(Message(Route.parse(NAME), gone, payload, hub.new_id()))
+        reply = await hub.request(NAME, msgspec.json.encode(_offer("own")))  # and this node may
+        assert msgspec.json.decode(reply.payload, type=DirectoryReply).error == ""
+        assert await _listed(hub) == ["own"]
+
+
+@pytest.mark.rule("CL-5")
+@async_test
+async def test_who_is_at_the_other_end_of_a_channel_lists_for_itself_and_for_nobody_else() -> None:
+    async with Node("office") as office, Node("other") as other, Node("hub", hub=True) as hub:
+        hub.host_directory()
+        hub.secure_listener("secure", trust=ANYONE)
+        url = (await hub.listen("tcp://127.0.0.1:0")).url
+        for node in (office, other):
+            await node.connect(url, name="hub")
+        await hub.register("hub-maps", "fleet", "maps", everywhere=True)
+        async with (
+            await office.secure_channel("hub => secure", trust=ANYONE) as first,
+            await other.secure_channel("hub => secure", trust=ANYONE) as second,
+        ):
+            assert not await _objection(first, _offer("office-maps"))
+            assert "is listed by node" in await _objection(second, Leave("office-maps"))
+            # Without a way back, which would lead beyond this node.
+            await second.send(NAME, msgspec.json.encode(Leave("hub-maps")))
+            assert "is listed by node" in await _objection(second, Leave("office-maps"))
+            found = await hub.discover("fleet", "maps", Scope.GLOBAL_ONLY)
+            assert {each.participant for each in found} == {"hub-maps", "office-maps"}
+            assert not await _objection(first, Leave("office-maps"))
 
 
 @pytest.mark.rule("ID-4")

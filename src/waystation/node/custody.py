@@ -36,7 +36,7 @@ from waystation.core.custody import (
     pause_after,
 )
 from waystation.core.expiry import LAST_INSTANT, expiry_after
-from waystation.core.message import Arrival, Message
+from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.routing import RoutingEntry
 from waystation.errors import DecodeError, LocalError, quote
@@ -62,7 +62,7 @@ from waystation.node.store import (
     StoreSettings,
 )
 from waystation.wire import custody as wire
-from waystation.wire.custody import Answer, Keep, Unkeep
+from waystation.wire.custody import Answer
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
@@ -116,7 +116,7 @@ class Custody:
                 self.count(known.pair.participant, known.messages, known.bytes)
             kernel.hierarchy.keep_secret(self.store.secret, self.store.link_base)
             self._wishes = Wishes(self, self.store)
-            self.kept = KeptSubscriptions(self, self.store)
+        self.kept = KeptSubscriptions(self, self.store)
 
     @property
     def capabilities(self) -> tuple[str, ...]:
@@ -505,7 +505,7 @@ class Custody:
 
     def link_opened(self, session: Session) -> None:
         """Go on with what waits for a link."""
-        if self.store is None or session.ended:
+        if session.ended:
             return
         self.start()
         self.kept.link_opened(session)
@@ -518,11 +518,6 @@ class Custody:
         own = self.kept.name_of(name)
         self.kernel.free_address(own)
         return own
-
-    def told_of_subscriptions(self, arrival: Arrival, told: Keep | Unkeep) -> None:
-        """Keep what durable subscriptions there are, if there is a store."""
-        if self.store is not None:
-            self.kept.receive(arrival, told)
 
     def hurry(self, lane: CustodyLane) -> None:
         """Try now what waits for a while, unless its handler raised."""

@@ -21,7 +21,7 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.errors import DecodeError
 from waystation.node.askers import Asker
-from waystation.node.custody_ways import Absent, Hop
+from waystation.node.custody_ways import Absent, End, Hop
 from waystation.node.receiver import ReadyReceiver
 from waystation.node.session import Session
 from waystation.node.store import KnownPair
@@ -150,7 +150,7 @@ class Taking(ReadyReceiver):
         elif isinstance(told, Deposit):
             self._deposited(arrival, told)
         elif isinstance(told, Keep | Unkeep):
-            self._custody.told_of_subscriptions(arrival, told)
+            self._custody.kept.receive(arrival, told)
         elif not self._offered(arrival, told):
             return self._kernel.drop(arrival, Reason.QUEUE_FULL, wire.WORKER)
         return self._kernel.end(arrival, self.verdict)
@@ -309,6 +309,8 @@ class Taking(ReadyReceiver):
             self._kernel.send_on(message.rerouted(onward, message.return_route))
             return
         reason = Reason.NO_ROUTE if isinstance(way, Absent) else Reason.TRANSPORT_DOWN
+        if isinstance(way, End):
+            reason = way.reason
         each = [(one.number, refused.get(one.number, reason)) for one in letters]
         self._answer(message, Answer(told.transfer, self._kernel.name, [], each))
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct, structs
 
 from waystation.core.address import LOCAL, Address
+from waystation.core.grants import Action
 from waystation.core.message import Message
 from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Reason
@@ -121,7 +122,22 @@ class Ways:
             return Hop(receiver, _departed) if is_ours else End(Reason.REFUSED)
         if receiver is not None:
             return End(Reason.REFUSED)  # a subscriber, a request, or somebody who only publishes
-        return self._by_entry(first.name, sent_here=sent_here)
+        way = self._by_entry(first.name, sent_here=sent_here)
+        return way if self._may_hear(way, message) else End(Reason.REFUSED)
+
+    def _may_hear(self, way: Way, message: Message) -> bool:
+        """Whether a peer may have what was published, now that it gets it (ID-5).
+
+        It may have been granted when it was published, while the subscriber was away.
+        """
+        rest = message.onward_route.addresses[1:]
+        if not rest or rest[0].type != MULTICAST:
+            return True
+        if not isinstance(way, Hop) or not isinstance(way.session, Session):
+            return True
+        topic = rest[0].data.decode(errors="replace")
+        permissions = self._kernel.permissions
+        return way.session.is_parent or permissions.may(way.session, Action.SUBSCRIBE, topic)
 
     def is_absent(self, name: str, *, sent_here: bool) -> bool:
         """Whether nobody has a name, and nobody else can wait for it."""

@@ -27,6 +27,7 @@ from waystation.core.record import Cause
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, RemoteError, WaystationError, quote
 from waystation.net.tasks import Tasks
+from waystation.node.askers import Asker, Entrance
 from waystation.node.session import Session
 from waystation.node.worker import Context
 
@@ -176,18 +177,18 @@ class ProviderDirectory:
 
     def _check_granted(self, name: str, message: Message) -> None:
         """Let nobody list a participant to whom that is not granted (ID-3)."""
-        session = self._kernel.session_of(message)
         permissions = self._kernel.permissions
-        if session is not None and not permissions.may(session, Action.REGISTER, name):
-            who = session.identity or session.peer or session.name
+        if not permissions.may_sender(message, Action.REGISTER, name):
+            asker = permissions.asker_of(message)
+            who = "who has gone" if asker is None else asker.identity or asker.peer or asker.name
             raise RemoteError(f"{who} may not register {quote(name)}")
 
-    def take_back(self, may: Callable[[Session, Action, str], bool]) -> None:
+    def take_back(self, may: Callable[[Asker, Action, str], bool]) -> None:
         """Take what is no longer granted off the lists (ID-5)."""
         for listed in (self._here, self._everywhere):
             for participant, data in [] if listed is None else listed.listers():
-                session = self._kernel.links.sessions.get(data)
-                if session is not None and not may(session, Action.REGISTER, participant):
+                asker = self._kernel.permissions.asker_at(data)
+                if asker is not None and not may(asker, Action.REGISTER, participant):
                     assert listed is not None
                     listed.leave(participant)
                     self._offered.pop(participant, None)
@@ -204,13 +205,17 @@ class ProviderDirectory:
         """Who asks, as this node knows it, whatever the question says; None for itself.
 
         A leaf speaks for the owners that it claims names for. Another hub is believed, since it
-        knows its leaves. What came through somebody else's hands may be anybody's.
+        knows its leaves. Who is at the other end of a secure channel speaks for itself. What came
+        through somebody else's hands may be anybody's.
         """
         back, receivers = message.return_route.addresses, self._kernel.receivers
         passed = [receivers.get(hop.data) for hop in back]
-        if all(each is not None and not isinstance(each, Session) for each in passed):
+        if all(each is not None and not isinstance(each, Session | Entrance) for each in passed):
             return None
         session, node = passed[0], ask.asked[0] if ask.asked else ""
+        if isinstance(session, Entrance) and len(back) <= 2:
+            who = session.asker.identity or ""
+            return Lister(who, who, node or who, session.address.data)
         if not isinstance(session, Session) or len(back) > 2:
             return Lister(node=node)
         claims = self._kernel.hierarchy.claims

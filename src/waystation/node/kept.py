@@ -6,7 +6,11 @@ waits as every letter does if the subscriber is away. All copies have the number
 published, whichever hub makes them, so the subscriber's node knows a second one as a repetition.
 
 A node tells its parents of its durable subscriptions, and of those told to it, whenever a link
-opens and once a minute. One that was not told for as long as it is to be kept is forgotten.
+opens and once a minute. One that was not told for as long as it is to be kept is forgotten. A hub
+without a store keeps none beyond its own process, and tells its parents all the same (DU-2).
+
+Only who has a subscriber's name speaks for it, and what is not granted is neither kept nor told
+(ID-3): the parents believe this node.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from waystation.core.address import Route
 from waystation.core.grants import Action
 from waystation.core.message import Arrival, Message
 from waystation.core.multicast import Subscriptions
+from waystation.core.who import Who
 from waystation.errors import LocalError
 from waystation.node.custody_taking import ADDRESS
 from waystation.node.store import Done, Store
@@ -44,15 +49,24 @@ BATCH: Final = 256
 """Subscriptions in one message."""
 
 
+class _Teller(Struct, frozen=True):
+    """Who told of a subscription, as far as a node remembers it when that is away."""
+
+    owner: str
+    who: Who
+    session: bytes  # its local address
+
+
 class _Kept(Struct):
     keep: int  # seconds
     seen: int  # seconds since the epoch, when it was told last
+    told_by: _Teller | None = None  # None: this node itself, or it was not told since the start
 
 
 class KeptSubscriptions:
     """The durable subscriptions that one node knows."""
 
-    def __init__(self, custody: Custody, store: Store) -> None:
+    def __init__(self, custody: Custody, store: Store | None) -> None:
         self._custody = custody
         self._kernel = custody.kernel
         self._store = store
@@ -60,7 +74,7 @@ class KeptSubscriptions:
         self._own: dict[Key, None] = {}  # those that this process has made
         self._matching = Subscriptions()
         self._told_at = 0
-        for pattern, receiver, keep, seen in store.kept:
+        for pattern, receiver, keep, seen in [] if store is None else store.kept:
             self._kept[pattern, receiver] = _Kept(keep, seen)
             with contextlib.suppress(LocalError):
                 self._matching.subscribe(pattern, receiver)
@@ -70,7 +84,8 @@ class KeptSubscriptions:
 
     def name_of(self, name: str) -> str:
         """The participant that a durable subscription of this node is, by its own name."""
-        digits = sha256(f"{self._store.id} {name}".encode()).hexdigest()[:16]
+        store = self._custody.need_store()
+        digits = sha256(f"{store.id} {name}".encode()).hexdigest()[:16]
         return f"subscriber-{digits}"
 
     def match(self, multicast_id: str) -> list[str]:
@@ -99,33 +114,64 @@ class KeptSubscriptions:
     def ended(self, pattern: str, receiver: str) -> None:
         """Forget a subscription for good, and tell the parents."""
         self._own.pop((pattern, receiver), None)
-        self._forget((pattern, receiver))
-        for parent in self._kernel.hierarchy.parents:
-            self._send(parent, wire.encode(Unkeep([(pattern, receiver)])))
+        self._end([(pattern, receiver)])
 
     # What others tell
 
     def receive(self, arrival: Arrival, told: Keep | Unkeep) -> None:
         """Keep, or forget, what a leaf tells of those that are reached over it."""
         session = self._kernel.session_of(arrival.message)
-        hierarchy = self._kernel.hierarchy
-        if session is None or session.is_parent or not hierarchy.is_hub:
+        if session is None or session.is_parent or session.from_outside:
+            return
+        if not self._kernel.hierarchy.is_hub:
             return
         if isinstance(told, Keep):
-            for pattern, receiver, keep in told.subscriptions:
-                if not self._kernel.permissions.may(session, Action.SUBSCRIBE, pattern):
-                    continue
-                is_new = (pattern, receiver) not in self._kept
-                if self._is_at(session, receiver) and not (is_new and len(self._kept) >= LIMIT):
-                    self._keep((pattern, receiver), keep)
+            self._keep_told(session, told)
         else:
-            for pattern, receiver in told.subscriptions:
-                # It may be gone by now; and nobody else knows such a name.
-                if self._kernel.entry(receiver) is None or self._is_at(session, receiver):
-                    self._forget((pattern, receiver))
-        for parent in hierarchy.parents:
-            if parent is not session:
-                self._send(parent, wire.encode(told))
+            self._end([key for key in told.subscriptions if self._may_end(session, key)], session)
+        if self._store is None:  # nothing else makes it look
+            self.sweep()
+
+    def _keep_told(self, session: Session, told: Keep) -> None:
+        """Keep what a leaf may tell of, and tell the parents of that alone."""
+        kept, refused = [], []
+        owner = self._kernel.hierarchy.claims.speaker(session)
+        teller = _Teller(owner, session.who, session.address.data)
+        for pattern, receiver, keep in told.subscriptions:
+            key = (pattern, receiver)
+            if not self._is_at(session, receiver):
+                continue
+            if not self._kernel.permissions.may(session, Action.SUBSCRIBE, pattern):
+                refused.append(key)  # it may have been granted once
+            elif (key in self._kept or len(self._kept) < LIMIT) and self._keep(key, keep):
+                self._kept[key].told_by = teller
+                kept.append((pattern, receiver, keep))
+        self._end([key for key in refused if key in self._kept], session)
+        for parent in self._parents_besides(session) if kept else ():
+            self._tell(parent, kept)
+
+    def _may_end(self, session: Session, key: Key) -> bool:
+        """Whether a leaf speaks for a subscriber, which may be gone by now."""
+        if self._kernel.entry(key[1]) is not None:
+            return self._is_at(session, key[1])
+        kept = self._kept.get(key)
+        if kept is None or key in self._own:
+            return False
+        speaker = self._kernel.hierarchy.claims.speaker(session)
+        return kept.told_by is None or kept.told_by.owner == speaker
+
+    def take_back(self) -> None:
+        """End what is no longer granted to who told of it, also while that is away (ID-5)."""
+        told = [(key[0], key, kept.told_by) for key, kept in self._kept.items()]
+        self._end([key for pattern, key, by in told if by and not self._is_granted(by, pattern)])
+
+    def _is_granted(self, teller: _Teller, pattern: str) -> bool:
+        permissions = self._kernel.permissions
+        asker = permissions.asker_at(teller.session)
+        if asker is not None:
+            return permissions.may(asker, Action.SUBSCRIBE, pattern)
+        grants = permissions.grants
+        return grants is None or grants.allows(teller.who, Action.SUBSCRIBE, pattern)
 
     def link_opened(self, session: Session) -> None:
         """Tell a parent of all that are reached from here."""
@@ -155,21 +201,37 @@ class KeptSubscriptions:
     def _now(self) -> int:
         return self._kernel.tick() // 1_000_000
 
-    def _keep(self, key: Key, keep: int, written: Done | None = None) -> None:
+    def _keep(self, key: Key, keep: int, written: Done | None = None) -> bool:
         try:
             self._matching.subscribe(*key)
         except LocalError:
-            return  # no pattern
-        kept = self._kept[key] = _Kept(keep, self._now())
+            return False  # no pattern
+        before = self._kept.get(key)
+        told_by = None if before is None else before.told_by
+        kept = self._kept[key] = _Kept(keep, self._now(), told_by)
         row = (*key, kept.keep, kept.seen)
         insert = "insert or replace into kept values (?, ?, ?, ?)"
-        self._store.submit(lambda db: db.execute(insert, row), written)
+        if self._store is not None:
+            self._store.submit(lambda db: db.execute(insert, row), written)
+        return True
+
+    def _end(self, keys: list[Key], besides: Session | None = None) -> None:
+        """Forget subscriptions, and tell the parents that they have ended."""
+        for key in keys:
+            self._forget(key)
+        for parent in self._parents_besides(besides):
+            for begin in range(0, len(keys), BATCH):
+                self._send(parent, wire.encode(Unkeep(keys[begin : begin + BATCH])))
 
     def _forget(self, key: Key) -> None:
         if self._kept.pop(key, None) is not None:
             self._matching.unsubscribe(*key)
             delete = "delete from kept where pattern = ? and receiver = ?"
-            self._store.submit(lambda db: db.execute(delete, key))
+            if self._store is not None:
+                self._store.submit(lambda db: db.execute(delete, key))
+
+    def _parents_besides(self, session: Session | None) -> list[Session]:
+        return [one for one in self._kernel.hierarchy.parents if one is not session]
 
     def _tell_all(self, parent: Session) -> None:
         told = [

@@ -338,6 +338,10 @@ class Links:
         self.kernel.hierarchy.link_opened(session)
         self.kernel.custody.link_opened(session)
 
+    def greeted(self, session: Session) -> None:
+        """Tell a peer what only some understand, now that it has said so, in an open session."""
+        self.kernel.custody.kept.link_opened(session)
+
     def tell_opened(self, session: Session) -> None:
         """Tell that a session is open, now that its peer has told its name, or told none."""
         self.identities.handshakes["proven" if session.who else "unproven"] += 1

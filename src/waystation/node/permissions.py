@@ -21,10 +21,10 @@ from waystation.core.who import NOBODY
 from waystation.errors import quote
 from waystation.node.askers import Asker, Entrance
 from waystation.node.claims import NOT_GRANTED
+from waystation.node.session import Session
 
 if TYPE_CHECKING:
     from waystation.node.kernel import Kernel
-    from waystation.node.session import Session
 
 DENIALS: Final = 100
 """How many different things that a session was denied are recorded; all of them are counted."""
@@ -74,10 +74,27 @@ class Permissions:
     def asker_of(self, message: Message) -> Asker | None:
         """The peer that a message came from; None for this node itself, or one that has gone."""
         first = message.return_route.first
-        receiver = None if first is None else self._kernel.receivers.get(first.data)
+        return None if first is None else self.asker_at(first.data)
+
+    def asker_at(self, data: bytes) -> Asker | None:
+        """The peer behind a local address: that of a session, or of a secure channel."""
+        receiver = self._kernel.receivers.get(data)
         if isinstance(receiver, Entrance):
             return receiver.asker
-        return self._kernel.session_of(message)
+        return receiver if isinstance(receiver, Session) else None
+
+    def may_sender(self, message: Message, action: Action, name: str) -> bool:
+        """Whether who sent a message may do something; what it may not is told.
+
+        This node itself may. Where there are grants, nothing is granted to a peer that has gone:
+        who it was is not known any more.
+        """
+        if self.grants is None:
+            return True
+        asker, first = self.asker_of(message), message.return_route.first
+        if asker is not None:
+            return self.may(asker, action, name)
+        return first is None or first.data in self._kernel.receivers
 
     def admits_broadcast(self, multicast_id: str) -> bool:
         """Whether anybody at a broker may publish under an id: who it was is not known."""
@@ -101,6 +118,7 @@ class Permissions:
         for session in list(self._kernel.links.sessions.values()):
             self._judge_again(session)
         self._kernel.directory.take_back(self.may)
+        self._kernel.custody.kept.take_back()
 
     def _judge_again(self, session: Session) -> None:
         """Take back the names and subscriptions of a session that are not granted to it."""

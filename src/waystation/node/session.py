@@ -827,6 +827,7 @@ class Session(Struct, eq=False):
             clock.greeted(greeting.peer)
             if self.state is _OPEN:
                 clock.begin(greeting.peer)
+                self._links.greeted(self)
             self.wake()
         if self.state is _OPEN and greeting.is_complete:
             self._record_opening()
