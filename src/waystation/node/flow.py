@@ -377,7 +377,7 @@ class NodeFlow:
         self.aside = 0  # bytes of the budget that inboxes have set aside, and may not need
         self.unanswered = 0
         self._unread: dict[Session, _Standing] = {}  # sessions that are not read
-        self._looks: dict[Session, int] = {}  # at those that stood still, and had so many reads
+        self.looks: dict[Session, int] = {}  # at those that stood still, and had so many reads
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -391,12 +391,7 @@ class NodeFlow:
         It stood still, and is looked at since its peer may wait for this node: that shall cost the
         others nothing.
         """
-        return origin is not None and origin[0] in self._looks and self.account.is_over
-
-    @property
-    def looks(self) -> bool:
-        """Whether sessions are looked at that stood still."""
-        return bool(self._looks)
+        return origin is not None and origin[0] in self.looks and self.account.is_over
 
     def origin_of(self, message: Message) -> Origin | None:
         """Who brought a message that is on its way through this node.
@@ -425,21 +420,21 @@ class NodeFlow:
                 if excess <= 0 or session.account.used <= part:
                     break
                 excess -= session.account.used
-                if session not in self._unread and self._looks.get(session) != session.reads:
+                if session not in self._unread and self.looks.get(session) != session.reads:
                     self._unread[session] = _Standing.of(session)
                     session.stop_reading()
         elif 4 * account.used <= 3 * account.limit:
             unread, self._unread = self._unread, {}
-            self._looks.clear()
+            self.looks.clear()
             for session in unread:
                 session.read_again()
-        if (self._unread or self._looks) and self._timer is None:
+        if (self._unread or self.looks) and self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._look)
 
     def forget(self, session: Session) -> None:
         """Note that a session has no link any more: there is nothing to be read."""
         self._unread.pop(session, None)
-        self._looks.pop(session, None)
+        self.looks.pop(session, None)
 
     def close(self) -> None:
         """Look no more."""
@@ -480,17 +475,17 @@ class NodeFlow:
         for session, standing in list(self._unread.items()):
             if standing.gets_on(session):
                 self._unread[session] = _Standing.of(session)
-                self._looks.pop(session, None)
+                self.looks.pop(session, None)
             elif asyncio.get_running_loop().time() - standing.since >= self._longest(session):
                 self._look_at(session)
-        for session, reads in list(self._looks.items()):
+        for session, reads in list(self.looks.items()):
             if session not in self._unread and session.reads != reads:
-                del self._looks[session]  # something came, and it holds no more than its part
+                del self.looks[session]  # something came, and it holds no more than its part
         self.relieve()
 
     def _longest(self, session: Session) -> float:
         """Seconds that a session may stand still before it is looked at, or looked at again."""
-        return PATIENCE if session in self._looks else self.kernel.limits.stall
+        return PATIENCE if session in self.looks else self.kernel.limits.stall
 
     def _look_at(self, session: Session) -> None:
         """Read a session until something has come.
@@ -499,7 +494,7 @@ class NodeFlow:
         would never get less, and neither would hear from the other again.
         """
         del self._unread[session]
-        self._looks[session] = session.reads
+        self.looks[session] = session.reads
         session.read_again()
 
 
