@@ -63,6 +63,75 @@ def test_an_incident_is_told_once_and_once_more_when_it_is_over(tmp_path: Path) 
     assert told[-1].text == "over: truck-7 crashed, 5 lost"
 
 
+LINK = replace(
+    CRASH,
+    incident_id="3" * 16,
+    kind="link_lost",
+    node="hub",
+    started=1_000_000,
+    cause="the link from hub to truck-7 was lost",
+)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_an_incident_that_became_part_of_another_is_closed_with_its_name(
+    tmp_path: Path, restarted: bool
+) -> None:
+    told: list[Alert] = []
+
+    def watchman() -> Watchman:
+        return Watchman(Alerts(told.append), remembered=tmp_path / "alerts.json")
+
+    first = watchman()
+    first.look_at(batch(LINK))
+    later = watchman() if restarted else first
+    other = replace(CRASH, incident_id="4" * 16, started=900_000, evidence=["b" * 32])
+    later.look_at(batch(other, CRASH))  # that crash cost the message which the link had cost
+    later.look_at(batch(other, CRASH))
+    assert [(one.kind, one.incident_id) for one in told] == [
+        ("incident", LINK.incident_id),
+        ("incident", other.incident_id),
+        ("incident", CRASH.incident_id),
+        ("closed", LINK.incident_id),
+    ]
+    assert told[-1].text == (
+        f"part of incident {CRASH.incident_id}: {LINK.cause}; now: truck-7 crashed"
+    )
+
+
+def test_without_messages_who_and_when_say_what_an_incident_became_part_of() -> None:
+    told: list[Alert] = []
+    watchman = Watchman(Alerts(told.append))
+    watchman.look_at(batch(replace(LINK, evidence=[], lost=0)))
+    elsewhere = replace(CRASH, incident_id="5" * 16, node="car", participants=["car"])
+    long_ago = replace(CRASH, incident_id="6" * 16, started=-3_600_000_000)
+    watchman.look_at(batch(elsewhere, long_ago, replace(CRASH, evidence=[], lost=0)))
+    assert told[-1].text.startswith(f"part of incident {CRASH.incident_id}: ")
+
+
+def test_an_incident_of_which_nothing_is_left_is_closed_as_well(tmp_path: Path) -> None:
+    told: list[Alert] = []
+    remembered = tmp_path / "alerts.json"
+    watchman = Watchman(Alerts(told.append), remembered=remembered)
+    watchman.look_at(batch(LINK))
+    watchman.look_at(batch())
+    watchman.look_at(batch())
+    assert [one.kind for one in told] == ["incident", "closed"]
+    assert told[-1].text == f"no longer found: {LINK.cause}"
+    assert json.loads(remembered.read_text()) == {LINK.incident_id: True}
+
+
+def test_what_an_earlier_release_remembered_is_still_closed_when_it_is_over(
+    tmp_path: Path,
+) -> None:
+    told: list[Alert] = []
+    remembered = tmp_path / "alerts.json"
+    remembered.write_text(json.dumps({CRASH.incident_id: False, LINK.incident_id: False}))
+    watchman = Watchman(Alerts(told.append), remembered=remembered)
+    watchman.look_at(batch(replace(CRASH, ended=2)))  # of the other it kept nothing to tell
+    assert [(one.kind, one.incident_id) for one in told] == [("closed", CRASH.incident_id)]
+
+
 def test_no_incidents_if_they_are_disabled() -> None:
     told: list[Alert] = []
     Watchman(Alerts(told.append, incidents=0)).look_at(batch(CRASH))

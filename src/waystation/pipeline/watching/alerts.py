@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 from msgspec import Struct
 
-from waystation.core.incidents import CLOCK, CRASHED, GAP, LINK, Incident
+from waystation.core.incidents import CLOCK, CRASHED, GAP, LINK, NOTICED, Incident
 from waystation.errors import LocalError
 from waystation.pipeline.watching.engine import Batch
 from waystation.pipeline.watching.node_step import Report
@@ -31,7 +31,8 @@ class Alert(Struct, frozen=True):
     `value` is what was found and `limit` what it was compared with: a share of messages, changes
     in a minute, or a number of messages. An alert about an incident has its `incident_id`, what it
     cost so far as `value`, and the `command` that explains it. It is raised once, and never taken
-    back; when the incident is over, or turned out to be part of another one, it is `closed`.
+    back; when the incident is over, or turned out to be part of another one that its `text` then
+    names, it is `closed`.
     """
 
     kind: Literal["incident", "closed", "drops", "flapping", "missing"]
@@ -115,16 +116,24 @@ class Watchman:
         changed = False
         for id, incident in known.items():
             if id not in self._incidents and self._matters(incident):
-                self._incidents[id] = incident.ended is not None  # then there is nothing to close
+                # What is over when it is told has nothing to close.
+                self._incidents[id] = True if incident.ended is not None else incident
                 changed = True
                 self._alerts.tell(self._of_incident(incident))
-        for id, closed in list(self._incidents.items()):
-            over = known.get(id)
-            if not closed and (over is None or over.ended is not None):
-                self._incidents[id] = changed = True
-                if over is not None:
-                    text = f"over: {over.cause}, {over.lost:,} lost"
-                    self._alerts.tell(self._of_incident(over, "closed", text))
+        for id, told in list(self._incidents.items()):
+            if told is True:
+                continue
+            now = known.get(id)
+            if now is not None and now.ended is None:
+                self._incidents[id] = now
+                continue
+            self._incidents[id] = changed = True
+            if now is not None:
+                text = f"over: {now.cause}, {now.lost:,} lost"
+                self._alerts.tell(self._of_incident(now, "closed", text))
+            elif told is not False:
+                text = _what_became_of(told, incidents)
+                self._alerts.tell(self._of_incident(told, "closed", text))
         if changed and self._remembered is not None:
             write_whole(self._remembered, msgspec.json.encode(self._incidents))
 
@@ -180,12 +189,31 @@ class Watchman:
                 yield participant, len(recent)
 
 
-def _read_told(path: Path | None) -> dict[str, bool]:
-    """The incidents that were told in earlier runs, and whether they are closed."""
+def _what_became_of(gone: Incident, incidents: list[Incident]) -> str:
+    """In words, what an incident became part of that is none of its own any more."""
+    other = max(incidents, key=lambda one: _kinship(gone, one), default=None)
+    if other is None or not any(_kinship(gone, other)[:2]):
+        return f"no longer found: {gone.cause}"
+    return f"part of incident {other.incident_id}: {gone.cause}; now: {other.cause}"
+
+
+def _kinship(gone: Incident, other: Incident) -> tuple[int, bool, int]:
+    """How likely an incident has become part of another: by its messages, else by who and when."""
+    apart = abs(gone.started - other.started)
+    same = gone.node == other.node or not set(gone.participants).isdisjoint(other.participants)
+    shared = len(set(gone.evidence) & set(other.evidence))
+    return shared, same and apart <= NOTICED, -apart
+
+
+def _read_told(path: Path | None) -> dict[str, Incident | bool]:
+    """The incidents that were told in earlier runs: True if closed, else as they were last known.
+
+    False is an open one of which an earlier release kept no more.
+    """
     if path is None or not path.exists():
         return {}
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, bool])
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Incident | bool])
     except msgspec.MsgspecError:
         return {}  # then they are told again
 
