@@ -10,9 +10,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.journal.test_damage import damage_second_batch
+from tests.journal.test_recovery import left_tail
 from tests.pipeline.journals import read
 from waystation import cli, pipeline
 from waystation.journal import Journal
@@ -177,6 +180,26 @@ def test_build_begins_with_who_is_missing_as_lost_does(
     code, out, err = run("pipeline", "report", "--tables", tables, "--out", tmp_path / "page.html")
     assert (code, err) == (0, "")
     assert first in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.rule("OB-9", "SP-5")
+def test_build_says_that_a_batch_of_a_tail_is_damaged_and_goes_without_that_alone(
+    run: Run, tmp_path: Path
+) -> None:
+    journal, tables = tmp_path / "journal", tmp_path / "tables"
+    damage_second_batch(left_tail(journal))
+    code, out, err = run("pipeline", "build", "--journal", journal, "--out", tables, "--json")
+    assert code == 0
+    sealed, damage = err.splitlines()
+    assert sealed == "waystation: garage: 2 tails sealed, 21 rows"
+    assert damage.startswith("  incarnation 5: messages/5-1.tail: ")
+    assert damage.endswith(", 10 rows: wrong checksum")
+    summary = json.loads(out)
+    assert (summary["rows_in"]["messages"], summary["rejected"]) == (20, 0)
+    judged = {row["message_id"] for row in pq.read_table(tables / "expected").to_pylist()}
+    assert judged == {f"{number:032x}" for number in (*range(10), *range(20, 30))}
+    [life] = pq.read_table(tables / "coverage").to_pylist()
+    assert life["lost"] == 10
 
 
 def test_table_prints_the_routing_table_at_a_moment(run: Run, fleet: Path) -> None:

@@ -1,7 +1,8 @@
 """The way of one message over all nodes: its visits, which follows which, what became of each copy.
 
-This is the reference for the pipeline's `traces`, and what `why` tells. A visit is one arrival of
-the message at a node; its rows are its steps. A visit follows another by the first rule that fits:
+This is the reference for the pipeline's `traces`, and what `why` tells (SP-8). A visit is one
+arrival of the message at a node; its rows are its steps. A visit follows another by the first rule
+that fits:
 
 1. A worker of that node sent it on.
 2. It left for this node, and came from that one.
@@ -619,7 +620,7 @@ class _Message:
 
 
 def _in_causal_order(visits: Visits) -> Visits:
-    """The visits by depth, then corrected time; none stands before what it follows."""
+    """The visits by depth, then corrected time; none stands before what it follows (SP-8)."""
     depths = _depths(visits)
     order = sorted(
         range(len(visits)),

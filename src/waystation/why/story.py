@@ -1,6 +1,6 @@
 """From what is known of a message to its explanation: how it ended, hop by hop, and why.
 
-The one explainer: it tells the same of a journal and of the tables that were built from it.
+The one explainer: it tells the same of a journal and of the tables that were built from it (SP-8).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The steps of many messages as visits, in causal order: what traces are made of.
+"""The steps of many messages as visits, in causal order: what traces are made of (SP-8).
 
 Rows come in any order. They are brought into that of (message, length of the return route, time of
 entry), in which following.py finds what each visit follows, and then into that of paths. Nearly all
@@ -120,7 +120,7 @@ class Arranged:
         )
 
     def _put_in_order(self, order: Longs, visits: Visits, found: Followed) -> None:
-        """Keep rows and visits in causal order; those of plain messages are in it."""
+        """Keep rows and visits in causal order (SP-8); those of plain messages are in it."""
         self.first, self.count, self.depth = visits.first, visits.count, found.depth
         self.follows, self.rule, self.order = found.follows, found.rule, order
         visit = np.arange(len(visits))
