@@ -8,6 +8,7 @@ import pytest
 
 from tests.joynr.app import app, controller, frame, request
 from tests.transports.mqtt_live import broker_here
+from waystation.core.grants import Grant, Grants
 from waystation.errors import UndeliverableError
 from waystation.joynr import ClusterController, JoynrDirectory
 from waystation.joynr.directory import LIFETIME, GlobalEntries
@@ -63,11 +64,11 @@ def test_a_cluster_controller_says_what_lives() -> None:
         entries.add(listed(name), 1_000)
     entries.add(listed("c", "cars/8"), 1_000)
     entries.touch("cars/7", ["b", "c", "nobody"], 5_000)
-    entries.remove_stale("cars/7", 5_000)
+    entries.remove(entries.stale("cars/7", 5_000))
     assert found(entries, 6_000) == ["b", "c"]
     entries.touch("cars/8", None, 9_000)
     entries.touch("cars/99", None, 9_000)
-    entries.remove_stale("cars/8", 9_000)
+    entries.remove(entries.stale("cars/8", 9_000))
     assert found(entries, 5_000 + LIFETIME) == ["c"]
     entries.add(listed("d"), 5_000 + LIFETIME)
     assert len(entries) == 2
@@ -111,6 +112,38 @@ async def test_every_call_of_java_s_is_served() -> None:
         assert missing.error.error["name"] == "NO_ENTRY_FOR_PARTICIPANT"
         unknown = await call("burn")
         assert unknown.error is not None
+        await directory.stop()
+
+
+@pytest.mark.rule("ID-3")
+@async_test
+async def test_the_global_directory_lists_what_is_granted() -> None:
+    grants = Grants([Grant(anyone=True, send=(DIRECTORY,), register=("door-*",))])
+    async with Node("hub", grants=grants) as node, Node("peer") as peer:
+        directory = JoynrDirectory(node)
+        directory.start()
+        await peer.connect((await node.listen("tcp://127.0.0.1:0")).url, name="hub")
+
+        async def objection(method: str, *parameters: object) -> str:
+            asked = call_of("r1", method, [("", value) for value in parameters])
+            answer = await peer.request(f"hub => {DIRECTORY}", encode_payload(asked))
+            reply = decode_payload(answer.payload)
+            assert isinstance(reply, Reply)
+            return "" if reply.error is None else reply.error.detail_message or ""
+
+        directory.entries.add(listed("lamp-1", "cars/8"), node.now())
+        assert not await objection("add", listed("door-1"))
+        for call in (
+            ("add", [listed("door-2"), listed("lamp-2")]),
+            ("remove", ["door-1", "lamp-1"]),
+            ("removeStale", "cars/8", node.now() + 1_000),
+            ("touch", "cars/8"),
+        ):
+            assert "is not granted" in await objection(*call)
+        assert found(directory.entries, node.now()) == ["lamp-1", "door-1"]
+        assert not await objection("removeStale", "cars/7", node.now() + 1_000)
+        assert found(directory.entries, node.now()) == ["lamp-1"]
+        assert node.denied == {"register": 4}
         await directory.stop()
 
 

@@ -7,7 +7,10 @@ import json
 import pytest
 
 from tests.joynr.app import app, controller, entry, frame
+from waystation.core.grants import Grant, Grants
 from waystation.core.message import Message
+from waystation.core.outcome import Reason
+from waystation.core.record import SessionKind
 from waystation.joynr import ClusterController
 from waystation.node import Context, Limits, Node, Scope
 from waystation.testing import async_test, collect, until
@@ -67,6 +70,29 @@ async def test_nobody_speaks_for_a_participant_of_somebody_else() -> None:
             assert "somebody else" in refused["detailMessage"]
             assert "somebody else" in (await mallory.discovery("remove", name))["detailMessage"]
         assert len(await mallory.lookup()) == 1
+
+
+@pytest.mark.rule("ID-3", "ID-5")
+@async_test
+async def test_an_application_lists_what_is_granted_until_it_is_taken_back() -> None:
+    all_but = Grant(anyone=True, announce=("*",), send=("*",))
+    grants = Grants([all_but, Grant(anyone=True, register=("door-*",))])
+    async with (
+        controller(grants=grants) as (node, place, recorder),
+        app(place, "alice") as alice,
+    ):
+        await alice.provide("door-1")
+        await alice.announce("lamp-1")
+        add = await alice.discovery("add", entry("lamp-1"), False, [])
+        remove = await alice.discovery("remove", "lamp-1")
+        for refused in (add, remove):
+            assert refused["detailMessage"] == "to register 'lamp-1' is not granted"
+        assert [each["participantId"] for each in await alice.lookup()] == ["door-1"]
+        assert node.denied == {"register": 2}
+        (told,) = [each for each in recorder.sessions if each.kind is SessionKind.DENIED]
+        assert (told.detail, told.reason) == ("register lamp-1", Reason.REFUSED)
+        node.change_grants(Grants([all_but]))
+        assert await alice.lookup() == []
 
 
 @async_test

@@ -1,6 +1,7 @@
-"""Small disks for tests, each of which can be full: file systems in memory, in a mount namespace.
+"""Small disks for tests, which can be full or read-only: file systems in memory.
 
-A program that is started with them sees them, and all that it starts; they are gone when it ends.
+They are in a mount namespace: a program that is started with them sees them, and all that it
+starts; they are gone when it ends.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Disk:
                 with contextlib.suppress(OSError):  # no space left
                     while True:
                         file.write(bytes(size))
+
+    def remount(self, how: str) -> None:
+        """Let it be read only (`ro`), or be written as well (`rw`); no file may be open."""
+        subprocess.run(["mount", "-o", f"remount,{how}", self.path], check=True)  # noqa: S607
 
     def clear(self) -> None:
         """Make room again."""

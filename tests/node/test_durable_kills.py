@@ -17,6 +17,7 @@ import pytest
 from tests.node import durable_fleet
 from tests.node.durable_disks import Disk, with_disks
 from waystation.core.outcome import Reason
+from waystation.errors import LocalError
 from waystation.node import Node
 
 ROOT = Path(__file__).parents[2]
@@ -54,6 +55,33 @@ def test_a_disk_that_is_really_full_refuses_what_is_new_and_loses_nothing(tmp_pa
     assert done.stderr.count("cannot be written") == 1
 
 
+@pytest.mark.rule("DU-5")
+def test_a_store_on_a_disk_that_can_only_be_read_is_not_started_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    command = [sys.executable, "-m", __name__, str(tmp_path / "disk"), "--read-only"]
+    small = with_disks([tmp_path / "disk"], command)
+    if small is None:
+        pytest.skip("this user may not mount a small disk")
+    done = subprocess.run(small, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+
+async def only_read(disk: Disk) -> None:
+    store = disk.path / "store"
+    async with Node("hub", store=store) as node:
+        for number in range(3):
+            await node.send("archive", b"%d" % number, durable=True)
+    disk.remount("ro")
+    for _ in range(2):
+        with pytest.raises(LocalError, match="Read-only file system; give a directory"):
+            Node("hub", store=store)
+    disk.remount("rw")
+    async with Node("hub", store=store) as node:
+        assert node.custody is not None
+        assert node.custody.messages == 3
+
+
 async def fill_up(disk: Disk) -> None:
     store, big = disk.path / "store", b"x" * 5_000_000
     async with Node("hub", store=store) as node:
@@ -72,4 +100,5 @@ async def fill_up(disk: Disk) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(fill_up(Disk(Path(sys.argv[1]))))
+    scenario = only_read if "--read-only" in sys.argv else fill_up
+    asyncio.run(scenario(Disk(Path(sys.argv[1]))))

@@ -139,6 +139,47 @@ async def pages(node: Node, limit: int | None) -> int:
 
 
 @pytest.mark.rule("DU-5")
+def test_a_disk_that_becomes_read_only_refuses_what_is_new_and_loses_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        async with Node("hub", store=settings(tmp_path)) as node:
+            for number in range(3):
+                await node.send("archive", b"%d" % number, durable=True)
+            read_only(node, "on")
+            refused = [await node.send("archive", b"new", durable=True) for _ in range(3)]
+            assert {one.reason for one in refused} == {Reason.QUEUE_FULL}
+            assert node.custody is not None
+            assert node.custody.messages == 3
+            assert node.custody.trouble == "attempt to write a readonly database"
+            found = collect(node, "archive")  # an attempt is recorded before it is made
+            wishes, looks = node._kernel.custody._wishes, list[object]()  # noqa: SLF001
+            monkeypatch.setattr(wishes, "_found", looks.append)
+            for _ in range(100):
+                wishes.look()  # as once a second
+            read_only(node, "off")
+            await until(lambda: node.custody is not None and node.custody.messages == 0)
+            assert len(looks) <= 1  # the others did not pile up
+            assert [message.payload for message in found] == [b"0", b"1", b"2"]
+            assert not node.custody.trouble
+            assert (await node.send("archive", b"3", durable=True)).outcome is Outcome.QUEUED
+
+    with caplog.at_level(logging.WARNING, "waystation.node"):
+        asyncio.run(scenario())
+    said = [r.getMessage() for r in caplog.records if "store" in r.getMessage()]
+    assert len(said) == 2
+    assert "cannot be written: attempt to write a readonly database; new durable" in said[0]
+    assert "writing works again" in said[1]
+
+
+def read_only(node: Node, value: str) -> None:
+    """Let the database refuse every change, as on a disk that can only be read, or no longer."""
+    store = node._kernel.custody.store  # noqa: SLF001
+    assert store is not None
+    store._db.execute(f"pragma query_only = {value}")  # noqa: SLF001 - no job gets that far
+
+
+@pytest.mark.rule("DU-5")
 def test_what_was_handled_while_the_disk_failed_is_recorded_when_it_works_again(
     tmp_path: Path,
 ) -> None:

@@ -91,10 +91,13 @@ class GlobalEntries:
                 self._entries[name] = seen
                 self._deadlines.file(name, seen.expiry_date_ms)
 
-    def remove_stale(self, topic: str, before: int) -> None:
-        """Remove what is listed at a topic and was last seen before a time."""
-        there = self._at.get(topic, {})
-        self.remove([n for n in there if self._entries[n].last_seen_date_ms < before])
+    def listed_at(self, topic: str) -> list[str]:
+        """The participants that are listed at a topic."""
+        return list(self._at.get(topic, ()))
+
+    def stale(self, topic: str, before: int) -> list[str]:
+        """What is listed at a topic and was last seen before a time."""
+        return [n for n in self.listed_at(topic) if self._entries[n].last_seen_date_ms < before]
 
     def _put(self, entry: GlobalDiscoveryEntry, topic: str) -> None:
         name = entry.participant_id
@@ -121,10 +124,11 @@ class JoynrDirectory(Service):
 
     async def call(self, method: str, parameters: Parameters, message: Message) -> Any:
         """Serve a call of a cluster controller."""
-        del message
         now = self.node.now()
         if method == "add":
-            for entry in _entries_in(parameters):
+            entries = _entries_in(parameters)
+            self.check_granted((entry.participant_id for entry in entries), message)
+            for entry in entries:
                 self.entries.add(entry, now)
         elif method == "lookup" and len(parameters) > 1 and parameters.is_text(1):
             domains, interface = parameters.texts(0), parameters.at(1, str)
@@ -136,12 +140,18 @@ class JoynrDirectory(Service):
                 raise no_entry(participant)
             return found
         elif method == "remove":
-            self.entries.remove(parameters.texts(0))
+            participants = parameters.texts(0)
+            self.check_granted(participants, message)
+            self.entries.remove(participants)
         elif method == "touch":
             some = parameters.texts(1) if len(parameters) > 1 else None
-            self.entries.touch(parameters.at(0, str), some, now)
+            topic = parameters.at(0, str)
+            self.check_granted(self.entries.listed_at(topic) if some is None else some, message)
+            self.entries.touch(topic, some, now)
         elif method == "removeStale":
-            self.entries.remove_stale(parameters.at(0, str), parameters.at(1, int))
+            stale = self.entries.stale(parameters.at(0, str), parameters.at(1, int))
+            self.check_granted(stale, message)
+            self.entries.remove(stale)
         else:
             return NotImplemented
         return None

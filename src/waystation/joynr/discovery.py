@@ -57,8 +57,9 @@ class DiscoveryProvider(Service):
         """Serve a call of an application."""
         if method in ("add", "addToAll"):
             entry = parameters.entry(0)
+            self.check_granted((entry.participant_id,), message)
             self._check_owner(name_of(entry.participant_id), message)
-            await self.enter(entry, wait=parameters.optional(1, bool, False))
+            await self.enter(entry, wait=parameters.optional(1, bool, False), asked=message)
             return None
         if method == "lookup" and parameters.is_text(0):
             qos = parameters.optional(1, DiscoveryQos, DiscoveryQos())
@@ -74,8 +75,8 @@ class DiscoveryProvider(Service):
 
     # Registering
 
-    async def enter(self, entry: Entry, *, wait: bool) -> None:
-        """List a provider, here and as far as its scope says."""
+    async def enter(self, entry: Entry, *, wait: bool, asked: Message | None = None) -> None:
+        """List a provider, here and as far as its scope says, for this node or who asked for it."""
         name = name_of(entry.participant_id)
         is_global = entry.qos.scope is ProviderScope.GLOBAL
         left = entry.expiry_date_ms - self.node.now()
@@ -86,12 +87,14 @@ class DiscoveryProvider(Service):
             everywhere=is_global and self.node.lists_everywhere,
             ttl=left / 1000 if 0 < left < _FOR_EVER else None,
             details=details_of(entry),
+            asked=asked,
         )
         if is_global and self._beyond is not None:
             await self._tell_beyond(self._beyond.add(entry), wait=wait)
 
     async def _remove(self, participant: str, message: Message) -> None:
         name = name_of(participant)
+        self.check_granted((participant,), message)
         self._check_owner(name, message)
         listed = self.node.listed(name)
         await self.node.unregister(name)

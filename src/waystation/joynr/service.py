@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, Final
 
+from waystation.core.grants import Action
 from waystation.core.message import Message
-from waystation.errors import DecodeError, WaystationError
+from waystation.errors import DecodeError, WaystationError, quote
 from waystation.net.tasks import Tasks
 from waystation.node import Context, Node
 from waystation.wire.joynr import OneWayRequest, Request, decode_payload, encode_payload
+from waystation.wire.joynr_frames import name_of
 from waystation.wire.joynr_services import (
     CallError,
     Parameters,
@@ -50,6 +53,13 @@ class Service(ABC):
     @abstractmethod
     async def call(self, method: str, parameters: Parameters, message: Message) -> Any:
         """Do what a call asks for: what it returns, or NotImplemented if there is no such call."""
+
+    def check_granted(self, participants: Iterable[str], message: Message) -> None:
+        """Let nobody list, or take off a list, what it may not register (ID-3)."""
+        for participant in participants:
+            name = name_of(participant)
+            if not self.node.may_sender(message, Action.REGISTER, name):
+                raise failed_call(f"to register {quote(name)} is not granted")
 
     async def _handle(self, message: Message, context: Context) -> None:
         try:

@@ -34,13 +34,17 @@ class Wishes:
         self._custody = custody
         self._store = store
         self._at_work: set[int] = set()  # wishes whose result is not on disk yet
+        self._is_looking = False
 
     def look(self) -> None:
-        """Look for wishes."""
-        query = "select id, command from commands where result is null"
-        self._store.submit(lambda db: db.execute(query).fetchall(), self._found)
+        """Look for wishes, unless the last look waits for a disk that does not work."""
+        if not self._is_looking:
+            self._is_looking = True
+            query = "select id, command from commands where result is null"
+            self._store.submit(lambda db: db.execute(query).fetchall(), self._found)
 
     def _found(self, rows: list[tuple[int, str]]) -> None:
+        self._is_looking = False
         for id, command in rows:
             if id in self._at_work:
                 continue

@@ -224,6 +224,15 @@ class ProviderDirectory:
         owner = claims.owner_over(session, ask.participant) if is_leaf else ask.owner or speaker
         return Lister(owner, speaker, node or session.peer or session.name, session.address.data)
 
+    def lister_for(self, asked: Message) -> Lister:
+        """This node, on behalf of who sent a message to one of its workers."""
+        first = asked.return_route.first
+        return self._own_lister(b"" if first is None else first.data)
+
+    def _own_lister(self, session: bytes = b"") -> Lister:
+        own = self._kernel.hierarchy.owner
+        return Lister(own, own, self._kernel.name, session)
+
     async def do(self, ask: Ask, lister: Lister | None = None) -> list[Provider]:
         """Do what a node asks, this one or another, here and where it has to be known."""
         now = self._kernel.tick() // 1000
@@ -234,8 +243,7 @@ class ProviderDirectory:
         if isinstance(ask, Lookup):
             return await self._lookup(ask, now)
         if lister is None:
-            own = self._kernel.hierarchy.owner
-            lister = Lister(own, own, self._kernel.name)
+            lister = self._own_lister()
         ask = msgspec.structs.replace(ask, owner=lister.owner)
         if isinstance(ask, Leave):
             await self._leave(ask, lister)

@@ -22,7 +22,7 @@ from waystation.core.address import LOCAL, Address, Route, check_node_name
 from waystation.core.clock import Clock, current_clock
 from waystation.core.directory import Provider, Scope
 from waystation.core.expiry import NEVER, Expiry
-from waystation.core.grants import Grants
+from waystation.core.grants import Action, Grants
 from waystation.core.message import (
     HOP_LIMIT,
     Arrival,
@@ -338,6 +338,13 @@ class Node:
         """How often peers asked for what is not granted to them, by what they wanted to do."""
         return self._kernel.permissions.denied.copy()
 
+    def may_sender(self, message: Message, action: Action, name: str) -> bool:
+        """Whether who sent a message may do something, for workers that do it on its behalf (ID-3).
+
+        What it may not is counted, and recorded with who asked. This node itself may do anything.
+        """
+        return self._kernel.permissions.may_sender(message, action, name)
+
     def change_grants(self, grants: Grants | None) -> None:
         """Judge peers by other grants from now on; what these do not give is taken back (ID-5)."""
         self._kernel.permissions.change(grants)
@@ -492,15 +499,19 @@ class Node:
         everywhere: bool = False,
         ttl: float | None = None,
         details: str = "",
+        asked: Message | None = None,
     ) -> None:
         """List a participant of this node as a provider: here and at its parents, or everywhere.
 
-        The `details` are for whoever finds it, and are passed on as they are.
+        The `details` are for whoever finds it, and are passed on as they are. A worker that does it
+        for who sent it a message gives that as `asked`: when it is no longer granted to them, it is
+        taken off the lists (ID-5).
         """
         expiry = self.expiry_in(ttl)
         ends = None if expiry == NEVER else int(expiry)
         provider = Provider(participant, domain, name, None, ends, details)
-        await self._directory.do(Register(provider, everywhere))
+        lister = None if asked is None else self._directory.lister_for(asked)
+        await self._directory.do(Register(provider, everywhere), lister)
 
     async def unregister(self, participant: str) -> None:
         """Take a participant off all lists; its worker goes on."""
