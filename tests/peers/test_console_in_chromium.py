@@ -438,7 +438,7 @@ async def test_a_contested_name_leads_from_its_route_to_who_claims_it() -> None:
             await rival.connect(top.url, parent=True)
             await page.click("#rows .badge.contested")
             await sees(page, "main h2", "Contested names")
-            await sees(page, "#rows tr", r"gateway-echo\s+gateway\s+\S+\s+rival")
+            await sees(page, "#rows tr", r"gateway-echo\s+gateway\s+unproven\s+\S+\s+rival")
             await sees(page, "#nodes dl", r"Contested names\s*1")
             await picture(page, "contested")
         await sees(page, "#rows", "No matches")
