@@ -626,7 +626,8 @@ class Kernel:
         change = self.router.table.put(entry, at // 1000)
         if self.observers:
             self.notify(ChangeRecord(change, at, Cause.ANNOUNCED, entry.address.name))
-        self.hierarchy.questions.participant_came(entry)
+        if self.hierarchy.questions.wanted:
+            self.hierarchy.questions.participant_came(entry)
         if self.router.has_global_transport:
             self.broadcasts.provider_changed(entry.participant)
         if self.waiting.waited_for:

@@ -67,6 +67,8 @@ class Questions:
         self._by_participant: dict[str, _Question] = {}
         self._told: dict[str, dict[bytes, None]] = {}  # by participant: addresses of sessions
         self._wanted = Wanted(kernel)
+        self.wanted = self._wanted.askers
+        """The names that somebody asked for in vain; mostly none."""
         self._gone: dict[str, None] = {}  # of them, those that went in this turn of the event loop
 
     # Asking

@@ -24,26 +24,26 @@ class Wanted:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
-        self._askers: dict[str, dict[bytes, None]] = {}  # by name: addresses of sessions
+        self.askers: dict[str, dict[bytes, None]] = {}  # by name: addresses of sessions
 
     def __contains__(self, name: str) -> bool:
-        return name in self._askers
+        return name in self.askers
 
     def add(self, name: str, session: Session) -> None:
         """Remember who asked in vain for a name."""
-        if name not in self._askers and len(self._askers) >= self.LIMIT:
-            del self._askers[next(iter(self._askers))]
-        askers = self._askers.setdefault(name, {})
+        if name not in self.askers and len(self.askers) >= self.LIMIT:
+            del self.askers[next(iter(self.askers))]
+        askers = self.askers.setdefault(name, {})
         if len(askers) < self.LIMIT:
             askers[session.address.data] = None
 
     def appeared(self, entry: RoutingEntry) -> list[Session]:
         """Tell those who asked for a name that it is reached here; returns whom."""
-        if entry.participant not in self._askers:
+        if entry.participant not in self.askers:
             return []
         sessions = self._kernel.links.sessions
         told = []
-        for address in self._askers.pop(entry.participant, ()):
+        for address in self.askers.pop(entry.participant, ()):
             session = sessions.get(address)
             if session is not None and session.address != entry.address:
                 session.answer(wire.encode(Appeared([entry.participant])))
