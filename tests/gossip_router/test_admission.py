@@ -18,6 +18,10 @@ from waystation.core.grants import Grant, Grants
 from waystation.core.tokens import Token
 from waystation.errors import LocalError
 from waystation.gossip_router import Admission, Door, GossipServer, GrantedAdmission, RouterMetrics
+from waystation.gossip_router.server import DENIALS
+from waystation.gossip_router.settings import Settings
+from waystation.journal import Journal
+from waystation.journal.read import JournalReader
 from waystation.net.place import parse_place
 from waystation.net.tls import Tls
 from waystation.testing import async_test, until
@@ -253,6 +257,38 @@ async def test_grants_open_groups_as_they_give_names(certificates: Certificates)
         assert server.counts.refused == {"registration": 1}
     with pytest.raises(LocalError, match="mutual"):
         GossipServer(admission=admission)
+
+
+@pytest.mark.rule("ID-3")
+@async_test
+async def test_who_is_not_admitted_is_journalled_with_who_asked(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    fleet = Grant(certificate=("truck-*",), register=("fleet",))
+    grants = Grants([fleet, Grant(anyone=True, register=("news",))])
+    with Journal(tmp_path, "router") as journal:
+        server = GossipServer(
+            Settings(linger=1.0),
+            tls=certificates.tls(mutual=True),
+            admission=GrantedAdmission(grants, []),
+            observe_denials=journal.note,
+        )
+        await server.start("127.0.0.1:0")
+        async with await Client5.open(server, ssl=certificates.client("stranger")) as stranger:
+            await stranger.join("news", 2)
+            for _ in range(2):
+                stranger.say(Register("fleet", uuid(3), "truck-7"))
+            for number in range(2 * DENIALS):
+                stranger.say(Register(f"group-{number}", uuid(3)))
+            await stranger.sync()
+            assert server.counts.refused == {"registration": 2 + 2 * DENIALS}
+        await server.drain()
+    entries = JournalReader(tmp_path, lambda *_: None).entries()
+    rows = [entry.fields for entry in entries if entry.table == "sessions"]
+    assert len(rows) == DENIALS
+    told = rows[0]
+    assert (told["kind"], told["reason"], told["detail"]) == ("denied", "REFUSED", "register fleet")
+    assert (told["identity"], told["peer"]) == ("certificate:stranger", "truck-7")
 
 
 def test_the_file_of_admission_is_read_and_checked(tmp_path: Path) -> None:

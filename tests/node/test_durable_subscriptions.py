@@ -238,6 +238,42 @@ def test_it_is_known_above_a_hub_without_a_store(tmp_path: Path) -> None:
 
 
 @pytest.mark.rule("DU-2", "DU-8")
+def test_what_is_published_below_a_hub_without_a_store_reaches_those_above_and_beside(
+    tmp_path: Path,
+) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        hub = await fleet.hub("hub", top)
+        garage = await fleet.leaf("garage", hub, store=quick(tmp_path / "garage"))
+        beside = await fleet.leaf("beside", hub, store=quick(tmp_path / "beside"))
+        above = await fleet.leaf("above", top, store=quick(tmp_path / "above"))
+        archives = [Archive(node) for node in (beside, above)]
+        await until(lambda: len(keeps(top)) == 2)
+        for payload in (b"1", b"2"):
+            await garage.publish("news", payload, durable=True)
+        await until(lambda: [one.got for one in archives] == [[b"1", b"2"]] * 2)
+        await until(lambda: not any(map(held, fleet)))
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-2", "DU-8")
+def test_what_is_published_below_hubs_without_a_store_waits_for_one(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        hub = await fleet.hub("hub")
+        garage = await fleet.leaf("garage", hub, store=quick(tmp_path / "garage"))
+        archive = Archive(top)
+        await garage.publish("news", b"1", durable=True)
+        assert held(garage) == 1
+        await fleet.connect(hub, top, parent=True)
+        await until(lambda: archive.got == [b"1"])
+        await until(lambda: held(garage) == 0)
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-2", "DU-8")
 def test_a_hub_without_a_store_tells_a_parent_that_it_finds_later(tmp_path: Path) -> None:
     async def scenario(fleet: Fleet) -> None:
         top = await fleet.hub("top", store=quick(tmp_path / "top"))

@@ -202,6 +202,7 @@ def router(**given: Any) -> None:
             observe=note,
             observe_messages=note,
             journal_messages=options.journal_messages,
+            observe_denials=note,
         )
         run(_serve(server, options))
 

@@ -51,8 +51,8 @@ class Client(BufferedConnection):
     """A connection that was accepted; once its dialect is known, with a `reader` and a `number`."""
 
     __slots__ = (
-        "_front", "_holds", "_late", "_progress", "_router", "_taken", "admitted", "names",
-        "number", "reader", "room", "sender_hold", "tokens",
+        "_front", "_holds", "_late", "_progress", "_router", "_taken", "admitted", "denials",
+        "names", "number", "reader", "room", "sender_hold", "tokens",
     )  # fmt: skip
 
     reader: Reader
@@ -64,6 +64,7 @@ class Client(BufferedConnection):
         self.names: frozenset[str] = frozenset()  # in its certificate
         self.admitted: set[str] = set()  # groups that it brought a token for
         self.tokens: dict[str, bytes] = {}  # with which it did
+        self.denials: set[str] = set()  # what it was not admitted to, as recorded
         self.room = settings.queue
         self.sender_hold = SenderHold(self._loop, settings.patience, router.counts.waits)
         self._router = router

@@ -29,9 +29,11 @@ from waystation.core.gossip import (
     Suspect,
     Unregistered,
 )
+from waystation.core.grants import Action
 from waystation.core.identity import LogicalAddress
 from waystation.core.outcome import Reason
-from waystation.core.record import ChangeRecord, MessageRecord
+from waystation.core.record import ChangeRecord, MessageRecord, SessionKind, SessionRecord
+from waystation.core.who import Who
 from waystation.errors import LocalError
 from waystation.gossip_router.admission import Admission, GrantedAdmission
 from waystation.gossip_router.client import FRONT, Client
@@ -54,6 +56,9 @@ _GONE: Final = frozenset({MemberKind.LEAVE, MemberKind.SUSPECT})
 TOGETHER: Final = 0.05
 """Seconds for which deaths are collected: a client is told of all of them in one write."""
 
+DENIALS: Final = 100
+"""How many groups that a client was not admitted to are recorded; all are counted."""
+
 SLICE: Final = 250
 """So many clients are told of deaths before others are served."""
 
@@ -62,6 +67,7 @@ Entry: TypeAlias = jgroups2.PingData | jgroups5.PingData
 
 Observer = Callable[[ChangeRecord], object]
 MessageObserver = Callable[[MessageRecord], object]
+DenialObserver = Callable[[SessionRecord], object]
 
 
 class Listed(Struct, frozen=True, gc=False):
@@ -83,7 +89,8 @@ class GossipServer:
 
     `observe` is called with each change of membership (OB-4), `observe_messages` with each message
     that is dropped. With `journal_messages` it is called with those that are passed on as well,
-    which costs a look at each of them.
+    which costs a look at each of them. `observe_denials` is called with who wanted to join a group
+    that it is not admitted to (ID-3).
     """
 
     def __init__(
@@ -95,6 +102,7 @@ class GossipServer:
         observe: Observer | None = None,
         observe_messages: MessageObserver | None = None,
         journal_messages: bool = False,
+        observe_denials: DenialObserver | None = None,
     ) -> None:
         self._asks_for_certificates = tls is not None and tls.mutual
         self._check_admission(admission)
@@ -115,6 +123,7 @@ class GossipServer:
             self.outcomes = Outcomes(observe_messages, forwarded=journal_messages)
         self._admission = admission
         self._observe = observe
+        self._observe_denials = observe_denials
         self._rules = GossipRouter(self.settings.of_members())
         self._clients: dict[int, Client] = {}  # whose dialect is known, by number
         self._greeted = 0  # how many there were so far
@@ -329,6 +338,7 @@ class GossipServer:
             client.admitted.add(group)
             client.tokens[group] = token
         if not self.admits(client, group):
+            self._note_denial(client, group, entry.name or None)
             self._refuse_member(Refused(client.number, group, member, f"not admitted to {group!r}"))
             return
         physical = tuple(str(place) for place in places if place is not None)
@@ -435,6 +445,28 @@ class GossipServer:
         if not answer and not self.members_of(client):
             # A 5.x client understands no refusal but the end of its connection.
             self._dismiss(client)
+
+    def _note_denial(self, client: Client, group: str, name: str | None) -> None:
+        """Tell who wanted to join a group that is not open to it."""
+        denial = f"{Action.REGISTER} {group}"[:300]
+        if self._observe_denials is None or denial in client.denials:
+            return
+        if len(client.denials) >= DENIALS:
+            return
+        client.denials.add(denial)
+        self._observe_denials(
+            SessionRecord(
+                SessionKind.DENIED,
+                f"client-{client.number}",
+                f"tcp#{client.place}",
+                name,
+                Reason.REFUSED,
+                denial,
+                now_ns() // 1000,
+                transport="tcp",
+                identity=Who(certificate=tuple(sorted(client.names))).text,
+            )
+        )
 
     def _note(self, change: MemberChange, dialect: Dialect) -> None:
         self.generation += 1

@@ -21,7 +21,7 @@ from waystation.core.multicast import ADDRESS_TYPE as MULTICAST
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.errors import DecodeError
 from waystation.node.askers import Asker
-from waystation.node.custody_ways import Absent, End, Hop
+from waystation.node.custody_ways import Absent, End, Hop, Spread
 from waystation.node.receiver import ReadyReceiver
 from waystation.node.session import Session
 from waystation.node.store import KnownPair
@@ -304,6 +304,8 @@ class Taking(ReadyReceiver):
     ) -> None:
         """Let another node take what this one, which has no store, cannot keep (DU-2)."""
         way = self._custody.ways.find(letters[0].message, sent_here=False)
+        if isinstance(way, Spread) and way.parent is not None:
+            way = Hop.unchanged(way.parent)
         if isinstance(way, Hop) and not refused and self._can_pass(way, message):
             onward = Route((way.session.address, ADDRESS))
             self._kernel.send_on(message.rerouted(onward, message.return_route))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from msgspec import Struct, structs
 
@@ -53,6 +53,11 @@ class Hop(Struct, frozen=True):
     session: Session | Entrance
     forward: Forward
     most: int | None = None  # letters at once, if fewer than usual
+
+    @classmethod
+    def unchanged(cls, session: Session) -> Self:
+        """A session whose peer gets messages as they are."""
+        return cls(session, _unchanged)
 
     @property
     def is_unchanged(self) -> bool:
@@ -105,7 +110,7 @@ class Ways:
         if first.type == MULTICAST:
             came_from = message.return_route.first
             name = first.data.decode(errors="replace")
-            return Spread(name, self._parent_that_takes(None if sent_here else came_from))
+            return Spread(name, self._parent_for_broadcast(None if sent_here else came_from))
         if first.type != LOCAL:
             return self._to_place(first, message)
         receiver = kernel.receivers.get(first.data)
@@ -192,6 +197,20 @@ class Ways:
             forward = way.forward
             return structs.replace(way, forward=lambda one: forward(one.forwarded()))
         return way
+
+    def _parent_for_broadcast(self, besides: Address | None) -> Session | None:
+        """A parent with a store; or one that passes a broadcast on to its parent with one (DU-2).
+
+        Only who has custody gives it to the latter: hubs without a store that are each other's
+        parents would pass it on for ever.
+        """
+        taker = self._parent_that_takes(besides)
+        if taker is not None or self._kernel.custody.store is None:
+            return taker
+        for parent in self._kernel.hierarchy.parents:
+            if parent.is_open and parent.can(wire.PASSES) and parent.address != besides:
+                return parent
+        return None
 
     def _parent_that_takes(self, besides: Address | None = None) -> Session | None:
         """A parent with a store: it may wait for a name that nobody knows yet."""
