@@ -68,6 +68,14 @@ class Ear:
         self.heard.append((self.clock.is_off, self.clock.is_slewing))
 
 
+def test_the_wall_clock_can_be_asked_for_although_it_is_not_followed() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.ahead += 3600 * SECOND
+    assert clock.wall() == machine.wall()
+    assert clock.read() == machine.wall() - 3600 * SECOND
+
+
 STEPS = st.lists(
     st.tuples(
         st.integers(0, 3600 * SECOND),  # time that passes

@@ -234,13 +234,13 @@ async def test_a_hub_remembers_a_limited_number_of_names_and_of_those_who_asked(
         for number in range(10):
             peers[0].tell(Resolve(number, f"truck-{number}"))
             await told(peers[0], Resolved)
-        assert list(wanted._askers) == ["truck-7", "truck-8", "truck-9"]
+        assert list(wanted.askers) == ["truck-7", "truck-8", "truck-9"]
         for peer in peers:
             peer.tell(Resolve(10, TRUCK))
             await told(peer, Resolved)
-        assert len(wanted._askers[TRUCK]) == 3
+        assert len(wanted.askers[TRUCK]) == 3
         for peer in peers:
             peer.close()
         await until(lambda: not center.sessions)
         echo(center, TRUCK)
-        assert list(wanted._askers) == ["truck-8", "truck-9"]
+        assert list(wanted.askers) == ["truck-8", "truck-9"]
