@@ -14,6 +14,7 @@ from tests.cli.live_commands import Commands
 from tests.demo.alive import is_alive, started_by
 from tests.why.test_why_agrees import assert_agrees, told_of
 from waystation.demo.faults import FaultKind
+from waystation.demo.findings import SLACK
 from waystation.demo.fleet import PROCESSES
 from waystation.pipeline import TABLES
 from waystation.why import explain
@@ -59,6 +60,43 @@ def test_every_fault_is_found_in_the_tables(call: Commands, tmp_path: Path) -> N
         assert "dropped at hub-a, NO_ROUTE: truck-2 had left" in printed
     check_that_why_agrees(out / "journal", out / "tables")
     check_that_counts_agree(call, out, Path(summary["report"]).read_text("utf-8"))
+    check_that_each_deed_is_one_incident(summary, out / "tables")
+
+
+SHOWS_AS = {
+    FaultKind.KILLED: "node_crashed",
+    FaultKind.EXPIRED: "route_expired",
+    FaultKind.STALLED: "slow_receiver",
+    FaultKind.RESTARTED: "node_stopped",
+    FaultKind.UNHEARD: "no_subscriber",
+}
+
+
+def check_that_each_deed_is_one_incident(summary: Row, tables: Path) -> None:
+    """Each deed is one incident of its kind, and nothing else cost anything."""
+    incidents = _Tables(tables).rows("incidents")
+    meant = []
+    for fault in summary["faults"]:
+        fitting = [one for one in incidents if is_incident_of(fault["deed"], one)]
+        assert len(fitting) == 1, (fault["deed"], incidents)
+        assert fitting[0]["lost"]
+        meant += fitting
+    costly = [one for one in incidents if one["lost"] and one not in meant]
+    assert len(costly) <= len(summary["others"]), costly  # a busy machine may add some
+
+
+def is_incident_of(deed: Row, incident: Row) -> bool:
+    """Whether an incident is about what was done, to whom, and then."""
+    kind, subject = FaultKind(deed["kind"]), deed["subject"]
+    about = {
+        FaultKind.EXPIRED: incident["node"] == "hub-a" and incident["participants"] == [subject],
+        FaultKind.UNHEARD: f" {subject}/alarm/" in incident["cause"],
+    }
+    return (
+        incident["kind"] == SHOWS_AS[kind]
+        and about.get(kind, incident["node"] == subject)
+        and deed["began"] - SLACK <= incident["started"] <= deed["ended"] + SLACK
+    )
 
 
 def check_that_counts_agree(call: Commands, out: Path, page: str) -> None:

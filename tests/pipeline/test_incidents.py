@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -23,9 +24,9 @@ def written(directory: Path, fleet: Fleet) -> Path:
     return directory
 
 
-def measured(directory: Path, seeds: range, *, gaps: bool) -> Tally:
+def measured(directory: Path, seeds: range, *, gaps: bool) -> tuple[Tally, Tally]:
     """Every loss that can be found is, and none is invented; and how incidents fared."""
-    real = found = right = 0
+    scores = []
     for seed in seeds:
         fleet = Fleet(9, 150, 3_000, seed, gaps=gaps)
         journal = written(directory / f"{seed}", fleet)
@@ -34,27 +35,37 @@ def measured(directory: Path, seeds: range, *, gaps: bool) -> Tally:
         assert every.precision == 1.0, f"seed {seed}: invented losses"
         assert tellable.recall == 1.0, f"seed {seed}: losses were not found"
         assert tellable.real > 0
-        tally = score_incidents(journal, told.found.incidents)
-        real, found, right = real + tally.real, found + tally.found, right + tally.right
-    return Tally(real, found, right)
+        scores.append(score_incidents(journal, told.found.incidents))
+    of_all, of_tellable = zip(*scores, strict=True)
+    return summed(of_all), summed(of_tellable)
+
+
+def summed(tallies: Iterable[Tally]) -> Tally:
+    """All of them together."""
+    numbers = ((one.real, one.found, one.right) for one in tallies)
+    return Tally(*map(sum, zip(*numbers, strict=True)))
+
+
+def check_incidents(every: Tally, tellable: Tally, *, gaps: bool) -> None:
+    """Faults are incidents, as far as the journals tell; where they do not, none is invented."""
+    assert every.precision >= 0.95
+    assert tellable.recall >= 0.95
+    assert tellable.real > 50
+    # With gaps it is mostly not said that nobody heard a broadcast: a part of its way is unknown.
+    assert every.recall >= (0.6 if gaps else 0.95)
 
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_every_loss_is_found_none_is_invented_and_faults_are_incidents(
     tmp_path: Path, gaps: bool
 ) -> None:
-    tally = measured(tmp_path, range(2), gaps=gaps)
-    if not gaps:
-        assert tally.precision >= 0.95
-        assert tally.recall >= 0.95
+    check_incidents(*measured(tmp_path, range(2), gaps=gaps), gaps=gaps)
 
 
 @pytest.mark.fault
-def test_twenty_fleets(tmp_path: Path) -> None:
-    whole = measured(tmp_path / "whole", range(20), gaps=False)
-    assert whole.precision >= 0.95
-    assert whole.recall >= 0.95
-    measured(tmp_path / "gaps", range(20), gaps=True)
+@pytest.mark.parametrize("gaps", [False, True])
+def test_twenty_fleets(tmp_path: Path, gaps: bool) -> None:
+    check_incidents(*measured(tmp_path, range(20), gaps=gaps), gaps=gaps)
 
 
 def test_the_rows_of_one_participant_tell_what_it_lost(tmp_path: Path) -> None:

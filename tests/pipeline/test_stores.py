@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.pipeline.s3_server import bucket, put_directory, s3_endpoint
 from tests.pipeline.small import put_rows, row
 from tests.pipeline.test_build import small_journal
+from tests.pipeline.test_incidents import written
 from waystation import pipeline
+from waystation.cli import waystation
 from waystation.errors import LocalError
 from waystation.journal.filesystems import file_system, files_below
+from waystation.pipeline.lost import Question, lost_in_journal
 from waystation.pipeline.store import DeltaStore, opened_store
 from waystation.report import write_report
+from waystation.simulate.fleet import Fleet
 from waystation.why.finished import StoredTables, read_build
 from waystation.why.tables import explain_from_tables
 
@@ -58,6 +64,44 @@ def test_a_journal_in_s3_gives_the_same_tables_in_s3(
     write_report(tmp_path / "tables", tmp_path / "here.html", title="The same")
     texts = [(tmp_path / f"{name}.html").read_text() for name in ("here", "there")]
     assert texts[0].replace(str(tmp_path / "tables"), "T") == texts[1].replace(done.out, "T")
+
+
+@pytest.mark.rule("SP-7")
+def test_what_was_lost_is_found_in_a_journal_in_s3(tmp_path: Path, bucket: str) -> None:
+    here = written(tmp_path / "journal", Fleet(9, 120, 1_000, seed=7, gaps=True))
+    there = f"{bucket}/journal"
+    put_directory(here, there)
+    question = ("lost", "--json", "--internal")
+    answer = said(*question, "--journal", here)
+    losses = json.loads(answer)["losses"]
+    assert len(losses) > 50
+    assert said(*question, "--journal", f"{there.replace('s3:', 's3a:')}/") == answer
+    name = next(loss["recipient"] for loss in losses if loss["recipient"])
+    asked = (*question, "--participant", name)
+    assert said(*asked, "--journal", there) == said(*asked, "--journal", here)
+    assert lost_in_journal(there, Question(participant=name), large=0).losses
+    for place, hint in (there, "--tables TABLES"), (here.as_uri(), f"--journal {here}"):
+        assert said("lost", "--journal", place).splitlines()[-1].endswith(hint)
+
+
+def said(*arguments: object) -> str:
+    result = CliRunner().invoke(waystation, [str(part) for part in arguments])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.rule("SP-7")
+def test_what_cannot_be_read_from_a_store_is_refused_in_one_line(bucket: str) -> None:
+    refused = CliRunner().invoke(waystation, ["why", "--last-loss", "--journal", f"{bucket}/j"])
+    assert refused.exit_code == 2
+    said = " ".join(refused.output.split())
+    assert "is in a store; build its tables with `waystation pipeline build` and give --tab" in said
+    nothing = CliRunner().invoke(waystation, ["lost", "--journal", f"{bucket}/nowhere"])
+    assert nothing.exit_code == 1
+    assert "/nowhere' is not a journal" in str(nothing.exception)
+    unknown = CliRunner().invoke(waystation, ["lost", "--journal", "ftp://fleet/journal"])
+    assert unknown.exit_code == 2
+    assert "is in no store that is supported" in unknown.output
 
 
 @pytest.fixture(params=["s3", "local"])

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_rows, row
+from tests.pipeline.test_steps import plan_of
 from waystation import pipeline
 from waystation.cli import waystation as program
 from waystation.errors import LocalError
 from waystation.pipeline.tables import WHATIF
-from waystation.whatif.asking import Asked
+from waystation.whatif.asking import Asked, summary
 from waystation.whatif.changes import parse_changes
 from waystation.whatif.local import SmallJournal
 from waystation.whatif.verdicts import sentence_of
@@ -277,6 +278,33 @@ def test_spark_has_the_same_rows(spark: SparkSession, journal: Path, small: Smal
         found = sorted(map(str, (row.asDict() for row in frame.collect())))
         assert found == sorted(map(str, small.rows(parse_changes(change))))
     asked.whole.unpersist()
+
+
+@pytest.mark.rule("SP-9")
+def test_no_plan_compares_all_with_all(
+    spark: SparkSession, journal: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = []
+    frames = type(spark.range(1))  # the class that this version of PySpark makes
+    collect = frames.collect
+
+    def collect_and_tell(frame: DataFrame) -> list[Any]:
+        plans.append(plan_of(frame))
+        return collect(frame)
+
+    monkeypatch.setattr(frames, "collect", collect_and_tell)
+    asked = Asked(pipeline.read_journal(spark, journal))
+    change = parse_changes("[[without]]\nkind = 'crash'\n[[ttl]]\nroutes = true\nat_least = '26s'")
+    frame = asked.frame(change)
+    summary(change, frame)
+    plans.append(plan_of(frame))
+    asked.whole.unpersist()
+    # What nodes tell, which messages change, their stories, the delays, a hop, and the counts.
+    assert len(plans) > 5
+    assert sum("Join" in plan for plan in plans) >= 2
+    for plan in plans:
+        for costly in ("NestedLoop", "Cartesian", "BatchEvalPython"):
+            assert costly not in plan
 
 
 def test_the_command_writes_a_table_and_says_one_sentence(

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from waystation.cli.journal import Instant
-from waystation.cli.options import DIRECTORY, PLACE, SETTINGS, check_is_journal
+from waystation.cli.options import PLACE, SETTINGS, check_is_journal
 
 if TYPE_CHECKING:
     from waystation.pipeline.lost import Answer, LostCopy
@@ -55,10 +55,10 @@ class Groups(click.ParamType[tuple[str, ...]]):
 
 
 @click.command(help=_HELP, context_settings=SETTINGS)
-@click.option("--journal", metavar="DIR", type=DIRECTORY, help="Journal of one or more nodes.")
+@click.option("--journal", metavar="DIR|URI", type=PLACE, help="Journal of one or more nodes.")
 @click.option(
     "--tables",
-    metavar="DIR",
+    metavar="DIR|URI",
     type=PLACE,
     help="Tables built by `waystation pipeline build`.",
 )
@@ -81,7 +81,7 @@ class Groups(click.ParamType[tuple[str, ...]]):
 @click.option("--csv", "as_csv", is_flag=True, envvar="WAYSTATION_CSV", help="Print CSV only.")
 def lost(
     *,
-    journal: Path | None,
+    journal: str | Path | None,
     tables: str | Path | None,
     by: tuple[str, ...] | None,
     as_json: bool,
@@ -112,8 +112,10 @@ def lost(
     elif as_csv:
         _write_csv(answer, by)
     else:
-        for line in _lines(answer, by, question.participant, tables or journal):
+        for line in _lines(answer, by, question.participant):
             click.echo(line)
+        if answer.losses and by is None:
+            click.echo(f"to explain one: {_how_to_explain(answer, journal, tables)}")
 
 
 # For programs
@@ -167,9 +169,7 @@ def _write_csv(answer: Answer, by: tuple[str, ...] | None) -> None:
 # For people
 
 
-def _lines(
-    answer: Answer, by: tuple[str, ...] | None, participant: str | None, where: str | Path | None
-) -> Iterator[str]:
+def _lines(answer: Answer, by: tuple[str, ...] | None, participant: str | None) -> Iterator[str]:
     yield answer.reach.said()
     sure = [loss for loss in answer.losses if not loss.may_have_missed]
     whom = f" for {participant}" if participant else ""
@@ -204,9 +204,15 @@ def _lines(
     for incident in answer.incidents:
         when, cost = _clock(incident.started), f"{incident.lost:,} lost"
         yield f"{when} {incident.kind}: {incident.cause} ({cost})"
-    is_journal = isinstance(where, Path) and (where / "messages").is_dir()
-    option = "--journal" if is_journal else "--tables"
-    yield f"to explain one: waystation why {answer.losses[-1].message_id[:8]} {option} {where}"
+
+
+def _how_to_explain(answer: Answer, journal: str | Path | None, tables: str | Path | None) -> str:
+    """The command that explains the last loss; `why` does not read journals in stores."""
+    why = f"waystation why {answer.losses[-1].message_id[:8]}"
+    if isinstance(journal, str):
+        build = f"waystation pipeline build --journal {journal} --out TABLES"
+        return f"{build}, then {why} --tables TABLES"
+    return f"{why} --tables {tables}" if journal is None else f"{why} --journal {journal}"
 
 
 def _whom(loss: LostCopy) -> str:

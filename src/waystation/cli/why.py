@@ -7,15 +7,16 @@ import sys
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
 
 from waystation.cli.journal import Instant
-from waystation.cli.options import DIRECTORY, PLACE, SETTINGS, check_is_journal, json_option
+from waystation.cli.options import PLACE, SETTINGS, LocalPath, check_is_journal, json_option
 from waystation.core.message import NO_ID
 from waystation.errors import LocalError
+from waystation.locations import is_remote
 
 if TYPE_CHECKING:
     from waystation.why import Explanation
@@ -43,12 +44,27 @@ _COLOURS: Final = {
 }
 
 
+class LocalJournal(LocalPath):
+    """The directory of a journal on this machine; for one in a store it says what to do."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The directory, if it is a local one."""
+        if is_remote(value):
+            self.fail(
+                f"{value} is in a store; build its tables with `waystation pipeline build` and "
+                "give --tables, or copy the journal to a directory",
+                param,
+                ctx,
+            )
+        return super().convert(value, param, ctx)
+
+
 @click.command(help=_HELP, context_settings=SETTINGS)
 @click.argument("message_id", required=False)
 @click.option(
     "--journal",
     metavar="DIR",
-    type=DIRECTORY,
+    type=LocalJournal(exists=True, file_okay=False, path_type=Path),
     help="Journal of one or more nodes.",
 )
 @click.option(

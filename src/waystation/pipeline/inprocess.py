@@ -31,6 +31,7 @@ from waystation.core.losses import Lost
 from waystation.core.visits import DAY
 from waystation.journal.read import find_in_sealed, parquet_footer
 from waystation.journal.schema import INSTANT, MESSAGES, version_in
+from waystation.locations import is_remote
 from waystation.pipeline.kernels import node_tables
 from waystation.pipeline.kernels.answering import MADE
 from waystation.pipeline.kernels.columns import coded_name
@@ -83,7 +84,7 @@ def survey_of(journal: str, participant: str) -> Survey | None:
     Row groups whose Bloom filter rules the participant out are not read. In files of version 1 not
     every row names its recipient; such journals, and those in stores, are read as a whole.
     """
-    if "://" in journal:
+    if is_remote(journal):
         return None
     listing = list_journal(journal, EVERYTHING)
     data = list(nodes_of(listing, EVERYTHING))

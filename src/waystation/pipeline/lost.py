@@ -20,6 +20,7 @@ from waystation.core.multicast import Subscriptions
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import INSTANT
 from waystation.journal.seal import seal_all_left
+from waystation.locations import is_remote, located
 from waystation.pipeline.inprocess import (
     EVERYTHING,
     Survey,
@@ -81,12 +82,14 @@ class Answer(Struct, frozen=True):
 
 
 def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> Answer:
-    """The losses of a journal; the last records of nodes that were killed are sealed before.
+    """The losses of a journal, in a directory or a store.
 
+    In a directory the last records of nodes that were killed are sealed before.
     Of a journal with more rows than `large` only those about the participant are read, if one is
     asked for who never subscribed to anything.
     """
-    if "://" not in journal:
+    if not is_remote(journal):
+        journal = located(journal)
         for _ in seal_all_left(Path(journal)):
             pass
     history: list[Row] = []

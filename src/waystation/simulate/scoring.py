@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from operator import and_
 from pathlib import Path
 from typing import Any, Final
 
@@ -55,16 +56,20 @@ def score_losses(journal: Path, survey: Survey) -> tuple[Tally, Tally]:
 
     Of the first the precision counts, of the second the recall.
     """
-    copies = pq.read_table(journal / TRUTH / "copies").to_pylist()
-    known = known_here(journal)
-    lost = [copy for copy in copies if copy["lost"]]
-    partial = _partly_recorded(copies, known)
-    told = [copy for copy in lost if _can_be_found(copy, known, partial)]
+    lost, told = _lost_and_tellable(journal, known_here(journal))
     found = Counter(
         (one.loss.message_id, one.loss.lost.recipient, one.loss.lost.reason)
         for one in survey.found.losses
     )
     return _tally(map(_key, lost), found), _tally(map(_key, told), found)
+
+
+def _lost_and_tellable(journal: Path, known: Known) -> tuple[list[Row], list[Row]]:
+    """The copies that were really lost, and those of them of which the journals tell."""
+    copies = pq.read_table(journal / TRUTH / "copies").to_pylist()
+    lost = [copy for copy in copies if copy["lost"]]
+    partial = _partly_recorded(copies, known)
+    return lost, [copy for copy in lost if _can_be_found(copy, known, partial)]
 
 
 def _key(copy: Row) -> tuple[str, str | None, str]:
@@ -112,24 +117,33 @@ def _can_be_found(copy: Row, known: Known, partial: set[str]) -> bool:
     return covers(lives, at, copy["message_id"]) and not near_a_gap
 
 
-def score_incidents(journal: Path, incidents: Iterable[Incident]) -> Tally:
-    """The incidents that were found, against the faults that were injected."""
+def score_incidents(journal: Path, incidents: Iterable[Incident]) -> tuple[Tally, Tally]:
+    """The incidents that were found: against the injected faults, and those that can be found.
+
+    A fault can be found if one of its losses can, or if it shows without any.
+    """
     known = known_here(journal)
     faults = {
         (f["kind"], f["node"], f["participant"], f["topic"], f["from_time"], f["detail"]): f
         for f in pq.read_table(journal / TRUTH / "faults").to_pylist()
     }
     real = [f for f in faults.values() if f["node"] is None or f["node"] in known.lives]
+    ids = {copy["message_id"] for copy in _lost_and_tellable(journal, known)[1]}
+    told = [not fault["losses"] or not ids.isdisjoint(fault["losses"]) for fault in real]
     left = [one for one in incidents if _is_of_the_record(one, known)]
     count = len(left)
-    right = 0
-    for fault in real:
-        since = _micros(fault["from_time"])
-        fitting = [one for one in left if _fits(fault, one)]
-        if fitting:
-            left.remove(min(fitting, key=lambda one: abs(one.started - since)))
-            right += 1
-    return Tally(len(real), count, right)
+    right = [_is_taken(fault, left) for fault in real]
+    both = sum(map(and_, right, told))
+    return Tally(len(real), count, sum(right)), Tally(sum(told), count, both)
+
+
+def _is_taken(fault: Row, left: list[Incident]) -> bool:
+    """Whether an incident is left that is this fault; it is taken away."""
+    since = _micros(fault["from_time"])
+    fitting = [one for one in left if _fits(fault, one)]
+    if fitting:
+        left.remove(min(fitting, key=lambda one: abs(one.started - since)))
+    return bool(fitting)
 
 
 def _is_of_the_record(incident: Incident, known: Known) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import numpy as np
@@ -42,23 +42,16 @@ def diverged(
 ) -> Iterator[tuple[str, Diverged]]:
     """The visits of a node that would have ended otherwise, with the ids of their messages."""
     outages = list(outages)
-    node = ChangedNode(data, changes, outages)
-    limit = changes.limits.hop_limit or HOP_LIMIT
-    ttl = [one for one in changes.ttl if one.messages and selects(one.node, data.node)]
-    if not (node.is_changed or outages or ttl or limit != HOP_LIMIT):
+    again = Redecided(data, changes, outages)
+    if not again.may_differ:
         return
-    rows = judged_rows(data)
-    former = past_of(data, rows)
-    past = Past(node.routes, node.subscriptions, node.sessions, former.before)
-    changed = _renumbered(_with_longer_lives(rows, ttl), node)
-    mine = _table(decisions(rows, former))
-    theirs = _table(decisions(changed, past, limit))
-    ways = Ways(changed, past)
-    saved = _Saved(rows, node.kept_open, outages, mine, ways).found
+    rows, mine, theirs = again.rows, again.former, again.changed
+    ways = Ways(again.changed_rows, again.past)
+    saved = _Saved(rows, again.node.kept_open, outages, mine, ways).found
     where = np.union1d(_differing(mine, theirs), np.array(sorted(saved), np.int64))
     if not len(where):
         return
-    before, after = _by_row(mine, where), _by_row(theirs, where)
+    before, after = decisions_about(mine, where), decisions_about(theirs, where)
     ids = column(rows, "message_id")
     incarnation, received = longs(rows, "incarnation"), longs(rows, "received_at")
     for row in where.tolist():
@@ -75,6 +68,53 @@ def diverged(
         )
 
 
+class Redecided:
+    """What the rules decide about a node's messages: with its past, and with the changed one."""
+
+    def __init__(self, data: FileData, changes: Changes, outages: list[Outage]) -> None:
+        self.node = ChangedNode(data, changes, outages)
+        self._data = data
+        self._limit = changes.limits.hop_limit or HOP_LIMIT
+        self._ttl = [one for one in changes.ttl if one.messages and selects(one.node, data.node)]
+        self._outages = outages
+
+    @property
+    def may_differ(self) -> bool:
+        """Whether anything is changed that decisions depend on."""
+        limited = self._limit != HOP_LIMIT
+        return bool(self.node.is_changed or self._outages or self._ttl or limited)
+
+    @cached_property
+    def rows(self) -> pa.Table:
+        """The messages."""
+        return judged_rows(self._data)
+
+    @cached_property
+    def changed_rows(self) -> pa.Table:
+        """The messages with their changed lives, in the incarnations that they would be of."""
+        return _renumbered(_with_longer_lives(self.rows, self._ttl), self.node)
+
+    @cached_property
+    def _past(self) -> Past:
+        return past_of(self._data, self.rows)
+
+    @cached_property
+    def past(self) -> Past:
+        """What the node would have known."""
+        node = self.node
+        return Past(node.routes, node.subscriptions, node.sessions, self._past.before)
+
+    @cached_property
+    def former(self) -> Decided:
+        """The decisions as they were to be: the rows of `expected`."""
+        return _table(decisions(self.rows, self._past))
+
+    @cached_property
+    def changed(self) -> Decided:
+        """The decisions as they would have been."""
+        return _table(decisions(self.changed_rows, self.past, self._limit))
+
+
 class _Saved:
     """Copies that were dropped since a session was closed, or a peer away, that is there now.
 
@@ -86,7 +126,7 @@ class _Saved:
         rows: pa.Table,
         closed: list[Closed],
         outages: list[Outage],
-        decided: _Decided,
+        decided: Decided,
         ways: Ways,
     ) -> None:
         self.found: dict[int, list[Verdict]] = {}
@@ -95,7 +135,7 @@ class _Saved:
         down = np.flatnonzero(are(column(rows, "reason"), Reason.TRANSPORT_DOWN))
         at, received = longs(rows, "at"), longs(rows, "received_at")
         stands = _standing_for(rows, down)
-        meant = _by_row(decided, np.array(sorted(set(stands.values())), np.int64))
+        meant = decisions_about(decided, np.array(sorted(set(stands.values())), np.int64))
         names = ("recipient", "out", "next_node")
         told = [column(rows, name).take(pa.array(down)).to_pylist() for name in names]
         for row, recipient, out, peer in zip(down.tolist(), *told, strict=True):
@@ -170,7 +210,7 @@ def _renumbered(rows: pa.Table, node: ChangedNode) -> pa.Table:
 # Comparing
 
 
-class _Decided(Struct):
+class Decided(Struct):
     """Decisions as columns."""
 
     row: Longs
@@ -179,14 +219,14 @@ class _Decided(Struct):
     texts: dict[str, pa.Array]
 
 
-def _table(found: Iterable[Any]) -> _Decided:
+def _table(found: Iterable[Any]) -> Decided:
     parts = list(found)
     row, outcome, reason = (
         np.concatenate([np.zeros(0, np.int64), *(getattr(part, name) for part in parts)])
         for name in ("row", "outcome", "reason")
     )
     texts = {name: _joined([getattr(part, name) for part in parts], parts) for name in _TEXTS}
-    return _Decided(row.astype(np.int64), outcome, reason, texts)
+    return Decided(row.astype(np.int64), outcome, reason, texts)
 
 
 def _joined(columns: list[Any], parts: list[Any]) -> pa.Array:
@@ -197,7 +237,7 @@ def _joined(columns: list[Any], parts: list[Any]) -> pa.Array:
     return encoded(pa.concat_arrays(given) if given else pa.array([], pa.string()))
 
 
-def _differing(mine: _Decided, theirs: _Decided) -> Longs:
+def _differing(mine: Decided, theirs: Decided) -> Longs:
     """The rows about which the two decide differently."""
     ours, others = len(mine.row), len(theirs.row)
     key = np.concatenate([mine.outcome, theirs.outcome]).astype(np.int64) * 64
@@ -213,7 +253,8 @@ def _differing(mine: _Decided, theirs: _Decided) -> Longs:
     return np.unique(row[np.isin(pair, only_here)])
 
 
-def _by_row(decided: _Decided, wanted: Longs) -> dict[int, list[Verdict]]:
+def decisions_about(decided: Decided, wanted: Longs) -> dict[int, list[Verdict]]:
+    """The decisions about some rows."""
     some: Flags = np.isin(decided.row, wanted)
     which = np.flatnonzero(some)
     found: dict[int, list[Verdict]] = {}
