@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipeline import elsewhere
 from tests.pipeline.elsewhere import ended, started, until
+from tests.pipeline.watched import assert_up_to_date
 from waystation import pipeline
 from waystation.testing.spark import SHORT_LIVED, Cluster
 
@@ -68,6 +71,40 @@ def test_a_cluster_builds_the_same_tables_although_a_worker_dies(
     assert (code, complaint) == (0, "")
     assert json.loads(said)["tables"]["audit"]["rows"] > 0
     elsewhere.assert_same_tables(out, place / "local")
+
+
+_WATCH = """
+import sys
+from pyspark.sql import SparkSession
+from waystation.pipeline.watching import watch
+
+master, journal, place = sys.argv[1:]
+spark = SparkSession.builder.master(master).config("spark.ui.enabled", "false").getOrCreate()
+print(watch(journal, place + "/tables", place + "/checkpoint", spark=spark, once=True).files)
+spark.stop()
+"""
+
+
+@pytest.mark.peer
+@pytest.mark.rule("SP-4")
+def test_a_watch_sends_the_package_to_a_cluster_with_a_session_of_ones_own(
+    cluster: Cluster, journal: Path, place: Path
+) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", _WATCH, cluster.url, str(journal), str(place / "watched")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=elsewhere.environment_of(
+            PYSPARK_PYTHON=elsewhere.bare_python(place / "bare-too"),
+            SPARK_CONF_DIR=place / "spark" / "conf",
+            SPARK_LOCAL_IP="127.0.0.1",
+        ),
+    ) as program:
+        code, said, complaint = ended(program)
+    assert code == 0, complaint
+    assert int(said) > 0
+    assert_up_to_date(place / "watched" / "tables", journal)
 
 
 @pytest.mark.fault

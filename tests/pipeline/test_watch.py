@@ -93,6 +93,28 @@ def test_an_impossible_watch_is_refused_at_once(
     with pytest.raises(LocalError, match="is incomplete"):
         watch(journal, tmp_path / "t", tmp_path / "c", spark=spark, once=True)
     put_rows(journal, "messages", [row("messages", 2)])
-    monkeypatch.setattr(streams, "_is_remote", lambda _: True)  # where no batch can call back
+    monkeypatch.setattr(streams, "is_connect", lambda _: True)  # where no batch can call back
     assert watch(journal, tmp_path / "t2", tmp_path / "c2", spark=spark, once=True).rows == 1
     assert_up_to_date(tmp_path / "t2", journal)
+
+
+@pytest.mark.rule("SP-4")
+def test_executors_elsewhere_get_the_package_and_are_checked_before_the_first_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal, out = tmp_path / "journal", tmp_path / "tables"
+    asked: list[object] = []
+    monkeypatch.setattr(streams, "is_local", lambda _: False)
+    monkeypatch.setattr(streams, "ship", lambda _: asked.append("ship"))
+    monkeypatch.setattr(streams, "check_executors", lambda _: asked.append("check"))
+    monkeypatch.setattr(streams, "check_shared", lambda _, **seen: asked.append(seen))
+    with pytest.raises(LocalError, match="no such journal"):
+        watch(journal, out, tmp_path / "c", spark=spark, once=True)
+    assert asked == []
+    put_rows(journal, "messages", [row("messages", 2)])
+    tell = asked.append
+    watch(journal, out, tmp_path / "c", spark=spark, once=True, progress=lambda _: tell("batch"))
+    assert asked == ["ship", "check", {"read": [str(journal)], "write": [out]}, "batch"]
+    monkeypatch.undo()
+    assert watch(journal, out, tmp_path / "c", spark=spark, once=True).batches == 0
+    assert asked[4:] == []  # of executors in this process nothing is asked

@@ -291,7 +291,7 @@ def test_an_interrupted_batch_is_repeated_or_completed(
     kept = {str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()}
     last = Ledger(tmp_path / "checkpoint").read()
     assert last is not None
-    assert kept == {"lock", *last.all_files()}  # nothing is left of the interrupted batch
+    assert kept == {"lock", *last.kept_files()}  # nothing is left of the interrupted batch
 
 
 @pytest.mark.rule("SP-3")

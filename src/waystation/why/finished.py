@@ -40,6 +40,25 @@ BUILD: Final = "_build.json"
 """The file that names the versions of Delta tables."""
 
 
+VERSION: Final = "_version"
+"""The file in a table that `pipeline watch` keeps up to date which says what it consists of."""
+
+EMPTY: Final = "empty.parquet"
+"""The file in such a table that has its columns, and no rows."""
+
+
+class Version(Struct, frozen=True):
+    """What `_version` says: the batch, and the files of the table by two names each.
+
+    `files` are in its directory, which the next batch may replace; `stored` are relative to the
+    directory of all tables, and stay for a while. Only the latter name the file without rows.
+    """
+
+    batch: int
+    files: list[str]
+    stored: list[str] = []
+
+
 class Build(Struct, frozen=True):
     """What `_build.json` says: the version of each table that belongs to the last whole build."""
 
@@ -139,15 +158,28 @@ class StoredTables:
         return ds.dataset(files, filesystem=self.system, format=format)
 
     def files(self, table: str) -> str | list[str] | None:
-        """The files of a Delta table, or the directory of another; None if it was not built."""
+        """The files of a table that others replace, or its directory; None if it was not built."""
         path = f"{self._path}/{table}"
         if self._build is None:
             is_there = self.system.get_file_info(path).type is FileType.Directory
-            return path if is_there else None
+            return (self._watched(path) or path) if is_there else None
         version = self._build.tables.get(table)
         if version is None:
             return None
         return [f"{path}/{name}" for name in delta_files(self.out, table, version)]
+
+    def _watched(self, path: str) -> list[str] | None:
+        """The files of a table that is kept up to date, where they stay; None of any other."""
+        content = read_whole(self.system, f"{path}/{VERSION}")
+        try:
+            version = msgspec.json.decode(content or b"", type=Version)
+        except msgspec.MsgspecError:
+            return None
+        stored = [f"{self._path}/{name}" for name in version.stored]
+        found = self.system.get_file_info(stored)
+        if any(info.type is FileType.NotFound for info in found):
+            return None  # it was copied without the store
+        return stored or None  # an older program did not say
 
 
 def delta_files(out: str | Path, table: str, version: int) -> list[str]:

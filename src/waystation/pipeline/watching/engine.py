@@ -121,6 +121,8 @@ class Engine:
         reports = self._carry_out(manifest, files, replaced, listing.unsealed)
         self._note_strays(manifest, listing)
         incidents = self._losses.take(manifest, listing)
+        manifest.leave_out(self._last, time.time())
+        self._store.sync(manifest, self._last)
         self._ledger.write(manifest)
         self._last = manifest
         self._note_known(files, replaced)

@@ -6,15 +6,19 @@
     OUT/.watch/exchange/         from the tasks of nodes to those of traces, for one batch
     CHECKPOINT/batches/          the last batch that is done (and Spark's own files beside it)
 
-Names and files only; nothing here knows what is in a table.
+What names a file is written after the file is on disk: the ledger names files of the store, and
+`_version` those of a table. Files that a table no longer has stay for a while, for readers that
+began before. Names and files only; nothing here knows what is in a table.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -24,14 +28,29 @@ import pyarrow.parquet as pq
 from msgspec import Struct, field
 
 from waystation.errors import LocalError, quote
+from waystation.journal.files import sync_path
 from waystation.pipeline.store import Place
 from waystation.pipeline.tables import BUILT, WATCHED
+from waystation.why.finished import EMPTY, VERSION, Version
 
-VERSION: Final = "_version"
-_EMPTY: Final = "empty.parquet"
+KEPT_SECONDS: Final = 300.0
+"""How long a file stays after a batch left it out, for readers that began before."""
+
+KEPT_BATCHES: Final = 60
+"""Of how many batches such files stay at most, so that quick batches do not fill the disk."""
+
 _STORE: Final = ".watch"
 _EXCHANGE: Final = "exchange"
 _STATES: Final = "states"
+_SYNCED_AT_ONCE: Final = 8  # a file system writes what several ask for together
+_NO_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)
+
+
+class LeftOut(Struct, frozen=True):
+    """Files that tables had before a batch, and when it was (in seconds since 1970)."""
+
+    at: float
+    files: list[str]
 
 
 class Manifest(Struct):
@@ -52,18 +71,32 @@ class Manifest(Struct):
     facts: str | None = None  # what each node tells beside messages
     known: str | None = None  # what all nodes tell together
     open: list[int] = field(default_factory=list)  # buckets with traces that may still change
+    left_out: list[LeftOut] = field(default_factory=list)  # of this batch and earlier ones
 
     def of_table(self, table: str) -> list[str]:
         """The files of one table."""
         return sorted(name for names in self.files.get(table, {}).values() for name in names)
 
+    def of_tables(self) -> set[str]:
+        """The files of all tables."""
+        return {name for table in self.files for name in self.of_table(table)}
+
+    def leave_out(self, last: Manifest, now: float) -> None:
+        """Note which files of the last batch no table has any more, and forget those of old."""
+        gone = sorted(last.of_tables() - self.of_tables())
+        recent = [left for left in last.left_out if left.at > now - KEPT_SECONDS]
+        self.left_out = [*recent, LeftOut(now, gone)][-KEPT_BATCHES:]
+
+    def kept_files(self) -> set[str]:
+        """Everything in the store that must stay, also for readers that began before."""
+        return self.all_files().union(*(left.files for left in self.left_out))
+
     def all_files(self) -> set[str]:
         """Everything in the store that is still needed."""
-        tables = [name for table in self.files for name in self.of_table(table)]
         beside = [name for names in self.beside.values() for name in names]
         names = [*self.states.values(), *self.traces.values(), self.facts, self.known]
         states = [f"{_STATES}/{name}" for name in names if name is not None]
-        return {*tables, *beside, *states}
+        return {*self.of_tables(), *beside, *states}
 
 
 class Store:
@@ -78,9 +111,11 @@ class Store:
         return self.root / name
 
     def write_state(self, name: str, state: bytes) -> str:
-        """Write the state of a bucket; returns its name."""
+        """Write the state of a bucket, which nobody reads before it is named; returns its name."""
         unique = f"{name}-{uuid.uuid4().hex[:12]}"
-        write_whole(self.root / _STATES / unique, state)
+        shelf = self.shelf(_STATES)
+        shelf.mkdir(parents=True, exist_ok=True)
+        (shelf / unique).write_bytes(state)
         return unique
 
     def read_state(self, name: str) -> bytes:
@@ -97,10 +132,15 @@ class Store:
         """Whether all files of a batch exist."""
         return all((self.root / name).exists() for name in manifest.all_files())
 
+    def sync(self, manifest: Manifest, last: Manifest) -> None:
+        """Wait until the files that a batch added, whoever wrote them, are on disk."""
+        _sync_all(self.root / name for name in manifest.all_files() - last.all_files())
+        _sync(self.root)
+
     def clear_away(self, manifest: Manifest) -> None:
-        """Remove files that no table needs any more, and those of killed runs."""
+        """Remove files that no reader needs any more, and those of killed runs."""
         shutil.rmtree(self.root / _EXCHANGE, ignore_errors=True)
-        needed = manifest.all_files()
+        needed = manifest.kept_files()
         for shelf in self.root.iterdir():
             if shelf.is_dir():
                 for path in shelf.iterdir():
@@ -109,46 +149,88 @@ class Store:
 
     def publish(self, manifest: Manifest) -> None:
         """Publish the tables of a batch; those that are unchanged stay."""
+        places, written = [], []
         for table in WATCHED:
             names = manifest.of_table(table)
-            links = {name.replace("/", "-"): self.root / name for name in names}
-            if {*links, _EMPTY, VERSION} != _names_in(self.out / table):
-                self._replace(table, links, manifest.batch)
+            if {*map(_shown, names), EMPTY, VERSION} != _names_in(self.out / table):
+                place = Place(self.out, table)
+                places.append(place)
+                written += self._write(table, Path(place.prepare()), names, manifest.batch)
+        if places:
+            _sync_all(written)
+            for place in places:
+                place.replace()
+            _sync(self.out)
 
-    def _replace(self, table: str, links: Mapping[str, Path], batch: int) -> None:
-        place = Place(self.out, table)
-        hidden = Path(place.prepare())
+    def _write(self, table: str, hidden: Path, names: list[str], batch: int) -> list[Path]:
+        """Write a table to a hidden directory; returns the files that are not of the store."""
         hidden.mkdir()
-        pq.write_table(BUILT[table].empty_table(), hidden / _EMPTY)  # for its columns
-        for name, source in links.items():
-            _link(source, hidden / name)
-        version = {"batch": batch, "files": sorted(links)}
-        (hidden / VERSION).write_bytes(msgspec.json.encode(version))
-        place.replace()
+        own = [hidden / EMPTY, hidden / VERSION]
+        pq.write_table(BUILT[table].empty_table(), own[0])  # for its columns
+        stored = [f"{table}/{EMPTY}", *(f"{_STORE}/{name}" for name in names)]
+        version = Version(batch, sorted(map(_shown, names)), stored)
+        own[1].write_bytes(msgspec.json.encode(version))
+        for name in names:
+            copy = hidden / _shown(name)
+            if not _link(self.root / name, copy):
+                own.append(copy)
+        return own
+
+
+def _shown(name: str) -> str:
+    """The name in the directory of a table of a file in the store."""
+    return name.replace("/", "-")
 
 
 def _names_in(directory: Path) -> set[str]:
     return {path.name for path in directory.iterdir()} if directory.is_dir() else set()
 
 
-def _link(source: Path, target: Path) -> None:
+def _link(source: Path, target: Path) -> bool:
+    """Make the same file known under another name; False if it had to be copied."""
     try:
         os.link(source, target)
     except OSError:
         if not source.exists():
             raise
         shutil.copy2(source, target)  # a file system without hard links
+        return False
+    return True
 
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file atomically and durably, even if the power fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_directory(path.parent)
     hidden = path.with_name(f".{path.name}.new")
-    with hidden.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    hidden.write_bytes(content)
+    _sync(hidden)
     hidden.replace(path)
+    _sync(path.parent)
+
+
+def _make_directory(directory: Path) -> None:
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        _sync(directory.parent)
+
+
+def _sync_all(files: Iterable[Path]) -> None:
+    """Wait until files are on disk, then the directories in which they are."""
+    every = sorted(files)
+    with ThreadPoolExecutor(_SYNCED_AT_ONCE) as pool:
+        list(pool.map(_sync, every))
+    for directory in sorted({path.parent for path in every}):
+        _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or directory is on disk, where the file system can tell."""
+    try:
+        sync_path(path)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
 class Ledger:

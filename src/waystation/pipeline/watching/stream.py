@@ -22,8 +22,9 @@ from pyspark.sql import DataFrame, SparkSession
 from waystation.errors import LocalError, quote
 from waystation.locations import local_directory
 from waystation.pipeline.listing import Wanted, list_journal, locate
-from waystation.pipeline.spark_session import session
-from waystation.pipeline.store import PARQUET, check_format
+from waystation.pipeline.shipping import check_executors, check_shared, is_connect, is_local
+from waystation.pipeline.spark_session import session, ship
+from waystation.pipeline.store import PARQUET, check_format, prepared_directory
 from waystation.pipeline.watching.alerts import Alerts, Watchman
 from waystation.pipeline.watching.engine import Batch, Engine, Run, Task
 
@@ -77,6 +78,7 @@ def watch(
     tables = local_directory(out, "tables that watch keeps up to date")
     check_format(str(tables), PARQUET)
     found = spark if spark is not None else session()
+    _reach_executors(found, root, tables)
     engine = Engine(root, tables, place, runs_on(found), buckets=_buckets(found))
     began = time.monotonic()
     try:
@@ -86,7 +88,7 @@ def watch(
             told = place / "alerts.json"
             watchman = Watchman(alerts, tables=str(Path(out).absolute()), remembered=told)
         taking = _Taking(engine, root, watchman, progress)
-        if _is_remote(found):
+        if is_connect(found):
             _look(taking, stop or threading.Event(), once=once, every=every)
         else:
             _listen(
@@ -270,8 +272,14 @@ def _buckets(spark: SparkSession) -> int:
     return max(1, min(configured, _MOST_BUCKETS))
 
 
-def _is_remote(spark: SparkSession) -> bool:
-    return type(spark).__module__.startswith("pyspark.sql.connect")
+def _reach_executors(spark: SparkSession, journal: str, tables: Path) -> None:
+    """Send this package to the executors, and check them and what they see, as for a build."""
+    if is_local(spark):
+        return
+    list_journal(journal, Wanted())  # it says if there is none
+    ship(spark)
+    check_executors(spark)
+    check_shared(spark, read=[journal], write=[Path(prepared_directory(tables))])
 
 
 def _check(*, every: float, files_at_once: int) -> None:
