@@ -92,7 +92,7 @@ def is_incident_of(deed: Row, incident: Row) -> bool:
         FaultKind.EXPIRED: incident["node"] == "hub-a" and incident["participants"] == [subject],
         FaultKind.UNHEARD: f" {subject}/alarm/" in incident["cause"],
     }
-    return (
+    return bool(
         incident["kind"] == SHOWS_AS[kind]
         and about.get(kind, incident["node"] == subject)
         and deed["began"] - SLACK <= incident["started"] <= deed["ended"] + SLACK

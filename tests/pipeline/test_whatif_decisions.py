@@ -84,7 +84,8 @@ def rows_of(again: Redecided, decided: Decided) -> Iterator[Row]:
 
 @pytest.mark.rule("SP-9")
 def test_what_is_decided_without_the_change_is_expected(journal: Path, expected: list[Row]) -> None:
-    former, again = [], []
+    former: list[Row] = []
+    again: list[Row] = []
     for data in nodes(journal):
         redecided = Redecided(data, Changes(), [])
         former += rows_of(redecided, redecided.former)
@@ -96,7 +97,7 @@ def test_what_is_decided_without_the_change_is_expected(journal: Path, expected:
 @pytest.mark.rule("SP-9")
 def test_shares_of_a_node_decide_the_same(journal: Path, expected: list[Row]) -> None:
     times = sorted(row["received_at"] for row in expected)
-    found = []
+    found: list[Row] = []
     for data in nodes(journal, (times[len(times) // 3], times[len(times) // 2] + 1)):
         redecided = Redecided(data, Changes(), [])
         found += rows_of(redecided, redecided.changed)
