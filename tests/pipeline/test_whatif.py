@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,20 @@ from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_rows, row
+from tests.pipeline.test_incidents import written
 from tests.pipeline.test_steps import plan_of
 from waystation import pipeline
 from waystation.cli import waystation as program
 from waystation.errors import LocalError
+from waystation.pipeline.inprocess import survey
 from waystation.pipeline.tables import WHATIF
+from waystation.simulate.fleet import Fleet
+from waystation.whatif import suggesting
 from waystation.whatif.asking import Asked, summary
-from waystation.whatif.changes import parse_changes
+from waystation.whatif.changes import changes_of, parse_changes
 from waystation.whatif.local import SmallJournal
-from waystation.whatif.verdicts import sentence_of
+from waystation.whatif.suggesting import OfKind, Suggestion, suggestion_lines, with_best
+from waystation.whatif.verdicts import Sentence, is_internal, sentence_of
 
 Row = dict[str, Any]
 
@@ -325,3 +331,85 @@ def test_the_command_writes_a_table_and_says_one_sentence(
 def test_the_command_wants_one_question(journal: Path, options: list[str]) -> None:
     given = ["pipeline", "whatif", "--journal", str(journal), *options]
     assert CliRunner().invoke(program, given).exit_code == 2
+
+
+TRIED: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"ttl": [{"routes": True, "factor": 2.0}]}, "longer lives"),
+    ({"ttl": [{"routes": True, "factor": 4.0}]}, "much longer lives"),
+    ({"without": [{"kind": "crash"}]}, "no crashes"),
+    ({"without": [{"kind": "stop"}]}, "no stops"),
+)
+
+
+@pytest.mark.rule("SP-9")
+def test_suggestions_say_what_would_have_helped_against_each_kind_of_incident(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del spark  # the existing session is used
+    journal = written(tmp_path / "journal", Fleet(9, 120, 1_500, seed=7))
+    monkeypatch.setattr(suggesting, "CANDIDATES", TRIED)
+    given = ["pipeline", "whatif", "--journal", str(journal), "--suggest", "--json"]
+    result = CliRunner().invoke(program, given)
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    kinds = kinds_of_losses(journal)
+    lost = Counter(kinds.values())
+    small = SmallJournal(journal)
+    for change, price in TRIED:
+        [found] = [one for one in told if one["price"] == price]
+        assert found["change"] == change
+        rows = small.rows(changes_of(change))
+        saved = Counter(kinds.get(key_of(one)) for one in rows if one["verdict"] == "saved")
+        by_kind = found["by_kind"]
+        assert {kind: one["lost"] for kind, one in by_kind.items()} == lost
+        assert {kind: one["saved"] for kind, one in by_kind.items() if one["saved"]} == saved
+        assert saved.total() == found["sentence"]["saved"]
+    best = {
+        (kind, one["price"])
+        for one in told
+        for kind, of_kind in one["by_kind"].items()
+        if of_kind["is_best"]
+    }
+    wanted = {
+        ("route_expired", "much longer lives"),
+        ("node_crashed", "no crashes"),
+        ("node_stopped", "no stops"),
+    }
+    assert best == wanted
+
+
+def key_of(found: Row) -> tuple[str, str | None, str | None]:
+    return found["message_id"], found["origin"], found["recipient"]
+
+
+def kinds_of_losses(journal: Path) -> dict[tuple[str, str | None, str | None], str]:
+    """The kind of the incident behind each loss of somebody other than a node."""
+    found = survey(str(journal)).found
+    kinds = {incident.incident_id: incident.kind for incident in found.incidents}
+    return {
+        (one.loss.message_id, one.loss.origin, one.loss.lost.recipient): kinds[one.incident_id]
+        for one in found.losses
+        if not is_internal(one.loss.lost.recipient)
+    }
+
+
+def test_of_changes_that_save_as_many_the_smallest_is_the_best() -> None:
+    def suggested(price: str, saved: int, **of_kinds: int) -> Suggestion:
+        kinds = {kind: OfKind(number, 9) for kind, number in of_kinds.items()}
+        return Suggestion(Sentence("it had been so", 50, 9, saved, 0, 0, 0, 0), price, {}, kinds)
+
+    small = suggested("little", 4, clock=0, loop=4, refused=0)
+    large = suggested("much", 8, clock=0, loop=4, refused=4)
+    assert [*suggestion_lines(with_best([small, large])[::-1])] == [
+        f"1. {large.sentence}",
+        "   Price: much.",
+        f"2. {small.sentence}",
+        "   Price: little.",
+        "For each kind of incident, the smallest change that would have saved most:",
+        "   clock: none of these (9 lost)",
+        "   loop: 2 (4 of 9 would have arrived)",
+        "   refused: 1 (4 of 9 would have arrived)",
+    ]
+    assert [*suggestion_lines([])] == [
+        "none of the changes that were tried would have saved more than it lost"
+    ]

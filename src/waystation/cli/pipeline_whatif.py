@@ -34,7 +34,7 @@ are followed hop by hop. The table `whatif` has a row for each message and recip
 verdict: same, saved, lost, moved, void (it answers a request that now ends otherwise) or unknown.
 
 With --suggest no file is needed: a set of usual changes is tried, and those that would have saved
-messages are listed, the best first.
+messages are listed, the best first, and for each kind of incident the smallest that saves most.
 
 \b
 Examples:
@@ -110,7 +110,7 @@ def _print(sentence: Sentence, *, as_json: bool) -> None:
 
 
 def _suggest(journal: Journal, *, as_json: bool) -> None:
-    from waystation.whatif.suggesting import suggestions  # noqa: PLC0415
+    from waystation.whatif.suggesting import suggestion_lines, suggestions  # noqa: PLC0415
 
     with progress_display() as display:
         line = display.add_task("suggest", total=None, done="")
@@ -120,8 +120,5 @@ def _suggest(journal: Journal, *, as_json: bool) -> None:
     if as_json:
         click.echo(msgspec.json.encode(found).decode())
         return
-    if not found:
-        click.echo("none of the changes that were tried would have saved more than it lost")
-    for number, one in enumerate(found, 1):
-        click.echo(f"{number}. {one.sentence}")
-        click.echo(f"   Price: {one.price}.")
+    for text in suggestion_lines(found):
+        click.echo(text)

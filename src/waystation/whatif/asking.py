@@ -110,11 +110,15 @@ class Asked:
         return _together(journal, self.whole, rows, sorted(others))
 
 
+def is_counted() -> Column:
+    """Whether a row is about an application's message rather than what nodes say to each other."""
+    return ~f.coalesce(f.col("recipient"), f.lit("")).startswith("waystation.")
+
+
 def summary(changes: Changes, frame: DataFrame) -> Sentence:
     """What changes would have brought, in one sentence."""
-    recipient = f.coalesce(f.col("recipient"), f.lit(""))
     counted = (
-        frame.where(~recipient.startswith("waystation."))
+        frame.where(is_counted())
         .groupBy("verdict")
         .agg(
             f.count("*").alias("rows"),
