@@ -14,6 +14,7 @@ import pytest
 
 from tests.pipeline.small import put_rows, row
 from tests.pipeline.watched import assert_up_to_date, engine, table_in, take_in
+from waystation.pipeline.store import Place
 from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching import store as stores
 from waystation.pipeline.watching.store import Ledger, Manifest
@@ -48,14 +49,14 @@ class Disk:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.done: list[tuple[str, Path]] = []
-        fsync, replace, link = os.fsync, stores.Place.replace, os.link
+        fsync, replace, link = os.fsync, Place.replace, os.link
         rename = Path.replace
 
         def note_sync(descriptor: int) -> None:
             self.done.append(("sync", Path(f"/proc/self/fd/{descriptor}").readlink()))
             fsync(descriptor)
 
-        def note_replace(place: stores.Place) -> None:
+        def note_replace(place: Place) -> None:
             self.done.append(("publish", place.path))
             replace(place)
 
@@ -69,7 +70,7 @@ class Disk:
 
         patch.setattr(os, "fsync", note_sync)
         patch.setattr(os, "link", note_link)
-        patch.setattr(stores.Place, "replace", note_replace)
+        patch.setattr(Place, "replace", note_replace)
         patch.setattr(Path, "replace", note_rename)
 
     def at(self, what: str, path: Path) -> int:
