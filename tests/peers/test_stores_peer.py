@@ -18,7 +18,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.journal.test_ship import files_in
-from tests.peers.hdfs_peer import hdfs
+from tests.peers.hadoop_peer import hdfs
 from tests.peers.kept import PeerMissing, called, kept, needed
 from tests.pipeline.elsewhere import small_fleet
 from tests.pipeline.s3_server import bucket_at, put_directory, s3_server, settings_for

@@ -115,8 +115,10 @@ class _NoPandas:
 def _hide_pandas(arguments: list[str]) -> None:
     """Hide pandas from this process, unless the command uses Spark.
 
-    If pandas is installed, pyarrow imports it when it converts its first value: a quarter of a
-    second and 40 MiB for a library that no other command uses.
+    If pandas is installed, pyarrow imports it when it converts its first value, as every comparison
+    with a constant and the import of `pyarrow.dataset` do: a quarter of a second, of one that
+    `why` takes, and 40 MiB for a library that no other command uses. pyarrow has no switch for it,
+    and fails if `sys.modules` says None of pandas, so it is told by a finder.
     """
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
     if command not in _ON_SPARK:

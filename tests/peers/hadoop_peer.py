@@ -1,4 +1,4 @@
-"""A real HDFS: Hadoop's own name node and data node, in one Java process on the loopback."""
+"""A real HDFS and a real YARN: Hadoop's own servers, each in one Java process on the loopback."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 from tests.peers.kept import PeerMissing, called, kept, needed, tool
 
 SOURCES = Path(__file__).parent / "hadoop"
+PROGRAMS = ("Cluster.java", "Yarn.java")
 FETCH_SECONDS = 900.0
 
 
 def build() -> Path:
-    """The directory with the archives and our program."""
-    files = ("pom.xml", "Cluster.java")
+    """The directory with the archives and our programs."""
+    files = ("pom.xml", *PROGRAMS)
     return kept("hadoop", {name: (SOURCES / name).read_bytes() for name in files}, _make)
 
 
@@ -29,8 +30,7 @@ def _make(sources: dict[str, bytes], home: Path) -> None:
         fetched = f"-DoutputDirectory={result / 'lib'}"
         _call(["mvn", "-q", "-B", "dependency:copy-dependencies", fetched], workshop)
         libraries = f"{result / 'lib'}/*"
-        source = str(workshop / "Cluster.java")
-        _call(["javac", "-nowarn", "-cp", libraries, "-d", str(result), source], workshop)
+        _call(["javac", "-nowarn", "-cp", libraries, "-d", str(result), *PROGRAMS], workshop)
         result.rename(home)  # seen whole or not at all
 
 
@@ -44,10 +44,24 @@ def _call(command: list[str], workshop: Path) -> None:
 @contextmanager
 def hdfs(directory: Path) -> Iterator[str]:
     """The URI of an empty HDFS, which runs until the end."""
-    home = needed("HDFS", build)
+    with _running("HDFS", "Cluster", directory) as port:
+        yield f"hdfs://127.0.0.1:{port}"
+
+
+@contextmanager
+def yarn(directory: Path) -> Iterator[str]:
+    """The directory that HADOOP_CONF_DIR must name to reach a YARN, which runs until the end."""
+    with _running("YARN", "Yarn", directory) as conf:
+        yield conf
+
+
+@contextmanager
+def _running(peer: str, program: str, directory: Path) -> Iterator[str]:
+    """Run one of our programs; what it says when it is ready."""
+    home = needed(peer, build)
     classes = f"{home}:{home / 'lib'}/*"
     with subprocess.Popen(
-        [tool("java"), "-Xmx512m", "-cp", classes, "Cluster", str(directory)],
+        [tool("java"), "-Xmx512m", "-cp", classes, program, str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -57,8 +71,8 @@ def hdfs(directory: Path) -> Iterator[str]:
             assert process.stdout is not None
             for line in process.stdout:
                 if line.startswith("ready "):
-                    yield f"hdfs://127.0.0.1:{line.split()[1]}"
+                    yield line.split()[1]
                     return
-            raise AssertionError("HDFS did not start")
+            raise AssertionError(f"{peer} did not start")
         finally:
             process.kill()
