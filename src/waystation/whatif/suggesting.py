@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from waystation.pipeline.journal import Journal
-from waystation.whatif.asking import Asked, summary
+from waystation.core.incidents import CRASHED, EXPIRED, LINK, LOOP, STOPPED
 from waystation.whatif.changes import changes_of
-from waystation.whatif.verdicts import Sentence
+from waystation.whatif.local import SmallJournal
+from waystation.whatif.verdicts import Sentence, sentence_of
 
-CANDIDATES: Final[tuple[tuple[dict[str, Any], str], ...]] = (
+if TYPE_CHECKING:
+    from waystation.pipeline.journal import Journal
+
+Candidate: TypeAlias = tuple[dict[str, Any], str]
+"""A change as a change file has it, and its price."""
+
+CANDIDATES: Final[tuple[Candidate, ...]] = (
     (
         {"ttl": [{"routes": True, "factor": 2.0}]},
         "a route to somebody who left is kept for twice as long",
@@ -34,6 +40,16 @@ CANDIDATES: Final[tuple[tuple[dict[str, Any], str], ...]] = (
 """What is tried, the smallest change first, and what each costs in operation."""
 
 
+HELPFUL: Final[Mapping[str, tuple[str, ...]]] = {
+    CRASHED: ("without crash", "ttl", "sticky"),
+    STOPPED: ("without stop", "ttl", "sticky"),
+    LINK: ("without close", "ttl", "sticky"),
+    EXPIRED: ("ttl", "sticky"),
+    LOOP: ("limits",),
+}
+"""The sorts of changes that may help against a kind of incident; against others none is tried."""
+
+
 class Suggestion(Struct, frozen=True):
     """A change that would have saved messages, and its price."""
 
@@ -46,12 +62,45 @@ def suggestions(
     journal: Journal, progress: Callable[[int, int], None] | None = None
 ) -> list[Suggestion]:
     """The changes that would have saved somebody, the best first; of equal ones the smallest."""
-    found = list(_tried(journal, progress))
-    found.sort(key=lambda one: one.sentence.lost - one.sentence.saved)
-    return found
+    return _ranked(_tried(journal, progress))
+
+
+def candidates_for(kind: str) -> list[Candidate]:
+    """The changes that may help against a kind of incident, the smallest first."""
+    sorts = HELPFUL.get(kind, ())
+    return [candidate for candidate in CANDIDATES if _sort_of(candidate[0]) in sorts]
+
+
+def _sort_of(change: dict[str, Any]) -> str:
+    (table,) = change
+    return f"without {change[table][0]['kind']}" if table == "without" else table
+
+
+def suggestions_in(
+    journal: SmallJournal,
+    candidates: Iterable[Candidate],
+    go_on: Callable[[], bool] = lambda: True,
+) -> list[Suggestion]:
+    """The same in this process, out of these candidates; it ends early unless it may go on."""
+
+    def tried() -> Iterator[Suggestion]:
+        for told, price in candidates:
+            changes = changes_of(told)
+            if not go_on():
+                return
+            if journal.has_what_is_left_out(changes):
+                yield Suggestion(sentence_of(changes, journal.rows(changes)), price, told)
+
+    return _ranked(one for one in tried() if one.sentence.saved > one.sentence.lost)
+
+
+def _ranked(found: Iterable[Suggestion]) -> list[Suggestion]:
+    return sorted(found, key=lambda one: one.sentence.lost - one.sentence.saved)
 
 
 def _tried(journal: Journal, progress: Callable[[int, int], None] | None) -> Iterator[Suggestion]:
+    from waystation.whatif.asking import Asked, summary  # noqa: PLC0415 - it needs Spark
+
     asked = Asked(journal)
     for number, (told, price) in enumerate(CANDIDATES):
         if progress is not None:
