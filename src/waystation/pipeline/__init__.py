@@ -130,4 +130,4 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
-check_installed("pyarrow")
+check_installed("pyarrow", "numpy")  # without which nothing in this package works
