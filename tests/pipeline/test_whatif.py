@@ -18,6 +18,7 @@ from waystation.pipeline.tables import WHATIF
 from waystation.whatif.asking import Asked
 from waystation.whatif.changes import parse_changes
 from waystation.whatif.local import SmallJournal
+from waystation.whatif.suggesting import CANDIDATES, HELPFUL, candidates_for, suggestions_in
 from waystation.whatif.verdicts import sentence_of
 
 Row = dict[str, Any]
@@ -297,3 +298,20 @@ def test_the_command_writes_a_table_and_says_one_sentence(
 def test_the_command_wants_one_question(journal: Path, options: list[str]) -> None:
     given = ["pipeline", "whatif", "--journal", str(journal), *options]
     assert CliRunner().invoke(program, given).exit_code == 2
+
+
+@pytest.mark.rule("SP-9")
+def test_what_is_tried_in_this_process_depends_on_the_kind_of_incident(small: SmallJournal) -> None:
+    for kind, sorts in HELPFUL.items():
+        tried = [change for change, _ in candidates_for(kind)]
+        tables = {table for change in tried for table in change}
+        assert tables == {sort.partition(" ")[0] for sort in sorts}
+        kinds = {one["kind"] for change in tried for one in change.get("without", ())}
+        assert kinds == {sort.partition(" ")[2] for sort in sorts} - {""}
+    assert candidates_for("never_registered") == []
+    found = suggestions_in(small, CANDIDATES)
+    gains = [one.sentence.saved - one.sentence.lost for one in found]
+    assert gains
+    assert gains == sorted(gains, reverse=True)
+    assert gains[-1] > 0
+    assert suggestions_in(small, CANDIDATES, lambda: False) == []

@@ -33,7 +33,7 @@ KEPT: Final = 5.0
 SHARE: Final = 5
 """What took long to find is kept for this many times as long."""
 
-MAX_ASKED: Final = 50_000
+MAX_ASKED: Final = 20_000
 """A part with more rows about messages is not asked here what would have helped."""
 
 PATIENCE: Final = 20.0

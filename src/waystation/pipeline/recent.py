@@ -29,6 +29,10 @@ SETTLED: Final = 60_000_000
 """Microseconds after a cut from which on messages are whole: most live for less."""
 
 
+ROW_BYTES: Final = 300
+"""What a row about a message takes in a tail, more or less."""
+
+
 class Bounds(Struct, frozen=True, kw_only=True):
     """How much of a journal is read."""
 
@@ -46,7 +50,7 @@ class Recent(Struct, frozen=True):
 
     listing: Listing
     wanted: Wanted
-    rows: int  # about messages, in the sealed files
+    rows: int  # about messages; of what is not sealed yet, an estimate
 
     @property
     def since(self) -> int | None:
@@ -86,7 +90,16 @@ def recent_part(journal: Path, bounds: Bounds = DEFAULT_BOUNDS) -> Recent:
             hint="ask `waystation lost`, or the tables of `waystation pipeline build`",
         )
     rows = sum(group.rows for group in groups if since is None or group.high >= since)
-    return Recent(listing, wanted, rows)
+    return Recent(listing, wanted, rows + _unsealed_bytes(listing) // ROW_BYTES)
+
+
+def _unsealed_bytes(listing: Listing) -> int:
+    return sum(
+        file.size
+        for tables in listing.nodes.values()
+        for file in tables.get(MESSAGES, [])
+        if not file.path.endswith(SEALED)
+    )
 
 
 def _newest(listing: Listing, bounds: Bounds) -> tuple[dict[str, int], list[_Group]]:
