@@ -111,7 +111,7 @@ async def test_why_reports_an_invalid_or_unknown_id(tmp_path: Path) -> None:
     async with hub() as top, shown(top.url, journal=tmp_path) as browser:
         assert "invalid message id" in (await browser.get("/why?id=xyz")).text
         assert "the journal has no message" in (await browser.get(f"/why?id={'ab' * 16}")).text
-        assert "has no drops" in (await browser.get("/incidents")).text
+        assert "Nothing was lost" in (await browser.get("/incidents")).text
     async with hub() as top, shown(top.url) as browser:
         assert "--journal DIR" in (await browser.get("/incidents")).text
         assert "the console has no journal" in (await browser.get(f"/why?id={'ab' * 16}")).text

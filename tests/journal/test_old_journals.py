@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.journal.traffic import entries, message_record, rows, until
-from waystation.console.journal_follower import latest_drops
 from waystation.journal import Journal
 from waystation.journal.check import check
 from waystation.journal.housekeeping import compact
@@ -18,6 +17,8 @@ from waystation.journal.layout import NEW_TAIL, OLD_TAIL, Stem, table_directory
 from waystation.journal.read import read_footer, read_tail
 from waystation.journal.schema import ADDED_COLUMNS, SCHEMAS, VERSION_KEY, WRITTEN_VERSION
 from waystation.journal.seal import write_sealed
+from waystation.pipeline.inprocess import survey_files
+from waystation.pipeline.listing import Wanted, list_journal
 from waystation.why.lookup import MessageLookup
 
 OLD = Path(__file__).resolve().parents[1] / "data/journals"
@@ -105,7 +106,8 @@ def test_old_messages_are_looked_up_and_followed(old: Path) -> None:
             found = lookup.message(f"{digit}{number:031x}")
             assert [row["via"] for row in found] == [None] * (name in names_in(old))
     assert lookup.problems == []
-    assert len(latest_drops(old, 1_000)) == 30 * len(names_in(old))
+    with_tails = survey_files(list_journal(str(old), Wanted(), tails=True))
+    assert len(with_tails.found.losses) == 30 * len(names_in(old))
 
 
 @pytest.mark.rule("UP-3")

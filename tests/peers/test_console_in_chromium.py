@@ -22,6 +22,7 @@ from tests.console.live import Told, hub, leaf, pretending, shown
 from tests.console.test_moments import at, put_journal, put_messages
 from tests.node.live import Scenario
 from tests.peers.kept import PeerMissing, needed, tool
+from tests.pipeline.test_whatif import Story
 from waystation.core.address import Address
 from waystation.core.routing import RoutingEntry
 from waystation.node import Node
@@ -217,6 +218,23 @@ async def test_a_truck_dies_before_the_eyes(tmp_path: Path) -> None:
         await page.click("nav >> text=Incidents")
         await sees(page, ".losses li", "truck-8")
         await picture(page, "truck-lost", whole=False)
+
+
+@runs
+async def test_one_click_tells_what_would_have_helped(tmp_path: Path) -> None:
+    journal = tmp_path / "journal"
+    Story(journal)
+    async with (
+        hub() as top,
+        shown(top.url, journal=journal, interval=LOOK) as console,
+        browsing() as page,
+    ):
+        await page.goto(f"http://{console.place}/incidents")
+        await page.locator(".losses button").first.click()
+        await sees(page, ".helped", "lost messages would have arrived")
+        await picture(page, "helped")
+        await page.click(".helped a")
+        await page.locator(".helped").wait_for(state="detached")
 
 
 @asynccontextmanager

@@ -15,7 +15,8 @@ from tests.pipeline.meetings import HOUR, meetings
 from tests.pipeline.test_session_history import nodes_of, numbers
 from waystation import pipeline
 from waystation.core.corrections import Link, corrections
-from waystation.pipeline.clocks import clocks_of, links_of
+from waystation.pipeline.clocks import clocks_of
+from waystation.pipeline.kernels.links import links_of
 from waystation.testing.oracle import Row, Tables, day_of, in_order
 
 

@@ -14,7 +14,7 @@ from tests.pipeline.small import BEGIN, INCARNATION, SECOND, put_file, put_rows,
 from waystation.core.record import ClockRecord, PeerClockRecord, SessionKind, SessionRecord
 from waystation.errors import LocalError
 from waystation.journal import Journal
-from waystation.pipeline.journal import instant
+from waystation.pipeline.instants import instant
 from waystation.pipeline.kernels.node_data import FileData, Reject, Share
 from waystation.pipeline.listing import Wanted, list_journal
 from waystation.pipeline.schema import JOURNAL, plain_schema, steps_columns

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from tests.pipeline.small import BEGIN, SECOND, put_rows, row
 from waystation import pipeline
 from waystation.errors import LocalError
-from waystation.pipeline.journal import instant
+from waystation.pipeline.instants import instant
 from waystation.pipeline.schema import spark_schema
 from waystation.pipeline.tables import BUILT, BY_NAME
 

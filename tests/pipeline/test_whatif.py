@@ -22,9 +22,17 @@ from waystation.pipeline.tables import WHATIF
 from waystation.simulate.fleet import Fleet
 from waystation.whatif import suggesting
 from waystation.whatif.asking import Asked, summary
+from waystation.whatif.candidates import (
+    CANDIDATES,
+    HELPFUL,
+    OfKind,
+    Suggestion,
+    candidates_for,
+    suggestions_in,
+)
 from waystation.whatif.changes import changes_of, parse_changes
 from waystation.whatif.local import SmallJournal
-from waystation.whatif.suggesting import OfKind, Suggestion, suggestion_lines, with_best
+from waystation.whatif.suggesting import suggestion_lines, with_best
 from waystation.whatif.verdicts import Sentence, is_internal, sentence_of
 
 Row = dict[str, Any]
@@ -413,3 +421,20 @@ def test_of_changes_that_save_as_many_the_smallest_is_the_best() -> None:
     assert [*suggestion_lines([])] == [
         "none of the changes that were tried would have saved more than it lost"
     ]
+
+
+@pytest.mark.rule("SP-9")
+def test_what_is_tried_in_this_process_depends_on_the_kind_of_incident(small: SmallJournal) -> None:
+    for kind, sorts in HELPFUL.items():
+        tried = [change for change, _ in candidates_for(kind)]
+        tables = {table for change in tried for table in change}
+        assert tables == {sort.partition(" ")[0] for sort in sorts}
+        kinds = {one["kind"] for change in tried for one in change.get("without", ())}
+        assert kinds == {sort.partition(" ")[2] for sort in sorts} - {""}
+    assert candidates_for("never_registered") == []
+    found = suggestions_in(small, CANDIDATES)
+    gains = [one.sentence.saved - one.sentence.lost for one in found]
+    assert gains
+    assert gains == sorted(gains, reverse=True)
+    assert gains[-1] > 0
+    assert suggestions_in(small, CANDIDATES, lambda: False) == []

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -156,8 +155,7 @@ def _check_selection(
     journal: str | Path, nodes: tuple[str, ...], since: int | None, until: int | None
 ) -> None:
     """Reject options that cannot match anything, before Spark is started."""
-    if find_spec("pyspark") is None:
-        import_module("waystation.pipeline")  # raises an error that says what to install
+    import_module("waystation.pipeline").check_spark_installed()
     known = check_is_journal(journal)
     for node in nodes:
         if node not in known:

@@ -40,7 +40,7 @@ _NOTICE_SECONDS: Final = 20.0
 @contextmanager
 def spark_session(master: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """A session for one command; it is stopped at the end, unless it existed before."""
-    import_module("waystation.pipeline")  # raises an error that says what to install
+    import_module("waystation.pipeline").check_spark_installed()
     trouble = _errors_of_spark()
     there: SparkSession | None = import_module("pyspark.sql").SparkSession.getActiveSession()
     if there is not None:

@@ -8,7 +8,6 @@ pyarrow.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +18,6 @@ from msgspec import Struct
 from waystation.journal.layout import SEALED, files_in, nodes_of, table_directory, tails_in
 from waystation.journal.read import UNREADABLE, instants_as_integers, read_sealed, read_tail
 from waystation.journal.schema import MESSAGES, conform
-
-_NEWEST: Final = 50  # maximum number of files searched for drops
 
 _SLACK: Final = 5.0
 """Seconds by which file times and the clock of this process may differ."""
@@ -94,46 +91,6 @@ class JournalFollower:
         if content.schema is not None:
             self._tails[path] = content.end, content.schema
         yield from content.batches
-
-
-def latest_drops(journal: Path, most: int, *, internals: bool = False) -> list[MessageRow]:
-    """The latest drops in the newest files of a journal, newest first.
-
-    Those of what nodes say to each other, which nobody else misses, only with `internals`.
-    """
-    losses: dict[tuple[str, int, int], MessageRow] = {}
-    for node, path in _newest(journal):
-        try:
-            for batch in _batches_of(path):
-                is_loss = pc.field("outcome") == "DROPPED"
-                if (
-                    not internals and "internal" in batch.schema.names
-                ):  # not in files of the first version
-                    is_loss &= ~pc.coalesce(pc.field("internal"), pa.scalar(False))
-                dropped = batch.filter(is_loss)
-                for loss in _message_rows(node, dropped.slice(max(0, dropped.num_rows - most))):
-                    losses[node, loss.incarnation, loss.seq] = loss
-        except UNREADABLE:
-            continue
-    return sorted(losses.values(), key=lambda loss: loss.at, reverse=True)[:most]
-
-
-def _newest(journal: Path) -> list[tuple[str, Path]]:
-    """The files that were written last, each with its node."""
-    found: list[tuple[float, str, Path]] = []
-    for node in nodes_of(journal, MESSAGES):
-        directory = table_directory(journal, MESSAGES, node)
-        for path in [
-            *tails_in(directory).values(),
-            *(directory / stem.sealed for stem in files_in(directory, SEALED)[-1:]),
-        ]:
-            with suppress(OSError):  # sealed or removed meanwhile
-                found.append((path.stat().st_mtime, node, path))
-    return [(node, path) for _, node, path in sorted(found, reverse=True)[:_NEWEST]]
-
-
-def _batches_of(path: Path) -> Iterator[pa.RecordBatch]:
-    return read_sealed(path) if path.suffix == SEALED else iter(read_tail(path).batches)
 
 
 def _message_rows(node: str, batch: pa.RecordBatch) -> Iterator[MessageRow]:

@@ -1,38 +1,43 @@
-"""Incidents: what was lost of late, by its cause; and whose journals end too early to tell more.
+"""Incidents: what was lost of late, and by what cause; what would have helped; who is missing.
 
-Only the newest files of a journal are read, and a bounded number of groups is explained: what is
-left out is said. This module needs pyarrow.
+What was lost and why is found as `waystation lost` finds it, in the newest part of a journal. That
+is bounded, and what is left out is said. This module needs pyarrow.
 """
 
 from __future__ import annotations
 
-import re
+import shlex
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from waystation.console.journal_follower import MessageRow
-from waystation.errors import LocalError
+from waystation.core.incidents import NAMES, OTHER, Incident
 from waystation.journal.layout import all_nodes
 from waystation.journal.read import TableReader, last_instant
 from waystation.journal.schema import NODES, NodeKind
-from waystation.why import explain
+from waystation.pipeline.inprocess import Survey, survey_files
+from waystation.pipeline.lost import Answer, LostCopy, Question, lost_in_survey
+from waystation.pipeline.recent import Recent, recent_part
+from waystation.whatif.candidates import Suggestion, candidates_for, suggestions_in
+from waystation.whatif.local import SmallJournal
 
-MAX_EXPLAINED: Final = 16
-"""Maximum number of groups whose cause is looked up."""
+MAX_INCIDENTS: Final = 30
 
-MAX_KNOWN: Final = 1_000
-"""Maximum number of groups whose cause is remembered."""
+KEPT: Final = 5.0
+"""Seconds for which what was found is kept, however many pages ask for it."""
 
-PATIENCE: Final = 2.0
-"""Seconds for which causes are looked up at a time; in a large fleet each may take one."""
+SHARE: Final = 5
+"""What took long to find is kept for this many times as long."""
 
-EPISODE: Final = 5 * 60_000_000
-"""Microseconds without drops after which those that follow are another incident."""
+MAX_ASKED: Final = 20_000
+"""A part with more rows about messages is not asked here what would have helped."""
+
+PATIENCE: Final = 20.0
+"""Seconds after which no further change is tried."""
 
 MAX_NODES: Final = 1_000
 """Maximum number of nodes whose journals are looked at for their end."""
@@ -44,33 +49,41 @@ One that has a session writes at least how clocks differ, every ten minutes.
 """
 
 
-_NUMBERS: Final = re.compile(r"(?<![\w-])[0-9][0-9.,:]*(?![\w-])")
+class IncidentShown(Struct, frozen=True, kw_only=True):
+    """An incident, and what it cost in the part that was looked at; times in microseconds."""
 
-
-class LossGroup(Struct, frozen=True, kw_only=True):
-    """Drops at one node, for one reason and one recipient; times in microseconds."""
-
-    node: str
-    reason: str
-    recipient: str
+    id: str
+    name: str  # its kind, in words
+    cause: str
+    started: int
+    ended: int | None
     count: int
-    first: int
-    last: int
-    message_id: str  # of the latest
-    cause: str  # of the latest; empty if it is not known
-
-
-class Incident(Struct, frozen=True, kw_only=True):
-    """Losses that have one cause; times in microseconds."""
-
-    cause: str  # of the latest loss; empty if it is not known
     reasons: list[str]
-    nodes: list[str]  # where messages were dropped
+    nodes: list[str]  # where copies ended
     recipients: list[str]
-    count: int
-    first: int
     last: int
-    message_id: str  # of the latest
+    message_id: str  # of the latest loss
+    may_be_helped: bool  # whether there are changes to try
+
+
+class Losses(Struct, frozen=True, kw_only=True):
+    """What was lost of late, by its cause, and who is missing."""
+
+    incidents: list[IncidentShown]
+    others: list[IncidentShown]  # losses that nothing explains
+    more: int  # incidents that are not listed
+    count: int
+    since: int | None  # the journal is older than that; microseconds
+    coverage: Coverage | None
+
+
+class Remedy(Struct, frozen=True, kw_only=True):
+    """What would have helped against an incident; or the command that tells, if that takes long."""
+
+    incident: str
+    suggestions: list[Suggestion]
+    tried: int
+    command: str = ""
 
 
 class Coverage(Struct, frozen=True, kw_only=True):
@@ -87,100 +100,123 @@ class Coverage(Struct, frozen=True, kw_only=True):
     unseen: int = 0  # nodes that were not looked at
 
 
-class Incidents:
-    """What the feed of the console shows; remembers the causes that were looked up."""
+class Feed:
+    """The incidents in the newest part of a journal; what was found is kept until that changes."""
 
     def __init__(self, journal: Path) -> None:
         self._journal = journal
-        self._causes: dict[tuple[str, str, str, int], str] = {}
+        self._looking = Lock()
+        self._found: tuple[Recent, Survey, Coverage | None] | None = None
+        self._fresh_until = 0.0
+        self._known: dict[bool, tuple[Survey, Losses]] = {}
+        self._remedies: dict[str, Remedy] = {}
 
-    def of(self, losses: Iterable[MessageRow], patience: float = PATIENCE) -> list[Incident]:
-        """Drops by their cause, the latest first.
+    def losses(self, *, internals: bool) -> Losses:
+        """What was lost, also of what nodes say to each other if that is asked for."""
+        part, survey, covered = self._look()
+        known = self._known.get(internals)
+        if known is None or known[0] is not survey:
+            known = survey, _losses(part, survey, covered, internals=internals)
+            self._known[internals] = known
+        return known[1]
 
-        What there is no time to look up now has no cause yet; it is looked up the next time.
-        """
-        groups = grouped(losses)
+    def remedy(self, id: str, patience: float = PATIENCE) -> Remedy | None:
+        """What would have helped against an incident; None if it is not there any more."""
+        part, survey, _ = self._look()
+        incident = next((one for one in survey.found.incidents if one.incident_id == id), None)
+        if incident is None:
+            return None
+        if id not in self._remedies:
+            self._remedies[id] = self._tried(part, incident, patience)
+        return self._remedies[id]
+
+    def _look(self) -> tuple[Recent, Survey, Coverage | None]:
+        """The newest part of the journal; it is read by one who asks, for all."""
+        with self._looking:
+            if self._found is not None and time.monotonic() < self._fresh_until:
+                return self._found
+            began = time.monotonic()
+            part = recent_part(self._journal)
+            if self._found is None or self._found[0] != part:
+                self._found = (
+                    part,
+                    survey_files(part.listing, part.wanted),
+                    coverage(self._journal),
+                )
+                self._remedies.clear()
+            now = time.monotonic()
+            self._fresh_until = now + max(KEPT, SHARE * (now - began))
+            return self._found
+
+    def _tried(self, part: Recent, incident: Incident, patience: float) -> Remedy:
+        candidates = candidates_for(incident.kind)
+        command = (
+            f"waystation pipeline whatif --journal {shlex.quote(str(self._journal))} --suggest"
+        )
+        told = Remedy(incident=incident.cause, suggestions=[], tried=0, command=command)
+        if part.rows > MAX_ASKED:
+            return told
         deadline = time.monotonic() + patience
-        for group in groups[:MAX_EXPLAINED]:
-            if _key(group) not in self._causes and time.monotonic() < deadline:
-                self._causes[_key(group)] = cause(self._journal, group)
-        while len(self._causes) > MAX_KNOWN:
-            del self._causes[next(iter(self._causes))]
-        return together(replace(group, cause=self._causes.get(_key(group), "")) for group in groups)
+        late = False
+
+        def go_on() -> bool:
+            nonlocal late
+            late = time.monotonic() > deadline
+            return not late
+
+        journal = SmallJournal(self._journal, part.wanted, part.listing)
+        found = suggestions_in(journal, candidates, go_on)
+        return Remedy(
+            incident=incident.cause,
+            suggestions=found,
+            tried=len(candidates),
+            command=command if late else "",
+        )
 
 
-def _key(group: LossGroup) -> tuple[str, str, str, int]:
-    return group.node, group.reason, group.recipient, group.first
-
-
-def together(groups: Iterable[LossGroup]) -> list[Incident]:
-    """Groups of drops that have the same cause, at about the same time, as incidents."""
-    found: dict[tuple[str, str], list[list[LossGroup]]] = {}
-    for group in sorted(groups, key=lambda group: group.first):
-        kind = _NUMBERS.sub("#", group.cause) or f"{group.node}: {group.reason}"
-        same = found.setdefault((kind, "" if group.cause else group.recipient), [])
-        if same and group.first - max(one.last for one in same[-1]) <= EPISODE:
-            same[-1].append(group)
-        else:
-            same.append([group])
-    made = [_incident(same) for several in found.values() for same in several]
-    return sorted(made, key=lambda incident: incident.last, reverse=True)
-
-
-def _incident(groups: Sequence[LossGroup]) -> Incident:
-    latest = max(groups, key=lambda group: group.last)
-    return Incident(
-        cause=latest.cause,
-        reasons=sorted({group.reason for group in groups}),
-        nodes=sorted({group.node for group in groups}),
-        recipients=sorted({group.recipient for group in groups if group.recipient}),
-        count=sum(group.count for group in groups),
-        first=min(group.first for group in groups),
-        last=latest.last,
-        message_id=latest.message_id,
+def _losses(part: Recent, survey: Survey, covered: Coverage | None, *, internals: bool) -> Losses:
+    answer = lost_in_survey(survey, Question(since=part.since, internal=internals))
+    shown = sorted(_shown(answer), key=lambda one: one[1].last, reverse=True)
+    listed = shown[:MAX_INCIDENTS]
+    return Losses(
+        incidents=[one for kind, one in listed if kind != OTHER],
+        others=[one for kind, one in listed if kind == OTHER],
+        more=len(shown) - len(listed),
+        count=len(answer.losses),
+        since=part.since,
+        coverage=covered,
     )
 
 
-def grouped(losses: Iterable[MessageRow]) -> list[LossGroup]:
-    """Drops by node, reason and recipient, without their causes; the latest group first.
-
-    After a long time without drops, a new group begins.
-    """
-    groups: dict[tuple[str, str, str], list[list[MessageRow]]] = {}
-    for loss in sorted(losses, key=lambda loss: loss.at):
-        key = loss.node, loss.reason or "?", loss.recipient or ""
-        same = groups.setdefault(key, [])
-        if same and loss.at - same[-1][-1].at <= EPISODE:
-            same[-1].append(loss)
-        else:
-            same.append([loss])
-    found = [_group(key, rows) for key, several in groups.items() for rows in several]
-    return sorted(found, key=lambda group: group.last, reverse=True)
-
-
-def _group(key: tuple[str, str, str], rows: Sequence[MessageRow]) -> LossGroup:
-    node, reason, recipient = key
-    latest = max(rows, key=lambda row: row.at)
-    return LossGroup(
-        node=node,
-        reason=reason,
-        recipient=recipient,
-        count=len(rows),
-        first=min(row.at for row in rows),
-        last=latest.at,
-        message_id=latest.message_id,
-        cause="",
-    )
+def _shown(answer: Answer) -> Iterator[tuple[str, IncidentShown]]:
+    """The incidents of an answer as they are shown, each with its kind."""
+    losses: dict[str | None, list[LostCopy]] = {}
+    for loss in answer.losses:
+        losses.setdefault(loss.incident_id, []).append(loss)
+    for incident in answer.incidents:
+        own = losses[incident.incident_id]
+        yield (
+            incident.kind,
+            IncidentShown(
+                id=incident.incident_id,
+                name=NAMES.get(incident.kind, incident.kind),
+                cause=incident.cause,
+                started=incident.started,
+                ended=incident.ended,
+                count=len(own),
+                reasons=sorted({loss.reason for loss in own}),
+                nodes=sorted({loss.node for loss in own}),
+                recipients=sorted({_whom(loss) for loss in own} - {""}),
+                last=own[-1].event_time,
+                message_id=own[-1].message_id,
+                may_be_helped=bool(candidates_for(incident.kind)),
+            ),
+        )
 
 
-def cause(journal: Path, group: LossGroup) -> str:
-    """Why the latest message of a group was dropped, as `why` tells it."""
-    try:
-        explanation = explain(journal, group.message_id)
-    except (LocalError, OSError):
-        return ""
-    told = [hop.explanation for hop in explanation.hops if hop.node == group.node]
-    return next((words for words in reversed(told) if words), "")
+def _whom(loss: LostCopy) -> str:
+    """Who went without; of a broadcast that nobody is named for, its topic."""
+    return loss.recipient or loss.multicast_id or ""
 
 
 def coverage(journal: Path, most: int = MAX_NODES) -> Coverage | None:

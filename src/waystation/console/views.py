@@ -31,7 +31,7 @@ from waystation.node.status import (
 )
 
 if TYPE_CHECKING:
-    from waystation.console.losses import Coverage, Incident, Incidents
+    from waystation.console.losses import Feed
     from waystation.console.past import Past
 
 PAGE: Final = 50
@@ -42,13 +42,6 @@ FIRST_FEW: Final = 20
 
 MAX_REFRESHED: Final = 5_000
 """Tables with more entries than this are not refreshed automatically."""
-
-LOSSES: Final = 2_000
-"""Maximum number of drops that are grouped by their cause."""
-
-MAX_INCIDENTS: Final = 30
-LOSSES_KEPT: Final = 5.0
-"""Seconds for which incidents are kept, however many pages ask for them."""
 
 MAX_REPLIES: Final = 4
 MAX_PAYLOAD: Final = 64 * 1024
@@ -80,16 +73,6 @@ class Table(Struct, frozen=True, kw_only=True):
     at: int = 0  # milliseconds, by the node's clock
     problem: str = ""
     internal: int = 0  # number of rows left out, of what nodes say to each other
-
-
-class Losses(Struct, frozen=True, kw_only=True):
-    """What was lost of late, by its cause, and who is missing."""
-
-    incidents: list[Incident]
-    more: int  # incidents that are not listed
-    drops: int
-    cut: bool  # whether there are older ones that were not looked at
-    coverage: Coverage | None
 
 
 class _Kind(Struct, frozen=True):
@@ -143,8 +126,8 @@ class Views:
         self.has_journal = journal is not None
         self.letters = Letters(stores)
         self._looking = asyncio.Lock()
-        self._known_losses: dict[bool, tuple[float, Losses]] = {}
-        self._feeds: dict[bool, Incidents] = {}
+        self._asking = asyncio.Lock()
+        self._known_feed: Feed | None = None
         self._known_past: Past | None = None
         self.by_name: dict[str, View] = {
             "connections": lambda query: self._table(_SESSIONS, query),
@@ -242,10 +225,33 @@ class Views:
 
     async def _incidents(self, query: Query) -> Values:
         internals = query.get("internals") == "yes"
-        found = None
-        if self._journal is not None:
-            found = await self._losses(self._journal, internals=internals)
-        return {"has_journal": self.has_journal, "losses": found, "internals": internals}
+        values: Values = {
+            "has_journal": self.has_journal,
+            "losses": None,
+            "asked": query.get("ask", ""),
+            "remedy": None,
+            "problem": "",
+            "internals": internals,
+        }
+        if self._journal is None:
+            return values
+        try:
+            feed = await asyncio.to_thread(self._feed, self._journal)
+            async with self._looking:  # a thread for one page at a time
+                values["losses"] = await asyncio.to_thread(feed.losses, internals=internals)
+            if values["asked"]:
+                async with self._asking:
+                    values["remedy"] = await asyncio.to_thread(feed.remedy, values["asked"])
+        except (LocalError, OSError) as error:
+            values["problem"] = _said(error)
+        return values
+
+    def _feed(self, journal: Path) -> Feed:
+        from waystation.console.losses import Feed  # noqa: PLC0415 - it needs pyarrow
+
+        if self._known_feed is None:
+            self._known_feed = Feed(journal)
+        return self._known_feed
 
     async def past(self, query: Query, options: Options) -> Values:
         """A past moment, with a picture drawn as asked for; without a journal there is none."""
@@ -261,31 +267,6 @@ class Views:
             return values | await self._known_past.show(asked)
         except (LocalError, OSError) as error:
             return values | {"problem": _said(error)}
-
-    async def _losses(self, journal: Path, *, internals: bool) -> Losses:
-        """What was lost of late; looked up for one page at a time, and kept for a moment."""
-        async with self._looking:
-            at, known = self._known_losses.get(internals, (0.0, None))
-            now = asyncio.get_running_loop().time()
-            if known is None or now - at > LOSSES_KEPT:
-                known = await asyncio.to_thread(self._find_losses, journal, internals=internals)
-                self._known_losses[internals] = (asyncio.get_running_loop().time(), known)
-            return known
-
-    def _find_losses(self, journal: Path, *, internals: bool) -> Losses:
-        from waystation.console.journal_follower import latest_drops  # noqa: PLC0415 - pyarrow
-        from waystation.console.losses import Incidents, coverage  # noqa: PLC0415
-
-        drops = latest_drops(journal, LOSSES, internals=internals)
-        feed = self._feeds.setdefault(internals, Incidents(journal))
-        found = feed.of(drops)
-        return Losses(
-            incidents=found[:MAX_INCIDENTS],
-            more=max(0, len(found) - MAX_INCIDENTS),
-            drops=len(drops),
-            cut=len(drops) >= LOSSES,
-            coverage=coverage(journal),
-        )
 
     def _waterfall(self, id: str) -> Values:
         """The explanation of a message and of its replies, and how they are drawn."""

@@ -76,6 +76,22 @@ CRASHED, STOPPED, LINK, EXPIRED, NEVER, SLOW, UNHEARD, LOOP, REFUSED, GAP, CLOCK
     *("slow_receiver", "no_subscriber", "loop", "refused", "journal_gap", "clock", "other"),
 )
 
+NAMES: Final = {
+    CRASHED: "A node crashed",
+    STOPPED: "A node was stopped",
+    LINK: "A link broke",
+    EXPIRED: "A route expired",
+    NEVER: "A name was not known",
+    SLOW: "A receiver had no room",
+    UNHEARD: "Nobody subscribed",
+    LOOP: "Messages went in a loop",
+    REFUSED: "Messages were refused",
+    GAP: "A record has a gap",
+    CLOCK: "A clock was wrong",
+    OTHER: "Other losses",
+}
+"""What each kind is called."""
+
 FLEET: Final = ("parent", "leaf", "peer")
 """The roles of sessions between nodes of the fleet."""
 

@@ -343,11 +343,13 @@ class SealedFile:
     Raises one of UNREADABLE. The file is open until `close`, which keeps the footer; `reading`
     opens it again. So many files can be looked at, although few can be open at a time.
 
-    The copy of a tail whose node ended is read as if it had been sealed.
+    A tail is read as if it had been sealed, once: its node may go on writing. If that sealed it
+    meanwhile, the sealed file is read.
     """
 
     def __init__(self, system: Any, path: str) -> None:
         self._system, self._path = system, path
+        self._tail: pa.Buffer | None = None
         self._stream = self._opened()
         try:
             file = pq.ParquetFile(self._stream)
@@ -368,8 +370,13 @@ class SealedFile:
             self._stream = self._opened()
 
     def _opened(self) -> Any:
-        if self._path.endswith(TAIL):
-            return pa.BufferReader(_tail_as_parquet(self._system, self._path))
+        if self._tail is None and self._path.endswith(TAIL):
+            try:
+                self._tail = _tail_as_parquet(self._system, self._path)
+            except FileNotFoundError:
+                self._path = _sealed_path(self._path)
+        if self._tail is not None:
+            return pa.BufferReader(self._tail)
         return self._system.open_input_file(self._path)
 
     @contextmanager
@@ -399,6 +406,15 @@ class SealedFile:
         return pa.concat_tables([empty, *groups])
 
 
+def _sealed_path(tail: str) -> str:
+    """The path of a file that was a tail; raises a FileNotFoundError if its name tells nothing."""
+    directory, slash, name = tail.rpartition("/")
+    stem = Stem.parse(name)
+    if stem is None:
+        raise FileNotFoundError(tail)
+    return f"{directory}{slash}{stem.sealed}"
+
+
 def _tail_as_parquet(system: Any, path: str) -> pa.Buffer:
     """The complete batches of a tail, as the sealed file would have them."""
     with system.open_input_stream(path) as stream:
@@ -406,7 +422,10 @@ def _tail_as_parquet(system: Any, path: str) -> pa.Buffer:
     if content.schema is None:
         raise ValueError("it has no complete batch")
     named = {VERSION_KEY: str(content.version)}
-    rows = pa.Table.from_batches(content.batches, content.schema).replace_schema_metadata(named)
+    # A batch has only the columns that it has values for.
+    parts = [pa.Table.from_batches([batch]) for batch in content.batches]
+    whole = pa.concat_tables([content.schema.empty_table(), *parts], promote_options="default")
+    rows = whole.replace_schema_metadata(named)
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, store_schema=False)
     return sink.getvalue()

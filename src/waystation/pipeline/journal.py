@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,6 @@ import pyarrow as pa
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 
-from waystation.errors import LocalError, quote
 from waystation.journal.schema import (
     CLAIMS,
     MEMBERS,
@@ -28,6 +27,7 @@ from waystation.journal.schema import (
     SESSIONS,
     SUBSCRIPTIONS,
 )
+from waystation.pipeline.instants import instant
 from waystation.pipeline.kernels.columns import repeated
 from waystation.pipeline.kernels.evidence import Known
 from waystation.pipeline.kernels.node_data import FileData
@@ -198,25 +198,3 @@ def size_text(size: int) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} TiB"
-
-
-def instant(value: str | datetime) -> int:
-    """A time in microseconds since the epoch; without a time zone it is UTC.
-
-    >>> instant("1970-01-01T00:00:01Z"), instant("1970-01-01 01:00:00.000001+01:00")
-    (1000000, 1)
-    """
-    found = value
-    if isinstance(found, str):
-        try:
-            found = datetime.fromisoformat(found.strip())
-        except ValueError:
-            raise LocalError(
-                f"invalid time {quote(value)}",
-                rule="SP-1",
-                hint="write it as 2026-11-15T12:00:00Z",
-            ) from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    past = found - datetime(1970, 1, 1, tzinfo=UTC)
-    return (past.days * 86_400 + past.seconds) * 1_000_000 + past.microseconds

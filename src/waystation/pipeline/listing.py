@@ -91,10 +91,11 @@ def locate(root: str) -> tuple[Any, str]:
     return file_system(root)
 
 
-def list_journal(root: str, wanted: Wanted) -> Listing:
+def list_journal(root: str, wanted: Wanted, *, tails: bool = False) -> Listing:
     """List a journal; raises a LocalError if it does not exist.
 
-    A directory is made absolute: executors have another working directory.
+    A directory is made absolute: executors have another working directory. With `tails` the files
+    include what is not sealed yet, as far as it is written.
     """
     system, path = locate(root)
     with complaining(root, "read"):
@@ -109,17 +110,18 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
     now = time.time()
     nodes: dict[str, dict[str, list[File]]] = {}
     strays: list[Stray] = []
-    tails: dict[str, set[int]] = {}
+    unsealed: dict[str, set[int]] = {}
     for table in JOURNAL:
         found = dict(_files(system, f"{path}/{table}"))
         sizes = {below: size for below, (size, _) in found.items()}
-        ended = set[str]()
+        readable = set[str]()
         for below, name, incarnation in _unsealed(sizes):
             if is_copy and found[below][1] < now - TAIL_ENDED_SECONDS:
-                ended.add(below)
+                readable.add(below)
             else:
-                tails.setdefault(name, set()).add(incarnation)
-        for below in (*filter(_is_visible, sizes), *sorted(ended)):
+                unsealed.setdefault(name, set()).add(incarnation)
+        readable.update(below for below, _, _ in _unsealed(sizes) if tails)
+        for below in (*filter(_is_visible, sizes), *sorted(readable)):
             file = _file(f"{table}/{below}", sizes[below])
             node = _node_of(below)
             if node is None:
@@ -130,9 +132,11 @@ def list_journal(root: str, wanted: Wanted) -> Listing:
         for files in tables.values():
             files.sort(key=_order)
     needed = {node: _needed(tables, wanted) for node, tables in sorted(nodes.items())}
-    unsealed = {node: sorted(numbers) for node, numbers in tails.items()}
     return Listing(
-        located(root), {node: has for node, has in needed.items() if has}, strays, unsealed
+        located(root),
+        {node: has for node, has in needed.items() if has},
+        strays,
+        {node: sorted(numbers) for node, numbers in unsealed.items()},
     )
 
 

@@ -100,8 +100,7 @@ def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> 
             found = survey_of(journal, question.participant)
     if found is None:
         found = survey(journal, EVERYTHING)
-    rows = [_copy(one) for one in found.found.losses]
-    return _answer(question, rows, found, _Subscribed(history))
+    return lost_in_survey(found, question, history)
 
 
 def lost_in_tables(out: str | Path, question: Question) -> Answer:
@@ -121,10 +120,10 @@ def lost_in_tables(out: str | Path, question: Question) -> Answer:
     return Answer(reach, chosen, _behind(chosen, incidents))
 
 
-def _answer(
-    question: Question, rows: list[LostCopy], found: Survey, subscribed: _Subscribed
-) -> Answer:
-    chosen = list(_chosen(question, rows, subscribed))
+def lost_in_survey(found: Survey, question: Question, history: Iterable[Row] = ()) -> Answer:
+    """The losses of a journal that was surveyed; `history` has the participant's subscriptions."""
+    rows = [_copy(one) for one in found.found.losses]
+    chosen = list(_chosen(question, rows, _Subscribed(history)))
     reach = Reach.of(found.coverage, found.peers)
     return Answer(reach, chosen, _behind(chosen, found.found.incidents))
 

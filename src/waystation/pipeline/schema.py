@@ -8,12 +8,10 @@ from them. The values that a row may hold are in checks.py.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import StructType
 
 from waystation.journal.schema import (
     CLAIMS,
@@ -27,6 +25,9 @@ from waystation.journal.schema import (
     TEXT,
     TEXTS,
 )
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
 
 CODED: Final = pa.dictionary(pa.int32(), TEXT)
 """Dictionary-encoded strings: what is read in this form is never expanded row by row."""
@@ -144,4 +145,6 @@ def journal_schema(table: str) -> pa.Schema:
 
 def spark_schema(schema: pa.Schema) -> StructType:
     """The schema of a table of the journal for Spark; timestamps are TimestampType."""
+    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - kernels need no Spark
+
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)

@@ -24,7 +24,8 @@ from pyspark.sql import functions as f
 from waystation.core.message import HOP_LIMIT
 from waystation.errors import LocalError
 from waystation.journal.schema import MESSAGES, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
-from waystation.pipeline.journal import Journal, Origin, instant, marked, origin_of
+from waystation.pipeline.instants import instant
+from waystation.pipeline.journal import Journal, Origin, marked, origin_of
 from waystation.pipeline.kernels import node_tables
 from waystation.pipeline.kernels.answering import ANSWERS, tied
 from waystation.pipeline.kernels.columns import coded_name

@@ -7,7 +7,7 @@ clocks of its peers, and its sessions with brokers. That is little, and goes to 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -18,10 +18,12 @@ from waystation.core.corrections import Link, corrections
 from waystation.core.coverage import Life, NodeRow, lives_of
 from waystation.core.visits import GLOBAL
 from waystation.journal.schema import MESSAGES, NODES, SCHEMAS, SESSIONS
-from waystation.pipeline.clocks import links_of
-from waystation.pipeline.journal import Journal
 from waystation.pipeline.kernels.evidence import Known
+from waystation.pipeline.kernels.links import links_of
 from waystation.pipeline.kernels.node_data import FileData
+
+if TYPE_CHECKING:
+    from waystation.pipeline.journal import Journal
 
 _TOLD: Final = pa.schema({"told": pa.binary()})
 _TABLES: Final = (NODES, *(table for table in SCHEMAS if table != NODES))

@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Final
 
+from waystation.core.incidents import NAMES
+
 REASONS: Final = {
     "NO_ROUTE": "the name was not known there",
     "NO_SUBSCRIBER": "a broadcast without subscribers there",
@@ -46,21 +48,7 @@ ENDS: Final = {
 }
 """How routing entries end."""
 
-
-INCIDENTS: Final = {
-    "node_crashed": "A node crashed",
-    "node_stopped": "A node was stopped",
-    "link_lost": "A link broke",
-    "route_expired": "A route expired",
-    "never_registered": "A name was not known",
-    "slow_receiver": "A receiver had no room",
-    "no_subscriber": "Nobody subscribed",
-    "loop": "Messages went in a loop",
-    "refused": "Messages were refused",
-    "journal_gap": "A record has a gap",
-    "clock": "A clock was wrong",
-    "other": "Other losses",
-}
+INCIDENTS: Final = NAMES
 """What each kind of incident is called."""
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from waystation.core.address import Address
 from waystation.errors import LocalError, quote
-from waystation.pipeline.journal import instant
+from waystation.pipeline.instants import instant
 
 Span: TypeAlias = tuple[int, int]
 

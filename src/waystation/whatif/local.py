@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -14,7 +14,7 @@ from waystation.core.visits import Evidence, Step, step_of, traced
 from waystation.journal.schema import MESSAGES
 from waystation.pipeline.kernels.evidence import Known
 from waystation.pipeline.kernels.node_data import FileData, Share
-from waystation.pipeline.listing import Wanted, list_journal
+from waystation.pipeline.listing import Listing, Wanted, list_journal
 from waystation.pipeline.surveying import combined, facts_of
 from waystation.whatif.changes import Changes
 from waystation.whatif.copies import Copy, Diverged
@@ -27,18 +27,27 @@ from waystation.whatif.following import (
     followed_to_the_end,
     link,
 )
-from waystation.whatif.past import check_found, outages_of
+from waystation.whatif.past import check_found, missing, outages_of
 from waystation.whatif.stories import told
 from waystation.whatif.verdicts import verdicts
 
 Row = dict[str, Any]
 
+_EVERYTHING: Final = Wanted()
+
 
 class SmallJournal:
-    """A journal that fits into memory, asked about changes."""
+    """A journal that fits into memory, or a part of one, asked about changes."""
 
-    def __init__(self, path: str | Path) -> None:
-        self._listing = list_journal(str(path), Wanted())
+    def __init__(
+        self, path: str | Path, wanted: Wanted = _EVERYTHING, listing: Listing | None = None
+    ) -> None:
+        self._wanted = wanted
+        self._listing = list_journal(str(path), wanted) if listing is None else listing
+
+    def has_what_is_left_out(self, changes: Changes) -> bool:
+        """Whether the crashes and stops happened that changes leave out."""
+        return not missing(changes, outages_of(changes, self._known.lives))
 
     def rows(self, changes: Changes) -> list[Row]:
         """The rows of `whatif`: what would have become of each message."""
@@ -69,7 +78,7 @@ class SmallJournal:
         share = Share(
             node, self._listing.nodes[node], unsealed=self._listing.unsealed.get(node, [])
         )
-        return FileData(self._listing.root, share, Wanted())
+        return FileData(self._listing.root, share, self._wanted)
 
     @cached_property
     def _known(self) -> Known:

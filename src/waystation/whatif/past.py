@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from waystation.errors import LocalError
 from waystation.journal.schema import INSTANT, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
-from waystation.pipeline.journal import instant
+from waystation.pipeline.instants import instant
 from waystation.pipeline.kernels.columns import (
     NEVER,
     Flags,

@@ -6,9 +6,8 @@ That is said of all losses, and of those by each kind of incident.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
@@ -17,57 +16,18 @@ from pyspark.storagelevel import StorageLevel
 from waystation.pipeline.journal import Journal
 from waystation.pipeline.making import built
 from waystation.whatif.asking import Asked, is_counted, summary
+from waystation.whatif.candidates import CANDIDATES, OfKind, Suggestion, ranked
 from waystation.whatif.changes import changes_of
-from waystation.whatif.verdicts import SAVED, Sentence
+from waystation.whatif.verdicts import SAVED
 
 _KEY: Final = ("message_id", "origin", "recipient")
-
-CANDIDATES: Final[tuple[tuple[dict[str, Any], str], ...]] = (
-    (
-        {"ttl": [{"routes": True, "factor": 2.0}]},
-        "a route to somebody who left is kept for twice as long",
-    ),
-    (
-        {"ttl": [{"routes": True, "factor": 4.0}]},
-        "a route to somebody who left is kept for four times as long",
-    ),
-    (
-        {"ttl": [{"routes": True, "at_least": "60s"}]},
-        "a route to somebody who left is kept for a minute or longer",
-    ),
-    ({"sticky": [{}]}, "routes stay until they are replaced or removed"),
-    ({"without": [{"kind": "close"}]}, "links that do not break: redundant parents, better lines"),
-    ({"without": [{"kind": "crash"}]}, "nodes that do not crash"),
-    ({"without": [{"kind": "stop"}]}, "restarts without a pause: a second hub that takes over"),
-    ({"limits": {"hop_limit": 255}}, "a loop goes on for longer before it ends"),
-)
-"""What is tried, the smallest change first, and what each costs in operation."""
-
-
-class OfKind(Struct, frozen=True):
-    """What a change would have saved of the losses by one kind of incident."""
-
-    saved: int
-    lost: int  # of all
-    is_best: bool = False  # whether no other saves more, and no smaller one as many
-
-
-class Suggestion(Struct, frozen=True):
-    """A change that would have saved messages, and its price."""
-
-    sentence: Sentence
-    price: str
-    change: dict[str, Any]  # as a change file has it
-    by_kind: dict[str, OfKind] = {}  # of incidents
 
 
 def suggestions(
     journal: Journal, progress: Callable[[int, int], None] | None = None
 ) -> list[Suggestion]:
     """The changes that would have saved somebody, the best first; of equal ones the smallest."""
-    found = with_best(_tried(journal, progress))
-    found.sort(key=lambda one: one.sentence.lost - one.sentence.saved)
-    return found
+    return ranked(with_best(_tried(journal, progress)))
 
 
 def with_best(found: Iterable[Suggestion]) -> list[Suggestion]:

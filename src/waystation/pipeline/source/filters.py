@@ -16,7 +16,7 @@ from msgspec import Struct
 from pyspark.sql import datasource as spark
 
 from waystation.journal.pruning import bounds_of
-from waystation.pipeline.journal import instant
+from waystation.pipeline.instants import instant
 
 _COMPARISONS: Final[dict[type, str]] = {
     spark.EqualTo: "equal",
