@@ -12,9 +12,18 @@ import pytest
 
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome, Reason
+from waystation.core.session import Flow
 from waystation.errors import UndeliverableError
 from waystation.node import FAIL, Context, Limits, Node, Queue, Wait
-from waystation.testing import Recorder, async_test, collect, echo, tcp_path, until
+from waystation.testing import (
+    MemoryNetwork,
+    Recorder,
+    async_test,
+    collect,
+    echo,
+    tcp_path,
+    until,
+)
 
 QUIET = Limits(heartbeat=0.0)
 
@@ -183,3 +192,25 @@ async def test_connect_hello_announcement_and_close_can_be_seen_in_the_log(
         "LINK_LOST, CLOSING -> ENDED",
     ):
         assert seen in caplog.text
+
+
+@pytest.mark.rule("FL-5")
+@async_test
+async def test_what_a_hub_tells_of_itself_does_not_count_as_answers_left_unread() -> None:
+    """A hub with a million names was cut off by its parent's first question."""
+    network, limits = MemoryNetwork(), Limits(control=4_096, heartbeat=0.0)
+    async with (
+        Node("top", hub=True, transports=[network.transport()]) as top,
+        Node("hub", hub=True, transports=[network.transport()], limits=limits) as hub,
+    ):
+        place = (await top.listen("mem://any")).place
+        session = await hub.connect(f"mem://{place}", parent=True)
+        session._outflow = Flow.HELD  # noqa: SLF001 - the parent has yet to read what it was told
+        session._paused_at = asyncio.get_running_loop().time()  # noqa: SLF001
+        session.send_control(bytes(5_000))
+        session.answer(bytes(3_000))
+        assert session.is_open
+        session.answer(bytes(3_000))
+        assert session.is_open
+        session.answer(b"")  # who asks for more than that, and reads none of it, asks no more
+        assert not session.is_open

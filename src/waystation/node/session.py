@@ -165,6 +165,7 @@ class Session(Struct, eq=False):
     _unsettled: list[tuple[Arrival, Verdicts]] = []
     _backlog: deque[Message] | None = None  # read, when it was not to be read
     _unread: int = 0  # bytes of control payloads since the peer stopped reading
+    _answered: int = 0  # of these, what it had asked for
     _unsent: int = 0  # bytes of messages, likewise
     _beat: Heartbeat = field(default_factory=lambda: Heartbeat(0.0))
     _beat_timer: asyncio.TimerHandle | None = None
@@ -449,8 +450,10 @@ class Session(Struct, eq=False):
 
     def answer(self, payload: bytes) -> None:
         """Answer the peer's session; a peer that keeps asking and never reads is disconnected."""
-        if self._unread > self._links.limits.control:
+        if self._answered > self._links.limits.control:
             self._fail(Reason.QUEUE_FULL, "the peer keeps asking and does not read the answers")
+        if self._outflow is _HELD:
+            self._answered += len(payload)
         self.send_control(payload)
 
     def reject_all(self) -> None:
@@ -1061,7 +1064,7 @@ class Session(Struct, eq=False):
     def _free_outflow(self) -> None:
         """Note that the link takes messages, or that there is none."""
         self.account.give_back(self._unread + self._unsent)
-        self._unread = self._unsent = 0
+        self._unread = self._answered = self._unsent = 0
         self._outflow = _FREE
 
 
