@@ -18,9 +18,10 @@ from tests.pipeline.test_report import (
     window,
     write_all,
 )
+from waystation.core.incidents import Incident
 from waystation.report.arrays import BROADCAST, ELSEWHERE, PLACES
 from waystation.report.changes import LATER, Changes, count_changes
-from waystation.report.facts import BANDS, Facts, Incident, bands_of, gather
+from waystation.report.facts import BANDS, Facts, bands_of, gather
 from waystation.report.hops import Hops, follow
 from waystation.report.numbers import percentile
 from waystation.report.reading import NO_ID, Tables
@@ -421,7 +422,17 @@ def test_messages_without_an_id_are_no_examples(tmp_path: Path) -> None:
 def test_bands_are_of_the_costliest_incidents_and_those_that_overlap_are_one() -> None:
     def one(start: int, end: int | None, cause: str) -> Incident:
         ended = None if end is None else START + end * MINUTE
-        return Incident("link_lost", "a", START + start * MINUTE, ended, [], 1, cause, [])
+        return Incident(
+            incident_id=cause,
+            kind="link_lost",
+            node="a",
+            started=START + start * MINUTE,
+            ended=ended,
+            participants=[],
+            lost=1,
+            cause=cause,
+            evidence=[],
+        )
 
     long = one(0, 9, "covers the whole chart")
     found = bands_of(

@@ -755,10 +755,10 @@ class JournalReader:
                     yield entry
 
 
-def instants_as_integers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A batch with timestamps as microseconds, which convert to Python in a tenth of the time."""
+def instants_as_integers(rows: Any) -> Any:
+    """A batch or table with timestamps as microseconds: Python gets them in a tenth of the time."""
     columns = [
         column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column
-        for column in batch.columns
+        for column in rows.columns
     ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+    return type(rows).from_arrays(columns, names=rows.schema.names)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct, field, structs
 
+from waystation.core.incidents import Incident
 from waystation.pipeline.reach import Reach
 from waystation.report.arrays import Found
 from waystation.report.changes import Changes, count_changes
@@ -81,19 +82,6 @@ class Ending(Struct, frozen=True):
     symmetric: bool | None
     outcome: str
     found: Found
-
-
-class Incident(Struct, frozen=True):
-    """Something that went wrong, and what it cost: a row of the table `incidents`."""
-
-    kind: str
-    node: str | None
-    started: int
-    ended: int | None
-    participants: list[str]
-    lost: int
-    cause: str
-    evidence: list[str]
 
 
 class Facts(Struct):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from waystation.core.incidents import NAMES, Incident
 from waystation.report.blocks import Card, Cards, Cell, Grid, Section, Words, top
-from waystation.report.facts import Facts, Incident
+from waystation.report.facts import Facts
 from waystation.report.numbers import count, duration, plural
 from waystation.report.times import moment
-from waystation.report.words import INCIDENTS, why_command
+from waystation.report.words import why_command
 
 CARDS: Final = 12
 """Maximum number of incidents with a card; all are in the table below."""
@@ -43,7 +44,7 @@ def incidents(facts: Facts, tables: str | Path) -> Section:
 def _card(incident: Incident, tables: str | Path) -> Card:
     cost = f"{plural(incident.lost, 'message')} lost" if incident.lost else ""
     return Card(
-        title=INCIDENTS.get(incident.kind, incident.kind),
+        title=NAMES.get(incident.kind, incident.kind),
         when=_when(incident),
         text=f"{incident.cause}.",
         cost=cost,

@@ -6,8 +6,6 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from waystation.core.incidents import NAMES
-
 REASONS: Final = {
     "NO_ROUTE": "the name was not known there",
     "NO_SUBSCRIBER": "a broadcast without subscribers there",
@@ -47,9 +45,6 @@ ENDS: Final = {
     "restart": "its node crashed and restarted",
 }
 """How routing entries end."""
-
-INCIDENTS: Final = NAMES
-"""What each kind of incident is called."""
 
 
 def reason_colour(reason: str | None) -> str:

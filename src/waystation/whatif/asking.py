@@ -20,6 +20,7 @@ from pyspark.storagelevel import StorageLevel
 
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.visits import VANISHED, Step, step_of
+from waystation.journal.read import instants_as_integers
 from waystation.journal.schema import MESSAGES, SCHEMAS, TEXT
 from waystation.pipeline.journal import Journal
 from waystation.pipeline.kernels.evidence import Known
@@ -182,7 +183,7 @@ def _by_message(
     steps: list[Step] = []
     visits: list[Diverged] = []
     for batch in batches:
-        for row in _plain(batch):
+        for row in instants_as_integers(batch).to_pylist():
             if row["message_id"] != current:
                 if current is not None:
                     yield current, steps, visits
@@ -194,16 +195,6 @@ def _by_message(
                 steps.append(step_of(row))
     if current is not None:
         yield current, steps, visits
-
-
-def _plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Rows with numbers of microseconds for times."""
-    columns = [
-        values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
-        for values in batch.columns
-    ]
-    rows: list[dict[str, Any]] = pa.RecordBatch.from_arrays(columns, batch.schema.names).to_pylist()
-    return rows
 
 
 # Copies that go elsewhere

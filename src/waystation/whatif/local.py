@@ -8,9 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import pyarrow as pa
-
 from waystation.core.visits import Evidence, Step, step_of, traced
+from waystation.journal.read import instants_as_integers
 from waystation.journal.schema import MESSAGES
 from waystation.pipeline.kernels.evidence import Known
 from waystation.pipeline.kernels.node_data import FileData, Share
@@ -93,7 +92,7 @@ class SmallJournal:
         found: dict[str, list[Step]] = {}
         for data in self._nodes():
             for rows in data.batches(MESSAGES):
-                for row in _plain(rows):
+                for row in instants_as_integers(rows).to_pylist():
                     step = step_of({**row, "node": data.node})
                     found.setdefault(row["message_id"], []).append(step)
         return found
@@ -115,13 +114,3 @@ class SmallJournal:
                 for name, minutes in taken.items()
             }
         )
-
-
-def _plain(table: pa.Table) -> list[Row]:
-    """Rows with numbers of microseconds for times."""
-    columns = {
-        name: values.cast(pa.int64()) if pa.types.is_timestamp(values.type) else values
-        for name, values in zip(table.column_names, table.columns, strict=True)
-    }
-    rows: list[Row] = pa.table(columns).to_pylist()
-    return rows

@@ -17,7 +17,13 @@ from msgspec import Struct
 from waystation.core.message import NO_ID
 from waystation.errors import LocalError
 from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
-from waystation.journal.read import UNREADABLE, find_in_sealed, read_tail, sealed_column
+from waystation.journal.read import (
+    UNREADABLE,
+    find_in_sealed,
+    instants_as_integers,
+    read_tail,
+    sealed_column,
+)
 from waystation.journal.schema import INSTANT, MESSAGES, conform
 from waystation.why.finished import StoredTables
 
@@ -108,7 +114,7 @@ def near_in_journal(journal: Path, participant: str, at: int) -> list[Candidate]
         directory = table_directory(journal, MESSAGES, node)
         for batch in _batches_for(directory, participant, at - SPAN):
             near = batch.filter(_near("at", at))
-            rows += [{"node": node, **row} for row in _with_numbers(near).to_pylist()]
+            rows += [{"node": node, **row} for row in instants_as_integers(near).to_pylist()]
     return _nearest(
         Candidate(
             abs(row["at"] - at),
@@ -129,7 +135,7 @@ def near_in_tables(tables: str | Path, participant: str, at: int) -> list[Candid
         columns=["message_id", "ended", "outcome", "reason", "origin"],
         filter=(pc.field("recipient") == participant) & _near("ended", at),
     )
-    for row in _with_numbers(sent).to_pylist():
+    for row in instants_as_integers(sent).to_pylist():
         node = (row["origin"] or "").rpartition("/")[0]
         found.append(
             Candidate(
@@ -147,7 +153,7 @@ def near_in_tables(tables: str | Path, participant: str, at: int) -> list[Candid
             columns=["message_id", "event_time", "node", "reason"],
             filter=(pc.field("recipient") == participant) & _near("event_time", at),
         )
-        for row in _with_numbers(lost).to_pylist():
+        for row in instants_as_integers(lost).to_pylist():
             distance = abs(row["event_time"] - at)
             found.append(
                 Candidate(
@@ -202,16 +208,6 @@ def _nearest(candidates: Iterable[Candidate]) -> list[Candidate]:
 def _near(column: str, at: int) -> pc.Expression:
     low, high = (pa.scalar(at + side * SPAN, INSTANT) for side in (-1, 1))
     return (pc.field(column) >= low) & (pc.field(column) <= high)
-
-
-def _with_numbers(rows: Any) -> Any:
-    fields = [
-        pa.field(field.name, pa.int64() if pa.types.is_timestamp(field.type) else field.type)
-        for field in rows.schema
-    ]
-    if isinstance(rows, pa.RecordBatch):
-        rows = pa.Table.from_batches([rows])
-    return rows.cast(pa.schema(fields))
 
 
 def _dataset(tables: str | Path, table: str) -> Any:
