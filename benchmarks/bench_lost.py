@@ -2,7 +2,7 @@
 
 Whole processes, from their start to the last line printed, on the journal and on the tables that
 were built from it. DuckDB only counts the participant's drops in the journal; it says neither what
-vanished nor why. WAYSTATION_BENCH_ROWS says how many messages (4700000, which is 14 M rows), and
+vanished nor why. WAYSTATION_BENCH_ROWS says how many messages (3150000, which is 14 M rows), and
 WAYSTATION_BENCH_DATA where they lie.
 """
 
@@ -24,7 +24,7 @@ from waystation.demo.processes import WAYSTATION
 from waystation.simulate.simulate import simulate
 
 PACKAGES = ("pyarrow", "duckdb", "pyspark")
-MESSAGES = int(os.environ.get("WAYSTATION_BENCH_ROWS", "4700000"))
+MESSAGES = int(os.environ.get("WAYSTATION_BENCH_ROWS", "3150000"))
 TURNS = 5
 _DUCKDB = """
 import sys, duckdb

@@ -57,7 +57,7 @@ def run(report: Report, turns: int = TURNS, share: int = 1) -> None:
     else:
         report.versions |= VERSIONS
         rust = [ONE_THREAD, DEFAULT]
-    opened = 1_000 // share
+    opened = max(200 // share, 1)
     compare(
         report,
         "handshakes",

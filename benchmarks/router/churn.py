@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.router.asker import asking
 from benchmarks.router.subjects import Subject
 from tests.gossip_router.churn import Crowd
 
@@ -18,11 +19,15 @@ SECONDS = 20.0
 AFTER = 3.0
 """Seconds in which what was held back is told."""
 
+NEWS_EVERY = 25
+"""One of so many who leave does so while the router writes to everybody."""
+
 
 class Churn(NamedTuple):
     """What was seen: the delay of a list of members, SUSPECTs, and descriptors that were kept."""
 
-    p99: float  # of the seconds that a list took
+    p50: float  # of the seconds that a list took
+    p99: float
     suspects: int
     descriptors: int
 
@@ -40,31 +45,19 @@ async def _measure(pid: int, port: int, members: int, pace: int, seconds: float)
     crowd = Crowd(f"127.0.0.1:{port}")
     await crowd.enter(members)
     await crowd.settle()
-    asking = asyncio.create_task(_ask(crowd))
-    start = time.perf_counter()
-    for number in range(int(pace * seconds)):
-        await crowd.change()
-        await asyncio.sleep(max(0.0, start + (number + 1) / pace - time.perf_counter()))
-    asking.cancel()
-    delays = (await asyncio.gather(asking, return_exceptions=True))[0]
-    assert isinstance(delays, list)
+    delays: list[float] = []
+    with asking(port, delays):
+        start = time.perf_counter()
+        for number in range(int(pace * seconds)):
+            await crowd.change(news=number % NEWS_EVERY == 0)
+            await asyncio.sleep(max(0.0, start + (number + 1) / pace - time.perf_counter()))
     await asyncio.sleep(AFTER)
     suspects = crowd.seen.suspects
     crowd.end()
     await asyncio.sleep(AFTER)
     delays.sort()
-    return Churn(delays[int(len(delays) * 0.99)], suspects, descriptors_of(pid) - before)
-
-
-async def _ask(crowd: Crowd) -> list[float]:
-    """Ask for the list of members again and again, until cancelled."""
-    delays: list[float] = []
-    try:
-        while True:
-            delays.append(await crowd.members[-1].ask())
-            await asyncio.sleep(0.02)
-    except asyncio.CancelledError:
-        return delays
+    p50, p99 = (delays[int(len(delays) * share)] for share in (0.5, 0.99))
+    return Churn(p50, p99, suspects, descriptors_of(pid) - before)
 
 
 def descriptors_of(pid: int) -> int:

@@ -115,14 +115,16 @@ class Crowd:
             await loop.create_connection(partial(_itself, visitor), *self._place)
             self.members.append(visitor)
 
-    async def change(self) -> None:
-        """The oldest leaves while the router writes to it, and a new one comes."""
+    async def change(self, *, news: bool = True) -> None:
+        """The oldest leaves, with news while the router writes to it, and a new one comes."""
         oldest = self.members.popleft()
-        oldest.stop_reading()
-        self.members[0].say_to_all(b"news")
-        await asyncio.sleep(0)
+        if news:
+            oldest.stop_reading()
+            self.members[0].say_to_all(b"news")
+            await asyncio.sleep(0)
         oldest.leave()
-        self.members[-1].say_to_all(b"more news")
+        if news:
+            self.members[-1].say_to_all(b"more news")
         await self.enter()
 
     async def settle(self) -> float:

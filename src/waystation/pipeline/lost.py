@@ -106,18 +106,20 @@ def lost_in_journal(journal: str, question: Question, *, large: int = LARGE) -> 
 def lost_in_tables(out: str | Path, question: Question) -> Answer:
     """The losses in the tables that a build wrote."""
     tables = StoredTables(out)
-    rows = [LostCopy(**row) for row in _rows(tables, "losses", _condition(question))]
-    reach = reach_in_tables(tables)
-    if reach is None:
-        raise _lacks(tables, "coverage")
-    incidents = [Incident(**row) for row in _rows(tables, "incidents")]
-    history: Iterable[Row] = ()
+    history: list[Row] = []
     if question.participant is not None:
         history = _rows(
             tables, "subscription_history", pc.field("receiver") == question.participant
         )
+    wanted = _condition(question, subscribed=bool(history))
+    rows = [LostCopy(**row) for row in _rows(tables, "losses", wanted)]
+    reach = reach_in_tables(tables)
+    if reach is None:
+        raise _lacks(tables, "coverage")
     chosen = list(_chosen(question, rows, _Subscribed(history)))
-    return Answer(reach, chosen, _behind(chosen, incidents))
+    ids = pa.array({loss.incident_id for loss in chosen}, pa.string())
+    behind = _rows(tables, "incidents", pc.field("incident_id").isin(ids))
+    return Answer(reach, chosen, _behind(chosen, (Incident(**row) for row in behind)))
 
 
 def lost_in_survey(found: Survey, question: Question, history: Iterable[Row] = ()) -> Answer:
@@ -187,12 +189,13 @@ def _fits(question: Question, row: LostCopy) -> bool:
     )
 
 
-def _condition(question: Question) -> pc.Expression | None:
+def _condition(question: Question, *, subscribed: bool) -> pc.Expression | None:
     """What files and row groups can be skipped by."""
     conditions = []
     if question.participant is not None:
         named = pc.field("recipient") == question.participant
-        conditions.append(named | pc.field("recipient").is_null())
+        # What is for nobody by name can only have been missed by who subscribed to something.
+        conditions.append(named | pc.field("recipient").is_null() if subscribed else named)
     if question.node is not None:
         conditions.append(pc.field("node") == question.node)
     if question.reason is not None:
