@@ -102,19 +102,20 @@ def build(
     written: dict[str, TableSummary] = {}
     files: dict[str, list[PartFile]] = {}
     read: dict[str, int] = {}
-    for group in asked:
-        started = time.monotonic()
-        numbers = {table.name: len(written) + place for place, table in enumerate(group, 1)}
-        for table, number in numbers.items():
-            tell(Progress(table, number, count, "started", 0, 0.0))
-        done = _write(journal, store, group, files)
-        read |= done.read
-        files |= done.files
-        seconds = (time.monotonic() - started) / len(group)
-        for table, number in numbers.items():
-            size = sum(file.size for file in files[table])
-            written[table] = TableSummary(done.rows[table], size, seconds)
-            tell(Progress(table, number, count, "done", done.rows[table], seconds))
+    with journal.sharing():
+        for group in asked:
+            started = time.monotonic()
+            numbers = {table.name: len(written) + place for place, table in enumerate(group, 1)}
+            for table, number in numbers.items():
+                tell(Progress(table, number, count, "started", 0, 0.0))
+            done = _write(journal, store, group, files)
+            read |= done.read
+            files |= done.files
+            seconds = (time.monotonic() - started) / len(group)
+            for table, number in numbers.items():
+                size = sum(file.size for file in files[table])
+                written[table] = TableSummary(done.rows[table], size, seconds)
+                tell(Progress(table, number, count, "done", done.rows[table], seconds))
     rejected = written["rejects"].rows if "rejects" in written else rejects(journal).count()
     read = {table: read.get(table, 0) for table in JOURNAL} if read else rows_in(journal)
     reach = _reach(store, files)

@@ -8,7 +8,8 @@ shuffle its rows by node first.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 from msgspec import Struct
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 
 from waystation.journal.schema import (
@@ -49,6 +51,7 @@ class Journal:
         self.listing = listing
         self.wanted = wanted
         self.known: Known | None = None  # what its nodes tell, once somebody asked (surveying.py)
+        self._shared: dict[str, DataFrame] | None = None
 
     def __repr__(self) -> str:
         sizes = Counter[str]()
@@ -104,6 +107,25 @@ class Journal:
     def messages(self) -> DataFrame:
         """Every outcome of every message at every node."""
         return self._table(MESSAGES)
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Compute what several tables are made of only once, until the end of the block."""
+        self._shared = {}
+        try:
+            yield
+        finally:
+            for frame in self._shared.values():
+                frame.unpersist()
+            self._shared = None
+
+    def shared(self, name: str, make: Callable[[], DataFrame]) -> DataFrame:
+        """A frame that several tables are made of; it is kept on disk while they are `sharing`."""
+        if self._shared is None:
+            return make()
+        if name not in self._shared:
+            self._shared[name] = make().persist(StorageLevel.DISK_ONLY)
+        return self._shared[name]
 
     def work(
         self,

@@ -137,16 +137,27 @@ class _View(Struct, frozen=True, dict=True):
             corrections=corrections,
             node_ends=ends,
         )
-        asked = run(
-            spark,
-            "asked",
-            traces=table("traces"),
-            gossip=journal.work((MEMBERS, MESSAGES), gossip_losses, DROPPED, split=False),
-            route_history=table("route_history"),
-            corrections=corrections,
-        )
-        asked = run(spark, "with_sessions", asked=asked, session_ends=session_ends)
-        explained = run(spark, "explained", asked=asked, node_ends=ends, clocks=clocks)
+
+        def lost() -> DataFrame:
+            return run(
+                spark,
+                "lost",
+                traces=table("traces"),
+                gossip=journal.work((MEMBERS, MESSAGES), gossip_losses, DROPPED, split=False),
+                corrections=corrections,
+            )
+
+        def explain() -> DataFrame:
+            asked = run(
+                spark,
+                "asked",
+                lost=journal.shared("lost", lost),
+                route_history=table("route_history"),
+            )
+            asked = run(spark, "with_sessions", asked=asked, session_ends=session_ends)
+            return run(spark, "explained", asked=asked, node_ends=ends, clocks=clocks)
+
+        explained = journal.shared("explained", explain)
         return cls(
             *(spark, corrections, clocks, gaps, sessions, coverage, ends, session_ends, explained)
         )

@@ -15,8 +15,8 @@ again AS (
   SELECT
     *,
     min(opened) OVER (
-      PARTITION BY node, coalesce(peer, concat('|', session)) ORDER BY opened
-      RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+      PARTITION BY node, coalesce(peer, concat('|', session)) ORDER BY opened DESC
+      RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS back,
     coalesce(peer, place, session) AS peer_name
   FROM opened
@@ -55,20 +55,12 @@ sides AS (
 neighbours AS (
   SELECT
     *,
-    last_value(IF(node = one, side, NULL), true) OVER earlier AS one_before,
-    last_value(IF(node = other, side, NULL), true) OVER earlier AS other_before,
-    first_value(IF(node = one, side, NULL), true) OVER subsequent AS one_after,
-    first_value(IF(node = other, side, NULL), true) OVER subsequent AS other_after
+    lag(IF(node = one, side, NULL)) IGNORE NULLS OVER line AS one_before,
+    lag(IF(node = other, side, NULL)) IGNORE NULLS OVER line AS other_before,
+    lead(IF(node = one, side, NULL)) IGNORE NULLS OVER line AS one_after,
+    lead(IF(node = other, side, NULL)) IGNORE NULLS OVER line AS other_after
   FROM sides
-  WINDOW
-    earlier AS (
-      PARTITION BY one, other ORDER BY corrected_opened, node, session
-      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ),
-    subsequent AS (
-      PARTITION BY one, other ORDER BY corrected_opened, node, session
-      ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
-    )
+  WINDOW line AS (PARTITION BY one, other ORDER BY corrected_opened, node, session)
 ),
 candidates AS (
   SELECT
