@@ -206,6 +206,7 @@ READING = frozenset(
 READ_OTHER_FILES = {
     "demo/evidence.py": "built tables",
     "pipeline/building.py": "built tables",
+    "pipeline/day_building.py": "built tables",
     "pipeline/kernels/blobs.py": "rows in transit",
     "report/reading.py": "built tables",
     "pipeline/watching/losses.py": "built tables",

@@ -19,6 +19,7 @@ from waystation.cli.lazy import LazyGroup
 from waystation.cli.lost import reach_fields
 from waystation.cli.options import (
     SETTINGS,
+    Numbers,
     check_is_journal,
     conf_option,
     journal_option,
@@ -73,6 +74,8 @@ Examples:
   waystation pipeline build --journal J --out T --since 2026-05-01T00:00:00 --node hub-0001
   waystation pipeline build --journal J --out T --master spark://10.0.0.5:7077 --json
   waystation pipeline build --journal s3://fleet/journal --out s3://fleet/tables
+  waystation pipeline build --journal J --out T --day yesterday
+  waystation pipeline build --journal J --out T --changed --keep-days 30
 """
 
 
@@ -93,6 +96,25 @@ Examples:
     show_default="delta in object stores, else parquet",
     help="Plain Parquet files, or Delta tables.",
 )
+@click.option(
+    "--day",
+    multiple=True,
+    metavar="DAY",
+    help="Only this day: 2026-11-16, 2026-11-01..2026-11-16, or yesterday (UTC; repeatable).",
+)
+@click.option("--changed", is_flag=True, help="Only days that are new or have other files now.")
+@click.option(
+    "--keep-days",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Remove days of the tables that are earlier than the last N.",
+)
+@click.option(
+    "--lookahead",
+    type=Numbers(min=0, max=10**9),
+    metavar="SECONDS",
+    help="Read no records that are later than this after the last day. Default: all there are.",
+)
 @conf_option
 @json_option
 def build(
@@ -105,11 +127,16 @@ def build(
     since: int | None,
     until: int | None,
     node: tuple[str, ...],
+    day: tuple[str, ...],
+    changed: bool,
+    keep_days: int | None,
+    lookahead: float | None,
     as_json: bool,
 ) -> None:
     """Build all tables."""
+    _check_days(day, changed, (keep_days, lookahead), (since, until, node or None))
     _check_selection(journal, node, since, until)
-    _check_output(out, format)
+    _check_output(out, format, by_day=bool(day) or changed)
     with spark_session(master, conf) as spark:
         from waystation.pipeline import build as build_tables  # noqa: PLC0415
 
@@ -123,6 +150,10 @@ def build(
                 until=_moment(until),
                 format=format,
                 progress=_Stages(display),
+                days=day,
+                changed=changed,
+                keep_days=keep_days,
+                lookahead=lookahead,
             )
     for line in summary.sealed:
         click.echo(f"waystation: {line}", err=True)
@@ -133,11 +164,28 @@ def build(
             click.echo(line)
 
 
-def _check_output(out: str | Path, format: str | None) -> None:
+def _check_days(
+    days: tuple[str, ...], changed: bool, limits: Sequence[object], others: Sequence[object]
+) -> None:
+    """Refuse options that do not go together, before Spark is started."""
+    if not days and not changed:
+        if any(limit is not None for limit in limits):
+            raise click.UsageError("--keep-days and --lookahead need --day or --changed")
+        return
+    if any(other is not None for other in others):
+        raise click.UsageError("--day and --changed do not go with --since, --until or --node")
+    from waystation.pipeline.days import day_numbers  # noqa: PLC0415 - it needs pyarrow
+
+    day_numbers(days)
+
+
+def _check_output(out: str | Path, format: str | None, *, by_day: bool) -> None:
     """Refuse a place that tables cannot be written to, before Spark is started."""
+    from waystation.pipeline.days import checked_state, refuse_days  # noqa: PLC0415
     from waystation.pipeline.store import opened_store  # noqa: PLC0415 - it needs pyarrow
 
-    opened_store(out, format)
+    check = checked_state if by_day else refuse_days
+    check(opened_store(out, format).out)
 
 
 def seal_left(journal: str | Path) -> None:
@@ -191,8 +239,13 @@ def _summary_json(summary: Summary) -> str:
 
 def _summary_lines(summary: Summary) -> list[str]:
     lines = [] if summary.reach is None else [summary.reach.said()]
-    read = [f"{rows:,} rows of {table}" for table, rows in summary.rows_in.items() if rows]
-    lines.append(f"read {', '.join(read) or 'nothing: no rows in that time range'}")
+    if summary.days is None:
+        read = [f"{rows:,} rows of {table}" for table, rows in summary.rows_in.items() if rows]
+        lines.append(f"read {', '.join(read) or 'nothing: no rows in that time range'}")
+    else:
+        lines.append(f"built {', '.join(summary.days) or 'no day: nothing changed'}")
+    if summary.removed:
+        lines.append(f"removed {', '.join(summary.removed)}")
     built = [
         (name, f"{table.rows:,} rows", f"{table.bytes / 1e6:,.1f} MB", f"{table.seconds:.1f} s")
         for name, table in summary.tables.items()

@@ -37,7 +37,8 @@ What is decided here and nowhere else:
   first step; a multicast has none. `sender`, `multicast_id` are of the first step, `answers` of the
   first step that has it.
 - An answer belongs to the traces of the request that visited the node where the answer began; if
-  the request has but one, to that. `answered_by` is the answer that started first.
+  the request has but one, to that. It starts up to 24 hours after the request's last row.
+  `answered_by` is the answer that started first.
 - For `symmetric`, further visits at the same node in a row count once. A node between that keeps no
   journal shows in return routes that grew by more than one address, or in a first visit from a node
   whose record is missing.
@@ -816,7 +817,12 @@ def _meant(
 ) -> list[tuple[str, Trace]]:
     """The answers to this of the traces of a request."""
     nodes = {visit.node for visit in request.visits}
-    return [(id, a) for id, a in answers if len(told) == 1 or a.visits[0].node in nodes]
+    return [
+        (id, answer)
+        for id, answer in answers
+        if answer.started - request.ended <= DAY
+        and (len(told) == 1 or answer.visits[0].node in nodes)
+    ]
 
 
 def answered(request: Trace, answers: Sequence[tuple[str, Trace]]) -> Trace:

@@ -13,14 +13,18 @@ import pyarrow.dataset as ds
 from msgspec import Struct, field
 from pyspark.sql import DataFrame, SparkSession
 
+from waystation.errors import LocalError
 from waystation.journal.filesystems import file_system
 from waystation.journal.schema import TEXT
 from waystation.journal.seal import seal_all_left
 from waystation.locations import is_remote, located
+from waystation.pipeline.day_building import Asked, build_days
+from waystation.pipeline.days import checked_state, day_numbers, read_state, refuse_days
 from waystation.pipeline.journal import Journal, read_journal
 from waystation.pipeline.kernels.node_data import FileData
+from waystation.pipeline.listing import EVERYTHING
 from waystation.pipeline.making import built, checked_name, made, rows_beside
-from waystation.pipeline.reach import TELLING, Reach, reach_in
+from waystation.pipeline.reach import TELLING, Reach, reach_in, reach_in_tables
 from waystation.pipeline.schema import JOURNAL
 from waystation.pipeline.shipping import check_shared
 from waystation.pipeline.spark_session import session
@@ -28,6 +32,7 @@ from waystation.pipeline.steps import rejects
 from waystation.pipeline.store import PartFile, Store, opened_store
 from waystation.pipeline.tables import ROWS_READ, TABLES, Table, passes
 from waystation.pipeline.writing import Written, read_back, write_tables
+from waystation.why.finished import StoredTables
 
 
 class Progress(Struct, frozen=True):
@@ -59,6 +64,8 @@ class Summary(Struct, frozen=True):
     out: str
     sealed: list[str] = field(default_factory=list)  # what was done with tails of killed nodes
     reach: Reach | None = None  # who is missing; None if not all tables were built that tell
+    days: list[str] | None = None  # those that were built; None if tables are not kept by day
+    removed: list[str] = field(default_factory=list)  # days that are no longer kept
 
 
 def build(
@@ -72,6 +79,10 @@ def build(
     tables: Iterable[str] = TABLES,
     format: str | None = None,
     progress: Callable[[Progress], None] | None = None,
+    days: Iterable[str] = (),
+    changed: bool = False,
+    keep_days: int | None = None,
+    lookahead: float | None = None,
 ) -> Summary:
     """Build the tables of a journal and write them to `out`, a directory or the URI of a store.
 
@@ -85,18 +96,31 @@ def build(
     summary = pipeline.build("journal/", "tables/", progress=print)
     print(summary.rejected, "rows or files could not be read")
     ```
+
+    With `days`, such as `2026-11-16` or `2026-11-01..2026-11-16`, or with `changed`, which are the
+    days that are new or that other files belong to than before, only these are built, beside the
+    days that are there (SP-6). `keep_days` removes all but the last so many. Records more than
+    `lookahead` seconds after the last day are not read; by default all there are.
+
+    ```text
+    pipeline.build("journal/", "tables/", changed=True, keep_days=30)
+    ```
     """
+    by_day = _asked_days(days, changed=changed, keep=keep_days, lookahead=lookahead)
+    if by_day is not None:
+        if (nodes, since, until, tuple(tables)) != (None, None, None, TABLES):
+            raise _all_of_it()
+        return _build_days(journal, opened_store(out, format), by_day, spark, progress)
     asked = passes([checked_name(table) for table in tables])
     count = sum(map(len, asked))
     store = opened_store(out, format)
+    refuse_days(store.out)
     sealed: list[str] = []
     if not isinstance(journal, Journal):
         found = spark if spark is not None else session()
         sealed = _seal_left(str(journal))
         journal = read_journal(found, journal, nodes=nodes, since=since, until=until)
-    check_shared(
-        journal.spark, read=[journal.path], write=[] if is_remote(store.out) else [Path(store.out)]
-    )
+    _check_shared(journal, store)
     tell = progress if progress is not None else _tell_nobody
     began = time.monotonic()
     written: dict[str, TableSummary] = {}
@@ -121,6 +145,80 @@ def build(
     reach = _reach(store, files)
     store.publish(files)
     return Summary(written, read, rejected, time.monotonic() - began, store.out, sealed, reach)
+
+
+def _asked_days(
+    days: Iterable[str], *, changed: bool, keep: int | None, lookahead: float | None
+) -> Asked | None:
+    """The days that are asked for; None if all of the journal is."""
+    numbers = frozenset(day_numbers([days] if isinstance(days, str) else days))
+    if not numbers and not changed:
+        if keep is not None or lookahead is not None:
+            raise LocalError(
+                "only tables that are kept by day have days to keep, or to look ahead of",
+                rule="SP-6",
+                hint="give days, or those that changed",
+            )
+        return None
+    if keep is not None and keep < 1:
+        raise LocalError(f"cannot keep {keep} days", rule="SP-6", hint="give 1 or more")
+    if lookahead is not None and lookahead < 0:
+        raise LocalError(f"cannot look {lookahead} s ahead", rule="SP-6", hint="give 0 or more")
+    ahead = None if lookahead is None else round(lookahead * 1_000_000)
+    return Asked(numbers, changed, keep, ahead)
+
+
+def _all_of_it() -> LocalError:
+    return LocalError(
+        "days are built of all tables and nodes",
+        rule="SP-6",
+        hint="give no nodes, times or tables with days",
+    )
+
+
+def _build_days(
+    journal: str | Path | Journal,
+    store: Store,
+    asked: Asked,
+    spark: SparkSession | None,
+    progress: Callable[[Progress], None] | None,
+) -> Summary:
+    """Build days of the tables."""
+    checked_state(store.out)
+    sealed: list[str] = []
+    if not isinstance(journal, Journal):
+        found = spark if spark is not None else session()
+        sealed = _seal_left(str(journal))
+        journal = read_journal(found, journal)
+    elif journal.wanted != EVERYTHING:
+        raise _all_of_it()
+    _check_shared(journal, store)
+    began = time.monotonic()
+
+    def tell(table: str, rows: int, seconds: float) -> None:
+        if progress is not None:
+            place = (TABLES.index(table) + 1, len(TABLES))
+            state: Literal["started", "done"] = "started" if rows < 0 else "done"
+            progress(Progress(table, *place, state, max(rows, 0), seconds))
+
+    done = build_days(journal, store, asked, tell)
+    written = {
+        table: TableSummary(rows, done.bytes[table], done.seconds[table])
+        for table, rows in done.rows.items()
+    }
+    rejected = done.rows.get("rejects", 0)
+    reach = reach_in_tables(StoredTables(store.out)) if read_state(store.out) else None
+    return Summary(
+        *(written, {}, rejected, time.monotonic() - began, store.out, sealed, reach),
+        days=done.days,
+        removed=done.removed,
+    )
+
+
+def _check_shared(journal: Journal, store: Store) -> None:
+    check_shared(
+        journal.spark, read=[journal.path], write=[] if is_remote(store.out) else [Path(store.out)]
+    )
 
 
 def _reach(store: Store, files: Mapping[str, list[PartFile]]) -> Reach | None:

@@ -42,14 +42,13 @@ from waystation.pipeline.kernels.node_data import FileData, Share, sound_rows
 from waystation.pipeline.kernels.normal import normal
 from waystation.pipeline.kernels.sessions import sessions_of
 from waystation.pipeline.kernels.tracing import assembled, coded_steps, together
-from waystation.pipeline.listing import Listing, Wanted, list_journal, locate
+from waystation.pipeline.listing import EVERYTHING, Listing, Wanted, list_journal, locate
 from waystation.pipeline.schema import VERSION
 from waystation.pipeline.surveying import combined, facts_of
 from waystation.pipeline.tables import BUILT
 
 Row = dict[str, Any]
 
-EVERYTHING: Final = Wanted()
 _OF_TRACE: Final = ("message_id", "origin", "sender", "multicast_id", "started")
 
 

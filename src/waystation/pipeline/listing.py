@@ -51,16 +51,36 @@ class Wanted(Struct, frozen=True):
 
     Rows at or after `until` are ignored. Messages and members before `since` are left out;
     the other tables are kept from the start of the incarnations that were running then, since the
-    routing table is rebuilt from them.
+    routing table is rebuilt from them. `received` and `at` are spans, [from, to): rows of messages
+    within neither are left out. Rejects are those of files that begin in the span `begun`.
     """
 
     nodes: frozenset[str] | None = None
     since: int | None = None
     until: int | None = None
+    received: tuple[int, int] | None = None
+    at: tuple[int, int] | None = None
+    begun: tuple[int, int] | None = None
 
     def spans(self, table: str) -> tuple[int | None, int | None]:
         """`since` and `until` for the rows of one table."""
         return (self.since if table in (MESSAGES, MEMBERS) else None), self.until
+
+    def within(self, table: str) -> list[tuple[str, tuple[int, int]]]:
+        """The columns of one table that tell whether a row is wanted, and the span of each.
+
+        One of them is enough; without any, all rows are.
+        """
+        spans = {"received_at": self.received, "at": self.at} if table == MESSAGES else {}
+        return [(name, span) for name, span in spans.items() if span is not None]
+
+    def all_messages(self) -> Wanted:
+        """The same without limits for single days."""
+        return Wanted(self.nodes, None, self.until)
+
+
+EVERYTHING: Final = Wanted()
+"""All of a journal."""
 
 
 class Listing(Struct, frozen=True):

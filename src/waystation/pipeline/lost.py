@@ -22,7 +22,6 @@ from waystation.journal.schema import INSTANT
 from waystation.journal.seal import seal_all_left
 from waystation.locations import is_remote, located
 from waystation.pipeline.inprocess import (
-    EVERYTHING,
     Survey,
     message_rows,
     nodes_of,
@@ -31,7 +30,7 @@ from waystation.pipeline.inprocess import (
     survey_of,
 )
 from waystation.pipeline.kernels import node_tables
-from waystation.pipeline.listing import list_journal
+from waystation.pipeline.listing import EVERYTHING, list_journal
 from waystation.pipeline.reach import Reach, reach_in_tables
 from waystation.pipeline.tables import TAKEN
 from waystation.why.finished import StoredTables

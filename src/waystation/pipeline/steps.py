@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as f
 
@@ -47,7 +48,7 @@ from waystation.pipeline.kernels.tracing import (
 )
 from waystation.pipeline.making import built
 from waystation.pipeline.surveying import known_of
-from waystation.pipeline.tables import BUILT, table_of
+from waystation.pipeline.tables import BUILT, still_open, table_of
 from waystation.pipeline.work import (
     BYTES_PER_TASK,
     PIECES,
@@ -254,6 +255,17 @@ def traces(messages: DataFrame, *, paths: bool = True, known: Known | None = Non
     pipeline.traces(journal.messages).where("not complete or looped").show()
     ```
     """
+    return _traces(messages, paths=paths, known=known)
+
+
+def traces_by_state(messages: DataFrame, known: Known) -> DataFrame:
+    """The traces, for our own tasks: those that other records can change say so (tables.py)."""
+    return _traces(messages, paths=True, known=known, by_state=True)
+
+
+def _traces(
+    messages: DataFrame, *, paths: bool, known: Known | None, by_state: bool = False
+) -> DataFrame:
     parts = _trace_partitions(messages)
     origin = origin_of(messages, MESSAGES)
     if known is None:
@@ -271,10 +283,19 @@ def traces(messages: DataFrame, *, paths: bool = True, known: Known | None = Non
         if has_answers:
             yield from sent_to_requests(made, parts)
         else:
-            yield tied(made, ANSWERS.empty_table(), paths=paths)
+            yield from ended(made, ANSWERS.empty_table())
 
     def tie(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-        yield tied(*received_from_answers(_held(batches)), paths=paths)
+        yield from ended(*received_from_answers(_held(batches)))
+
+    def ended(made: pa.Table, answers: pa.Table) -> Iterator[pa.Table]:
+        found = tied(made, answers, paths=paths)
+        if not by_state:
+            yield found
+            return
+        is_open = made.column("is_open")
+        yield found.filter(pc.invert(is_open))
+        yield still_open(found.filter(is_open))
 
     sent = _of_messages(messages, coded_steps, PACKED, through=pack)
     if not has_answers:

@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol
 
@@ -37,6 +37,7 @@ from waystation.pipeline.tables import STORED, TABLES
 from waystation.why.finished import (
     ASIDE,
     Build,
+    delta_files,
     mark_finished,
     mark_unfinished,
     read_build,
@@ -50,6 +51,9 @@ FORMATS: Final = (PARQUET, DELTA)
 
 VACUUM_HOURS: Final = 7 * 24
 """How long the files of former versions of Delta tables are kept."""
+
+NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
+"""In the name of a directory: the day of its rows is unknown, as Hive writes it."""
 
 _HIDDEN: Final = "."
 _AT_FDCWD: Final = -100
@@ -81,6 +85,17 @@ class Store(Protocol):
 
     def publish(self, tables: Mapping[str, list[PartFile]]) -> None:
         """Make these files the tables, all at once."""
+
+    def prepare_days(self, table: str, days: Iterable[str]) -> str:
+        """The place that tasks write the files of these days to, each in its directory."""
+
+    def publish_days(
+        self, tables: Mapping[str, list[PartFile]], gone: Mapping[str, Container[str]]
+    ) -> None:
+        """Put these files in the place of those of some days of each table, all at once."""
+
+    def stored(self, table: str) -> list[str]:
+        """The files of a table as it is."""
 
 
 def opened_store(out: str | Path, format: str | None = None) -> Store:
@@ -146,8 +161,8 @@ class RenamingStore:
         """Show the files, which are hidden until then, and remove what is left."""
         place = Place(self.out, table)
         for file in files:
-            name = file.name.removeprefix(_HIDDEN)
-            place.system.move(f"{place.hidden}/{file.name}", f"{place.hidden}/{name}")
+            shown = _shown(file.name)
+            place.system.move(f"{place.hidden}/{file.name}", f"{place.hidden}/{shown}")
         for left in files_below(place.system, str(place.hidden)):
             if left.base_name.startswith(_HIDDEN):
                 place.system.delete_file(left.path)
@@ -155,11 +170,49 @@ class RenamingStore:
     def written(self, table: str, files: Iterable[PartFile]) -> list[str]:
         """The files in the hidden place."""
         hidden = f"{self.out}/{Place(self.out, table).hidden.name}"
-        return [f"{hidden}/{file.name.removeprefix(_HIDDEN)}" for file in files]
+        return [f"{hidden}/{_shown(file.name)}" for file in files]
 
     def publish(self, tables: Mapping[str, list[PartFile]]) -> None:
         """Rename the directories."""
         replace_all(self.out, tables)
+
+    def prepare_days(self, table: str, days: Iterable[str]) -> str:
+        """The hidden place of a table, with a directory for each of these days."""
+        hidden = self.prepare(table)
+        system, path = file_system(hidden)
+        for day in days:
+            system.create_dir(f"{path}/{day}", recursive=True)
+        return hidden
+
+    def publish_days(
+        self, tables: Mapping[str, list[PartFile]], gone: Mapping[str, Container[str]]
+    ) -> None:
+        """Take over the days that stay, then rename the directories."""
+        for table in tables:
+            Place(self.out, table).take_over(gone[table])
+        replace_all(self.out, tables)
+
+    def stored(self, table: str) -> list[str]:
+        """The files of the table as it is."""
+        place = Place(self.out, table)
+        place.recover()
+        below = [
+            str(Path(info.path).relative_to(place.path))
+            for info in files_below(place.system, str(place.path))
+            if not is_hidden(info.base_name)
+        ]
+        return [f"{self.out}/{table}/{name}" for name in below]
+
+
+def _shown(name: str) -> str:
+    """The name of a file that is hidden no longer; it may be in a directory."""
+    directory, separator, base = name.rpartition("/")
+    return f"{directory}{separator}{base.removeprefix(_HIDDEN)}"
+
+
+def is_hidden(name: str) -> bool:
+    """Whether readers of a table pass over a file."""
+    return name.startswith((_HIDDEN, "_"))
 
 
 class Place:
@@ -174,15 +227,36 @@ class Place:
 
     def prepare(self) -> str:
         """Remove what a killed run left; returns the directory to write to."""
-        if self._exists(self._former) and not self._exists(self.path):
-            self._rename(self._former, self.path)  # it was killed between two renames
+        self.recover()
         for left in (self.hidden, self._former):
             self._remove(left)
         return str(self.hidden)
 
+    def recover(self) -> None:
+        """Bring back the table if a run was killed between two renames."""
+        if self._exists(self._former) and not self._exists(self.path):
+            self._rename(self._former, self.path)
+
     def create(self) -> None:
         """Create the directory to write to."""
         self.system.create_dir(str(self.hidden), recursive=True)
+
+    def take_over(self, gone: Container[str]) -> None:
+        """Add the files of the former table to the written one, without those of some days.
+
+        Where there are links, nothing is copied.
+        """
+        for info in files_below(self.system, str(self.path)):
+            below = Path(info.path).relative_to(self.path)
+            day = below.parts[0]
+            if day in gone or is_hidden(info.base_name):
+                continue
+            target = self.hidden / below
+            self.system.create_dir(str(target.parent), recursive=True)
+            if self._is_local:
+                os.link(info.path, target)
+            else:
+                self.system.copy_file(info.path, str(target))
 
     def replace(self) -> None:
         """Move the written table to its final directory."""
@@ -273,16 +347,48 @@ class DeltaStore:
 
     def publish(self, tables: Mapping[str, list[PartFile]]) -> None:
         """Commit each table, then name the versions; a kill in between leaves the old ones."""
+        self._publish(tables, {})
+
+    def prepare_days(self, table: str, days: Iterable[str]) -> str:
+        """The directory of the table, with one for each of these days where there are such."""
+        place = self.prepare(table)
+        if scheme_of(place) != S3:
+            system, path = file_system(place)
+            for day in days:
+                system.create_dir(f"{path}/{day}", recursive=True)
+        return place
+
+    def publish_days(
+        self, tables: Mapping[str, list[PartFile]], gone: Mapping[str, Container[str]]
+    ) -> None:
+        """Commit the days of each table, then name the versions."""
+        self._publish(tables, gone)
+
+    def stored(self, table: str) -> list[str]:
+        """The files of the version that belongs to the last whole build."""
+        build = read_build(self.out)
+        version = None if build is None else build.tables.get(table)
+        if version is None:
+            return []
+        place = f"{self.out}/{table}"
+        return [f"{place}/{name}" for name in delta_files(self.out, table, version)]
+
+    def _publish(
+        self, tables: Mapping[str, list[PartFile]], gone: Mapping[str, Container[str]]
+    ) -> None:
         with complaining(self.out, "write to"):
-            versions = {table: self._commit(table, files) for table, files in tables.items()}
+            versions = {
+                table: self._commit(table, files, gone.get(table))
+                for table, files in tables.items()
+            }
             former = read_build(self.out)
             kept = {} if former is None else former.tables
             write_build(self.out, Build({**kept, **versions}))
             for table, version in versions.items():
                 self._vacuum(table, version)
 
-    def _commit(self, table: str, files: list[PartFile]) -> int:
-        """Make these files the table; returns its version."""
+    def _commit(self, table: str, files: list[PartFile], gone: Container[str] | None = None) -> int:
+        """Make these files the table, or the days that are gone of it; returns its version."""
         from deltalake import CommitProperties, DeltaTable, Schema  # noqa: PLC0415 - an extra
         from deltalake.exceptions import DeltaError, TableNotFoundError  # noqa: PLC0415
         from deltalake.transaction import (  # noqa: PLC0415
@@ -292,7 +398,11 @@ class DeltaStore:
 
         place, schema = f"{self.out}/{table}", Schema.from_arrow(STORED[table])
         now = time.time_ns() // 1_000_000
-        actions = [AddAction(file.name, file.size, {}, now, True, file.stats) for file in files]
+        actions = [
+            AddAction(file.name, file.size, _partition(file.name), now, True, file.stats)
+            for file in files
+        ]
+        by = None if gone is None else ["day"]
         options = storage_options(place)
         # Without retries: a retried overwrite would keep the files of whoever came in between.
         once = CommitProperties(max_commit_retries=0)
@@ -301,13 +411,22 @@ class DeltaStore:
                 there = DeltaTable(place, storage_options=options)
             except TableNotFoundError:
                 create_table_with_add_actions(
-                    place, schema, actions, storage_options=options, commit_properties=once
+                    *(place, schema, actions),
+                    partition_by=by,
+                    storage_options=options,
+                    commit_properties=once,
                 )
                 return 0
             version = there.version() + 1
-            there.create_write_transaction(
-                list(actions), "overwrite", schema, commit_properties=once
-            )
+            if gone is None:
+                there.create_write_transaction(
+                    list(actions), "overwrite", schema, commit_properties=once
+                )
+            else:
+                changes = [*actions, *self._differences(table, there, gone, now)]
+                there.create_write_transaction(
+                    changes, "append", schema, partition_by=by, commit_properties=once
+                )
         except DeltaError as error:
             raise LocalError(
                 f"the table {table} in {self.out} cannot be committed: {_one_line(error)}",
@@ -316,12 +435,39 @@ class DeltaStore:
             ) from error
         return version
 
+    def _differences(self, table: str, there: Any, gone: Container[str], now: int) -> Iterator[Any]:
+        """What makes of the latest version the one of the last whole build, without some days.
+
+        The latest is another if a build was killed between its commits.
+        """
+        from deltalake.transaction import AddAction, RemoveAction  # noqa: PLC0415
+
+        place = f"{self.out}/{table}"
+        latest = {str(uri).removeprefix(f"{place}/") for uri in there.file_uris()}
+        whole = {path.removeprefix(f"{place}/") for path in self.stored(table)}
+        kept = {name for name in whole if name.partition("/")[0] not in gone}
+        for name in sorted(latest - kept):
+            yield RemoveAction(name, True, now, partition_values=_partition(name))
+        system, path = file_system(place)
+        for name in sorted(kept - latest):
+            size = system.get_file_info(f"{path}/{name}").size
+            yield AddAction(name, size, _partition(name), now, True, "{}")
+
     def _vacuum(self, table: str, version: int) -> None:
         from deltalake import DeltaTable  # noqa: PLC0415 - an extra
 
         place = f"{self.out}/{table}"
         there = DeltaTable(place, storage_options=storage_options(place))
         there.vacuum(VACUUM_HOURS, dry_run=False, full=True, keep_versions=[version])
+
+
+def _partition(name: str) -> dict[str, str | None]:
+    """The day that the directory of a file names, as Delta has it."""
+    directory, separator, _ = name.partition("/")
+    if not separator:
+        return {}
+    day = directory.partition("=")[2]
+    return {"day": None if day == NO_DAY else day}
 
 
 def _one_line(error: Any) -> str:

@@ -37,6 +37,7 @@ ROWS_READ: Final = "rows read"
 
 _PACKAGE: Final = "waystation.pipeline"
 _TABLE: Final = b"waystation.table"
+_OPEN: Final = b"waystation.open"
 
 
 class BuiltColumn(Struct, frozen=True):
@@ -517,3 +518,13 @@ def table_of(rows: pa.Table) -> str | None:
     """The table that rows are a part of, if they tell."""
     told = (rows.schema.metadata or {}).get(_TABLE)
     return None if told is None else str(told.decode())
+
+
+def still_open(rows: pa.Table) -> pa.Table:
+    """Rows that say of themselves that later records can change them."""
+    return rows.replace_schema_metadata({**(rows.schema.metadata or {}), _OPEN: b"1"})
+
+
+def is_still_open(rows: pa.Table) -> bool:
+    """Whether rows say so."""
+    return _OPEN in (rows.schema.metadata or {})

@@ -34,9 +34,10 @@ from waystation.pipeline.kernels.node_data import (
     FileData,
     FrameData,
     Share,
+    may_hold_wanted,
 )
 from waystation.pipeline.kernels.normal import UnfitError, check_built, check_columns
-from waystation.pipeline.listing import File, Listing, Wanted, locate
+from waystation.pipeline.listing import EVERYTHING, File, Listing, Wanted, locate
 from waystation.pipeline.schema import JOURNAL, spark_schema
 from waystation.pipeline.spark_session import ship
 from waystation.pipeline.tables import BUILT, TAKEN
@@ -90,7 +91,7 @@ def from_files(
     unless it must not be `split`; a `frugal` function gets larger shares of messages.
     """
     tasks = int(str(spark.conf.get("spark.sql.shuffle.partitions", "200")))
-    shares = plan_shares(listing, tables, split=split, tasks=tasks, frugal=frugal)
+    shares = plan_shares(listing, tables, split=split, tasks=tasks, frugal=frugal, wanted=wanted)
     bundles = [
         zlib.compress(msgspec.msgpack.encode(bundle), 1)
         for bundle in _bundled(shares, tables, _tasks(tasks, shares, tables))
@@ -241,11 +242,12 @@ def plan_shares(
     split: bool,
     tasks: int = 1,
     frugal: bool = False,
+    wanted: Wanted = EVERYTHING,
 ) -> list[Share]:
     """All work for a step on these tables, node by node.
 
-    A node is split into several shares if it is too much for one, or most of the work for this
-    number of tasks.
+    A node is split into several shares if what is wanted of it is too much for one, or most of the
+    work for this number of tasks.
     """
     shares = []
     nodes = listing.of(tables)
@@ -256,21 +258,28 @@ def plan_shares(
         if not split or size <= SPLIT_BYTES:
             shares.append(whole)
         else:
-            wanted = round(tasks * size / total)
-            shares += _shares(listing.root, whole, tables[0], wanted, frugal=frugal)
+            count = round(tasks * size / total)
+            shares += _shares(listing.root, whole, tables[0], count, wanted, frugal=frugal)
     return shares
 
 
-def _shares(root: str, whole: Share, table: str, wanted: int, *, frugal: bool) -> list[Share]:
+def _shares(
+    root: str, whole: Share, table: str, shares: int, wanted: Wanted, *, frugal: bool
+) -> list[Share]:
     """A large node in this many shares, or in more if these would be too large."""
-    footers = list(_footers(*locate(root), whole.files[table]))
-    rows = sum(footer.num_rows for footer in footers)
+    groups = [
+        group
+        for footer in _footers(*locate(root), whole.files[table])
+        for group in map(footer.row_group, range(footer.num_row_groups))
+        if may_hold_wanted(wanted, table, group)
+    ]
+    rows = sum(group.num_rows for group in groups)
     if table == MESSAGES:
         most = ROWS_PER_SHARE * (_FRUGAL if frugal else 1)
-        spans = _spans(footers, min(most, -(-rows // max(wanted, 1))))
+        spans = _spans(groups, min(most, -(-rows // max(shares, 1))))
         count = len(spans)
         return [Share(whole.node, whole.files, received=span, spans=count) for span in spans]
-    parts = max(1, wanted, -(-rows // EVENTS_PER_SHARE))
+    parts = max(1, shares, -(-rows // EVENTS_PER_SHARE))
     return [Share(whole.node, whole.files, part, parts) for part in range(parts)]
 
 
@@ -286,18 +295,16 @@ def _footers(system: Any, directory: str, files: list[File]) -> Iterator[Any]:
             continue  # its reader reports it as a reject
 
 
-def _spans(footers: list[Any], wanted: int) -> list[tuple[int, int] | None]:
-    """Ranges of received_at with about this many rows each."""
-    groups = []
-    for footer in footers:
-        for number in range(footer.num_row_groups):
-            group = footer.row_group(number)
-            bounds = instant_bounds(group, "received_at")
-            if bounds is None:
-                return [None]
-            groups.append((bounds[0], group.num_rows))
+def _spans(groups: list[Any], wanted: int) -> list[tuple[int, int] | None]:
+    """Ranges of received_at with about this many rows of these row groups each."""
+    begins = []
+    for group in groups:
+        bounds = instant_bounds(group, "received_at")
+        if bounds is None:
+            return [None]
+        begins.append((bounds[0], group.num_rows))
     cuts, rows = [], 0
-    for low, count in sorted(groups):
+    for low, count in sorted(begins):
         if rows >= wanted:
             cuts.append(low)
             rows = 0

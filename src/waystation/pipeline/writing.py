@@ -24,11 +24,12 @@ from pyspark.sql import DataFrame, SparkSession
 from waystation.journal.filesystems import file_system
 from waystation.journal.schema import INSTANT, TEXT
 from waystation.locations import is_remote
+from waystation.pipeline.days import Days
 from waystation.pipeline.delta_stats import delta_stats
 from waystation.pipeline.schema import CODED, spark_schema
 from waystation.pipeline.store import PartFile, Store
 from waystation.pipeline.tables import ROWS_READ, STORED, part_of, table_of
-from waystation.pipeline.work import ended_by, mapped
+from waystation.pipeline.work import Through, ended_by, mapped
 
 ROW_GROUP: Final = 262_144
 """About this many rows are written together."""
@@ -64,13 +65,46 @@ def write_tables(
     `beside` are rows that no task makes.
     """
     places = {table: store.prepare(table) for table in tables}
-    parts = ended_by(frame, partial(written, places), _WRITTEN)
+    done = _collected(frame, places, partial(written, places))
+    for table, place in places.items():
+        more = (beside or {}).get(table, STORED[table].empty_table())
+        if more.num_rows or not done.files[table]:
+            done.files[table] += _written_here(table, written({table: place}, _only(table, more)))
+        store.keep(table, done.files[table])
+    return done
+
+
+def write_days(
+    frame: DataFrame,
+    places: Mapping[str, str],
+    wanted: Mapping[str, Days],
+    beside: Mapping[str, pa.Table] | None = None,
+) -> Written:
+    """Write the days of the tables that a frame is made of; they are kept and published later."""
+    done = _collected(frame, places, partial(written_by_day, dict(places), dict(wanted)))
+    for table, more in (beside or {}).items():
+        if more.num_rows:
+            found = written_by_day(places, wanted, _only(table, more))
+            done.files[table] += _written_here(table, found)
+    return done
+
+
+def write_empty(table: str, place: str, day: str) -> list[PartFile]:
+    """A file without rows, which tells the columns of a table that has none on a day."""
+    with _File(place, table, day) as file:
+        file.add(STORED[table].empty_table())
+    return [PartFile(file.name, 0, file.size, file.stats)]
+
+
+def _collected(frame: DataFrame, tables: Iterable[str], write: Through) -> Written:
+    """What the tasks that write the tables of a frame tell."""
+    parts = ended_by(frame, write, _WRITTEN)
     if parts is None:  # it is not made by our own tasks
-        [table] = places
+        [table] = tables
         ours = mapped(frame, _as_tables, STORED[table])
-        parts = ended_by(ours, partial(written, places), _WRITTEN)
+        parts = ended_by(ours, write, _WRITTEN)
         assert parts is not None
-    files: dict[str, list[PartFile]] = {table: [] for table in places}
+    files: dict[str, list[PartFile]] = {table: [] for table in tables}
     read: Counter[str] = Counter()
     for row in parts.collect():
         if row["file"] is None:
@@ -78,14 +112,17 @@ def write_tables(
         else:
             part = PartFile(row["file"], row["rows"], row["size"], row["stats"])
             files[row["table"]].append(part)
-    for table, place in places.items():
-        more = (beside or {}).get(table, STORED[table].empty_table())
-        if more.num_rows or not files[table]:
-            [told] = written({table: place}, iter([part_of(table, more)]))
-            [row] = told.drop_columns(["table"]).to_pylist()
-            files[table].append(PartFile(row["file"], row["rows"], row["size"], row["stats"]))
-        store.keep(table, files[table])
     return Written(files, dict(read))
+
+
+def _only(table: str, rows: pa.Table) -> Iterator[pa.Table]:
+    yield part_of(table, rows)
+
+
+def _written_here(table: str, told: Iterator[pa.Table]) -> list[PartFile]:
+    """The files of a table that this process wrote."""
+    rows = [row for found in told for row in found.to_pylist() if row.pop("table") == table]
+    return [PartFile(row["file"], row["rows"], row["size"], row["stats"]) for row in rows]
 
 
 def read_back(
@@ -134,6 +171,28 @@ def written(places: Mapping[str, str], tables: Iterator[pa.Table]) -> Iterator[p
         yield pa.Table.from_arrays(list(map(pa.array, columns)), schema=_WRITTEN)
 
 
+def written_by_day(
+    places: Mapping[str, str], wanted: Mapping[str, Days], tables: Iterator[pa.Table]
+) -> Iterator[pa.Table]:
+    """The same for days of tables: a file for each, and one for rows that may still change."""
+    with ExitStack() as open_files:
+        files: dict[tuple[str, str, bool], _File] = {}
+        for found in tables:
+            table = _whose(found, places)
+            if table == ROWS_READ:
+                continue
+            for day, is_open, rows in wanted[table].parts(table, found):
+                key = (table, day, is_open)
+                if key not in files:
+                    new = _File(places[table], table, day, is_open=is_open)
+                    files[key] = open_files.enter_context(new)
+                files[key].add(rows)
+    told = [(file.table, file.name, file.rows, file.size, file.stats) for file in files.values()]
+    if told:
+        columns = zip(*told, strict=True)
+        yield pa.Table.from_arrays(list(map(pa.array, columns)), schema=_WRITTEN)
+
+
 def _without_file(counted: pa.Table) -> pa.Table:
     found = counted.add_column(1, "file", pa.nulls(counted.num_rows, TEXT))
     for name in ("size", "stats"):
@@ -148,16 +207,18 @@ def _whose(rows: pa.Table, directories: Mapping[str, str]) -> str:
 class _File:
     """One file of a table; rows are held until there are enough for a row group.
 
-    In a hidden directory, which becomes the table as it is, the file is hidden as well.
+    In a hidden directory, which becomes the table as it is, the file is hidden as well. The name of
+    the directory of a day tells the day, so that the file need not.
     """
 
-    def __init__(self, place: str, table: str) -> None:
+    def __init__(self, place: str, table: str, day: str = "", *, is_open: bool = False) -> None:
         self.table = table
         hidden = _HIDDEN if place.rpartition("/")[2].startswith(_HIDDEN) else ""
-        self.name = f"{hidden}part-{uuid.uuid4().hex}.parquet"
+        kind = "open" if is_open else "part"
+        self.name = f"{day}{'/' * bool(day)}{hidden}{kind}-{uuid.uuid4().hex}.parquet"
         self.rows = self.size = 0
         self.stats = ""
-        self._schema = written_schema(table)
+        self._schema = written_schema(table, with_day=not day)
         self._place = place
         self._footers: list[Any] = []
         self._held: list[pa.Table] = []
@@ -171,7 +232,7 @@ class _File:
         """Add rows."""
         if sum(part.num_rows for part in self._held) >= ROW_GROUP:
             self._write()
-        self._held.append(rows.cast(self._schema))
+        self._held.append(rows.select(self._schema.names).cast(self._schema))
         self.rows += rows.num_rows
 
     def __exit__(self, *error: object) -> None:
@@ -236,12 +297,13 @@ def _without_ends(texts: pa.DictionaryArray) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(indices, texts.dictionary.slice(low, high - low + 1))
 
 
-def written_schema(table: str) -> pa.Schema:
+def written_schema(table: str, *, with_day: bool = True) -> pa.Schema:
     """The schema of a table with dictionary-encoded strings, except ids, which hardly repeat."""
     return pa.schema(
         [
             field.with_type(CODED) if field.type == TEXT and field.name != "message_id" else field
             for field in STORED[table]
+            if with_day or field.name != "day"
         ]
     )
 

@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from waystation.core.coverage import covers
 from waystation.core.incidents import CLOCK, LINK, LOOP, NEVER, OTHER, UNHEARD, Incident
-from waystation.pipeline.inprocess import EVERYTHING, Survey, nodes_of
+from waystation.pipeline.inprocess import Survey, nodes_of
 from waystation.pipeline.kernels.evidence import Known
-from waystation.pipeline.listing import list_journal
+from waystation.pipeline.listing import EVERYTHING, list_journal
 from waystation.pipeline.surveying import combined, facts_of
 from waystation.simulate.journal import TRUTH
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
+import pyarrow as pa
 import pyarrow.dataset as ds
 from msgspec import Struct
 from pyarrow.fs import FileSelector, FileType
@@ -38,6 +39,9 @@ ASIDE: Final = ".new"
 
 BUILD: Final = "_build.json"
 """The file that names the versions of Delta tables."""
+
+DAYS: Final = "_state/days.json"
+"""The file that says which days were built, where tables are kept by day."""
 
 
 VERSION: Final = "_version"
@@ -111,7 +115,7 @@ def check_finished(directory: str | Path) -> None:
         unfinished = not build.tables
     else:
         names = _names_in(directory)
-        only_aside = not any(not name.startswith(".") for name in names)
+        only_aside = not any(not name.startswith((".", "_")) for name in names)
         was_begun = any(name.startswith(".") and name.endswith(ASIDE) for name in names)
         unfinished = UNFINISHED in names or (only_aside and was_begun)
     if unfinished:
@@ -134,6 +138,10 @@ def _unfinished(directory: str | Path) -> set[str]:
     return set((read_whole(system, f"{path}/{UNFINISHED}") or b"").decode().split())
 
 
+_BY_DAY: Final = ds.partitioning(pa.schema({"day": pa.date32()}), flavor="hive")
+"""How the directories of a table tell the day of their rows, which is not in the files."""
+
+
 class StoredTables:
     """The tables of one build, wherever they are; a build that is made meanwhile changes nothing.
 
@@ -145,6 +153,7 @@ class StoredTables:
         check_finished(out)
         self.system, self._path = file_system(out)
         self._build = read_build(out)
+        self._by_day = exists(self.system, f"{self._path}/{DAYS}")
 
     def dataset(self, table: str, **options: Any) -> Any | None:
         """A table as a dataset of Arrow's; None if it was not built.
@@ -155,7 +164,12 @@ class StoredTables:
         if files is None:
             return None
         format = ds.ParquetFileFormat(**options)
-        return ds.dataset(files, filesystem=self.system, format=format)
+        if not self._by_day:
+            return ds.dataset(files, filesystem=self.system, format=format)
+        if isinstance(files, str):
+            return ds.dataset(files, filesystem=self.system, format=format, partitioning=_BY_DAY)
+        found = ds.FileSystemFactoryOptions(f"{self._path}/{table}", partitioning=_BY_DAY)
+        return ds.FileSystemDatasetFactory(self.system, files, format, found).finish()
 
     def files(self, table: str) -> str | list[str] | None:
         """The files of a table that others replace, or its directory; None if it was not built."""

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from waystation.core.visits import DAY
 from waystation.journal.schema import TEXT
 from waystation.pipeline.kernels.columns import (
     ID_DIGITS,
@@ -129,10 +130,11 @@ def _tied(made: pa.Table, answers: pa.Table) -> pa.Table:
     code = word_codes(*(np.concatenate(pair) for pair in zip(requests, given, strict=True)))
     request, asked = code[:count], code[count:]
     traces = np.bincount(request, minlength=int(code.max()) + 1)
-    pair = _pairs(made, answers, request, asked, traces)
-    if not len(pair[0]):
+    row, answer = _pairs(made, answers, request, asked, traces)
+    in_time = longs(answers, "started")[answer] - longs(made, "ended")[row] <= DAY
+    row, answer = row[in_time], answer[in_time]
+    if not len(row):
         return made
-    row, answer = pair
     ids = np.asarray(pc.rank(column(answers, "answer"), tiebreaker="dense")).astype(np.int64)
     order = np.lexsort((ids[answer], longs(answers, "started")[answer], row))
     row, answer = row[order], answer[order]

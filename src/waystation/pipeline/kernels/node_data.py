@@ -11,7 +11,7 @@ import errno
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -246,12 +246,13 @@ class FileData:
 
     def later_entries(self, ids: set[str]) -> set[str]:
         """Which of these messages entered the node again after the time range of this share."""
-        received = self._share.received
-        if not ids or received is None:
+        ends = [span[1] for span in (self._share.received, self._wanted.received) if span]
+        if not ids or not ends:
             return set()
-        later = Share(self.node, self._share.files, received=(received[1], 2**63 - 1))
+        later = Share(self.node, self._share.files, received=(min(ends), 2**63 - 1))
+        wanted = self._wanted.all_messages()
         found: set[str] = set()
-        for rows in FileData(self._root, later, self._wanted, self._tuning).coded_batches(MESSAGES):
+        for rows in FileData(self._root, later, wanted, self._tuning).coded_batches(MESSAGES):
             found |= ids & set(rows.column("message_id").to_pylist())
         return found
 
@@ -262,13 +263,15 @@ class FileData:
 
         Or at any time before, and only those of some messages. None if nothing can be before.
         """
-        received, since = self._share.received, self._wanted.since
-        begin = since if received is None or received[0] == _FIRST else received[0]
-        if begin is None:
+        begins = [span[0] for span in (self._share.received, self._wanted.received) if span]
+        begin = max(begins, default=_FIRST)
+        if begin == _FIRST and self._wanted.since is not None:
+            begin = self._wanted.since
+        if begin == _FIRST:
             return None
         files = {MESSAGES: self._share.files.get(MESSAGES, [])}
         low = _FIRST if span is None else begin - span
-        wanted = Wanted(self._wanted.nodes, None, self._wanted.until)
+        wanted = self._wanted.all_messages()
         earlier = Share(self.node, files, received=(low, begin))
         found = [plain_schema(MESSAGES).empty_table()]
         for rows in FileData(self._root, earlier, wanted, self._tuning).coded_batches(MESSAGES):
@@ -356,6 +359,8 @@ class FileData:
 
     def all_rejects(self) -> list[Reject]:
         """The rejects of all tables."""
+        if self._wanted.begun is not None:
+            return self._rejects_of_files(self._wanted.begun)
         self.rejects.clear()
         for table in self._share.files:
             if table in self._once:
@@ -364,6 +369,26 @@ class FileData:
             for _ in self.coded_batches(table):
                 pass
         return self.rejects
+
+    def _rejects_of_files(self, span: tuple[int, int]) -> list[Reject]:
+        """The rejects of the files that may begin in a span; others are not read."""
+        files = {
+            table: [file for file in files if self._may_begin(table, file, span)]
+            for table, files in self._share.files.items()
+        }
+        share = Share(self.node, {table: found for table, found in files.items() if found})
+        wanted = self._wanted.all_messages()
+        return FileData(self._root, share, wanted, self._tuning).all_rejects()
+
+    def _may_begin(self, table: str, file: File, span: tuple[int, int]) -> bool:
+        found = self._looked_at.get(file.path)
+        if found is None:
+            found = self._looked_at[file.path] = self._look_at(table, file)
+            if isinstance(found, _Source):
+                found.sealed.close()
+        if isinstance(found, str) or not found.sealed.footer.num_row_groups:
+            return True
+        return _overlaps(found.sealed.footer.row_group(0), "at", *span)
 
     def _readable(self, table: str, *, keep_open: bool = False) -> Iterator[_Source]:
         """The valid files of a table.
@@ -433,8 +458,7 @@ class FileData:
                     yield found
 
     def _may_hold_wanted(self, table: str, group: Any) -> bool:
-        since, until = self._wanted.spans(table)
-        if not _overlaps(group, "at", since, until):
+        if not may_hold_wanted(self._wanted, table, group):
             return False
         received = self._share.received if "received_at" in JOURNAL[table] else None
         return received is None or _overlaps(group, "received_at", *received)
@@ -443,6 +467,9 @@ class FileData:
         since, until = self._wanted.spans(table)
         if since is not None or until is not None:
             rows = rows.filter(_within(rows, "at", since, until))
+        within = [_within(rows, name, *span) for name, span in self._wanted.within(table)]
+        if within:
+            rows = rows.filter(reduce(pc.or_, within))
         received = self._share.received
         if received is not None and "received_at" in JOURNAL[table]:
             rows = rows.filter(_within(rows, "received_at", *received))
@@ -663,6 +690,14 @@ def _seq_span(metadata: Any) -> tuple[int, int, int] | None:
         return None
     numbers = [number for found in seqs if found for number in found]
     return lows.pop(), min(numbers), max(numbers)
+
+
+def may_hold_wanted(wanted: Wanted, table: str, group: Any) -> bool:
+    """Whether a row group of a table may contain rows that are wanted."""
+    if not _overlaps(group, "at", *wanted.spans(table)):
+        return False
+    within = wanted.within(table)
+    return not within or any(_overlaps(group, name, *span) for name, span in within)
 
 
 def _overlaps(group: Any, name: str, since: int | None, until: int | None) -> bool:
