@@ -145,7 +145,7 @@ class Node:
                 from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
 
                 self._journal = Journal(journal, name)
-                self.observe(self._journal.note)
+                self.observe(self._journal.note, incarnation=self._journal.incarnation)
         except BaseException:
             if kernel.custody.store is not None:
                 kernel.custody.store.close()  # so that another node can have it
@@ -821,11 +821,13 @@ class Node:
             explain, self._journal.directory, check_message_id(message_id)
         )
 
-    def observe(self, observer: Observer) -> Callable[[], None]:
+    def observe(self, observer: Observer, *, incarnation: int = 0) -> Callable[[], None]:
         """Have a function called with everything that happens here, as it happens (OB-4).
 
-        Returns a function that ends this.
+        Returns a function that ends this. Of an observer that keeps a journal, give the
+        `incarnation`: peers are told it, so that their journals tell which one they met (OB-10).
         """
+        self._kernel.incarnation = incarnation or self._kernel.incarnation
         self._kernel.observers.append(observer)
         return lambda: self._kernel.observers.remove(observer)
 
