@@ -14,6 +14,7 @@ from mqtt5 import ConnectPacket
 
 from tests.cli.live_commands import PATIENCE, Commands, started
 from tests.gossip_router.clients import uuid
+from waystation.journal.read import JournalReader
 from waystation.mqtt.broker import password_line
 from waystation.net.place import parse_place
 from waystation.node import keyfile
@@ -174,6 +175,34 @@ def test_no_secret_is_in_what_a_broker_or_a_gossip_router_say(tmp_path: Path) ->
             assert process.wait(PATIENCE) == 0
         grants.write_text(grants.read_text().replace(f'token = "{CANARY}"\n', ""))
     assert CANARY not in "\n".join(said)
+
+
+@pytest.mark.rule("ID-3")
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ("--grants", '[[grant]]\nanyone = true\nregister = "news"\n'),
+        ("--admission", "[groups.news]\nopen = true\n"),
+    ],
+)
+def test_a_gossip_router_journals_whom_it_does_not_admit(
+    tmp_path: Path, option: str, text: str
+) -> None:
+    file, journal = tmp_path / "groups.toml", tmp_path / "J"
+    file.write_text(text)
+    kept = ("--journal", str(journal), "--name", "gate")
+    command = ("router", "--listen", "127.0.0.1:0", option, str(file), *kept)
+    with started(*command, ready="listening on") as (process, lines):
+        place = parse_place(lines[-1].split()[-1])
+        _show("router", place, "guess")  # it asks for the group club
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    entries = list(JournalReader(journal, lambda *_: None).entries())
+    assert {entry.node for entry in entries} == {"gate"}
+    [denied] = [entry.fields for entry in entries if entry.table == "sessions"]
+    assert (denied["kind"], denied["reason"]) == ("denied", "REFUSED")
+    assert (denied["detail"], denied["identity"]) == ("register club", None)
+    assert "127.0.0.1" in denied["place"]
 
 
 def _show(kind: str, place: tuple[str, int], secret: str) -> None:

@@ -166,19 +166,24 @@ def test_contested_names_have_a_table_and_a_word_on_the_line() -> None:
     console.print(picture(seen))
     assert isinstance(console.file, StringIO)
     lines = [" ".join(row.split()) for row in console.file.getvalue().splitlines()]
-    title = "claims: 70, 5 standing by, 2 names held back, 4 refused, 1 of 9 probes unanswered"
-    assert title in lines
+    assert (
+        "claims: 70, 5 standing by, 12 names contested, 2 held back, 4 refused, 1 of 9 probes "
+        "unanswered"
+    ) in lines
     assert "contested names: 2 of 12" in lines
     assert "truck-7 truck-7a truck-7b, truck-7c, truck-7d and 1 more 0:00:10" in lines
     assert "[b]x here ? 0:00:00" in lines
     assert line(seen).endswith("; 2 sessions, 70 routes, 12 contested names")
 
 
-def test_claims_that_nobody_contests_need_no_table() -> None:
-    console = Console(file=StringIO(), width=100, force_terminal=False)
-    console.print(picture(structs.replace(SEEN, claims=ClaimsSnapshot(claims=70))))
+@pytest.mark.parametrize("claims", [0, 70])
+def test_claims_that_nobody_contests_are_counted_and_need_no_table(claims: int) -> None:
+    console = Console(file=StringIO(), width=120, force_terminal=False)
+    console.print(picture(structs.replace(SEEN, claims=ClaimsSnapshot(claims))))
     assert isinstance(console.file, StringIO)
-    assert "claims" not in console.file.getvalue()
+    shown = console.file.getvalue()
+    assert ("claims: 70, 0 standing by, 0 names contested, 0 held back" in shown) == bool(claims)
+    assert "contested names" not in shown
 
 
 def test_a_line_says_it_shortly() -> None:

@@ -215,4 +215,4 @@ def test_it_tells_over_which_session_each_was_listed() -> None:
     directory = Directory()
     directory.register(Provider("a", "fleet", "position"))
     directory.register(Provider("b", "fleet", "position"), Lister("o", "s", "n", b"tcp-1"))
-    assert directory.listers() == [("a", b""), ("b", b"tcp-1")]
+    assert [(name, by.session) for name, by in directory.listers()] == [("a", b""), ("b", b"tcp-1")]

@@ -147,6 +147,29 @@ async def test_the_global_directory_lists_what_is_granted() -> None:
         await directory.stop()
 
 
+@pytest.mark.rule("ID-5")
+@pytest.mark.parametrize("is_away", [True, False])
+@async_test
+async def test_the_global_directory_takes_back_what_is_no_longer_granted(is_away: bool) -> None:
+    both = Grant(anyone=True, send=(DIRECTORY,), register=("door-*", "lamp-*"))
+    async with Node("hub", grants=Grants([both])) as node, Node("peer") as peer:
+        directory = JoynrDirectory(node)
+        directory.start()
+        session = await peer.connect((await node.listen("tcp://127.0.0.1:0")).url, name="hub")
+        added = call_of("r1", "add", [("", [listed("door-1"), listed("lamp-1")])])
+        await peer.request(f"hub => {DIRECTORY}", encode_payload(added))
+        directory.entries.add(listed("bell-1"), node.now())  # the node's own
+        if is_away:
+            await session.close()
+            await until(lambda: not node.sessions)
+        less = Grant(anyone=True, send=(DIRECTORY,), register=("door-*",))
+        node.change_grants(Grants([less]))
+        assert found(directory.entries, node.now()) == ["door-1", "bell-1"]
+        await directory.stop()
+        node.change_grants(Grants([Grant(anyone=True, send=(DIRECTORY,))]))
+        assert found(directory.entries, node.now()) == ["door-1", "bell-1"]
+
+
 @async_test
 async def test_applications_at_two_hubs_meet_over_a_broker() -> None:
     async with broker_here() as broker:

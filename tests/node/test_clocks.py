@@ -343,8 +343,9 @@ async def test_sessions_and_offsets_are_journalled(tmp_path: Path) -> None:
         raise AssertionError((path, problem))
 
     clocks = SystemClocks()
-    near = Node("near", limits=QUICK, clock=clocks.steady, journal=tmp_path)
-    async with near, Node("far", limits=QUICK, clock=WrongClock(HOUR), hub=True) as far:
+    near = Node("near", limits=QUICK, clock=clocks.steady, journal=tmp_path / "near")
+    far = Node("far", limits=QUICK, clock=WrongClock(HOUR), hub=True, journal=tmp_path / "far")
+    async with near, far:
         told = records_of(near)
         session = await connected(far, near, "tcp://127.0.0.1:0", parent=True)
         await until(lambda: [r for r in told if isinstance(r, PeerClockRecord)])
@@ -352,13 +353,14 @@ async def test_sessions_and_offsets_are_journalled(tmp_path: Path) -> None:
         clocks.ahead = 2 * HOUR
         await until(lambda: near.now() and near.clock_off)
         await until(lambda: [r for r in told if isinstance(r, ClockRecord)])
-    rows = list(JournalReader(tmp_path, complain).entries())
+    rows = list(JournalReader(tmp_path / "near", complain).entries())
+    there = next(iter(JournalReader(tmp_path / "far", complain).entries())).fields["incarnation"]
     sessions = [entry.fields for entry in rows if entry.table == "sessions"]
     assert [row["kind"] for row in sessions if row["kind"] != "clock"] == ["open", "close"]
     for row in sessions:
         assert (row["session"], row["place"]) == ("far", place)
         assert (row["role"], row["transport"]) == ("parent", "tcp")
-        assert (row["peer_incarnation"], row["identity"]) == (None, None)
+        assert (row["peer_incarnation"], row["identity"]) == (there, None)
     clock = next(row for row in sessions if row["kind"] == "clock")
     assert clock["peer"] == "far"
     assert abs(clock["offset_us"] - HOUR * 10**6) < 10**6
@@ -366,7 +368,7 @@ async def test_sessions_and_offsets_are_journalled(tmp_path: Path) -> None:
     assert sessions[0]["offset_us"] is None
     [off] = [e.fields for e in rows if e.table == "nodes" and e.fields["kind"] == "clock"]
     assert abs(off["offset_us"] - 2 * HOUR * 10**6) < 60 * 10**6
-    assert check(tmp_path) == []
+    assert check(tmp_path / "near") == check(tmp_path / "far") == []
 
 
 # Machines whose clocks are set while they work

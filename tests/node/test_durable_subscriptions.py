@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +354,54 @@ def test_it_ends_at_once_when_it_is_no_longer_granted(tmp_path: Path, is_away: b
         hub.change_grants(hearing("top/news"))
         assert [each[0] for each in keeps(hub)] == ["top/news"]
         await until(lambda: [each[0] for each in keeps(top)] == ["top/news"])
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8", "ID-5")
+@pytest.mark.parametrize("when", ["before", "while", "after"])
+def test_it_ends_when_its_grant_goes_and_its_hub_was_restarted(tmp_path: Path, when: str) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        store, less = quick(tmp_path / "hub"), hearing("top/news")
+        hub = await fleet.hub("hub", top, store=store, grants=hearing("top/*"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        Archive(office, "top/secrets", "secrets")
+        Archive(office, "top/news")
+        await until(lambda: len(keeps(top)) == 2)
+        await fleet.stop(office)
+        if when == "before":
+            hub.change_grants(less)
+        await fleet.stop(hub)
+        grants = less if when == "while" else hearing("top/*")
+        hub = await fleet.hub("hub", top, store=store, grants=grants)
+        if when == "after":
+            assert len(keeps(hub)) == 2
+            hub.change_grants(less)
+        assert [each[0] for each in keeps(hub)] == ["top/news"]
+        await until(lambda: [each[0] for each in keeps(top)] == ["top/news"])
+        await fleet.stop(hub)
+        hub = await fleet.hub("hub", top, store=store, grants=hearing("top/*"))
+        assert [each[0] for each in keeps(hub)] == ["top/news"]  # it does not come back
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-8")
+def test_a_store_without_a_note_of_who_told_of_it_is_read(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        store = quick(tmp_path / "hub")
+        hub = await fleet.hub("hub", store=store, grants=hearing("hub/*"))
+        office = await fleet.leaf("office", hub, store=quick(tmp_path / "office"))
+        Archive(office, "hub/news")
+        await until(lambda: keeps(hub))
+        await fleet.stop(office)
+        await fleet.stop(hub)
+        with contextlib.closing(sqlite3.connect(tmp_path / "hub" / "custody.sqlite")) as database:
+            database.execute("drop table kept_by")
+            database.commit()
+        hub = await fleet.hub("hub", store=store, grants=hearing())
+        assert len(keeps(hub)) == 1  # whose it is cannot be known
 
     Fleet().run(scenario)
 

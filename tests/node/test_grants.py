@@ -189,6 +189,39 @@ async def test_listings_are_granted() -> None:
         assert await hub.discover("fleet", "position") == []
 
 
+@pytest.mark.rule("ID-3", "ID-5")
+@async_test
+async def test_a_listing_that_is_no_longer_granted_goes_while_its_peer_is_away() -> None:
+    less = Grants([msgspec.structs.replace(OF_TRUCK, register=()), FOR_ALL])
+    async with (
+        serving("top", hub=True) as (top, _, above),
+        serving("hub", hub=True, grants=GRANTS) as (hub, _, place),
+    ):
+        await hub.connect(f"tcp://{above}", parent=True)
+        async with leaf("truck", place, TRUCK) as truck:
+            work(truck, "truck-7")
+            await truck.ready()
+            await truck.register("truck-7", "fleet", "position")
+        await until(lambda: not has_route(hub, "truck-7") and not has_route(top, "truck-7"))
+        hub.change_grants(less)
+        async with leaf("truck", place, TRUCK) as truck:
+            work(truck, "truck-7")
+            await truck.ready()
+            await until(lambda: has_route(top, "truck-7"))
+            assert await hub.discover("fleet", "position") == []
+            assert await top.discover("fleet", "position") == []
+
+
+@pytest.mark.rule("ID-5")
+@async_test
+async def test_what_the_node_lists_itself_is_not_asked_of_grants() -> None:
+    async with serving("hub", hub=True, grants=GRANTS) as (hub, _, _):
+        work(hub, "scale")
+        await hub.register("scale", "fleet", "weight")
+        hub.change_grants(Grants([FOR_ALL]))
+        assert [one.participant for one in await hub.discover("fleet", "weight")] == ["scale"]
+
+
 @pytest.mark.rule("ID-5")
 @async_test
 async def test_what_is_no_longer_granted_is_taken_back_at_once() -> None:

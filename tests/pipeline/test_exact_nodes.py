@@ -28,7 +28,7 @@ from waystation.pipeline.kernels.node_data import FileData, Share, Tuning
 from waystation.pipeline.kernels.node_tables import judged_rows, past_of
 from waystation.pipeline.kernels.tracing import coded_steps, packed, together, trace, unpacked
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.surveying import combined, facts_of
+from waystation.pipeline.surveying import known_in
 from waystation.pipeline.tables import BUILT
 from waystation.testing import oracle
 from waystation.testing.oracle import Row, Tables
@@ -166,7 +166,7 @@ def test_traces_are_what_the_oracle_says(
             parts = table.column("part").to_pylist()
             for part, steps in zip(parts, unpacked(table.column("steps").chunk(0)), strict=True):
                 sent.setdefault(part, []).append(steps)
-        facts = Facts(combined(facts_of(node) for node in data))
+        facts = Facts(known_in(data))
         for tables in sent.values():
             yield trace(together(tables), paths=True, facts=facts)
 

@@ -20,9 +20,16 @@ from waystation.pipeline.kernels.evidence import Facts
 from waystation.pipeline.kernels.health import counted, health_of
 from waystation.pipeline.kernels.node_data import FileData, Share
 from waystation.pipeline.kernels.node_tables import as_rejects, judged_rows, past_of, strays
+from waystation.pipeline.kernels.passing import delays_in
 from waystation.pipeline.kernels.tracing import steps, trace
 from waystation.pipeline.listing import Wanted, list_journal
-from waystation.pipeline.surveying import all_links, combined, facts_of
+from waystation.pipeline.surveying import (
+    all_links,
+    combined,
+    facts_of,
+    strangers_in,
+    with_estimates,
+)
 from waystation.pipeline.tables import BUILT, REGISTRY, WATCHED, maker
 from waystation.pipeline.watching.engine import Batch, Engine, Task
 
@@ -82,9 +89,11 @@ def made_at_once(journal: Path, tables: Collection[str] = TABLES) -> dict[str, p
                 unsealed = listing.unsealed.get(node, [])
                 data = FileData(str(journal), Share(node, files, unsealed=unsealed), Wanted())
                 found[table.name] += maker(table.made_by)(data, {table.name})
-    found["clocks"].append(clocks_by_hour(all_links(facts)))
+    whole = [FileData(str(journal), Share(*node), Wanted()) for node in listing.nodes.items()]
+    known = combined(facts, delays_in(whole, strangers_in(facts)))
+    found["clocks"].append(clocks_by_hour(with_estimates(all_links(facts), known.estimated)))
     found["traces"].append(
-        trace(pa.concat_tables(told), paths=True, facts=Facts(combined(facts)))
+        trace(pa.concat_tables(told), paths=True, facts=Facts(known))
         if told and "traces" in tables
         else found["traces"][0]
     )

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 
 from tests.core.journeys import BEGIN, MINUTE, NODES, SECOND, SHORT, SILENT, Journey, role_of
 from tests.pipeline.small import put_rows
-from waystation.core.corrections import HOUR, Measured, corrections, links_by_hour
+from waystation.core.corrections import HOUR, TRAFFIC, Link, corrections
 from waystation.core.coverage import Life
 from waystation.core.visits import Step
 from waystation.pipeline.tables import BUILT
@@ -30,8 +30,16 @@ KNOWN = [node for node in NODES if node not in SILENT]
 class MadeUp:
     """Messages on their way over nodes whose clocks are minutes apart."""
 
-    def __init__(self, seed: int, count: int, ahead: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        seed: int,
+        count: int,
+        ahead: Mapping[str, int] | None = None,
+        *,
+        measured: bool = True,
+    ) -> None:
         self._random = random = Random(seed)
+        self._measured = measured
         self.ahead = (
             dict(ahead) if ahead else {n: random.choice((0, 3, -3)) * MINUTE for n in NODES}
         )
@@ -83,7 +91,7 @@ class MadeUp:
         return tables
 
     def _pairs(self) -> list[tuple[str, str]]:
-        return [("a", other) for other in KNOWN if other != "a"]
+        return [("a", other) for other in KNOWN if other != "a" and self._measured]
 
     def _clock(self, node: str, peer: str, number: int) -> Row:
         """A measurement, which is exact."""
@@ -142,6 +150,11 @@ class InMemory(MessageLookup):
     def lives(self, node: str) -> list[Life]:
         return self._lives[node]
 
+    def estimates(self, measured: Mapping[int, list[Link]], hour: int) -> list[Link]:
+        del measured
+        links = oracle.links_of(self._tables).get(hour, [])
+        return [link for link in links if link.source == TRAFFIC]
+
     def _rows(
         self, table: str, node: str, incarnation: int | None, wanted: pc.Expression | None
     ) -> list[Row]:
@@ -190,14 +203,8 @@ def _coverage(journal: Tables) -> list[Row]:
 
 
 def _clocks(journal: Tables) -> list[Row]:
-    columns = ("node", "at", "session", "peer", "offset_us", "rtt_us")
-    measured = [
-        Measured(*(row[name] for name in columns))
-        for row in journal["sessions"]
-        if row["kind"] == "clock"
-    ]
     found = []
-    for hour, links in links_by_hour(measured).items():
+    for hour, links in oracle.links_of(journal).items():
         known = corrections(links)
         found += [
             {
@@ -207,7 +214,7 @@ def _clocks(journal: Tables) -> list[Row]:
                 "to_time": hour + HOUR,
                 "offset_us": link.offset_us,
                 "rtt_us": link.rtt_us,
-                "source": "session",
+                "source": link.source,
                 "correction_us": known[link.node],
             }
             for link in links

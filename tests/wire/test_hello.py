@@ -241,6 +241,17 @@ def test_a_hello_of_a_later_version_may_say_more() -> None:
     assert here.peer == Hello("b", {}, version="9.9", can=("hold", "fly"))
 
 
+@pytest.mark.rule("OB-10")
+@pytest.mark.parametrize(
+    ("told", "kept"), [(1_700_000_000_000, 1_700_000_000_000), (0, 0), (-1, 0), (2**63, 0)]
+)
+def test_an_incarnation_that_no_journal_can_have_is_not_kept(told: int, kept: int) -> None:
+    here = side("a")
+    here.hear(Greeting(Hello("b", TYPES, incarnation=told), None, initiator=False).first())
+    assert here.peer is not None
+    assert here.peer.incarnation == kept
+
+
 @pytest.mark.rule("UP-1")
 def test_of_what_a_peer_says_that_it_understands_only_so_much_is_kept() -> None:
     here = side("a")

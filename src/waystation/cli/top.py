@@ -331,7 +331,7 @@ def picture(seen: Snapshot, traffic: Sequence[tuple[float, float]] = ()) -> Rend
     parts: list[RenderableType] = [head, _messages(seen), _sessions(seen)]
     if seen.flow is not None and (seen.flow.receivers or seen.flow.sessions):
         parts.append(_flow(seen.flow))
-    if seen.claims is not None and seen.claims != ClaimsSnapshot(seen.claims.claims):
+    if seen.claims is not None and seen.claims != ClaimsSnapshot():
         parts.append(_claims(seen, seen.claims))
     return Group(*parts, _routes(seen))
 
@@ -412,9 +412,9 @@ def _flow(flow: Load) -> Table:
 def _claims(seen: Snapshot, claims: ClaimsSnapshot) -> RenderableType:
     """Who claims names that others have, and how many had to wait or were refused."""
     text = (
-        f"claims: {claims.claims}, {claims.standbys} standing by, {claims.held_back} names held "
-        f"back, {sum(claims.refused.values())} refused, {claims.silent} of {claims.probes} probes "
-        "unanswered"
+        f"claims: {claims.claims}, {claims.standbys} standing by, {claims.contested} names "
+        f"contested, {claims.held_back} held back, {sum(claims.refused.values())} refused, "
+        f"{claims.silent} of {claims.probes} probes unanswered"
     )
     title = f"contested names: {len(seen.contested)} of {seen.contested_total}"
     table = _table(title, "name", "holder", "standing by", "for")

@@ -47,7 +47,7 @@ async def running(plan: Plan) -> AsyncIterator[Running]:
     try:
         async with _node(plan) as node:
             if journal is not None:
-                node.observe(journal.note)
+                node.observe(journal.note, incarnation=journal.incarnation)
             shipping = _shipping(node, plan, journal)
             async with (
                 _observed(node, plan, journal, shipping) as monitor,

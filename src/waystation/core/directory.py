@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from waystation.core.address import is_plain
 from waystation.core.expiry import NEVER, Deadlines, Expiry, check_expiry
+from waystation.core.who import Who
 from waystation.errors import LocalError, quote
 
 
@@ -56,6 +57,7 @@ class Lister(Struct, frozen=True, gc=False):
     speaker: str = ""
     node: str = ""  # the name of the node where the word began, for people
     session: bytes = b""  # the local address of the session that it came over
+    who: Who | None = None  # what its peer had proven; None for this node itself
 
     def is_same(self, other: Lister) -> bool:
         """Whether it may replace or remove what another listed."""
@@ -114,9 +116,9 @@ class Directory:
         provider = self._providers.get(participant)
         return provider if provider is not None and now < provider.ends() else None
 
-    def listers(self) -> list[tuple[str, bytes]]:
-        """All participants, with the sessions over which they were listed."""
-        return [(name, lister.session) for name, lister in self._listers.items()]
+    def listers(self) -> list[tuple[str, Lister]]:
+        """All participants, with who listed them."""
+        return list(self._listers.items())
 
     def listed_by_another(self, participant: str, lister: Lister, now: Expiry) -> Lister | None:
         """Who else listed a participant, unless that has expired; None if nobody else did."""

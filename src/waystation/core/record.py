@@ -106,6 +106,7 @@ class SessionRecord(Struct, frozen=True, gc=False):
     role: SessionRole = SessionRole.PEER
     transport: str | None = None  # its name
     identity: str | None = None  # who the peer has proven to be; None: its name is only its word
+    peer_incarnation: int | None = None  # of the peer's journal; None if it keeps none
 
 
 class PeerClockRecord(Struct, frozen=True, gc=False):

@@ -406,7 +406,7 @@ class Converter:
             pa.array([event.transport for event in events], TEXT),
             pa.array([event.place for event in events], TEXT),
             pa.array([event.peer for event in events], TEXT),
-            pa.nulls(len(rows), pa.int64()),  # no hello tells its node's incarnation
+            pa.array([event.peer_incarnation for event in events], pa.int64()),
             pa.array([event.identity for event in events], TEXT),
             pa.array([event.reason and str(event.reason) for event in events], TEXT),
             pa.array([event.detail or None for event in events], TEXT),

@@ -49,6 +49,21 @@ def instant_bounds(group: Any, name: str) -> tuple[int, int] | None:
     return None if scale is None else (statistics.min_raw * scale, statistics.max_raw * scale)
 
 
+def sole_text(group: Any, name: str) -> set[str] | None:
+    """The texts of a column without nulls, if its footer tells that there is at most one."""
+    chunk = _chunk(group, name)
+    if chunk is None:
+        return set()
+    statistics = chunk.statistics
+    if statistics is None:
+        return None
+    if not statistics.num_values:
+        return set()
+    if not statistics.has_min_max or statistics.min != statistics.max:
+        return None
+    return {statistics.min}
+
+
 def may_hold_text(file: BinaryIO, group: Any, name: str, text: str) -> bool:
     """Whether a column can contain a text, by its bounds and its Bloom filter."""
     chunk = _chunk(group, name)

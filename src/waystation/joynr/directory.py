@@ -7,18 +7,20 @@ by its topic. What is listed stands in memory only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from msgspec import structs
 
 from waystation.core.expiry import Deadlines
+from waystation.core.grants import Action
 from waystation.core.message import Message
 from waystation.errors import DecodeError
 from waystation.joynr.service import Service
 from waystation.node import Node
+from waystation.node.permissions import Grantee
 from waystation.wire.joynr import decode_address
-from waystation.wire.joynr_frames import DIRECTORY
+from waystation.wire.joynr_frames import DIRECTORY, name_of
 from waystation.wire.joynr_services import (
     GlobalDiscoveryEntry,
     Parameters,
@@ -33,6 +35,10 @@ LIFETIME: Final = 6 * 7 * 24 * 3_600_000
 """Milliseconds that a provider is listed, from the last time that it was seen: six weeks."""
 
 
+ITSELF: Final = Grantee()
+"""The node that has the directory."""
+
+
 class GlobalEntries:
     """The providers of a directory: found by participant, by what they offer, by their node."""
 
@@ -41,13 +47,14 @@ class GlobalEntries:
         self._entries: dict[str, GlobalDiscoveryEntry] = {}
         self._offers: dict[tuple[str, str], dict[str, None]] = {}
         self._at: dict[str, dict[str, None]] = {}  # by the topic of their cluster controller
+        self._by: dict[str, Grantee] = {}  # who listed them
         self._deadlines: Deadlines[str] = Deadlines()
 
     def __len__(self) -> int:
         """How many there are, including those that have expired since the last change."""
         return len(self._entries)
 
-    def add(self, entry: GlobalDiscoveryEntry, now: int) -> None:
+    def add(self, entry: GlobalDiscoveryEntry, now: int, by: Grantee = ITSELF) -> None:
         """List a provider, in the place of what was listed of it; CallError if that cannot be."""
         self._purge(now)
         topic = _topic_of(entry)
@@ -58,6 +65,7 @@ class GlobalEntries:
             entry, last_seen_date_ms=now, expiry_date_ms=max(entry.expiry_date_ms, now + LIFETIME)
         )
         self._put(entry, topic)
+        self._by[entry.participant_id] = by
 
     def remove(self, participants: Iterable[str]) -> None:
         """List some participants no longer."""
@@ -66,6 +74,11 @@ class GlobalEntries:
             if entry is not None:
                 _leave(self._offers, (entry.domain, entry.interface_name), name)
                 _leave(self._at, _topic_of(entry), name)
+                del self._by[name]
+
+    def listers(self) -> list[tuple[str, Grantee]]:
+        """All participants, with who listed them."""
+        return list(self._by.items())
 
     def lookup(
         self, domains: Iterable[str], interface: str, now: int
@@ -121,6 +134,27 @@ class JoynrDirectory(Service):
     def __init__(self, node: Node, *, limit: int = ENTRIES) -> None:
         super().__init__(node)
         self.entries = GlobalEntries(limit)
+        self._unwatch: Callable[[], None] | None = None
+
+    def start(self) -> None:
+        """Answer from now on."""
+        super().start()
+        self._unwatch = self.node.watch_grants(self._take_back)
+
+    async def stop(self) -> None:
+        """Answer no more."""
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
+        await super().stop()
+
+    def _take_back(self) -> None:
+        """List no longer what is not granted any more to who listed it (ID-5)."""
+        self.entries.remove(
+            participant
+            for participant, by in self.entries.listers()
+            if not self.node.may_still(by, Action.REGISTER, name_of(participant))
+        )
 
     async def call(self, method: str, parameters: Parameters, message: Message) -> Any:
         """Serve a call of a cluster controller."""
@@ -128,8 +162,9 @@ class JoynrDirectory(Service):
         if method == "add":
             entries = _entries_in(parameters)
             self.check_granted((entry.participant_id for entry in entries), message)
+            by = self.node.grantee_of(message)
             for entry in entries:
-                self.entries.add(entry, now)
+                self.entries.add(entry, now, by)
         elif method == "lookup" and len(parameters) > 1 and parameters.is_text(1):
             domains, interface = parameters.texts(0), parameters.at(1, str)
             return self.entries.lookup(domains, interface, now)

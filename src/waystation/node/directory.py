@@ -13,7 +13,6 @@ it lives until it expires, unless the hub that listed it says that the participa
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -27,7 +26,8 @@ from waystation.core.record import Cause
 from waystation.core.routing import RoutingEntry
 from waystation.errors import LocalError, RemoteError, WaystationError, quote
 from waystation.net.tasks import Tasks
-from waystation.node.askers import Asker, Entrance
+from waystation.node.askers import Entrance
+from waystation.node.permissions import Grantee
 from waystation.node.session import Session
 from waystation.node.worker import Context
 
@@ -42,6 +42,7 @@ NAME: Final = "waystation.directory"
 OPEN_QUESTIONS: Final = 1_000
 """Maximum number of open questions of other nodes; more are refused."""
 
+_ITSELF: Final = Grantee()
 _PROBE_TIME: Final = 5.0  # seconds for a hub to tell whether what it listed is still there
 _REMEMBERED: Final = 60_000  # milliseconds for which a found provider that never expires is routed
 
@@ -183,15 +184,26 @@ class ProviderDirectory:
             who = "who has gone" if asker is None else asker.identity or asker.peer or asker.name
             raise RemoteError(f"{who} may not register {quote(name)}")
 
-    def take_back(self, may: Callable[[Asker, Action, str], bool]) -> None:
-        """Take what is no longer granted off the lists (ID-5)."""
+    def take_back(self) -> None:
+        """Take what is no longer granted off the lists, also of who is away (ID-5)."""
         for listed in (self._here, self._everywhere):
-            for participant, data in [] if listed is None else listed.listers():
-                asker = self._kernel.permissions.asker_at(data)
-                if asker is not None and not may(asker, Action.REGISTER, participant):
+            for participant, lister in [] if listed is None else listed.listers():
+                grantee = Grantee(lister.session, lister.who)
+                if not self._kernel.permissions.may_still(grantee, Action.REGISTER, participant):
                     assert listed is not None
                     listed.leave(participant)
-                    self._offered.pop(participant, None)
+                    if self._offered.pop(participant, None) is not None:
+                        told = self._tell_left(Leave(participant=participant, owner=lister.owner))
+                        self._open.start(told, "directory")
+
+    async def _tell_left(self, ask: Leave) -> None:
+        """Tell those who were told of a listing that it is gone."""
+        try:
+            if self._everywhere is None and self._beyond is not None:
+                await self._request(self._beyond, ask)
+            await self._ask_parents(ask)
+        except WaystationError as error:
+            _log.warning("%s is off the list here, but not elsewhere: %s", ask.participant, error)
 
     def _check_name(self, name: str, message: Message) -> None:
         """Let nobody speak for a participant that is somebody else's."""
@@ -215,23 +227,23 @@ class ProviderDirectory:
         session, node = passed[0], ask.asked[0] if ask.asked else ""
         if isinstance(session, Entrance) and len(back) <= 2:
             who = session.asker.identity or ""
-            return Lister(who, who, node or who, session.address.data)
+            return Lister(who, who, node or who, session.address.data, session.asker.who)
         if not isinstance(session, Session) or len(back) > 2:
-            return Lister(node=node)
+            return Lister(node=node, who=self._kernel.permissions.grantee_of(message).who)
         claims = self._kernel.hierarchy.claims
         speaker = claims.speaker(session)
         is_leaf = session.participants or (session.hello is not None and session.hello.secret)
         owner = claims.owner_over(session, ask.participant) if is_leaf else ask.owner or speaker
-        return Lister(owner, speaker, node or session.peer or session.name, session.address.data)
+        name = node or session.peer or session.name
+        return Lister(owner, speaker, name, session.address.data, session.who)
 
     def lister_for(self, asked: Message) -> Lister:
         """This node, on behalf of who sent a message to one of its workers."""
-        first = asked.return_route.first
-        return self._own_lister(b"" if first is None else first.data)
+        return self._own_lister(self._kernel.permissions.grantee_of(asked))
 
-    def _own_lister(self, session: bytes = b"") -> Lister:
+    def _own_lister(self, for_whom: Grantee = _ITSELF) -> Lister:
         own = self._kernel.hierarchy.owner
-        return Lister(own, own, self._kernel.name, session)
+        return Lister(own, own, self._kernel.name, for_whom.session, for_whom.who)
 
     async def do(self, ask: Ask, lister: Lister | None = None) -> list[Provider]:
         """Do what a node asks, this one or another, here and where it has to be known."""

@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from waystation.core.address import Route
@@ -29,6 +32,7 @@ from waystation.core.multicast import Subscriptions
 from waystation.core.who import Who
 from waystation.errors import LocalError
 from waystation.node.custody_taking import ADDRESS
+from waystation.node.permissions import Grantee
 from waystation.node.store import Done, Store
 from waystation.wire import custody as wire
 from waystation.wire.custody import Keep, Unkeep
@@ -48,19 +52,24 @@ LIMIT: Final = 100_000
 BATCH: Final = 256
 """Subscriptions in one message."""
 
+_decoder: Final = msgspec.json.Decoder(Who)
+
 
 class _Teller(Struct, frozen=True):
-    """Who told of a subscription, as far as a node remembers it when that is away."""
+    """Who told of a subscription, as far as a node remembers it when that is away.
+
+    The store has it too, but not over which session: that was of an earlier process.
+    """
 
     owner: str
     who: Who
-    session: bytes  # its local address
+    session: bytes = b""  # its local address
 
 
 class _Kept(Struct):
     keep: int  # seconds
     seen: int  # seconds since the epoch, when it was told last
-    told_by: _Teller | None = None  # None: this node itself, or it was not told since the start
+    told_by: _Teller | None = None  # None: this node itself, or a store of before it was noted
 
 
 class KeptSubscriptions:
@@ -74,10 +83,14 @@ class KeptSubscriptions:
         self._own: dict[Key, None] = {}  # those that this process has made
         self._matching = Subscriptions()
         self._told_at = 0
-        for pattern, receiver, keep, seen in [] if store is None else store.kept:
-            self._kept[pattern, receiver] = _Kept(keep, seen)
+        for pattern, receiver, keep, seen, owner, who in [] if store is None else store.kept:
+            told_by = None if owner is None else _Teller(owner, _decoder.decode(who))
+            self._kept[pattern, receiver] = _Kept(keep, seen, told_by)
             with contextlib.suppress(LocalError):
                 self._matching.subscribe(pattern, receiver)
+        self._withdrawn = self._not_granted()  # while this node did not run; for the parents
+        for key in self._withdrawn:
+            self._forget(key)
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -137,14 +150,14 @@ class KeptSubscriptions:
         kept, refused = [], []
         owner = self._kernel.hierarchy.claims.speaker(session)
         teller = _Teller(owner, session.who, session.address.data)
+        keep_told = partial(self._keep, told_by=teller)
         for pattern, receiver, keep in told.subscriptions:
             key = (pattern, receiver)
             if not self._is_at(session, receiver):
                 continue
             if not self._kernel.permissions.may(session, Action.SUBSCRIBE, pattern):
                 refused.append(key)  # it may have been granted once
-            elif (key in self._kept or len(self._kept) < LIMIT) and self._keep(key, keep):
-                self._kept[key].told_by = teller
+            elif (key in self._kept or len(self._kept) < LIMIT) and keep_told(key, keep):
                 kept.append((pattern, receiver, keep))
         self._end([key for key in refused if key in self._kept], session)
         for parent in self._parents_besides(session) if kept else ():
@@ -162,20 +175,22 @@ class KeptSubscriptions:
 
     def take_back(self) -> None:
         """End what is no longer granted to who told of it, also while that is away (ID-5)."""
-        told = [(key[0], key, kept.told_by) for key, kept in self._kept.items()]
-        self._end([key for pattern, key, by in told if by and not self._is_granted(by, pattern)])
+        self._end(self._not_granted())
 
-    def _is_granted(self, teller: _Teller, pattern: str) -> bool:
-        permissions = self._kernel.permissions
-        asker = permissions.asker_at(teller.session)
-        if asker is not None:
-            return permissions.may(asker, Action.SUBSCRIBE, pattern)
-        grants = permissions.grants
-        return grants is None or grants.allows(teller.who, Action.SUBSCRIBE, pattern)
+    def _not_granted(self) -> list[Key]:
+        """What its tellers may no longer have; what this node has made itself is not asked for."""
+        may_still = self._kernel.permissions.may_still
+        return [
+            key
+            for key, kept in self._kept.items()
+            if (by := kept.told_by) is not None
+            and not may_still(Grantee(by.session, by.who), Action.SUBSCRIBE, key[0])
+        ]
 
     def link_opened(self, session: Session) -> None:
-        """Tell a parent of all that are reached from here."""
+        """Tell a parent of all that are reached from here, and of what ended meanwhile."""
         if session.is_parent:
+            self._tell_ended(session, self._withdrawn)
             self._tell_all(session)
 
     def sweep(self) -> None:
@@ -201,18 +216,32 @@ class KeptSubscriptions:
     def _now(self) -> int:
         return self._kernel.tick() // 1_000_000
 
-    def _keep(self, key: Key, keep: int, written: Done | None = None) -> bool:
+    def _keep(
+        self,
+        key: Key,
+        keep: int,
+        written: Done | None = None,
+        told_by: _Teller | None = None,
+    ) -> bool:
         try:
             self._matching.subscribe(*key)
         except LocalError:
             return False  # no pattern
         before = self._kept.get(key)
-        told_by = None if before is None else before.told_by
+        if told_by is None and before is not None:
+            told_by = before.told_by
         kept = self._kept[key] = _Kept(keep, self._now(), told_by)
-        row = (*key, kept.keep, kept.seen)
-        insert = "insert or replace into kept values (?, ?, ?, ?)"
+        row, by = (*key, kept.keep, kept.seen), None
+        if told_by is not None:
+            by = (*key, told_by.owner, msgspec.json.encode(told_by.who).decode())
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("insert or replace into kept values (?, ?, ?, ?)", row)
+            if by is not None:
+                db.execute("insert or replace into kept_by values (?, ?, ?, ?)", by)
+
         if self._store is not None:
-            self._store.submit(lambda db: db.execute(insert, row), written)
+            self._store.submit(write, written)
         return True
 
     def _end(self, keys: list[Key], besides: Session | None = None) -> None:
@@ -220,15 +249,23 @@ class KeptSubscriptions:
         for key in keys:
             self._forget(key)
         for parent in self._parents_besides(besides):
-            for begin in range(0, len(keys), BATCH):
-                self._send(parent, wire.encode(Unkeep(keys[begin : begin + BATCH])))
+            self._tell_ended(parent, keys)
+
+    def _tell_ended(self, parent: Session, keys: list[Key]) -> None:
+        for begin in range(0, len(keys), BATCH):
+            self._send(parent, wire.encode(Unkeep(keys[begin : begin + BATCH])))
 
     def _forget(self, key: Key) -> None:
-        if self._kept.pop(key, None) is not None:
-            self._matching.unsubscribe(*key)
-            delete = "delete from kept where pattern = ? and receiver = ?"
-            if self._store is not None:
-                self._store.submit(lambda db: db.execute(delete, key))
+        if self._kept.pop(key, None) is None:
+            return
+        self._matching.unsubscribe(*key)
+
+        def write(db: sqlite3.Connection) -> None:
+            db.execute("delete from kept where pattern = ? and receiver = ?", key)
+            db.execute("delete from kept_by where pattern = ? and receiver = ?", key)
+
+        if self._store is not None:
+            self._store.submit(write)
 
     def _parents_besides(self, session: Session | None) -> list[Session]:
         return [one for one in self._kernel.hierarchy.parents if one is not session]

@@ -132,6 +132,7 @@ class Kernel:
         self._clock_was_off = False
         self.latest = 0  # the instant that `tick` told last
         self.observers: list[Observer] = []
+        self.incarnation = 0  # of the journal that one of them keeps
         self.carriers: dict[int, Carrier] = {}
         self.tasks = Tasks()  # of the workers and subscriptions, and the one that closes the node
         self.workers: dict[Worker, None] = {}  # those that run, in the order of their start

@@ -448,6 +448,7 @@ class Links:
             self.kernel.hierarchy.secret if to else "",
             to,
             own is not None,
+            self.kernel.incarnation,
         )
         return Greeting(hello, tokens, initiator=outgoing, identity=own, certificate=certificate)
 

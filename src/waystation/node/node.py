@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         SecureListener,
         Trust,
     )
+    from waystation.node.permissions import Grantee
     from waystation.why import Explanation
 
 KEEP: Final = 7 * DAY
@@ -145,7 +146,7 @@ class Node:
                 from waystation.journal import Journal  # noqa: PLC0415 - it needs pyarrow
 
                 self._journal = Journal(journal, name)
-                self.observe(self._journal.note)
+                self.observe(self._journal.note, incarnation=self._journal.incarnation)
         except BaseException:
             if kernel.custody.store is not None:
                 kernel.custody.store.close()  # so that another node can have it
@@ -344,6 +345,23 @@ class Node:
         What it may not is counted, and recorded with who asked. This node itself may do anything.
         """
         return self._kernel.permissions.may_sender(message, action, name)
+
+    def grantee_of(self, message: Message) -> Grantee:
+        """Who sent a message, for workers that do lasting things on its behalf."""
+        return self._kernel.permissions.grantee_of(message)
+
+    def may_still(self, grantee: Grantee, action: Action, name: str) -> bool:
+        """Whether somebody may do now what a worker did on its behalf, also while it is away."""
+        return self._kernel.permissions.may_still(grantee, action, name)
+
+    def watch_grants(self, changed: Callable[[], None]) -> Callable[[], None]:
+        """Have a function called when grants have changed; returns a function that ends this.
+
+        What a worker did on somebody's behalf that is no longer granted is then to be undone.
+        """
+        watchers = self._kernel.permissions.watchers
+        watchers.append(changed)
+        return lambda: watchers.remove(changed)
 
     def change_grants(self, grants: Grants | None) -> None:
         """Judge peers by other grants from now on; what these do not give is taken back (ID-5)."""
@@ -821,11 +839,13 @@ class Node:
             explain, self._journal.directory, check_message_id(message_id)
         )
 
-    def observe(self, observer: Observer) -> Callable[[], None]:
+    def observe(self, observer: Observer, *, incarnation: int = 0) -> Callable[[], None]:
         """Have a function called with everything that happens here, as it happens (OB-4).
 
-        Returns a function that ends this.
+        Returns a function that ends this. Of an observer that keeps a journal, give the
+        `incarnation`: peers are told it, so that their journals tell which one they met (OB-10).
         """
+        self._kernel.incarnation = incarnation or self._kernel.incarnation
         self._kernel.observers.append(observer)
         return lambda: self._kernel.observers.remove(observer)
 

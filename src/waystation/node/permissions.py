@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from waystation.core.address import Route
 from waystation.core.grants import Action, Grants
 from waystation.core.message import Message
 from waystation.core.outcome import Reason
 from waystation.core.record import SessionKind
-from waystation.core.who import NOBODY
+from waystation.core.who import NOBODY, Who
 from waystation.errors import quote
 from waystation.node.askers import Asker, Entrance
 from waystation.node.claims import NOT_GRANTED
@@ -32,6 +33,13 @@ DENIALS: Final = 100
 _log = logging.getLogger("waystation.node")
 
 
+class Grantee(Struct, frozen=True, gc=False):
+    """Somebody who did what was granted to it, and is remembered when it has gone."""
+
+    session: bytes = b""  # the local address of its session or channel
+    who: Who | None = None  # what it had proven; None for this node itself
+
+
 class Permissions:
     """What the peers of one node may do."""
 
@@ -39,6 +47,7 @@ class Permissions:
         self._kernel = kernel
         self.grants = grants
         self.denied: Counter[str] = Counter()  # by action
+        self.watchers: list[Callable[[], None]] = []  # called when the grants have changed
 
     def may(self, asker: Asker, action: Action, name: str) -> bool:
         """Whether a peer may do something; what it may not is told."""
@@ -96,6 +105,19 @@ class Permissions:
             return self.may(asker, action, name)
         return first is None or first.data in self._kernel.receivers
 
+    def grantee_of(self, message: Message) -> Grantee:
+        """Who sent a message, to be asked about later."""
+        asker, first = self.asker_of(message), message.return_route.first
+        return Grantee() if asker is None or first is None else Grantee(first.data, asker.who)
+
+    def may_still(self, grantee: Grantee, action: Action, name: str) -> bool:
+        """Whether somebody may do now what it did before, also while it is away (ID-5)."""
+        asker = self.asker_at(grantee.session)
+        if asker is not None:
+            return self.may(asker, action, name)
+        grants, who = self.grants, grantee.who
+        return grants is None or who is None or grants.allows(who, action, name)
+
     def admits_broadcast(self, multicast_id: str) -> bool:
         """Whether anybody at a broker may publish under an id: who it was is not known."""
         grants = self.grants
@@ -117,8 +139,10 @@ class Permissions:
         self.grants = grants
         for session in list(self._kernel.links.sessions.values()):
             self._judge_again(session)
-        self._kernel.directory.take_back(self.may)
+        self._kernel.directory.take_back()
         self._kernel.custody.kept.take_back()
+        for changed in list(self.watchers):
+            changed()
 
     def _judge_again(self, session: Session) -> None:
         """Take back the names and subscriptions of a session that are not granted to it."""

@@ -594,10 +594,10 @@ class Session(Struct, eq=False):
         """The record that it is open."""
         kind = SessionKind.OPENED
         place, transport = str(self.place), self._links.transport_name(self.place)
-        ending = (None, "", at)
-        return SessionRecord(
-            kind, self.name, place, self.peer, *ending, self.role, transport, self.identity
-        )
+        ending, hello = (None, "", at), self._greeting.peer
+        known = (self.role, transport, self.identity)
+        incarnation = None if hello is None else hello.incarnation or None
+        return SessionRecord(kind, self.name, place, self.peer, *ending, *known, incarnation)
 
     def abort_link(self) -> None:
         """End the link at once; a session that reconnects then gets another."""

@@ -82,6 +82,13 @@ create table kept (
 ) without rowid;
 create table commands (id integer primary key, command text not null, result text);
 """
+_ADDED: Final = """
+create table if not exists kept_by (
+    pattern text not null, receiver text not null, owner text not null, who text not null,
+    primary key (pattern, receiver)
+) without rowid;
+"""
+"""What earlier stores of the same format lack, and earlier versions do not look at."""
 
 _log = logging.getLogger("waystation.node")
 
@@ -192,7 +199,10 @@ class Store:
         try:
             self._db = _open(self.directory, settings.fsync)
             self.id, self.secret, self.link_base, self.pairs = _read(self._db, self.directory)
-            self.kept = self._db.execute("select * from kept").fetchall()
+            self.kept = self._db.execute(
+                "select pattern, receiver, keep, seen, owner, who "
+                "from kept left join kept_by using (pattern, receiver)"
+            ).fetchall()
             self.dead = _count_dead(self._db)
         except BaseException:
             if hasattr(self, "_db"):
@@ -618,6 +628,7 @@ def _open(directory: Path, fsync: str) -> sqlite3.Connection:
         if not db.execute("select count(*) from sqlite_master").fetchone()[0]:
             _create(db)
         _check_pages(db)
+        db.executescript(_ADDED)
         if not marker.exists():
             marker.write_text("Here are durable messages of a node. Do not remove single files.\n")
     except (sqlite3.DatabaseError, OSError) as error:

@@ -44,7 +44,7 @@ from waystation.pipeline.kernels.sessions import sessions_of
 from waystation.pipeline.kernels.tracing import assembled, coded_steps, together
 from waystation.pipeline.listing import EVERYTHING, Listing, Wanted, list_journal, locate
 from waystation.pipeline.schema import VERSION
-from waystation.pipeline.surveying import combined, facts_of
+from waystation.pipeline.surveying import known_in
 from waystation.pipeline.tables import BUILT
 
 Row = dict[str, Any]
@@ -68,7 +68,7 @@ def survey(journal: str, wanted: Wanted = EVERYTHING) -> Survey:
 def survey_files(listing: Listing, wanted: Wanted = EVERYTHING) -> Survey:
     """The same of the files of a journal."""
     data = list(nodes_of(listing, wanted))
-    known = combined(facts_of(one) for one in data)
+    known = known_in(data)
     lost = losses_in(traces_in(data, known))
     for one in data:
         for rows in gossip_losses(one):
@@ -87,7 +87,7 @@ def survey_of(journal: str, participant: str) -> Survey | None:
         return None
     listing = list_journal(journal, EVERYTHING)
     data = list(nodes_of(listing, EVERYTHING))
-    known = combined(facts_of(one) for one in data)
+    known = known_in(data)
     own = _steps_with(listing, "recipient", [participant])
     if own is None:
         return None

@@ -1,26 +1,36 @@
 """Survey a journal for what traces need to know of all nodes, before their messages meet.
 
 Each node tells of itself: its incarnations and what is on record of them, what it measured of the
-clocks of its peers, and its sessions with brokers. That is little, and goes to every task.
+clocks of its peers, and its sessions with brokers. That is little, and goes to every task. Only if
+nodes had traffic with each other in an hour whose measurements do not connect them, the messages
+between them are read as well, for what these tell of clocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import Struct, field
 
-from waystation.core.corrections import Link, corrections
+from waystation.core.corrections import Delay, Link, corrections, estimates, strangers
 from waystation.core.coverage import Life, NodeRow, lives_of
 from waystation.core.visits import GLOBAL
 from waystation.journal.schema import MESSAGES, NODES, SCHEMAS, SESSIONS
 from waystation.pipeline.kernels.evidence import Known
 from waystation.pipeline.kernels.links import links_of
 from waystation.pipeline.kernels.node_data import FileData
+from waystation.pipeline.kernels.passing import (
+    DELAYS,
+    ENDS,
+    delays_in,
+    delays_of,
+    ends_of,
+    peers_by_hour,
+)
 
 if TYPE_CHECKING:
     from waystation.pipeline.journal import Journal
@@ -37,6 +47,11 @@ class NodeFacts(Struct, frozen=True):
     links: dict[int, list[Link]]  # by the hour
     brokers: list[tuple[int, str]]  # incarnation and session
     has_answers: bool
+    unmeasured: dict[int, list[str]] = field(default_factory=dict)  # peers, by the hour
+
+
+Strangers = dict[str, dict[int, list[str]]]
+"""For each node and hour, the peers that no measurements of the hour connect it with."""
 
 
 def known_of(journal: Journal) -> Known:
@@ -48,13 +63,47 @@ def known_of(journal: Journal) -> Known:
         yield pa.table({"told": [msgspec.msgpack.encode(facts_of(data))]}, schema=_TOLD)
 
     rows = journal.work(_TABLES, work, _TOLD, split=False).collect()
-    facts = (msgspec.msgpack.decode(bytes(row[0]), type=NodeFacts) for row in rows)
-    journal.known = combined(facts)
+    facts = [msgspec.msgpack.decode(bytes(row[0]), type=NodeFacts) for row in rows]
+    journal.known = combined(facts, _delays(journal, strangers_in(facts)))
     return journal.known
 
 
-def combined(facts: Iterable[NodeFacts]) -> Known:
-    """What all nodes tell together."""
+def _delays(journal: Journal, apart: Strangers) -> list[Delay]:
+    """The least delays between nodes of which nothing was measured: their messages meet by id."""
+    if not apart:
+        return []
+
+    def ends(data: FileData) -> Iterator[pa.Table]:
+        return ends_of(data, apart.get(data.node, {}))
+
+    def meet(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        held = list(batches)
+        if held:
+            yield delays_of(pa.Table.from_batches(held))
+
+    from waystation.pipeline.work import mapped  # noqa: PLC0415 - it needs Spark
+
+    told = journal.work((MESSAGES,), ends, ENDS).repartition("message_id")
+    rows = mapped(told, meet, DELAYS).collect()
+    return [Delay(*row) for row in rows]
+
+
+def known_in(data: Iterable[FileData]) -> Known:
+    """What the nodes of a journal tell, found in this process."""
+    data = list(data)
+    facts = [facts_of(one) for one in data]
+    return combined(facts, delays_in(data, strangers_in(facts)))
+
+
+def strangers_in(facts: Iterable[NodeFacts]) -> Strangers:
+    """The nodes whose traffic must tell of their clocks."""
+    facts = list(facts)
+    peers = {found.node: found.unmeasured for found in facts}
+    return strangers(all_links(facts), peers)
+
+
+def combined(facts: Iterable[NodeFacts], delays: Iterable[Delay] = ()) -> Known:
+    """What all nodes tell together, and what the messages between them tell of clocks."""
     facts = list(facts)
     lives: dict[str, list[Life]] = {}
     brokers: set[tuple[str, int, str]] = set()
@@ -64,8 +113,18 @@ def combined(facts: Iterable[NodeFacts]) -> Known:
             lives[found.node] = found.lives
         brokers |= {(found.node, incarnation, session) for incarnation, session in found.brokers}
         has_answers |= found.has_answers
-    hours = {hour: corrections(measured) for hour, measured in all_links(facts).items()}
-    return Known(lives, hours, frozenset(brokers), has_answers)
+    estimated = estimates(delays)
+    links = with_estimates(all_links(facts), estimated)
+    hours = {hour: corrections(found) for hour, found in links.items()}
+    return Known(lives, hours, frozenset(brokers), has_answers, estimated)
+
+
+def with_estimates(
+    measured: Mapping[int, list[Link]], estimated: Mapping[int, list[Link]]
+) -> dict[int, list[Link]]:
+    """All that is known of clocks, by the hour."""
+    hours = measured.keys() | estimated.keys()
+    return {hour: [*measured.get(hour, ()), *estimated.get(hour, ())] for hour in hours}
 
 
 def all_links(facts: Iterable[NodeFacts]) -> dict[int, list[Link]]:
@@ -82,13 +141,26 @@ def facts_of(data: FileData) -> NodeFacts:
     begins, latest = data.lifetimes().begins(), data.latest()
     records = {number: (at, latest.get(number, at)) for number, at in begins.items()}
     lives = lives_of(records, node_rows(data.small_table(NODES)), data.record_before)
+    links = hourly_links(data)
     return NodeFacts(
         data.node,
         lives,
-        hourly_links(data),
+        links,
         brokers_in(data.small_table(SESSIONS)),
         data.has_values(MESSAGES, "answers"),
+        unmeasured(peers_by_hour(data), links),
     )
+
+
+def unmeasured(
+    peers: Mapping[int, Iterable[str]], links: Mapping[int, list[Link]]
+) -> dict[int, list[str]]:
+    """The peers in each hour that a node did not measure itself."""
+    found = {
+        hour: sorted(set(names) - {link.peer for link in links.get(hour, ())})
+        for hour, names in peers.items()
+    }
+    return {hour: names for hour, names in found.items() if names}
 
 
 def node_rows(rows: pa.Table) -> list[NodeRow]:

@@ -23,7 +23,7 @@ from waystation.core.incidents import CLOCK, LINK, LOOP, NEVER, OTHER, UNHEARD, 
 from waystation.pipeline.inprocess import Survey, nodes_of
 from waystation.pipeline.kernels.evidence import Known
 from waystation.pipeline.listing import EVERYTHING, list_journal
-from waystation.pipeline.surveying import combined, facts_of
+from waystation.pipeline.surveying import known_in
 from waystation.simulate.journal import TRUTH
 
 Row = dict[str, Any]
@@ -84,7 +84,7 @@ def _tally(real: Iterable[tuple[Any, ...]], found: Counter[Any]) -> Tally:
 def known_here(journal: Path) -> Known:
     """What the nodes of a journal tell, found in this process."""
     data = nodes_of(list_journal(str(journal), EVERYTHING), EVERYTHING)
-    return combined(facts_of(one) for one in data)
+    return known_in(data)
 
 
 def _partly_recorded(copies: list[Row], known: Known) -> set[str]:

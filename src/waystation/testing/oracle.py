@@ -15,7 +15,16 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from msgspec import convert, structs
 
 from waystation.core import coverage
-from waystation.core.corrections import Measured, corrections, hour_of, links_by_hour
+from waystation.core.corrections import (
+    Delay,
+    Link,
+    Measured,
+    corrections,
+    estimates,
+    groups_of,
+    hour_of,
+    links_by_hour,
+)
 from waystation.core.coverage import Life, NodeRow
 from waystation.core.losses import lost_in
 from waystation.core.visits import Evidence, Step, Trace, Visit, step_of, tied, traced
@@ -436,13 +445,46 @@ def evidence_of(journal: Tables) -> Evidence:
 
 def corrections_by_hour(journal: Tables) -> dict[int, dict[str, int]]:
     """How far each node's clock was ahead, hour by hour."""
+    return {hour: corrections(links) for hour, links in links_of(journal).items()}
+
+
+def links_of(journal: Tables) -> dict[int, list[Link]]:
+    """What sessions measured of clocks, hour by hour, and what traffic tells where they did not."""
     columns = ("node", "at", "session", "peer", "offset_us", "rtt_us")
     measured = (
         Measured(*(row[column] for column in columns))
         for row in in_order(journal.get("sessions", ()))
         if row["kind"] == "clock"
     )
-    return {hour: corrections(links) for hour, links in links_by_hour(measured).items()}
+    found = links_by_hour(measured)
+    for hour, links in estimates(_delays(journal, found)).items():
+        found[hour] = found.get(hour, []) + links
+    return found
+
+
+def _delays(journal: Tables, measured: dict[int, list[Link]]) -> Iterator[Delay]:
+    """One for each message that passed once from a node to another that nothing connects it with.
+
+    Nothing may connect them in the hour in which the one had it, nor in that of the other.
+    """
+    groups = {hour: groups_of(links) for hour, links in measured.items()}
+
+    def apart(row: Row, peer: str | None) -> bool:
+        group = groups.get(hour_of(row["received_at"]), {})
+        return peer is not None and group.get(row["node"], row["node"]) != group.get(peer, peer)
+
+    went: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    came: dict[tuple[str, str, str], set[int]] = defaultdict(set)
+    for row in journal.get("messages", ()):
+        id, node = row["message_id"], row["node"]
+        if id != NO_ID and row["outcome"] == "FORWARDED" and apart(row, row.get("next_node")):
+            went[id, node, row["next_node"]].add(row["received_at"])
+        if id != NO_ID and apart(row, row.get("from_node")):
+            came[id, row["from_node"], node].add(row["received_at"])
+    for way in went.keys() & came.keys():
+        if len(went[way]) == len(came[way]) == 1:
+            [sent], [received] = went[way], came[way]
+            yield Delay(*way[1:], hour_of(sent), hour_of(received), received - sent, 1)
 
 
 def lives_of(journal: Tables) -> dict[str, list[Life]]:

@@ -14,7 +14,7 @@ from waystation.journal.schema import MESSAGES
 from waystation.pipeline.kernels.evidence import Known
 from waystation.pipeline.kernels.node_data import FileData, Share
 from waystation.pipeline.listing import Listing, Wanted, list_journal
-from waystation.pipeline.surveying import combined, facts_of
+from waystation.pipeline.surveying import known_in
 from waystation.whatif.changes import Changes
 from waystation.whatif.copies import Copy, Diverged
 from waystation.whatif.deciding import diverged
@@ -81,7 +81,7 @@ class SmallJournal:
 
     @cached_property
     def _known(self) -> Known:
-        return combined(facts_of(data) for data in self._nodes())
+        return known_in(self._nodes())
 
     @cached_property
     def _evidence(self) -> Evidence:

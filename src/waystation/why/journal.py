@@ -8,10 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, cached_property
 
 from waystation.core.address import LOCAL, Address, Route
-from waystation.core.corrections import Measured, corrections, hour_of, links_by_hour
+from waystation.core.corrections import (
+    Link,
+    Measured,
+    corrections,
+    groups_of,
+    hour_of,
+    links_by_hour,
+)
 from waystation.core.coverage import Life
 from waystation.core.expiry import NEVER, Expiry
 from waystation.core.message import Arrival, Message
@@ -258,19 +265,29 @@ def _waits(verdict: Verdict) -> Outcome:
 
 
 class _Clocks:
-    """How far the clocks of nodes are ahead, by what all nodes measured in an hour."""
+    """How far the clocks of nodes are ahead, by an hour's measurements, or by its traffic."""
 
     def __init__(self, lookup: MessageLookup) -> None:
         self._lookup = lookup
-        self._hours: dict[int, dict[str, int]] | None = None
+        self._hours: dict[int, dict[str, int]] = {}
 
     def correction(self, node: str, at: int) -> int:
         """How far a node's clock is ahead at an instant of it."""
-        if self._hours is None:
-            self._hours = {
-                hour: corrections(links) for hour, links in links_by_hour(self._measured()).items()
-            }
-        return self._hours.get(hour_of(at), {}).get(node, 0)
+        hour = hour_of(at)
+        if hour not in self._hours:
+            self._hours[hour] = corrections(self._links(hour))
+        return self._hours[hour].get(node, 0)
+
+    def _links(self, hour: int) -> list[Link]:
+        measured = self._by_hour.get(hour, [])
+        groups = groups_of(measured)
+        if len({groups.get(node, node) for node in self._lookup.nodes}) == 1:
+            return measured
+        return [*measured, *self._lookup.estimates(self._by_hour, hour)]
+
+    @cached_property
+    def _by_hour(self) -> dict[int, list[Link]]:
+        return links_by_hour(self._measured())
 
     def _measured(self) -> Iterator[Measured]:
         columns = ("at", "session", "peer", "offset_us", "rtt_us")

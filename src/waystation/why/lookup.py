@@ -7,16 +7,17 @@ others the column of ids is read first. Files that cannot be read are reported.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import convert
 
+from waystation.core.corrections import Link
 from waystation.core.coverage import Life, NodeRow, lives_of
 from waystation.journal.layout import SEALED, all_nodes, files_in, table_directory, tails_in
 from waystation.journal.read import (
@@ -40,6 +41,9 @@ from waystation.journal.schema import (
     version_in,
 )
 
+if TYPE_CHECKING:
+    from waystation.pipeline.traffic import Traffic
+
 Row = dict[str, Any]
 
 
@@ -51,6 +55,7 @@ class MessageLookup:
         self.nodes = all_nodes(journal)
         self.problems: list[str] = []
         self._sessions: dict[str, list[Row]] = {}
+        self._traffic: Traffic | None = None
 
     def message(self, id: str) -> list[Row]:
         """Every row about a message, with the version of its file, by (at, node, seq)."""
@@ -87,6 +92,15 @@ class MessageLookup:
         if node not in self._sessions:
             self._sessions[node] = self._rows(SESSIONS, node, None, None)
         return self._sessions[node]
+
+    def estimates(self, measured: Mapping[int, list[Link]], hour: int) -> list[Link]:
+        """What the traffic of an hour tells of clocks that these measurements do not connect."""
+        # It is needed for few journals, and takes long to import.
+        from waystation.pipeline.traffic import Traffic  # noqa: PLC0415
+
+        if self._traffic is None:
+            self._traffic = Traffic(str(self._journal), measured)
+        return self._traffic.links(hour)
 
     def lives(self, node: str) -> list[Life]:
         """The incarnations of a node, and what is on record of them."""

@@ -36,7 +36,7 @@ NAME_LIMIT: Final = 255
 """Maximum length of a node's name, in characters."""
 
 NUMBER_LIMIT: Final = 2**63
-"""What the number of a session, and so of a claim, is below."""
+"""What the number of a session, and so of a claim, and an incarnation are below."""
 
 CAPABILITY: Final = "identity"
 """What a node that can check the proof of an identity says in its hello."""
@@ -82,6 +82,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello", tag_field="waystation"):
     secret: str = ""  # to a parent: what its claims are recognised by (CL-1)
     session: int = 0  # to a parent: the number of this session among those of the sender
     proves: bool = False  # whether it proves an identity, to whoever can check that
+    incarnation: int = 0  # of its journal, if it keeps one (OB-10)
 
 
 class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="waystation", omit_defaults=True):
@@ -281,4 +282,7 @@ def _read(payload: bytes) -> Payload | None:
 def _within_limits(hello: Hello) -> Hello:
     """A peer's hello without what is too long: it is kept and shown while the session lasts."""
     can = tuple(word for word in hello.can[:CAN_LIMIT] if len(word) <= CAPABILITY_LIMIT)
-    return msgspec.structs.replace(hello, version=hello.version[:VERSION_LIMIT], can=can)
+    incarnation = hello.incarnation if 0 <= hello.incarnation < NUMBER_LIMIT else 0
+    return msgspec.structs.replace(
+        hello, version=hello.version[:VERSION_LIMIT], can=can, incarnation=incarnation
+    )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from waystation.core.corrections import HOUR, hour_of
+from waystation.core.corrections import HOUR, Link, hour_of
 from waystation.core.coverage import MARGIN, Life, covers
 from waystation.core.visits import GLOBAL, Evidence, Fate
 from waystation.pipeline.kernels.columns import Flags, Longs, codes
@@ -36,6 +36,7 @@ class Known(Struct, frozen=True):
     hours: dict[int, dict[str, int]] = field(default_factory=dict)  # corrections, in microseconds
     brokers: frozenset[tuple[str, int, str]] = frozenset()  # node, incarnation, session
     has_answers: bool = False  # whether any message may be an answer
+    estimated: dict[int, list[Link]] = field(default_factory=dict)  # what traffic tells of clocks
 
     def encoded(self) -> bytes:
         """As bytes, for tasks."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import asdict
 
-from waystation.core.corrections import HOUR
+from waystation.core.corrections import HOUR, SESSION, Link
 from waystation.journal.schema import SESSIONS, TEXT
 from waystation.pipeline.kernels.node_data import FileData
 
@@ -20,9 +21,10 @@ LINKS: Final = pa.schema(
         "offset_us": pa.int64(),
         "rtt_us": pa.int64(),
         "sessions": pa.int64(),
+        "source": TEXT,
     }
 )
-"""What a node measured of a peer in an hour, and over how many sessions."""
+"""What is known of a peer's clock in an hour, and from how many sessions."""
 
 
 def links_of(data: FileData) -> Iterator[pa.Table]:
@@ -46,5 +48,11 @@ def links_of(data: FileData) -> Iterator[pa.Table]:
     )
     names = ("hour", "peer", "offset_us_first", "rtt_us_first", "session_count_distinct")
     hour, peer, offset, rtt, sessions = (best.column(name) for name in names)
-    node = pa.array([data.node] * best.num_rows, TEXT)
-    yield pa.table([hour, node, peer, offset, rtt, sessions.cast(pa.int64())], schema=LINKS)
+    node, source = (pa.array([text] * best.num_rows, TEXT) for text in (data.node, SESSION))
+    yield pa.table([hour, node, peer, offset, rtt, sessions.cast(pa.int64()), source], schema=LINKS)
+
+
+def links_table(hours: Mapping[int, Iterable[Link]]) -> pa.Table:
+    """The same for what is known of some hours."""
+    rows = [{"hour": hour, **asdict(link)} for hour, links in hours.items() for link in links]
+    return pa.Table.from_pylist(rows, LINKS)

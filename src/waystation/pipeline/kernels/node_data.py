@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import errno
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import cached_property, reduce
+from functools import cached_property, partial, reduce
 from typing import Any, Final, Protocol
 from zlib import crc32
 
@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
+from msgspec.structs import replace
 
 from waystation.journal.pruning import instant_bounds, number_bounds
 from waystation.journal.read import SealedFile
@@ -334,6 +335,28 @@ class FileData:
                     return True
         return False
 
+    def received_between(self, since: int, until: int) -> FileData:
+        """The same with the messages received in a range only."""
+        low, high = self._share.received or (_FIRST, 2**63 - 1)
+        share = replace(self._share, received=(max(low, since), min(high, until)))
+        return FileData(self._root, share, self._wanted, self._tuning)
+
+    def row_groups(
+        self, table: str, names: Sequence[str]
+    ) -> Iterator[tuple[Any, Callable[[], pa.Table]]]:
+        """What footers tell of the row groups that have these columns, and what reads them.
+
+        All of their rows are read, also those that are not wanted or invalid, and nothing is a
+        reject: whoever reads the rows themselves tells of those.
+        """
+        for source in self._readable(table, rejects=False):
+            if not set(names) <= set(source.names):
+                continue
+            for number in range(source.sealed.footer.num_row_groups):
+                group = source.sealed.footer.row_group(number)
+                if self._may_hold_wanted(table, group):
+                    yield group, partial(_read_group, source, number, names)
+
     def _ends_of_records(self, table: str, source: _Source) -> Iterable[tuple[int, int]]:
         footer, until = source.sealed.footer, self._wanted.until
         if not footer.num_rows:
@@ -390,8 +413,10 @@ class FileData:
             return True
         return _overlaps(found.sealed.footer.row_group(0), "at", *span)
 
-    def _readable(self, table: str, *, keep_open: bool = False) -> Iterator[_Source]:
-        """The valid files of a table.
+    def _readable(
+        self, table: str, *, keep_open: bool = False, rejects: bool = True
+    ) -> Iterator[_Source]:
+        """The valid files of a table; the others are `rejects`, unless others see to that.
 
         Each is closed again at once unless it is kept open, since a node may have more files than
         a process can open. Footers are read once.
@@ -402,10 +427,10 @@ class FileData:
                 found = self._looked_at[file.path] = self._look_at(table, file)
                 if not keep_open and isinstance(found, _Source):
                     found.sealed.close()
-            if isinstance(found, str):
-                self._reject(table, file, None, found)
-            else:
+            if not isinstance(found, str):
                 yield found
+            elif rejects:
+                self._reject(table, file, None, found)
 
     def _look_at(self, table: str, file: File) -> _Source | str:
         """A file with its footer, or what is wrong with it."""
@@ -573,6 +598,13 @@ class FrameData:
     def given(self, name: str) -> pa.Table:
         """A table that an earlier step has built."""
         return self._tables.get(name, BUILT[name].empty_table())
+
+
+def _read_group(source: _Source, number: int, names: Sequence[str]) -> pa.Table:
+    """Some columns of a row group, with dictionary-encoded strings; raises one of UNREADABLE."""
+    texts = [name for name in names if source.sealed.schema.field(name).type == TEXT]
+    with source.sealed.reading(texts) as read:
+        return read(number, names)
 
 
 def _hashes(table: str, rows: pa.Table) -> Longs:

@@ -70,7 +70,7 @@ def _brought(table: str, rows: pa.Table, schema: pa.Schema) -> pa.Table:
     for field in schema:
         name, column = field.name, JOURNAL[table][field.name]
         if name in rows.column_names:
-            columns[name] = _converted(rows.column(name), field.type)
+            columns[name] = converted(rows.column(name), field.type)
         elif column.same_as is not None:
             columns[name] = columns[column.same_as]
         else:
@@ -103,7 +103,8 @@ def _kindred(found: pa.DataType, wanted: pa.DataType) -> bool:
     return bool(found == wanted)
 
 
-def _converted(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+def converted(values: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    """A column with another type; raises Arrow's error for values that do not fit."""
     if values.type == wanted:
         return values
     if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(values.type):

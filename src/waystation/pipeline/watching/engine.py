@@ -18,16 +18,25 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from waystation.core.corrections import Link
+from waystation.core.corrections import Delay, Link
 from waystation.core.incidents import Incident
 from waystation.errors import LocalError, quote
 from waystation.journal.files import FileLock
 from waystation.pipeline.clocks import clocks_by_hour
-from waystation.pipeline.kernels.evidence import changed_nodes
+from waystation.pipeline.kernels.evidence import Known, changed_nodes
+from waystation.pipeline.kernels.node_data import FileData, Share
 from waystation.pipeline.kernels.node_tables import strays as strays_of
+from waystation.pipeline.kernels.passing import delays_in
 from waystation.pipeline.listing import File, Listing, Wanted, list_journal
 from waystation.pipeline.store import prepared_directory
-from waystation.pipeline.surveying import NodeFacts, all_links, combined
+from waystation.pipeline.surveying import (
+    NodeFacts,
+    Strangers,
+    all_links,
+    combined,
+    strangers_in,
+    with_estimates,
+)
 from waystation.pipeline.tables import WATCHED
 from waystation.pipeline.watching.buckets import BucketDone, BucketOrder, bucket_of, take_in
 from waystation.pipeline.watching.losses import LossKeeper
@@ -275,18 +284,31 @@ class Engine:
         if manifest.facts is not None:
             told = self._store.read_state(manifest.facts)
             facts = msgspec.msgpack.decode(told, type=dict[str, NodeFacts])
-        former, measured = combined(facts.values()), all_links(facts.values())
+        former, measured = Known(), all_links(facts.values())
+        if manifest.known is not None:
+            former = Known.decoded(self._store.read_state(manifest.known))
         facts |= {found.node: found for found in new}
-        known = combined(facts.values())
-        if all_links(facts.values()) != measured:
-            self._note_clocks(manifest, all_links(facts.values()))
+        known = combined(facts.values(), self._delays(manifest, strangers_in(facts.values())))
+        now = all_links(facts.values())
+        if (now, known.estimated) != (measured, former.estimated):
+            self._note_clocks(manifest, with_estimates(now, known.estimated))
         manifest.facts = self._store.write_state("facts", msgspec.msgpack.encode(facts))
         manifest.known = self._store.write_state("known", known.encoded())
         return changed_nodes(former, known)
 
-    def _note_clocks(self, manifest: Manifest, measured: Mapping[int, Iterable[Link]]) -> None:
-        """Write what nodes measured of each other's clocks, which is little, as one file."""
-        written = write_rows(self._store.shelf("clocks"), "all", clocks_by_hour(measured))
+    def _delays(self, manifest: Manifest, apart: Strangers) -> list[Delay]:
+        """The delays of messages between nodes that nothing else connects, from all their files."""
+        data = [
+            FileData(self._journal, Share(node, state.all_files()), Wanted())
+            for name in (manifest.states.values() if apart else ())
+            for node, state in decoded(self._store.read_state(name)).nodes.items()
+            if node in apart
+        ]
+        return delays_in(data, apart)
+
+    def _note_clocks(self, manifest: Manifest, known: Mapping[int, Iterable[Link]]) -> None:
+        """Write what is known of the nodes' clocks, which is little, as one file."""
+        written = write_rows(self._store.shelf("clocks"), "all", clocks_by_hour(known))
         manifest.files["clocks"] = {_STRAYS: [f"clocks/{written}"]}
 
     def _note_strays(self, manifest: Manifest, listing: Listing) -> None:

@@ -49,13 +49,20 @@ from waystation.pipeline.kernels.deciding import Past, coded_decisions
 from waystation.pipeline.kernels.health import TALLY, added_up, counted, health_of
 from waystation.pipeline.kernels.node_data import FileData, Share
 from waystation.pipeline.kernels.node_tables import as_rejects, earlier_copies
+from waystation.pipeline.kernels.passing import peers_by_hour
 from waystation.pipeline.kernels.sessions import as_openings, fold_sessions
 from waystation.pipeline.kernels.tracing import coded_steps
 from waystation.pipeline.kernels.upward import first_upward
 from waystation.pipeline.kernels.visits import is_of_version_2, without_tunnelled
 from waystation.pipeline.listing import Wanted, locate
 from waystation.pipeline.schema import JOURNAL, coded_schema, plain_schema
-from waystation.pipeline.surveying import NodeFacts, brokers_in, hourly_links, node_rows
+from waystation.pipeline.surveying import (
+    NodeFacts,
+    brokers_in,
+    hourly_links,
+    node_rows,
+    unmeasured,
+)
 from waystation.pipeline.tables import BUILT
 from waystation.pipeline.watching.intervals import FOLDS, by_incarnation, changes_of
 from waystation.pipeline.watching.segments import FIRST, LAST, Shelf
@@ -127,7 +134,8 @@ def facts_now(root: str, node: str, state: NodeState) -> NodeFacts:
     data = FileData(root, Share(node, state.all_files()), Wanted())
     records = {number: (at, state.reached.get(number, at)) for number, at in state.begins.items()}
     lives = lives_of(records, state.told, data.record_before)
-    return NodeFacts(node, lives, state.links, state.brokers, has_answers=True)
+    apart = unmeasured(state.peers, state.links)
+    return NodeFacts(node, lives, state.links, state.brokers, has_answers=True, unmeasured=apart)
 
 
 class _PastChangedError(Exception):
@@ -224,6 +232,7 @@ class _Step:
             told=state.told,
             links=state.links,
             brokers=state.brokers,
+            peers={hour: set(names) for hour, names in state.peers.items()},
         )
         self._data = FileData(root, Share(node, listed(new)), Wanted())
         self._messages = self._near = coded_schema(MESSAGES).empty_table()
@@ -417,7 +426,9 @@ class _Step:
         shelf.add(self._node, FIRST, LAST, rows)
 
     def _note_clocks(self) -> None:
-        """Note what it measured of other clocks, and its sessions with brokers."""
+        """Note what it measured of other clocks, its sessions with brokers, and its peers."""
+        for hour, names in peers_by_hour(self._data).items():
+            self.state.peers.setdefault(hour, set()).update(names)
         if SESSIONS in self._new:
             data = FileData(self._root, Share(self._node, listed(self._files)), Wanted())
             self.state.links = hourly_links(data)

@@ -97,6 +97,7 @@ class NodeState(Struct):
     told: list[NodeRow] = field(default_factory=list)  # all rows of `nodes`
     links: dict[int, list[Link]] = field(default_factory=dict)  # what it measured, by the hour
     brokers: list[tuple[int, str]] = field(default_factory=list)
+    peers: dict[int, set[str]] = field(default_factory=dict)  # of its messages, by the hour
 
     def all_files(self) -> Files:
         """Its files as the journal lists them."""
