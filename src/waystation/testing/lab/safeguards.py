@@ -120,7 +120,7 @@ SAFEGUARDS: Final[Mapping[str, Safeguard]] = {
         "custody writes before it acknowledges (DU-2)",
         frozenset({"P14"}),
         _all(patch.object(stores.StoreDisk, "__init__", _tells_first)),
-        88,
+        40,
     ),
     "numbers": Safeguard(
         "what was handled is known by its number (DU-3)",
