@@ -89,8 +89,8 @@ class SimulatedJournal:
         self._loop.call_later(FLUSH, self._flush)
 
 
-IN_HAND: Final = timedelta(seconds=10)
-"""How long a message may be with a link that is blocked, until that is given up."""
+IN_HAND: Final = timedelta(seconds=35)
+"""How long a message may wait for a link, or be with one that is blocked, before that is told."""
 
 FOREVER: Final = datetime.max.replace(tzinfo=UTC)
 

@@ -202,12 +202,15 @@ class NodeLife(Life):
         if sent.kind == "publish":
             part = self.chance.choice(PARTS)
             sent.to = f"{self.name}/{to}" + (f"/{part}" if part else "")
+            self.fleet.told(sent)  # what is known by now: the process may be killed before its end
             published = await node.publish(to, payload, partition=part, ttl=ttl)
             return ",".join(str(verdict.reason or verdict.outcome) for verdict in published)
         if sent.kind == "send":
+            self.fleet.told(sent)
             verdict = await node.send(to, payload, ttl=ttl, sender=sender)
             return str(verdict.reason or verdict.outcome)
         sent.ttl = 10.0
+        self.fleet.told(sent)
         try:
             await self._request(sent.kind, to, payload)
         except UndeliverableError as error:
