@@ -113,9 +113,10 @@ fuzz: setup  ## Fuzz every decoder and the life of a session, guided by coverage
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/uv pip install --quiet --python $(BIN)/python 'atheris>=3,<4'
 	$(BIN)/python -m waystation.testing.fuzzing --seconds $(SECONDS)
 
-live: setup  ## Five real nodes in network namespaces, with loss, partitions and kill -9 (MINUTES=60)
+live: setup  ## Five real nodes in network namespaces and Mosquitto, with loss, partitions and 500 x kill -9 (MINUTES=60)
 	@$(call install,nft:nftables ip:iproute2) || echo "the live lab needs nftables and iproute2; on Debian: apt-get install" $$missing >&2
-	$(BIN)/python -m waystation.testing.live --minutes $(MINUTES)
+	$(BIN)/python -m waystation.testing.live --minutes $(MINUTES) --kills 500 \
+	  --mosquitto "$$($(BIN)/python -m tests.peers.mosquitto_peer)"
 
 soak: setup  ## Eight hours in simulated time, and real ones (MINUTES=60): memory, descriptors and tasks stay flat
 	$(BIN)/python -m waystation.testing.soak --hours 8 --minutes $(MINUTES)

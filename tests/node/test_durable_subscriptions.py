@@ -14,11 +14,12 @@ from tests.node.test_durable import durable_rows, quick
 from waystation.core.grants import Grant, Grants
 from waystation.core.message import Message
 from waystation.core.outcome import Outcome
+from waystation.core.record import MessageRecord
 from waystation.errors import LocalError
 from waystation.node import Node
 from waystation.testing import Fleet, until
 from waystation.testing.recorder import Recorder
-from waystation.wire.custody import Keep, Unkeep, encode
+from waystation.wire.custody import WORKER, Keep, Unkeep, encode
 
 
 class Archive:
@@ -50,6 +51,11 @@ def keeps(node: Node) -> list[tuple[str, str]]:
 
 def held(node: Node) -> int:
     return 0 if node.custody is None else node.custody.messages
+
+
+def offers(recorder: Recorder) -> list[MessageRecord]:
+    """The messages about custody that a node has received."""
+    return [record for record in recorder.messages if record.verdict.recipient == WORKER]
 
 
 @pytest.mark.rule("DU-8")
@@ -271,6 +277,63 @@ def test_what_is_published_below_hubs_without_a_store_waits_for_one(tmp_path: Pa
         await fleet.connect(hub, top, parent=True)
         await until(lambda: archive.got == [b"1"])
         await until(lambda: held(garage) == 0)
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-2", "DU-8")
+def test_what_is_published_below_several_hubs_without_a_store_is_passed_up(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        middle = await fleet.hub("middle", top)
+        hub = await fleet.hub("hub", middle)
+        garage = await fleet.leaf("garage", hub, store=quick(tmp_path / "garage"))
+        beside = await fleet.leaf("beside", hub, store=quick(tmp_path / "beside"))
+        archives = [Archive(node) for node in (top, beside)]
+        await until(lambda: len(keeps(top)) == 2)
+        for payload in (b"1", b"2"):
+            await garage.publish("news", payload, durable=True)
+        await until(lambda: [one.got for one in archives] == [[b"1", b"2"]] * 2)
+        await until(lambda: not any(map(held, fleet)))
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-2", "DU-8")
+def test_hubs_without_a_store_pass_nothing_in_circles(tmp_path: Path) -> None:
+    """They are each other's parents: what comes back stays with its holder, and is not dead."""
+
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        left, right = await fleet.hub("left"), await fleet.hub("right")
+        await fleet.connect(left, right, parent=True)
+        await fleet.connect(right, left, parent=True)
+        garage = await fleet.leaf("garage", left, store=quick(tmp_path / "garage"))
+        archive = Archive(top)
+        await garage.publish("news", b"1", durable=True)
+        await until(lambda: len(offers(fleet.recorder(left))) >= 2)  # the second came back
+        await fleet.connect(right, top, parent=True)
+        await until(lambda: archive.got == [b"1"])
+        await until(lambda: held(garage) == 0)
+        assert garage.custody is not None
+        assert garage.custody.dead == 0
+
+    Fleet().run(scenario)
+
+
+@pytest.mark.rule("DU-2", "DU-8")
+def test_behind_one_of_several_hubs_without_a_store_there_may_be_one(tmp_path: Path) -> None:
+    async def scenario(fleet: Fleet) -> None:
+        top = await fleet.hub("top", store=quick(tmp_path / "top"))
+        lonely, hub = await fleet.hub("lonely"), await fleet.hub("hub", top)
+        below = await fleet.hub("below", lonely, hub)
+        garage = await fleet.leaf("garage", below, store=quick(tmp_path / "garage"))
+        both = await fleet.leaf("both", lonely, hub, store=quick(tmp_path / "both"))
+        archives = [Archive(top), Archive(top, "both/news", "other")]
+        await garage.publish("news", b"1", durable=True)
+        await both.publish("news", b"2", durable=True)
+        await until(lambda: [one.got for one in archives] == [[b"1"], [b"2"]])
+        await until(lambda: not any(map(held, fleet)))
 
     Fleet().run(scenario)
 

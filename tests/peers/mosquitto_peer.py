@@ -2,6 +2,8 @@
 
 The one that is installed is taken; without it, Debian's packages are fetched once and unpacked,
 nothing is installed (kept.py says where they lie).
+
+    python -m tests.peers.mosquitto_peer    tell where the program is
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import platform
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -133,3 +136,7 @@ def mosquitto(more: str = "") -> Iterator[Mosquitto]:
             yield broker
         finally:
             broker.kill()
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{build()[0]}\n")

@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.peers.mosquitto_peer import build, built
 from waystation.testing.lab.history import Got, Sent
 from waystation.testing.live import __main__ as live
 from waystation.testing.live.namespaces import missing
@@ -17,15 +18,14 @@ from waystation.testing.soak.watching import Growth, Watch
 
 def test_lines_of_killed_processes_become_a_history(tmp_path: Path) -> None:
     for name in TOPOLOGY.parents:
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "lines").write_bytes(b"")
+        (tmp_path / f"{name}-told.lines").write_bytes(b"")
     sent = Sent("u", 1.0, "leaf-1", 1, "send", "work-leaf-2", 1)
     told = Sent("u", 1.0, "leaf-1", 1, "send", "work-leaf-2", 1, 1.5, "FORWARDED")
     got = Got("u", 1.2, "leaf-2", 1, "work-leaf-2")
     facts: list[object] = [["started", [0.5, "leaf-1", 1]], ["sent", sent], ["told", told]]
     lines = b"\n".join(map(msgspec.json.encode, facts))
-    (tmp_path / "leaf-1" / "lines").write_bytes(lines + b'\n["got", {"uid"')  # and it was killed
-    (tmp_path / "leaf-2" / "lines").write_bytes(msgspec.json.encode(["got", got]) + b"\n")
+    (tmp_path / "leaf-1-told.lines").write_bytes(lines + b'\n["got", {"uid"')  # and it was killed
+    (tmp_path / "leaf-2-told.lines").write_bytes(msgspec.json.encode(["got", got]) + b"\n")
     history = read_lines(tmp_path, 3)
     assert (history.sent, history.got) == ([told], [got])
     assert [start.node for start in history.starts] == ["leaf-1"]
@@ -56,9 +56,11 @@ def test_a_short_soak_tells_what_came_of_it(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.fault
 @pytest.mark.timeout(7200)
 def test_a_live_fleet_keeps_its_promises() -> None:
-    if lacking := missing():
+    built()
+    program, _ = build()
+    if lacking := missing(program):
         pytest.skip(f"the live lab cannot run: {lacking}")
-    assert live.main(["--minutes", "15"]) == 0
+    assert live.main(["--minutes", "15", "--kills", "500", "--mosquitto", str(program)]) == 0
 
 
 @pytest.mark.fault

@@ -112,6 +112,20 @@ def test_what_never_settles_is_an_error() -> None:
         Simulation(1, most_events=1_000).run(main)
 
 
+def test_two_dead_ends_do_not_reset_each_other_for_ever() -> None:
+    async def main(simulation: Simulation) -> None:
+        pair = Pair(simulation)
+        await pair.connect()
+        simulation.network.latency = (0.5, 0.5)
+        pair.dialled.write(b"hello")
+        await asyncio.sleep(0.1)
+        pair.near.kill()
+        pair.far.kill()
+        await asyncio.sleep(3600)
+
+    Simulation(1, most_events=1_000).run(main)
+
+
 def test_bytes_arrive_in_order_and_once() -> None:
     async def scenario(pair: Pair) -> None:
         pair.network.latency = (0.01, 0.5)

@@ -382,7 +382,10 @@ class BaseConnection(OneTimer):
         self.state = ConnectionState.GREETING
         self._last_words = LastWords(made)
         prepare(transport.get_extra_info("socket"), limits.dead, user_timeout=limits.user_timeout)
-        made.set_write_buffer_limits(high=limits.high_water, low=limits.high_water // 4)
+        high = limits.high_water
+        if self.account is not None:  # it counts for what it is for, and is to leave room there
+            high = min(high, self.account.limit // 8)
+        made.set_write_buffer_limits(high=high, low=high // 4)
         if limits.first_byte is not None:
             self.start_timer(limits.first_byte, self.on_silence)
         _log.debug("%s: connected", self.place)

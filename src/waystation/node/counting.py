@@ -21,11 +21,8 @@ from typing import Final, TypeAlias
 from waystation.core.address import Route
 from waystation.core.budget import OVERHEAD, Account
 from waystation.core.message import Arrival
-from waystation.node.flow import NodeFlow, Origin, Room
+from waystation.node.flow import LARGE, NodeFlow, Origin, Room
 from waystation.node.inbox import Inbox, Pending, Ticket
-
-LARGE: Final = 8 * 1024
-"""Payloads of more bytes are counted in the room of the receiver."""
 
 _FIRST_COUNT: Final = 16
 _NEXT_COUNT: Final = 64  # if they are small enough

@@ -389,7 +389,7 @@ class Custody:
                 continue
             self._wait_no_longer(lane)
             own = lane.pair.store == self.need_store().id
-            way = self.ways.find(letter.message, sent_here=own)
+            way = self.ways.find(letter.message, sent_here=own, turn=lane.failures)
             if isinstance(way, End):
                 lane.lane.take(1, 0)
                 self.bury(lane, letter, way.reason)
@@ -404,7 +404,7 @@ class Custody:
         elif isinstance(way, Hop):
             self.transfers.offer(lane, way)
         elif isinstance(way, Absent):
-            self._park(lane, way.name)
+            self.park(lane, way.name)
         elif isinstance(way, Spread):
             self._spreading.spread(lane, letter, way)
         else:
@@ -414,7 +414,7 @@ class Custody:
         """Load letters, unless it is known that nobody can have them yet."""
         own = lane.pair.store == self.need_store().id
         if lane.absent is not None and self.ways.is_absent(lane.absent, sent_here=own):
-            self._park(lane, lane.absent)
+            self.park(lane, lane.absent)
         else:
             self._load(lane)
 
@@ -464,12 +464,13 @@ class Custody:
         self.need_store().bury(known, row.number, *args, buried)
 
     def retry(self, lane: CustodyLane, pause: float | None = None) -> None:
-        """Try again later, for longer each time."""
-        lane.failures += 1
-        seconds = pause_after(lane.failures) if pause is None else pause
+        """Try again later, for longer each time; or after a pause, which is not for a failure."""
+        if pause is None:
+            lane.failures += 1
+            pause = pause_after(lane.failures)
         loop = asyncio.get_running_loop()
-        lane.due = loop.time() + seconds
-        self._come_back(lane, seconds)
+        lane.due = loop.time() + pause
+        self._come_back(lane, pause)
 
     def _come_back(self, lane: CustodyLane, seconds: float) -> None:
         if lane.timer is not None:
@@ -487,7 +488,7 @@ class Custody:
             if not self.absent[name]:
                 del self.absent[name]
 
-    def _park(self, lane: CustodyLane, name: str) -> None:
+    def park(self, lane: CustodyLane, name: str) -> None:
         """Wait for somebody who is not there, and ask the parents now and then."""
         lane.absent = name
         self.absent.setdefault(name, {})[lane] = None

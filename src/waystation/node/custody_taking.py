@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import structs
@@ -132,11 +133,12 @@ class TakenDeposit:
 class Taking(ReadyReceiver):
     """The receiver at `waystation.custody`."""
 
-    __slots__ = ("_custody", "_kernel", "verdict")
+    __slots__ = ("_custody", "_kernel", "_turns", "verdict")
 
     def __init__(self, custody: Custody) -> None:
         self._custody = custody
         self._kernel = custody.kernel
+        self._turns = count()  # of parents, for what is passed on
         self.verdict = Verdict(Outcome.DELIVERED, None, wire.WORKER, ADDRESS)
 
     def offer(self, arrival: Arrival) -> Verdict:
@@ -303,7 +305,8 @@ class Taking(ReadyReceiver):
         self, message: Message, told: Take, letters: list[Letter], refused: dict[int, Reason]
     ) -> None:
         """Let another node take what this one, which has no store, cannot keep (DU-2)."""
-        way = self._custody.ways.find(letters[0].message, sent_here=False)
+        turn = next(self._turns)
+        way = self._custody.ways.find(letters[0].message, sent_here=False, turn=turn)
         if isinstance(way, Spread) and way.parent is not None:
             way = Hop.unchanged(way.parent)
         if isinstance(way, Hop) and not refused and self._can_pass(way, message):
@@ -316,8 +319,7 @@ class Taking(ReadyReceiver):
         each = [(one.number, refused.get(one.number, reason)) for one in letters]
         self._answer(message, Answer(told.transfer, self._kernel.name, [], each))
 
-    @staticmethod
-    def _can_pass(way: Hop, message: Message) -> bool:
+    def _can_pass(self, way: Hop, message: Message) -> bool:
         session = way.session
         return (
             way.is_unchanged
@@ -325,7 +327,17 @@ class Taking(ReadyReceiver):
             and session.is_open
             and (session.can(wire.TAKES) or session.can(wire.PASSES))
             and session.address != message.return_route.first
+            and not self._was_here(message)
         )
+
+    def _was_here(self, message: Message) -> bool:
+        """Whether an offer came up through this node before: hubs may be each other's parents.
+
+        Its return route tells: names of sessions that others have opened are nobody else's.
+        """
+        links, before = self._kernel.links.sessions, message.return_route.addresses[1:]
+        sessions = [links.get(hop.data) for hop in before if hop.type == LOCAL]
+        return any(session is not None and not session.outgoing for session in sessions)
 
     def _answer(self, message: Message, answer: Answer) -> None:
         kernel = self._kernel

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, structs
 
 from waystation.core.address import Route
-from waystation.core.custody import ENDED, Letter
+from waystation.core.custody import ENDED, LONGEST_PAUSE, Letter
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.node.askers import Entrance
@@ -46,18 +46,31 @@ _FINAL: Final = frozenset(
 )
 
 
+def _first_name(letter: Letter) -> str:
+    return letter.message.onward_route.addresses[0].name
+
+
 class _Transfer(Struct, frozen=True):
     """Letters that were offered to another node, which has not answered yet."""
 
     lane: CustodyLane
     letters: tuple[Letter, ...]
     session: Session | Entrance
+    receiver: str  # the name that the other node is to find
 
     def is_answered_by(self, arrival: Arrival) -> bool:
         """Whether a message came from the node that they were offered to."""
         if isinstance(self.session, Entrance):
             return arrival.message.return_route.first == self.session.address
         return arrival.via == self.session.name
+
+    def is_unknown_to_parent(self, refused: Mapping[int, Reason]) -> bool:
+        """Whether a parent which told of the receiver has no way to it any more.
+
+        It may have been started anew, and nobody has asked it since.
+        """
+        is_parent = isinstance(self.session, Session) and self.session.is_parent
+        return is_parent and set(refused.values()) == {Reason.NO_ROUTE}
 
 
 class Transfers:
@@ -106,7 +119,7 @@ class Transfers:
         payload = wire.take(id, known.pair, lowest, sent, expiry, kernel.router.types.name)
         onward = Route((session.address, ADDRESS))
         lane.transfer = id
-        self._transfers[id] = _Transfer(lane, letters, session)
+        self._transfers[id] = _Transfer(lane, letters, session, _first_name(sent[0]))
         verdict = kernel.post(Message(onward, _TO_US, payload, id, expiry))
         if verdict.reason is Reason.TOO_LARGE and len(letters) == 1:
             del self._transfers[id]
@@ -117,14 +130,17 @@ class Transfers:
             self._take_back(id)
             self._custody.retry(lane)
         else:
-            seconds = store.settings.answer * 2 ** min(lane.failures, 4)
+            answer = store.settings.answer
+            longer = min(LONGEST_PAUSE, answer * 2 ** min(lane.failures, 4))
             loop = asyncio.get_running_loop()
-            lane.timer = loop.call_later(seconds, self._unanswered, id)
+            lane.timer = loop.call_later(max(answer, longer), self._unanswered, id)
 
     def _unanswered(self, id: str) -> None:
+        """Offer letters again, at once: it was waited for long enough."""
         transfer = self._take_back(id)
         if transfer is not None:
-            self._custody.retry(transfer.lane)
+            transfer.lane.failures += 1
+            self._custody.retry(transfer.lane, 0.0)
 
     def _take_back(self, id: str) -> _Transfer | None:
         """Let letters wait again that nobody took; smaller batches may get through."""
@@ -160,10 +176,12 @@ class Transfers:
             if reason in _FINAL:
                 self._custody.bury(lane, one, reason)
         lane.lane.give_back()
-        if refused and not taken:
-            self._custody.retry(lane)
-        else:
+        if not refused or taken:
             self._custody.go(lane)
+        elif transfer.is_unknown_to_parent(refused):
+            self._custody.park(lane, transfer.receiver)  # until a parent knows it again
+        else:
+            self._custody.retry(lane)
 
     def _forget(
         self,

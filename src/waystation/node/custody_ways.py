@@ -103,14 +103,18 @@ class Ways:
         receiver = self._kernel.receivers.get(address.data)
         return address.type == LOCAL and isinstance(receiver, WorkerAddress)
 
-    def find(self, message: Message, *, sent_here: bool) -> Way:
-        """Where a message goes next; what was `sent_here` may be given to any parent."""
+    def find(self, message: Message, *, sent_here: bool, turn: int = 0) -> Way:
+        """Where a message goes next; what was `sent_here` may be given to any parent.
+
+        Each `turn` may find another parent, if several can be tried.
+        """
         kernel, addresses = self._kernel, message.onward_route.addresses
         first = addresses[0]
         if first.type == MULTICAST:
             came_from = message.return_route.first
             name = first.data.decode(errors="replace")
-            return Spread(name, self._parent_for_broadcast(None if sent_here else came_from))
+            besides = None if sent_here else came_from
+            return Spread(name, self._parent_for_broadcast(besides, turn))
         if first.type != LOCAL:
             return self._to_place(first, message)
         receiver = kernel.receivers.get(first.data)
@@ -152,7 +156,9 @@ class Ways:
         return is_here is None and (not may_go_up or self._parent_that_takes() is None)
 
     def is_stranger(self, session: Session) -> bool:
-        """Whether a peer that sent no hello so far will send none."""
+        """Whether a peer that sent no hello so far will send none; a parent does, however late."""
+        if session.is_parent:
+            return False
         now = asyncio.get_running_loop().time()
         openings, since = self._silent.get(session, (-1, now))
         if openings != session.openings:
@@ -198,19 +204,20 @@ class Ways:
             return structs.replace(way, forward=lambda one: forward(one.forwarded()))
         return way
 
-    def _parent_for_broadcast(self, besides: Address | None) -> Session | None:
-        """A parent with a store; or one that passes a broadcast on to its parent with one (DU-2).
+    def _parent_for_broadcast(self, besides: Address | None, turn: int) -> Session | None:
+        """A parent with a store; or one that passes a broadcast on to its own parents (DU-2).
 
-        Only who has custody gives it to the latter: hubs without a store that are each other's
-        parents would pass it on for ever.
+        Nobody knows behind which of those there is a store, so each has its turn.
         """
         taker = self._parent_that_takes(besides)
-        if taker is not None or self._kernel.custody.store is None:
+        if taker is not None:
             return taker
-        for parent in self._kernel.hierarchy.parents:
-            if parent.is_open and parent.can(wire.PASSES) and parent.address != besides:
-                return parent
-        return None
+        passing = [
+            parent
+            for parent in self._kernel.hierarchy.parents
+            if parent.is_open and parent.can(wire.PASSES) and parent.address != besides
+        ]
+        return passing[turn % len(passing)] if passing else None
 
     def _parent_that_takes(self, besides: Address | None = None) -> Session | None:
         """A parent with a store: it may wait for a name that nobody knows yet."""

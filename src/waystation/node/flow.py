@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from waystation.node.receiver import Receiver
     from waystation.node.session import Session
 
+LARGE: Final = 8 * 1024
+"""Payloads of more bytes are counted one by one: in the room of a receiver, and in a link."""
+
 LOOK_INTERVAL: Final = 0.05
 """Seconds between two looks at the budget while sessions are not read because of it."""
 
@@ -384,6 +387,14 @@ class NodeFlow:
     def sheds(self) -> bool:
         """Whether so much is held that what arrives is dropped."""
         return 4 * self.account.used > 5 * self.account.limit
+
+    def has_room(self, size: int) -> bool:
+        """Whether so much more may be held; a node that holds nothing takes whatever comes."""
+        used, limit = self.account.used, self.account.limit
+        if not used or 4 * (used + size) <= 5 * limit:
+            return True
+        self.shed += 1
+        return False
 
     def sheds_from(self, origin: Origin | None) -> bool:
         """Whether what a session brings is dropped where it would have to wait.

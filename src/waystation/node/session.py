@@ -36,7 +36,7 @@ from waystation.core.session import ENDING, Effect, Event, Flow, State, step
 from waystation.core.tokens import Tokens
 from waystation.core.who import NOBODY, Who
 from waystation.errors import LocalError, RemoteError, quote
-from waystation.node.flow import Held, Room, size_of_all
+from waystation.node.flow import LARGE, Held, Room, size_of, size_of_all
 from waystation.node.inbox import Ticket, WaitingLine
 from waystation.node.peer_clock import PeerClockMeter
 from waystation.node.receiver import NoRoom, Verdicts
@@ -467,12 +467,16 @@ class Session(Struct, eq=False):
             message = message.rerouted(
                 self._types.to_peer(message.onward_route), self._types.to_peer(message.return_route)
             )
-        send = self._send
-        reason = send(message)
+        kernel = self._links.kernel
+        if len(message.payload) > LARGE and not kernel.flow.has_room(2 * size_of(message)):
+            reason: Reason | None = Reason.QUEUE_FULL  # the link would have it twice, see `pause`
+        else:
+            send = self._send
+            reason = send(message)
         if reason is None:
             self._unsettled.append((arrival, verdicts))
             return verdicts[0]
-        return self._links.kernel.drop_each(arrival, reason, verdicts, self.name)
+        return kernel.drop_each(arrival, reason, verdicts, self.name)
 
     def verdicts_on(self, message: Message) -> Verdicts:
         """The verdict of the rules on a message that goes here, by whichever name it was sent."""

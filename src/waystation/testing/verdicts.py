@@ -230,6 +230,14 @@ def _unknown_way_up(row: Row, other: Row) -> bool:
     return left and _is_copy_up(row) and _is_up(other) and other["next_node"] is None
 
 
+def _waited(row: Row, other: Row) -> bool:
+    """Whether a durable message got on after all, by the way that there was then."""
+    if not other.get("durable") or not _same_name(row, other):
+        return False
+    got_on = row["outcome"] == "QUEUED" and other["outcome"] in {"FORWARDED", "DELIVERED"}
+    return got_on or row["outcome"] == other["outcome"] == "FORWARDED"
+
+
 def _same_receiver(row: Row, other: Row) -> bool:
     delivered = row["outcome"] == other["outcome"] == "DELIVERED"
     return bool(delivered and row["recipient"] == other["recipient"])
@@ -259,6 +267,7 @@ def _anything(row: Row, other: Row) -> bool:
 _WAYS: Final = (
     (_same_way, "ok"),
     (_unknown_way_up, "ok"),
+    (_waited, "ok"),
     (_same_receiver, "ok"),
     (_named_and_same_reason, "ok"),
     (_same_reason, "ok"),

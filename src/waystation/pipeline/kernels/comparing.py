@@ -49,6 +49,8 @@ _VERDICTS: Final = pa.array(["ok", "missing", "unexpected", "different"], TEXT)
 _OK, _MISSING, _UNEXPECTED, _DIFFERENT = range(4)
 _OUTCOMES: Final = pa.array([str(outcome) for outcome in Outcome], TEXT)
 _DELIVERED, _FORWARDED, _QUEUED, _DROPPED = range(4)
+_GOT_ON: Final = ((_QUEUED, (_FORWARDED, _DELIVERED)), (_FORWARDED, (_FORWARDED,)))
+"""What may come of a durable message of which this was expected."""
 
 
 def compare(
@@ -301,6 +303,7 @@ class _Pairing:
         others = np.flatnonzero((self._theirs_did == _FORWARDED) & self.unclaimed)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
         self._pair_upward_to_unknown()
+        self._pair_what_waited()
         rows = np.flatnonzero((self.mine_do == _DELIVERED) & (self.mine < 0))
         others = np.flatnonzero((self._theirs_did == _DELIVERED) & self.unclaimed)
         self._answer(rows, others, mine[rows], theirs[others], _OK)
@@ -317,6 +320,17 @@ class _Pairing:
         rows = self._sorted(np.flatnonzero(self._mine_up & (self.mine < 0)))
         mine, theirs = self._entry_of_expected[rows], self._theirs_of[others]
         self._answer(rows, others, mine, theirs, _OK)
+
+    def _pair_what_waited(self) -> None:
+        """Pair durable messages that got on after all, by the way that there was then."""
+        durable = flags(self._messages, "durable")[self.theirs] & self._their_second[self.theirs]
+        if not durable.any():
+            return
+        for mine, theirs in _GOT_ON:
+            others = np.flatnonzero(durable & np.isin(self._theirs_did, theirs) & self.unclaimed)
+            rows = self._sorted(np.flatnonzero((self.mine_do == mine) & (self.mine < 0)))
+            keys = self._entry_of_expected[rows], self._theirs_of[others]
+            self._pair_by_name(rows, others, *keys, _OK)
 
     def _pair_waiting(self) -> None:
         """Pair a message that was only queued with everything that was expected of it."""

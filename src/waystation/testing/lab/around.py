@@ -47,4 +47,4 @@ class Around(ABC):
 
     @abstractmethod
     def told(self, sent: Sent) -> None:
-        """Note that a sender was told what became of something."""
+        """Note what is known of something that was sent: in the end, what became of it."""

@@ -275,7 +275,8 @@ def nothing_acknowledged_is_lost(history: History) -> Iterator[str]:
             yield f"{uid}: acknowledged at {sent.ended or 0:.3f}, and never handled"
     for node, left in history.undone.items():
         if left and not history.problem:
-            yield f"{node}: {left} durable messages are left in its store"
+            why = "; ".join(history.waiting.get(node, ()))
+            yield f"{node}: {left} durable messages are left in its store{why and ': '}{why}"
 
 
 def _handled_again(history: History, got: list[tuple[Sent, Got]]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from waystation.testing.lab.history import History, Sent, Start
 from waystation.testing.lab.journals import SimulatedDisk, SimulatedJournal
 from waystation.testing.lab.life import Life
 from waystation.testing.lab.members import BrokerLife, MemberLife, RouterLife
-from waystation.testing.lab.nodes import NodeLife
+from waystation.testing.lab.nodes import HUB_TOPICS, NodeLife
 from waystation.testing.lab.stores import SimulatedStore, StoreDisk
 from waystation.testing.lab.topology import Topology
 from waystation.testing.simulation import Machine, Simulation
@@ -105,9 +105,8 @@ class Fleet(Around):
         for name, life in self.lives.items():
             if isinstance(life, NodeLife):
                 history.tables.append(life.table())
-                held = life.node.custody
-                if held is not None:
-                    history.undone[name] = held.messages + held.dead
+                history.undone[name] = life.undone()
+                history.waiting[name] = life.waiting()
                 if history.topology.lists:
                     with contextlib.suppress(WaystationError):
                         history.found[name] = await life.providers()
@@ -117,8 +116,8 @@ class Fleet(Around):
     def node_at(self, place: str) -> str | None:
         """The node on whose machine a place is: `tcp#10.77.0.3:4000`, or `tcp#hub-a:4000`."""
         where = place.rpartition("#")[2]
-        if where.startswith("hubs/"):  # a topic
-            return where.removeprefix("hubs/")
+        if where.startswith(HUB_TOPICS):
+            return where.removeprefix(HUB_TOPICS)
         host = where.rpartition(":")[0]
         return host if host in self.machines else self._by_address.get(host)
 

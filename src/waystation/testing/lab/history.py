@@ -68,6 +68,7 @@ class Row(Struct, frozen=True):
     hops: int
     is_broadcast: bool
     is_durable: bool = False
+    message_id: str = ""
 
 
 class Change(Struct, frozen=True):
@@ -147,6 +148,7 @@ class History(Struct):
     loads: list[Load] = []
     noted: list[str] = []  # how journals on faulty disks differ from what they were given
     undone: dict[str, int] = {}  # durable messages that each store has at the end
+    waiting: dict[str, list[str]] = {}  # and what they wait for
     calm_from: float = 0.0  # after the last fault, once everything has had time to recover
     quiet_from: float = 0.0  # from here on nobody sends anything
     ended: float = 0.0

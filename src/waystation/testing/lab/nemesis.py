@@ -23,6 +23,9 @@ MOST: Final = 6
 """Faults of one seed."""
 
 
+KILLS: Final = 12
+"""Kills beside these, in a fleet of stores: what they promise is about that."""
+
 BESIDE: Final = -1
 """The number of a fault that is part of another."""
 
@@ -47,6 +50,16 @@ def deeds_of(seed: int, first: float, last: float) -> list[Deed]:
     return found
 
 
+def kills_of(seed: int, first: float, last: float) -> list[Deed]:
+    """The kills in a fleet of stores, one after the other between two instants."""
+    chance = random.Random(f"kills {seed}")  # noqa: S311
+    each = (last - first) / KILLS
+    return [
+        Deed(MOST + number, "kill", first + each * number, chance.uniform(0.1, each))
+        for number in range(KILLS)
+    ]
+
+
 class Nemesis:
     """Breaks a fleet, one fault after the other or several at once."""
 
@@ -54,7 +67,10 @@ class Nemesis:
         self.fleet = fleet
         self.network = fleet.simulation.network
         plan = fleet.plan
-        deeds = deeds_of(fleet.history.seed, plan.warm_up, plan.faults_until)
+        when = fleet.history.seed, plan.warm_up, plan.faults_until
+        deeds = deeds_of(*when)
+        if fleet.history.topology.stores:
+            deeds += kills_of(*when)
         self.deeds = [deed for deed in deeds if only is None or deed.number in only]
 
     async def run(self) -> None:

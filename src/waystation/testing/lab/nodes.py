@@ -13,6 +13,7 @@ from waystation.errors import LocalError, NoReplyError, UndeliverableError, Ways
 from waystation.joynr import ClusterController
 from waystation.node import Context, Limits, Node, links
 from waystation.node.channels import SecureChannel
+from waystation.node.custody_lanes import CustodyLane
 from waystation.testing.lab import guarding, joynr
 from waystation.testing.lab.history import Sent, Table
 from waystation.testing.lab.life import Life, kind_of
@@ -26,6 +27,9 @@ from waystation.transports.udp import Udp
 
 PORT: Final = 4000
 JOYNR_PORT: Final = 4242
+HUB_TOPICS: Final = "hubs/"
+"""How the topics of hubs begin that are connected over a broker."""
+
 TOPICS: Final = ("news", "alarms")
 PARTS: Final = ("", "eu", "eu/berlin")
 PATTERNS: Final = (("+", "*"), ("+", "*"), ("+", "eu/+"), ("leaf-1", "*"), ("+", "eu/berlin"))
@@ -78,8 +82,9 @@ class NodeLife(Life):
         if topology.over_udp:
             transports.append(Udp())
         if topology.brokers and name in topology.hubs:
-            url = f"mqtt://{topology.brokers[0]}:{BROKER_PORT}"
-            transports.append(Mqtt(url, topic=f"hubs/{name}"))
+            broker = self.fleet.host_of(topology.brokers[0])
+            url = f"mqtt://{broker}:{BROKER_PORT}"
+            transports.append(Mqtt(url, topic=HUB_TOPICS + name))
         if topology.over_joynr:
             transports.append(JoynrWebSocket())
         node = Node(
@@ -110,7 +115,7 @@ class NodeLife(Life):
     def _url_of(self, parent: str) -> str:
         topology, host = self.fleet.history.topology, self.fleet.host_of(parent)
         if self.name in topology.over_mqtt:
-            return f"mqtt://hubs/{parent}"
+            return f"mqtt://{HUB_TOPICS}{parent}"
         if self.name in topology.over_joynr:
             return f"joynr+ws://{host}:{JOYNR_PORT}"
         kind = "udp" if self.name in topology.over_udp else "tcp"
@@ -197,12 +202,15 @@ class NodeLife(Life):
         if sent.kind == "publish":
             part = self.chance.choice(PARTS)
             sent.to = f"{self.name}/{to}" + (f"/{part}" if part else "")
+            self.fleet.told(sent)  # what is known by now: the process may be killed before its end
             published = await node.publish(to, payload, partition=part, ttl=ttl)
             return ",".join(str(verdict.reason or verdict.outcome) for verdict in published)
         if sent.kind == "send":
+            self.fleet.told(sent)
             verdict = await node.send(to, payload, ttl=ttl, sender=sender)
             return str(verdict.reason or verdict.outcome)
         sent.ttl = 10.0
+        self.fleet.told(sent)
         try:
             await self._request(sent.kind, to, payload)
         except UndeliverableError as error:
@@ -249,6 +257,16 @@ class NodeLife(Life):
         }
         return Table(self.name, entries)
 
+    def undone(self) -> int:
+        """How many durable messages it has, with dead letters."""
+        held = self.node.custody
+        return 0 if held is None else held.messages + held.dead
+
+    def waiting(self) -> list[str]:
+        """What its durable messages wait for."""
+        lanes = self.node._kernel.custody._lanes.values()  # noqa: SLF001 - nobody else asks
+        return [_explain(lane) for lane in lanes if lane.lane.messages]
+
     async def providers(self) -> list[str]:
         """Who is found in the directory."""
         return sorted(one.participant for one in await self.node.discover("fleet", "work"))
@@ -262,6 +280,21 @@ class NodeLife(Life):
             if session.address == address:
                 return self.fleet.node_at(str(session.place)) or session.peer or "?"
         return "?"
+
+
+def _explain(lane: CustodyLane) -> str:
+    """What the durable messages of one pair wait for."""
+    pair, left = lane.pair, lane.due - asyncio.get_running_loop().time()
+    states = {
+        "offered to another node": lane.transfer is not None,
+        "the store is asked": lane.is_asking_store,
+        f"nobody has {lane.absent}": lane.absent is not None,
+        "the handler raised": lane.waits_for_handler,
+        f"{len(lane.lane.in_hand)} in hand": bool(lane.lane.in_hand),
+        f"tried in {left:.0f} s, for the {lane.failures + 1}. time": left > 0,
+    }
+    why = ", ".join(state for state, holds in states.items() if holds)
+    return f"{lane.lane.messages} from {pair.sender} for {pair.receiver!r}: {why or 'nothing'}"
 
 
 def _identifier(name: str) -> str:

@@ -125,8 +125,8 @@ PROMISES: Final = (
     Promise(
         "P17",
         "What a node has received and not settled stays within one and a half times its budget.",
-        "that of a budget smaller than the shares of its sessions together; nor what connections "
-        "keep, and what is at rest",
-        "nodes with two megabytes and large messages; memory of real processes in `make soak`",
+        "that of frames which have begun to come, if the budget is smaller than all of them "
+        "together; nor what is at rest",
+        "nodes with half a megabyte and large messages; memory of real processes in `make soak`",
     ),
 )

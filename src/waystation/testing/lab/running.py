@@ -17,7 +17,7 @@ from waystation.testing.lab.checks import CHECKS
 from waystation.testing.lab.fleet import Fleet, Plan
 from waystation.testing.lab.history import History
 from waystation.testing.lab.journals import judged
-from waystation.testing.lab.nemesis import MOST, Nemesis
+from waystation.testing.lab.nemesis import KILLS, MOST, Nemesis
 from waystation.testing.lab.safeguards import SAFEGUARDS
 from waystation.testing.lab.topology import TOPOLOGIES
 from waystation.testing.simulation import Simulation, SimulationError
@@ -120,7 +120,7 @@ def try_seed(
 
 def shrink(seed: int, promise: str) -> tuple[Plan, list[int]]:
     """A smaller run of a seed that still violates a promise: fewer faults, fewer messages."""
-    plan, faults = Plan(), list(range(MOST))
+    plan, faults = Plan(), list(range(MOST + KILLS))
     for number in list(faults):
         fewer = [other for other in faults if other != number]
         if promise in try_seed(seed, plan, fewer):

@@ -96,6 +96,16 @@ SAFEGUARDS: Final[Mapping[str, Safeguard]] = {
         ),
         45,
     ),
+    "budget": Safeguard(
+        "over its budget a node reads less, and drops what it cannot hold (FL-1)",
+        frozenset({"P17"}),
+        _all(
+            patch.object(flow.NodeFlow, "relieve", lambda _: None),
+            patch.object(flow.NodeFlow, "sheds", _constant(value=False)),
+            patch.object(flow.NodeFlow, "has_room", lambda *_: True),
+        ),
+        126,
+    ),
     "clock": Safeguard(
         "a node goes on with its own clock when the system's is set (TM-1)",
         frozenset({"P1"}),
@@ -120,7 +130,7 @@ SAFEGUARDS: Final[Mapping[str, Safeguard]] = {
         "custody writes before it acknowledges (DU-2)",
         frozenset({"P14"}),
         _all(patch.object(stores.StoreDisk, "__init__", _tells_first)),
-        88,
+        40,
     ),
     "numbers": Safeguard(
         "what was handled is known by its number (DU-3)",

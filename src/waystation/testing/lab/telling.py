@@ -94,6 +94,7 @@ class Teller:
             len(message.return_route.addresses),
             bool(first) and first[0].type == ADDRESS_TYPE,
             isinstance(arrival, CustodyArrival),
+            message.id,
         )
 
     def _next_node(self, verdict: Verdict) -> str | None:

@@ -147,8 +147,9 @@ def versions(chance: random.Random) -> Topology:
 
 
 def crowded(chance: random.Random) -> Topology:
-    """A star with little memory, and large messages."""
-    return structs.replace(star(chance), name="crowded", budget=2 * 1024 * 1024)
+    """A large star with so little memory that three large messages for each leaf are too much."""
+    leaves = {leaf: ["hub-a"] for leaf in _leaves(chance.randint(8, 12))}
+    return Topology("crowded", {"hub-a": []}, leaves, budget=512 * 1024)
 
 
 def disks(chance: random.Random) -> Topology:

@@ -1,8 +1,7 @@
 """One node of the live lab: the same program as in the simulation, in a process of its own.
 
-    python -m waystation.testing.live.child PLAN
-
 What happens is appended to a file, a line for each: a line that was written survives the process.
+That file is on none of the disks that are filled.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import logging
 import math
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
@@ -27,8 +25,11 @@ from waystation.journal import Journal
 from waystation.node import StoreSettings
 from waystation.testing.lab.around import Around
 from waystation.testing.lab.history import History, Sent
-from waystation.testing.lab.nodes import NodeLife
+from waystation.testing.lab.nodes import HUB_TOPICS, NodeLife
 from waystation.testing.lab.topology import Topology
+
+_DIE_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
+_NETWORK: Final = 0x40000000  # CLONE_NEWNET
 
 
 class LivePlan(Struct):
@@ -38,7 +39,9 @@ class LivePlan(Struct):
     name: str
     life: int
     seed: int
-    directory: str  # its own: its lines, and its store
+    space: str  # the network namespace that it lives in
+    directory: str  # on its own disk: its store
+    beside: str  # the path of what is written beside that: with .lines, .log, .error and .started
     journal: str
     addresses: dict[str, str]
     began: float  # by CLOCK_MONOTONIC
@@ -78,10 +81,11 @@ class LiveFleet(Around):
         self._plan = plan
         self.rate = plan.rate
         self.slow: dict[str, float] = {}
-        self.lines = Lines(Path(plan.directory) / "lines")
+        self.lines = Lines(Path(f"{plan.beside}.lines"))
         self.history = History(plan.seed, plan.topology, quiet_from=math.inf)
         for kind in ("sent", "got", "rows", "changes", "sessions"):
             setattr(self.history, kind, LineList(self.lines, kind))
+        Path(f"{plan.beside}.started").write_text(str(plan.life))
         self.journal = Journal(plan.journal, plan.name, flush_seconds=0.5)
         self._by_address = {address: name for name, address in plan.addresses.items()}
 
@@ -90,8 +94,11 @@ class LiveFleet(Around):
         return time.monotonic() - self._plan.began
 
     def node_at(self, place: str) -> str | None:
-        """The node that has an address."""
-        return self._by_address.get(place.rpartition("#")[2].rpartition(":")[0])
+        """The node that has an address, or a topic at the broker."""
+        where = place.rpartition("#")[2]
+        if where.startswith(HUB_TOPICS):
+            return where.removeprefix(HUB_TOPICS)
+        return self._by_address.get(where.rpartition(":")[0])
 
     def host_of(self, name: str) -> str:
         """The address of a node, which only leaves change."""
@@ -136,20 +143,19 @@ async def main(plan: LivePlan) -> None:
         running.result()
     fleet.lines.add("subscribed", fleet.history.subscribed[plan.name])
     fleet.lines.add("table", life.table())
-    custody = life.node.custody
-    fleet.lines.add("undone", 0 if custody is None else custody.messages + custody.dead)
+    fleet.lines.add("undone", life.undone())
+    fleet.lines.add("waiting", life.waiting())
     fleet.journal.close()
     os._exit(0)  # as it is: a node that closes has more to say
 
 
-def run() -> None:
+def run(plan: LivePlan) -> None:
     """Be a node of the live lab."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(1, int(signal.SIGKILL), 0, 0, 0)  # with the one that started it
-    plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=LivePlan)
-    logging.basicConfig(filename=Path(plan.directory) / "log", level=logging.WARNING)
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(_DIE_WITH_PARENT, int(signal.SIGKILL), 0, 0, 0)
+    os.dup2(os.open(f"{plan.beside}.error", os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    space = os.open(f"/run/netns/{plan.space}", os.O_RDONLY)
+    if libc.setns(space, _NETWORK):
+        raise OSError(ctypes.get_errno(), f"cannot enter the namespace {plan.space}")
+    logging.basicConfig(filename=f"{plan.beside}.log", level=logging.WARNING)
     asyncio.run(main(plan))
-
-
-if __name__ == "__main__":
-    run()

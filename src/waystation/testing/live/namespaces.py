@@ -1,6 +1,8 @@
 """Network namespaces with a bridge between them, and what can be wrong there: ip and nftables.
 
-Everything has a name of its own in this process, so that labs do not meet. It needs root.
+A node may be behind a router of its own that translates its address, as at home or in a train: the
+others then see the router. Everything has a name of its own in this process, so that labs do not
+meet. It needs root.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Collection
+from itertools import cycle
 from pathlib import Path
 from typing import Final, Self
 
@@ -21,13 +25,20 @@ table inet lab {
   chain loss { type filter hook prerouting priority 0; }
 }
 """
+_TRANSLATION: Final = """
+table ip nat {
+  chain out { type nat hook postrouting priority 100; oifname "eth0" masquerade; }
+}
+"""
 
 
-def missing() -> str:
+def missing(mosquitto: Path | None) -> str:
     """What the live lab needs and does not find here; empty if it can run."""
     for program in ("ip", "nft"):
         if shutil.which(program) is None:
             return f"{program} is not installed (Debian: apt-get install nftables iproute2)"
+    if mosquitto is None or not mosquitto.exists():
+        return "Mosquitto is not installed (Debian: apt-get install mosquitto)"
     if os.geteuid() != 0:
         return "only root may make network namespaces"
     name = f"wsprobe{os.getpid()}"
@@ -42,38 +53,62 @@ def missing() -> str:
 
 
 class Network:
-    """A namespace for each node, all on one bridge."""
+    """A namespace for each name, all on one bridge; some behind a router that translates."""
 
-    def __init__(self, names: list[str]) -> None:
+    def __init__(self, names: list[str], behind_routers: Collection[str] = ()) -> None:
         self._prefix = f"ws{os.getpid() % 10_000}"
         self._switch = f"{self._prefix}-switch"
         self.addresses = {name: f"10.78.0.{n}" for n, name in enumerate(names, 1)}
+        """How each is seen by the others."""
         self._numbers = {name: n for n, name in enumerate(names, 1)}
-        self._moved = 100
+        self._routers = {name: f"{self._prefix}-{name}-nat" for name in behind_routers}
+        self._spare = cycle([f"10.78.0.{n}" for n in range(100, 250)])
 
     def __enter__(self) -> Self:
         _run("ip", "netns", "add", self._switch)
         self._in(self._switch, "ip", "link", "add", "bridge", "type", "bridge")
         self._in(self._switch, "ip", "link", "set", "bridge", "up")
-        for name, number in self._numbers.items():
-            self._connect(name, number)
+        for name in self._numbers:
+            self._connect(name)
         return self
 
     def __exit__(self, *error: object) -> None:
-        for name in (*self._numbers, None):
-            space = self._switch if name is None else self.space(name)
+        for space in (*map(self.space, self._numbers), *self._routers.values(), self._switch):
             _run("ip", "netns", "del", space, check=False)
 
-    def _connect(self, name: str, number: int) -> None:
-        space, port = self.space(name), f"{self._prefix}p{number}"
+    def _connect(self, name: str) -> None:
+        space, router = self.space(name), self._routers.get(name)
         _run("ip", "netns", "add", space)
+        self._in(space, "ip", "link", "set", "lo", "up")
+        if router is None:
+            self._plug_in(space, name)
+        else:
+            self._put_behind(space, router, name)
+        self._in(space, "nft", "-f", "-", text=_RULES)
+
+    def _plug_in(self, space: str, name: str) -> None:
+        """Give a namespace an interface on the bridge, with the address of a name."""
+        port = f"{self._prefix}p{self._numbers[name]}"
         there = ("peer", "name", port, "netns", self._switch)
         _run("ip", "link", "add", "eth0", "netns", space, "type", "veth", *there)
         self._in(self._switch, "ip", "link", "set", port, "master", "bridge", "up")
         self._in(space, "ip", "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
-        self._in(space, "ip", "link", "set", "lo", "up")
         self._in(space, "ip", "link", "set", "eth0", "up")
-        self._in(space, "nft", "-f", "-", text=_RULES)
+
+    def _put_behind(self, space: str, router: str, name: str) -> None:
+        """Put a router between a namespace and the bridge, and let that translate."""
+        _run("ip", "netns", "add", router)
+        self._plug_in(router, name)
+        inside = f"10.79.{self._numbers[name]}"
+        there = ("peer", "name", "inside", "netns", router)
+        _run("ip", "link", "add", "eth0", "netns", space, "type", "veth", *there)
+        self._in(router, "ip", "addr", "add", f"{inside}.1/24", "dev", "inside")
+        self._in(router, "ip", "link", "set", "inside", "up")
+        self._in(router, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+        self._in(router, "nft", "-f", "-", text=_TRANSLATION)
+        self._in(space, "ip", "addr", "add", f"{inside}.2/24", "dev", "eth0")
+        self._in(space, "ip", "link", "set", "eth0", "up")
+        self._in(space, "ip", "route", "add", "default", "via", f"{inside}.1")
 
     def space(self, name: str) -> str:
         """The namespace of a node."""
@@ -109,12 +144,15 @@ class Network:
             self._in(space, "nft", "add", "rule", "inet", TABLE, "loss", *rule)
 
     def move(self, name: str) -> None:
-        """Give a node another address, as after a change of networks."""
-        self._moved += 1
-        space, former = self.space(name), self.addresses[name]
-        self.addresses[name] = f"10.78.0.{self._moved}"
-        self._in(space, "ip", "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
+        """Give a node another address, as after a change of networks.
+
+        One behind a router keeps its own, and the router forgets what it has translated so far.
+        """
+        space, former = self._routers.get(name, self.space(name)), self.addresses[name]
+        taken = set(self.addresses.values())
+        self.addresses[name] = next(one for one in self._spare if one not in taken)
         self._in(space, "ip", "addr", "del", f"{former}/24", "dev", "eth0")
+        self._in(space, "ip", "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
 
     def _in(self, space: str, *words: str, text: str | None = None) -> None:
         _run("ip", "netns", "exec", space, *words, text=text)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -26,15 +28,21 @@ from waystation.testing.lab.history import (
     Table,
 )
 from waystation.testing.lab.topology import Topology
+from waystation.testing.live import child
+from waystation.testing.live.broker import Mosquitto
 from waystation.testing.live.child import LivePlan
 from waystation.testing.live.namespaces import Network, SmallDisk
 
+BROKER: Final = "broker"
 TOPOLOGY: Final = Topology(
     "live",
     {"hub-a": [], "hub-b": ["hub-a"]},
     {"leaf-1": ["hub-a"], "leaf-2": ["hub-b"], "leaf-3": ["hub-b"]},
     stores=["hub-a", "leaf-1", "leaf-2", "leaf-3"],
+    brokers=[BROKER],
+    over_mqtt=["hub-b"],
 )
+BEHIND_ROUTERS: Final = ("leaf-3",)
 
 WARM_UP: Final = 5.0
 RECOVERY: Final = 75.0
@@ -49,6 +57,11 @@ PATIENCE: Final = 600.0
 DISK: Final = 64
 """Megabytes of each disk."""
 
+NO_DISK: Final = "cannot open the store"
+"""What a process says that ends since its disk is full when it starts."""
+
+_FORKS: Final = multiprocessing.get_context("forkserver")
+
 
 class Processes:
     """The nodes, each in its namespace."""
@@ -59,7 +72,8 @@ class Processes:
         self._seed = seed
         self.began = time.monotonic()
         self.lives: dict[str, int] = {}
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, ForkServerProcess] = {}
+        _FORKS.set_forkserver_preload([child.__name__])  # so they start without importing anything
 
     def now(self) -> float:
         """Seconds since the lab began."""
@@ -68,37 +82,52 @@ class Processes:
     def start(self, name: str) -> None:
         """Begin a life of a node."""
         self.lives[name] = self.lives.get(name, 0) + 1
-        own = self._directory / name
         plan = LivePlan(
             TOPOLOGY,
             name,
             self.lives[name],
             self._seed,
-            str(own),
+            self._network.space(name),
+            str(self._directory / name),
+            str(self._beside(name)),
             str(self._directory / "journal"),
-            self._network.addresses,
+            dict(self._network.addresses),
             self.began,
             RATE,
         )
-        path = self._directory / f"{name}.json"
-        path.write_bytes(msgspec.json.encode(plan))
-        words = (sys.executable, "-m", "waystation.testing.live.child", str(path))
-        with (self._directory / f"{name}.err").open("ab") as errors:
-            self._running[name] = subprocess.Popen(  # noqa: S603 - our own
-                self._network.command(name, *words), stderr=errors
-            )
+        Path(f"{self._beside(name)}.error").unlink(missing_ok=True)
+        process = self._running[name] = _FORKS.Process(target=child.run, args=(plan,), daemon=True)
+        process.start()
+
+    def _beside(self, name: str) -> Path:
+        return self._directory / f"{name}-told"
 
     def wait_until_started(self) -> None:
-        """Wait until the latest life of each has begun: it takes long to start where much runs."""
+        """Wait until the latest life of each has begun; one that found its disk full, again."""
         deadline = time.monotonic() + PATIENCE
-        for name, life in self.lives.items():
-            lines = self._directory / name / "lines"
-            word = f'"{name}",{life}]'.encode()
-            while not (lines.exists() and word in lines.read_bytes()):
+        for name in self.lives:
+            while not self._has_begun(name) and self._running[name].is_alive():
                 if time.monotonic() > deadline:
-                    log = (self._directory / f"{name}.err").read_text()
-                    raise TimeoutError(f"{name} does not start: {log[-2000:]}")
-                time.sleep(0.2)
+                    raise TimeoutError(f"{name} does not start: {self._error(name)}")
+                time.sleep(0.02)
+            self._revive(name)
+
+    def _has_begun(self, name: str) -> bool:
+        started = Path(f"{self._beside(name)}.started")
+        return started.exists() and started.read_text() == str(self.lives[name])
+
+    def _revive(self, name: str) -> None:
+        """Start a process again that ended by itself; it may, if it cannot open its store."""
+        if self._running[name].is_alive():
+            return
+        error = self._error(name)
+        if NO_DISK not in error:
+            raise RuntimeError(f"{name} has ended by itself: {error}")
+        self.start(name)
+
+    def _error(self, name: str) -> str:
+        path = Path(f"{self._beside(name)}.error")
+        return path.read_text()[-2000:] if path.exists() else ""
 
     def tell_all(self, number: signal.Signals) -> None:
         """Send all of them a signal."""
@@ -109,61 +138,81 @@ class Processes:
         """End it at once."""
         process = self._running[name]
         process.kill()
-        process.wait()
+        process.join()
 
     def send(self, name: str, number: signal.Signals) -> None:
-        """Send it a signal."""
-        self._running[name].send_signal(number)
+        """Send it a signal, if it still runs."""
+        process = self._running[name]
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, number)
 
     def end(self) -> None:
         """Let all say what they know, and end."""
         for process in self._running.values():
             process.terminate()
         for process in self._running.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(60)
+            process.join(60)
             process.kill()
-            process.wait()
+            process.join()
 
 
 class Faults:
     """Breaks one thing after the other, and mends it."""
 
     def __init__(
-        self, processes: Processes, network: Network, disks: dict[str, SmallDisk], seed: int
+        self,
+        processes: Processes,
+        network: Network,
+        disks: dict[str, SmallDisk],
+        broker: Mosquitto,
+        seed: int,
     ) -> None:
         self.done: list[Fault] = []
         self._processes = processes
         self._network = network
         self._disks = disks
+        self._broker = broker
         self._chance = random.Random(f"live {seed}")  # noqa: S311 - it should repeat
         self._names = list(TOPOLOGY.parents)
 
-    def go_on_until(self, end: float) -> None:
-        """Break things until then; half of the time somebody is killed."""
-        kinds, weights = list(_KINDS), [12, 2, 2, 2, 2, 1, 1]
-        while self._processes.now() < end:
+    def go_on_until(self, end: float, kills: int) -> None:
+        """Break things until then, and until so many were killed; mostly somebody is."""
+        kinds, weights = list(_KINDS), [each[1] for each in _KINDS.values()]
+        while self._processes.now() < end or self.kills < kills:
             kind = self._chance.choices(kinds, weights)[0]
+            self._processes.wait_until_started()
             at = self._processes.now()
-            nodes = _KINDS[kind](self, self._chance)
+            nodes = _KINDS[kind][0](self, self._chance)
             self.done.append(Fault(kind, at, self._processes.now(), nodes, len(self.done)))
             time.sleep(self._chance.uniform(0.1, 2.0))
+
+    @property
+    def kills(self) -> int:
+        """How many nodes were killed."""
+        return sum(fault.kind == "kill" for fault in self.done)
 
     def kill(self, chance: random.Random) -> tuple[str, ...]:
         """`kill -9`, and start again; nobody is killed before it has begun."""
         name = chance.choice(self._names)
-        self._processes.wait_until_started()
         self._processes.kill(name)
         time.sleep(chance.uniform(0.0, 1.0))
         self._processes.start(name)
         return (name,)
 
+    def kill_broker(self, chance: random.Random) -> tuple[str, ...]:
+        """Kill the broker, and start it again: all sessions and all that it kept are gone."""
+        self._broker.kill()
+        time.sleep(chance.uniform(0.0, 5.0))
+        self._broker.start()
+        return (BROKER,)
+
     def stop(self, chance: random.Random) -> tuple[str, ...]:
         """Stop a process for a while."""
-        name = chance.choice(self._names)
-        self._processes.send(name, signal.SIGSTOP)
+        name = chance.choice([*self._names, BROKER])
+        tell = self._broker.send if name == BROKER else partial(self._processes.send, name)
+        tell(signal.SIGSTOP)
         time.sleep(chance.uniform(0.5, 10.0))
-        self._processes.send(name, signal.SIGCONT)
+        tell(signal.SIGCONT)
         return (name,)
 
     def partition(self, chance: random.Random) -> tuple[str, ...]:
@@ -176,7 +225,7 @@ class Faults:
 
     def _cut(self, chance: random.Random, ways: tuple[str, ...]) -> tuple[str, ...]:
         name = chance.choice(self._names)
-        others = [other for other in self._names if other != name]
+        others = [other for other in (*self._names, BROKER) if other != name]
         self._network.cut(name, others, ways=ways)
         time.sleep(chance.uniform(0.5, 8.0))
         self._network.mend(name, others, ways=ways)
@@ -192,7 +241,14 @@ class Faults:
 
     def move(self, chance: random.Random) -> tuple[str, ...]:
         """Give a leaf another address: its connections are gone, and nobody tells it."""
-        name = chance.choice(list(TOPOLOGY.leaves))
+        leaves = [leaf for leaf in TOPOLOGY.leaves if leaf not in BEHIND_ROUTERS]
+        return self._move(chance.choice(leaves))
+
+    def translate_anew(self, chance: random.Random) -> tuple[str, ...]:
+        """Let the router of a leaf have another address, and forget what it has translated."""
+        return self._move(chance.choice(BEHIND_ROUTERS))
+
+    def _move(self, name: str) -> tuple[str, ...]:
         self._network.move(name)
         return (name,)
 
@@ -205,21 +261,32 @@ class Faults:
         return (name,)
 
 
-_KINDS: Final[Mapping[str, Callable[[Faults, random.Random], tuple[str, ...]]]] = {
-    "kill": Faults.kill,
-    "stop": Faults.stop,
-    "partition": Faults.partition,
-    "one way": Faults.one_way,
-    "lose": Faults.lose,
-    "move": Faults.move,
-    "fill disk": Faults.fill,
+_Kind: TypeAlias = Callable[[Faults, random.Random], tuple[str, ...]]
+
+_KINDS: Final[Mapping[str, tuple[_Kind, int]]] = {
+    "kill": (Faults.kill, 40),
+    "kill broker": (Faults.kill_broker, 2),
+    "stop": (Faults.stop, 2),
+    "partition": (Faults.partition, 2),
+    "one way": (Faults.one_way, 2),
+    "lose": (Faults.lose, 2),
+    "move": (Faults.move, 2),
+    "translate anew": (Faults.translate_anew, 2),
+    "fill disk": (Faults.fill, 1),
 }
+"""What can be broken, and how often one is chosen."""
 
 
-def run_live(directory: Path, seed: int, seconds: float) -> History:
+def run_live(
+    directory: Path, mosquitto: Path, seed: int, seconds: float, kills: int = 0
+) -> History:
     """Break a live fleet for so long, let it recover, and read what it wrote down."""
     with contextlib.ExitStack() as stack:
-        network = stack.enter_context(Network(list(TOPOLOGY.parents)))
+        names = [*TOPOLOGY.parents, BROKER]
+        network = stack.enter_context(Network(names, BEHIND_ROUTERS))
+        broker = Mosquitto(BROKER, mosquitto, network, directory)
+        stack.callback(broker.kill)
+        broker.start()
         disks: dict[str, SmallDisk] = {}
         for name in TOPOLOGY.parents:
             disks[name] = SmallDisk(directory / name, DISK)
@@ -230,8 +297,8 @@ def run_live(directory: Path, seed: int, seconds: float) -> History:
             processes.start(name)
         processes.wait_until_started()
         time.sleep(WARM_UP)
-        faults = Faults(processes, network, disks, seed)
-        faults.go_on_until(processes.now() + seconds)
+        faults = Faults(processes, network, disks, broker, seed)
+        faults.go_on_until(processes.now() + seconds, kills)
         processes.wait_until_started()
         time.sleep(RECOVERY)
         calm_from = processes.now()
@@ -261,7 +328,7 @@ def read_lines(directory: Path, seed: int) -> History:
     history = History(seed, TOPOLOGY)
     sent: dict[str, Sent] = {}
     for name in TOPOLOGY.parents:
-        for line in (directory / name / "lines").read_bytes().splitlines():
+        for line in (directory / f"{name}-told.lines").read_bytes().splitlines():
             _take_line(history, sent, name, line)
     history.sent = sorted(sent.values(), key=lambda one: one.at)
     for kind in _LISTS:
@@ -285,7 +352,7 @@ def _take_line(history: History, sent: dict[str, Sent], name: str, line: bytes) 
         history.subscribed[name] = fact
     elif kind == "table":
         history.tables.append(msgspec.convert(fact, Table))
-    elif kind == "undone":
-        history.undone[name] = fact
+    elif kind in {"undone", "waiting"}:
+        getattr(history, kind)[name] = fact
     elif kind == "problem":
         history.problem = fact

@@ -165,7 +165,7 @@ class SimulatedTransport(asyncio.Transport):
         process = self.process
         if process.state is not ProcessState.DEAD:
             act()
-        elif process.machine.is_on:
+        elif process.machine.is_on and act != self.reset_arrived:  # nobody answers a reset
             self._send_reset()
 
     def system_closes(self) -> None:
