@@ -96,8 +96,8 @@ check: setup  ## Check style, types, layers, and that generated files are up to 
 	$(BIN)/python scripts/write_promises.py --check
 	$(BIN)/python scripts/write_reference.py --check
 
-bench: setup java  ## Measure side by side with the alternatives (ONLY=name for one); writes benchmarks/results
-	$(BIN)/python -m benchmarks $(ONLY)
+bench: setup java  ## Measure side by side with the alternatives (ONLY=name for one, RESUME=1 to go on); writes benchmarks/results
+	RESUME=$(RESUME) $(BIN)/python -m benchmarks $(ONLY)
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_reference.py
 

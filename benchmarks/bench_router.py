@@ -52,8 +52,9 @@ def run(report: Report, turns: int = TURNS) -> None:
             for size in SIZES:
                 under_load(report, subjects, shape, size, turns)
     everybody = [subject for subjects in groups for subject in subjects]
-    found = in_turns({subject.name: partial(memory, subject) for subject in everybody}, turns)
-    report.note(f"memory, {CONNECTIONS} members", medians_of(found), "MiB")
+    if not report.has(f"memory, {CONNECTIONS} members"):
+        found = in_turns({subject.name: partial(memory, subject) for subject in everybody}, turns)
+        report.note(f"memory, {CONNECTIONS} members", medians_of(found), "MiB")
     for subject in groups[0]:
         with_changes(report, subject)
     ratios = [stuck_ratio() for _ in range(turns)]
@@ -65,6 +66,9 @@ def run(report: Report, turns: int = TURNS) -> None:
 def with_changes(report: Report, subject: Subject) -> None:
     """Members come and go: how long a list takes, who is suspected, what is left open."""
     case = f"{MEMBERS} members, {PACE} joins and leaves a second"
+    if report.has(f"{case}, descriptors left open", subjects=[subject.name]):
+        report.has(f"{case}, *", subjects=[subject.name])
+        return
     found = churn(subject)
     report.add(f"{case}, list of members p50", subject.name, found.p50 * 1e3, "ms")
     report.add(f"{case}, list of members p99", subject.name, found.p99 * 1e3, "ms")
@@ -76,6 +80,10 @@ def under_load(
     report: Report, subjects: Sequence[Subject], shape: Shape, size: int, turns: int
 ) -> None:
     case = f"{shape}, {size} B"
+    kinds = ("CPU", "delivered of what was sent", "delay p50 at *", "delay p99 at *")
+    names = [subject.name for subject in subjects]
+    if report.has(case, *(f"{case}, {kind}" for kind in kinds), subjects=names):
+        return
     rates = in_turns({s.name: partial(rate, s, shape, size) for s in subjects}, turns)
     delivered = medians_of({name: [r.deliveries for r in each] for name, each in rates.items()})
     report.note(case, delivered, "deliveries/s")

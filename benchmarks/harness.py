@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,8 @@ from typing import TypeVar
 from waystation import __version__
 
 RESULTS = Path(__file__).parent / "results"
+MEASURED = ("src", "benchmarks", ":!benchmarks/results")
+"""What figures depend on, of what is committed."""
 
 Subject = Callable[[], int]
 T = TypeVar("T")
@@ -47,10 +50,23 @@ class Report:
     Until the end, figures of an earlier run stay in the file where this one has none yet, so an
     interrupted run loses nothing. With `keep` they stay for good where this run has no figure of
     their case: for benchmarks that take so long that they are run in parts.
+
+    With `resume` this run goes on with an earlier one of the same `revision`: what that measured is
+    not measured again. Who takes long for a case asks `has` before it begins.
     """
 
-    def __init__(self, name: str, packages: tuple[str, ...] = (), *, keep: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        packages: tuple[str, ...] = (),
+        *,
+        keep: bool = False,
+        revision: str = "",
+        resume: bool = False,
+    ) -> None:
         self.name = name
+        self._revision = revision
+        self._resume = resume and bool(revision)
         self.rows: list[dict[str, object]] = []
         self._path = RESULTS / f"{name}.json"
         self._keep = keep
@@ -68,7 +84,8 @@ class Report:
         """Note one figure."""
         rounded = float(f"{value:.4g}")
         row = {"case": case, "subject": subject, "value": rounded, "unit": unit}
-        self.rows.append({**row, "versions": self.versions})
+        at = {"revision": self._revision, "is_part": True} if self._revision else {}
+        self.rows.append({**row, "versions": self.versions, **at})
         print(f"  {case:<44} {subject:<28} {rounded:>14,.6g} {unit}", flush=True)
         measured = {(row["case"], row["subject"]) for row in self.rows}
         self._save([old for old in self._former if (old["case"], old["subject"]) not in measured])
@@ -77,6 +94,8 @@ class Report:
         self, case: str, subjects: Mapping[str, Subject], *, turns: int = 5, unit: str = "ops/s"
     ) -> dict[str, float]:
         """Measure the subjects in turns; the ratios of the first, ours, to the others are noted."""
+        if self.has(case):
+            return {str(row["subject"]): float(str(row["value"])) for row in self._of(case)}
         rates: dict[str, list[float]] = {name: [] for name in subjects}
         for subject in subjects.values():  # warm up
             subject()
@@ -103,8 +122,42 @@ class Report:
             if name != ours and value:
                 self.add(case, f"{ours} / {name}", figures[ours] / value, "ratio")
 
+    def has(self, *cases: str, subjects: Sequence[str] = ()) -> bool:
+        """Whether the run that this one goes on with measured these cases; then they stay.
+
+        The name of a case may end with a `*`. Give `subjects` where others have cases so named.
+        """
+        found = [self._resumed(case, subjects) for case in cases]
+        if not all(found):
+            return False
+        for rows in found:
+            self.rows += [row for row in rows if row not in self.rows]
+        print(f"  {cases[0]}: measured before", flush=True)
+        return True
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run that this one would go on with came to its end."""
+        found = [row for row in self._former if row.get("revision") == self._revision]
+        return self._resume and bool(found) and not any(row.get("is_part") for row in found)
+
+    def _resumed(self, case: str, subjects: Sequence[str]) -> list[dict[str, object]]:
+        return [
+            row
+            for row in self._former
+            if self._resume
+            and row.get("revision") == self._revision
+            and _is_named(str(row["case"]), case)
+            and (not subjects or str(row["subject"]).partition(" / ")[0] in subjects)
+        ]
+
+    def _of(self, case: str) -> list[dict[str, object]]:
+        return [row for row in self.rows if row["case"] == case and row["unit"] != "ratio"]
+
     def write(self) -> None:
         """Write the JSON file that the documentation's figures come from."""
+        for row in self.rows:
+            row.pop("is_part", None)
         measured = {row["case"] for row in self.rows}
         kept = [row for row in self._former if self._keep and row["case"] not in measured]
         self._save(kept)
@@ -115,6 +168,24 @@ class Report:
         new = self._path.with_suffix(".new")
         new.write_text(json.dumps([*kept, *self.rows], indent=1) + "\n", "utf-8")
         new.replace(self._path)
+
+
+def _is_named(case: str, name: str) -> bool:
+    return case.startswith(name[:-1]) if name.endswith("*") else case == name
+
+
+def source_revision() -> str:
+    """The commit that is measured; empty if what is measured differs from it."""
+    git = ["git", "-C", str(Path(__file__).parent.parent)]
+    if subprocess.run([*git, "diff", "--quiet", "HEAD", "--", *MEASURED], check=False).returncode:  # noqa: S603
+        return ""
+    found = subprocess.run(  # noqa: S603
+        [*git, "rev-list", "-1", "HEAD", "--", *MEASURED],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return found.stdout.strip()
 
 
 def in_turns(measures: Mapping[str, Callable[[], T]], turns: int) -> dict[str, list[T]]:

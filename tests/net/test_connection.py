@@ -113,6 +113,35 @@ async def test_what_one_turn_brings_is_written_in_order_and_told_when_it_is_out(
 
 
 @runs_on_every_loop
+async def test_a_message_in_parts_stands_between_the_others_and_is_told_as_one() -> None:
+    async with paired() as (connection, theirs):
+        body = bytes(range(256)) * 400  # more than is written at once
+        expected = b""
+        for number in range(20):
+            connection.give(b"small%02d" % number)
+            connection.give_parts((b"head", body, b"tail"))
+            connection.write(b"word")
+            expected += b"small%02d" % number + b"head" + body + b"tailword"
+            await asyncio.sleep(0)
+        assert await read(theirs, len(expected)) == expected
+        await until(lambda: connection.sent == 40)
+        assert connection.written == len(expected)
+        assert connection.unsent == 0
+
+
+@runs_on_every_loop
+async def test_a_message_in_parts_that_is_alone_in_its_turn_goes_at_once_when_others_did() -> None:
+    async with paired() as (connection, theirs):
+        for _ in range(3):  # the first of several, then alone: so the third need not wait
+            connection.give_parts((b"head", b"body", b"tail"))
+            written = connection.written
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        assert written == 36
+        assert await read(theirs, 36) == b"headbodytail" * 3
+
+
+@runs_on_every_loop
 async def test_a_peer_that_does_not_read_crowds_and_is_told_of_only_as_far_as_it_got() -> None:
     async with paired() as (connection, theirs):
         block = bytes(32 * 1024)

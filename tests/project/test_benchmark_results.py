@@ -66,6 +66,51 @@ def test_a_write_that_fails_leaves_the_former_file(
     assert told(results) == {("put", "ours"): 1.0}
 
 
+def resumed(revision: str = "abc") -> Report:
+    return Report("one", revision=revision, resume=True)
+
+
+def test_a_resumed_run_measures_only_what_is_missing(results: Path) -> None:
+    interrupted = Report("one", revision="abc")
+    interrupted.note("put", {"ours": 4.0, "theirs": 2.0}, "ops/s")
+
+    def measured() -> int:
+        raise AssertionError("it was measured before")
+
+    report = resumed()
+    assert not report.is_finished
+    found = report.compare("put", {"ours": measured, "theirs": measured})
+    assert found == {"ours": 4.0, "theirs": 2.0}
+    assert not report.has("put", "get")
+    report.add("get", "ours", 1.0, "s")
+    report.write()
+    assert told(results) == {
+        ("put", "ours"): 4.0, ("put", "theirs"): 2.0, ("put", "ours / theirs"): 2.0,
+        ("get", "ours"): 1.0,
+    }  # fmt: skip
+    assert resumed().is_finished
+
+
+def test_figures_of_another_commit_are_measured_again(results: Path) -> None:
+    former = Report("one", revision="abc")
+    former.add("put", "ours", 4.0, "ops/s")
+    former.write()
+    assert not resumed("def").is_finished
+    assert not resumed("def").has("put")
+    assert not Report("one", revision="abc").has("put"), "nobody asked to resume"
+    assert not resumed("").has("put"), "what is measured is not committed"
+    assert told(results) == {("put", "ours"): 4.0}
+
+
+def test_cases_of_one_name_are_told_apart_by_their_subjects() -> None:
+    former = Report("one", revision="abc")
+    former.note("put at 7/s", {"ours": 4.0, "theirs": 2.0}, "ops/s")
+    report = resumed()
+    assert not report.has("put*", subjects=["another"])
+    assert report.has("put*", subjects=["ours", "theirs"])
+    assert [row["subject"] for row in report.rows] == ["ours", "theirs", "ours / theirs"]
+
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

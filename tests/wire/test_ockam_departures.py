@@ -16,6 +16,7 @@ from waystation.wire.ockam import (
     HEARTBEAT_FRAME,
     PREFACE,
     FrameDecoder,
+    departure_parts,
     encode_control,
     encode_departure,
     encode_frame,
@@ -43,6 +44,9 @@ def test_a_departure_is_the_frame_without_its_first_address(
         return
     for _ in range(2):  # what is remembered is as good as what is new
         assert encode_departure(sent) == encode_frame(sent.departed())
+        parts = departure_parts(sent)
+        assert b"".join(parts) == encode_departure(sent)
+        assert parts[1] is payload
 
 
 @pytest.mark.rule("WK-10")
@@ -78,8 +82,9 @@ def test_a_departure_over_the_limit_is_refused() -> None:
 @pytest.mark.parametrize("data", [bytearray(b"x"), "x", None])
 def test_a_departure_to_an_address_without_bytes_is_refused(data: bytes) -> None:
     sent = Message(Route((VIA, Address(0, data))), Route(), b"")
-    with pytest.raises(LocalError):
-        encode_departure(sent)
+    for encode in (encode_departure, departure_parts):
+        with pytest.raises(LocalError):
+            encode(sent)
 
 
 def test_a_departure_to_what_is_no_address_is_refused() -> None:

@@ -52,7 +52,8 @@ HEADINGS: Final = {
 COMMANDS: Final = tuple(sorted(name for commands in HEADINGS.values() for name in commands))
 """Each is a module of this package with a command of the same name."""
 
-_ON_SPARK: Final = ("demo", "lost", "pipeline", "simulate")
+_ON_SPARK: Final = ("demo", "pipeline", "simulate")
+_WITHOUT_NUMPY: Final = ("journal", "why")
 _HELP: Final = """Route messages between nodes, and record every hop.
 
 \b
@@ -84,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line, and end the process with its exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     if arguments is None:
-        _hide_pandas(given)
+        _hide_unused(given)
     _print_error = partial(print_error, as_json=wants_json(given))
     try:
         code = waystation.main(arguments, prog_name="waystation", standalone_mode=False)
@@ -104,25 +105,37 @@ def main(arguments: list[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-class _NoPandas:
-    """An import finder that reports pandas as not installed."""
+class _Hidden:
+    """An import finder that reports some packages as not installed."""
+
+    def __init__(self, packages: frozenset[str]) -> None:
+        self._packages = packages
 
     def find_spec(self, fullname: str, *_: object) -> None:
-        if fullname == "pandas":
+        if fullname in self._packages:
             raise ModuleNotFoundError(f"{fullname} is not used here", name=fullname)
 
 
-def _hide_pandas(arguments: list[str]) -> None:
-    """Hide pandas from this process, unless the command uses Spark.
+def _hide_unused(arguments: list[str]) -> None:
+    """Hide pandas from this process unless the command uses Spark, and numpy from some commands.
 
     If pandas is installed, pyarrow imports it when it converts its first value, as every comparison
     with a constant and the import of `pyarrow.dataset` do: a quarter of a second, of one that
     `why` takes, and 40 MiB for a library that no other command uses. pyarrow has no switch for it,
-    and fails if `sys.modules` says None of pandas, so it is told by a finder.
+    and fails if `sys.modules` says None of pandas, so it is told by a finder. numpy takes a tenth
+    of a second, which is half of what the smallest commands take.
     """
     command = next((argument for argument in arguments if not argument.startswith("-")), "")
-    if command not in _ON_SPARK:
-        sys.meta_path.insert(0, _NoPandas())
+    hidden = set() if command in _ON_SPARK else {"pandas"}
+    if command in _WITHOUT_NUMPY and not _finds_losses(arguments):
+        hidden.add("numpy")
+    if hidden:
+        sys.meta_path.insert(0, _Hidden(frozenset(hidden)))
+
+
+def _finds_losses(arguments: Sequence[str]) -> bool:
+    """Whether `why` is to find a loss, which takes numpy."""
+    return "--last-loss" in arguments or bool(os.environ.get("WAYSTATION_LAST_LOSS"))
 
 
 def _os_error_text(error: OSError) -> str:

@@ -1,6 +1,7 @@
 """Options for connecting to peers, and a node configured with them; for `send`, `listen`, `top`.
 
-No command is defined here.
+No command is defined here, and nothing of the live half is imported before a node is needed: some
+commands have these options and mostly read files.
 """
 
 from __future__ import annotations
@@ -8,18 +9,26 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from waystation.cli.options import FILE, Checked
-from waystation.net.tls import Tls
-from waystation.node import Node
-from waystation.transports.schemes import SCHEMES, split_url
+
+if TYPE_CHECKING:
+    from waystation.net.tls import Tls
+    from waystation.node import Node
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-URL: Final = Checked("url", split_url)
+
+def _check_url(url: str) -> None:
+    from waystation.transports.schemes import split_url  # noqa: PLC0415 - the live half
+
+    split_url(url)
+
+
+URL: Final = Checked("url", _check_url)
 """A network address with its transport: `tcp://host:port`."""
 
 _OPTIONS: Final = (
@@ -49,6 +58,9 @@ def peer_options(command: Command) -> Command:
 
 def node_for(name: str, urls: Iterable[str], options: dict[str, Any], **more: Any) -> Node:
     """A node with the transports, token and TLS settings to reach these URLs."""
+    from waystation.node import Node  # noqa: PLC0415 - the live half
+    from waystation.transports.schemes import SCHEMES, split_url  # noqa: PLC0415
+
     tls = _tls(options)
     schemes = {"tcp"} | {split_url(url)[0] for url in urls}
     transports = []
@@ -92,6 +104,8 @@ def _tls(options: dict[str, Any]) -> Tls | None:
     given = {name: options[f"tls_{name}"] for name in ("authorities", "certificate", "key", "name")}
     if not options["tls"] and not any(given.values()):
         return None
+    from waystation.net.tls import Tls  # noqa: PLC0415 - the live half
+
     tls = Tls(**given)
     tls.for_dialler()  # report unusable files now, not when dialing
     return tls

@@ -1,6 +1,6 @@
 """Options of commands that serve: where to listen, TLS, and monitoring.
 
-No command is defined here.
+No command is defined here, and nothing of the live half is imported before something is served.
 """
 
 from __future__ import annotations
@@ -9,16 +9,17 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from waystation.cli.options import FILE
 from waystation.errors import LocalError
-from waystation.net.monitor import Monitor, Monitored
 from waystation.net.place import parse_place
-from waystation.net.tls import Tls
-from waystation.node.runner import hangup_signals
+
+if TYPE_CHECKING:
+    from waystation.net.monitor import Monitored
+    from waystation.net.tls import Tls
 
 _log = logging.getLogger("waystation.cli")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -45,6 +46,7 @@ _TLS: Final = (
 @contextmanager
 def reloading(reload: Callable[[], None], what: str) -> Iterator[None]:
     """Read files again at SIGHUP, and say what came of it; a mistake in them changes nothing."""
+    from waystation.node.runner import hangup_signals  # noqa: PLC0415 - the live half
 
     def try_to() -> None:
         try:
@@ -71,6 +73,8 @@ def metrics_option(command: Command) -> Command:
 @asynccontextmanager
 async def monitoring(subject: Monitored, place: str | None) -> AsyncIterator[None]:
     """Serve the metrics of a program at a place, and print it; do nothing if it is None."""
+    from waystation.net.monitor import Monitor  # noqa: PLC0415 - the live half
+
     monitor = Monitor(subject)
     if place is not None:
         await monitor.start(place)
@@ -94,6 +98,8 @@ def tls_of(certificate: Path | None, key: Path | None, authorities: Path | None)
         if key or authorities:
             raise click.UsageError("--tls-key and --tls-authorities need --tls-certificate")
         return None
+    from waystation.net.tls import Tls  # noqa: PLC0415 - the live half
+
     return Tls(
         certificate=certificate, key=key, authorities=authorities, mutual=authorities is not None
     )

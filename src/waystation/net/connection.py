@@ -65,6 +65,7 @@ class ConnectionState(IntEnum):
     CLOSED = 5
 
 
+_PARTS: Final = 3  # of one large message
 _GREETING: Final = ConnectionState.GREETING
 _OPEN: Final = ConnectionState.OPEN
 
@@ -122,8 +123,8 @@ class BaseConnection(OneTimer):
 
     __slots__ = (
         "_batches", "_flush_due", "_frame_mark", "_frame_since", "_frame_time", "_frame_timer",
-        "_given", "_held", "_immediate", "_last_words", "_settle_due", "_settled", "_size",
-        "_turn", "account",
+        "_given", "_held", "_immediate", "_in_parts", "_last_words", "_settle_due", "_settle_now",
+        "_settled", "_size", "_turn", "account",
         "failure", "input_budget", "limits", "peer_is_slow", "pieces", "place", "server", "state",
         "transport", "unfinished", "written",
     )  # fmt: skip
@@ -142,6 +143,7 @@ class BaseConnection(OneTimer):
         self.written = 0  # bytes
         self.peer_is_slow = False  # more than `high_water` bytes wait for the peer to read
         self.pieces: list[bytes] = []  # to be written at the end of this turn
+        self._in_parts = False  # a large message is among those, in several of them
         self._size = 0  # bytes in those
         self._turn = 0  # bytes of messages that were given to it in this turn
         self._given = self._settled = 0  # messages given to it, and told to be out of our hands
@@ -152,6 +154,7 @@ class BaseConnection(OneTimer):
         self._frame_timer: asyncio.TimerHandle | None = None  # may be left from an earlier frame
         self._flush_due = False
         self._settle_due = False
+        self._settle_now = False  # at the end of this turn
         self._immediate = True  # the last turns had one message each, which need not wait
         self._held = False  # crowded until the end of this turn
         self._last_words: LastWords | None = None
@@ -255,6 +258,16 @@ class BaseConnection(OneTimer):
         elif self._size >= BATCH:
             self.flush()
 
+    def give_parts(self, parts: tuple[bytes, bytes, bytes]) -> None:
+        """Write the parts of one message in this turn, from where they are: nothing is copied."""
+        head, body, tail = parts
+        size = len(head) + len(body)
+        self.pieces += (head, body)
+        self._size += size
+        self._turn += size
+        self._in_parts = True
+        self.give(tail)
+
     def write(self, data: bytes) -> None:
         """Write bytes at the end of this turn, behind what was given before."""
         self.queue(data)
@@ -268,27 +281,36 @@ class BaseConnection(OneTimer):
         self._size += len(data)
 
     def flush(self) -> None:
-        """Write what this turn brought so far, in one piece."""
+        """Write what this turn brought so far, in one piece unless something in it is large."""
         pieces = self.pieces
         if not pieces:
             return
         self.pieces = []
+        in_parts, self._in_parts = self._in_parts, False
         self._size = 0
         transport = self.transport
         if transport is None or not _GREETING <= self.state <= _OPEN or transport.is_closing():
             return
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        transport.write(data)
-        self.written += len(data)
+        if in_parts:
+            transport.writelines(pieces)
+            self.written += sum(map(len, pieces))
+        else:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            transport.write(data)
+            self.written += len(data)
         if self._given > self._settled:
             self._batches.append((self.written, self._given))
             if not self._settle_due:
                 self._settle_due = True
-                self._loop.call_soon(self._settle)
+                if self._flush_due:
+                    self._settle_now = True
+                else:
+                    self._loop.call_soon(self._settle)
 
     def discard(self) -> None:
         """Forget what this turn brought so far."""
         self.pieces = []
+        self._in_parts = False
         self._size = 0
 
     def settle_if_written(self) -> None:
@@ -476,13 +498,17 @@ class BaseConnection(OneTimer):
         self._flush_due = False
         self._turn = 0
         pieces = len(self.pieces)
-        self._immediate = pieces == 0 or (pieces == 1 and not self._immediate)
+        one = _PARTS if self._in_parts else 1
+        self._immediate = pieces == 0 or (pieces == one and not self._immediate)
         if pieces:
             self.flush()
         if self._held:
             self._held = False
             if not self.peer_is_slow:
                 self.on_clear()
+        if self._settle_now:
+            self._settle_now = False
+            self._settle()
 
     def _settle(self) -> None:
         """Tell which messages the system has taken; look again while it has not taken all."""

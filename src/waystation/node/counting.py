@@ -14,7 +14,7 @@ what does not fit in: more than 64 small messages, or 480 KiB of large ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from typing import Final, TypeAlias
 
@@ -51,7 +51,7 @@ class MessageInbox(Inbox[Arrival]):
 
     __slots__ = (
         *("_account", "_aside", "_budget", "_counted", "_due", "_flow", "_step", "has_huge"),
-        *("in_hand", "loose", "most_loose", "room"),
+        *("in_hand", "loose", "most_loose", "room", "step"),
     )
 
     def __init__(self, flow: NodeFlow, capacity: int, name: str) -> None:
@@ -67,8 +67,17 @@ class MessageInbox(Inbox[Arrival]):
         self._aside = 0  # bytes of the budget that are set aside
         self.loose = 0  # bytes of large items that are not counted
         self.most_loose = 0
+        self.step: Callable[[], None] | None = None  # has the reader handle what is in it at once
         self._step = _NEXT_COUNT  # how many more small items are counted together
         self.relax()
+
+    def wake_reader(self) -> None:
+        """Let the reader go on, or begin at the end of what is delivered at the moment."""
+        steps = self._flow.steps
+        if steps is None or self.step is None:
+            super().wake_reader()
+        else:
+            steps.append(self.step)
 
     def admits(self, item: Arrival) -> bool:
         """Count what came since the last time, unless it is little."""

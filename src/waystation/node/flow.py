@@ -379,6 +379,8 @@ class NodeFlow:
         self.shed = 0  # messages that were dropped since the budget was exceeded by far
         self.aside = 0  # bytes of the budget that inboxes have set aside, and may not need
         self.unanswered = 0
+        # While a single message is delivered: what its receivers do at once, when that is done.
+        self.steps: list[Callable[[], None]] | None = None
         self._unread: dict[Session, _Standing] = {}  # sessions that are not read
         self.looks: dict[Session, int] = {}  # at those that stood still, and had so many reads
         self._timer: asyncio.TimerHandle | None = None

@@ -164,6 +164,7 @@ class Kernel:
         for receiver in list(self.receivers.values()):
             if isinstance(receiver, PendingRequest):
                 receiver.give_up(Reason.REFUSED)
+        self.requests.deadlines.close()
         self.waiting.reject_all()
         self.flow.close()
         self.hierarchy.close()

@@ -706,8 +706,7 @@ class Node:
         kernel = self._kernel
         expiry = kernel.expiry_in(check_seconds(timeout))
         id = self.new_id()
-        request = kernel.requests.open(onward, id)
-        alarm = asyncio.get_running_loop().call_later(timeout, request.give_up)
+        request = kernel.requests.open(onward, id, timeout)
         message = Message(onward, request.back, payload, id, expiry)
         try:
             if durable:
@@ -719,7 +718,6 @@ class Node:
                 raise UndeliverableError(str(onward), verdict.reason, message_id=id)
             reply = await request.reply
         finally:
-            alarm.cancel()
             kernel.requests.close(request)
         if reply is None:
             raise NoReplyError(str(onward), timeout, id)

@@ -21,6 +21,7 @@ from waystation.core.address import LOCAL, Address, Route
 from waystation.core.message import Arrival, Message, reply_id
 from waystation.core.outcome import Outcome, Reason, Verdict
 from waystation.core.routing import RoutingEntry
+from waystation.node.deadlines import Deadlines
 from waystation.node.receiver import ReadyReceiver
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class PendingRequest(ReadyReceiver):
     """
 
     __slots__ = (
-        *("_kernel", "_serves_again", "address", "asked", "back", "is_bound", "name", "onward"),
-        *("reply", "verdict"),
+        *("_kernel", "_serves_again", "address", "asked", "back", "deadline", "is_bound", "name"),
+        *("onward", "reply", "verdict"),
     )
 
     reply: asyncio.Future[Message | Undeliverable | None]
@@ -66,6 +67,7 @@ class PendingRequest(ReadyReceiver):
         self.onward = onward
         self.verdict = Verdict(Outcome.DELIVERED, None, self.name, self.address)
         self.asked = ""  # the id of the request
+        self.deadline = 0
         self.is_bound = False  # whether there was a reply, and it said that it was to this request
         self._serves_again = False
         self._kernel = kernel
@@ -101,11 +103,12 @@ class Requests:
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self.deadlines = Deadlines()
         self._idle: dict[Route, list[PendingRequest]] = {}  # by the onward route they serve
         self._count = 0
 
-    def open(self, onward: Route, id: str) -> PendingRequest:
-        """A place for the reply to the request with this id."""
+    def open(self, onward: Route, id: str, seconds: float) -> PendingRequest:
+        """A place for the reply to the request with this id, which is given up after a time."""
         idle = self._idle.pop(onward, None)
         if idle is None:
             request = PendingRequest(self._kernel, onward)
@@ -118,10 +121,12 @@ class Requests:
             if idle:
                 self._idle[onward] = idle
         request.ask(id)
+        self.deadlines.start(request, seconds)
         return request
 
     def close(self, request: PendingRequest) -> None:
         """Use the address of a request again, unless another reply could still be taken there."""
+        self.deadlines.stop(request)
         if not request.is_bound:
             self._retire(request)
             return

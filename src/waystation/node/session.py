@@ -118,6 +118,7 @@ class Session(Struct, eq=False):
     _greeting: Greeting
     outgoing: bool  # this node connects to the peer; False when the peer did
     asked: object = None  # by which listener, if the peer connected
+    name: str = ""  # the local one that stands for it in routes: that in `address`
     # What its peer sent and this node has not settled, and what waits for it: part of the node's.
     account: Account = field(default_factory=lambda: Account(0))
     reconnects: bool = False  # it stays when its link goes, and gets another
@@ -174,6 +175,7 @@ class Session(Struct, eq=False):
     _failure: tuple[Reason, str] | None = None  # why this side ends the link
 
     def __post_init__(self) -> None:
+        self.name = self.address.name
         self.account = Account(self._links.limits.share, self._links.kernel.account)
         self.move_to(self.place)
 
@@ -185,11 +187,6 @@ class Session(Struct, eq=False):
         self.place = place
         self._by_name = (Verdict(Outcome.FORWARDED, None, self.name, place),)
         self._by_place = (Verdict(Outcome.FORWARDED, None, None, place),)
-
-    @property
-    def name(self) -> str:
-        """The local name that stands for it in routes."""
-        return self.address.name
 
     @property
     def hello(self) -> Hello | None:
@@ -360,7 +357,7 @@ class Session(Struct, eq=False):
     @property
     def out(self) -> str:
         """The session over which what it takes leaves the node: this one."""
-        return self.address.name
+        return self.name
 
     @property
     def refusal(self) -> Reason:
@@ -530,6 +527,8 @@ class Session(Struct, eq=False):
                 self._backlog = deque()
             self._backlog.extend(messages)
             self.pause_reading()
+        elif len(messages) == 1:
+            self._deliver_one(messages[0])
         else:
             kernel.tick()
             self._deliver(deque(messages))
@@ -903,6 +902,19 @@ class Session(Struct, eq=False):
             if self._stopped_for:  # the rest waits: somebody here has little room left (FL-3)
                 self._backlog = messages
                 return
+
+    def _deliver_one(self, message: Message) -> None:
+        """Deliver a message that came alone; if it is for a worker that is idle, that begins."""
+        flow = self._links.kernel.flow
+        self._links.kernel.tick()
+        steps: list[Callable[[], None]] = []
+        flow.steps = steps
+        try:
+            self._deliver(deque((message,)))
+        finally:
+            flow.steps = None
+            for step in steps:
+                step()
 
     def _has_usual_messages(self) -> bool:
         """Whether what the peer sends can be taken as it is, if it has an id."""

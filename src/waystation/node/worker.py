@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import copy_context
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -16,7 +17,7 @@ from waystation.core.custody import CustodyArrival
 from waystation.core.expiry import NEVER
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.net.tasks import COUNTS
+from waystation.net.tasks import COUNTS, Begun, begin
 from waystation.node.counting import MessageInbox
 from waystation.node.policy import LINE, Policy
 from waystation.node.receiver import InboxReceiver
@@ -88,6 +89,8 @@ class _State(Enum):
     STOPPED = auto()  # it ends as soon as the handler returns
 
 
+_IDLE: Final = _State.IDLE
+_BUSY: Final = _State.BUSY
 _STOPPED: Final = _State.STOPPED
 
 
@@ -116,7 +119,12 @@ class Worker:
         )
         self._passing = passing
         self._cut_off = Reason.FAILED
-        self.task = kernel.tasks.start(self._run(), f"worker {addresses[0].name}")
+        self._begun: Begun | None = None  # the rest of what `_step` began
+        self._context = copy_context()
+        self.inbox.step = self._step
+        self.task = kernel.tasks.start(
+            self._run(), f"worker {addresses[0].name}", context=self._context
+        )
         kernel.workers[self] = None
         self.task.add_done_callback(self._ended)
 
@@ -152,10 +160,16 @@ class Worker:
         take = items.popleft
         observers, passing, is_async = kernel.observers, self._passing, self._is_async
         while self._state is not _STOPPED:
-            self._state = _State.IDLE
-            await inbox.filled()
-            self._state = _State.BUSY
+            self._state = _IDLE
+            await self._filled()
+            if self._state is not _STOPPED:
+                self._state = _BUSY
+            if self._begun is not None:
+                begun, self._begun = self._begun, None
+                await begun
             for _ in range(BATCH):
+                if not items or self._state is _STOPPED:
+                    break
                 arrival = take()
                 message = arrival.message
                 if inbox.slow:
@@ -184,10 +198,74 @@ class Worker:
                         kernel.end(arrival, receivers[addresses[0].data].verdict)
                 except ENDS as error:  # it costs one message
                     self._fail(arrival, error)
-                if not items or self._state is _STOPPED:
-                    break
             inbox.let_go()
             await asyncio.sleep(0)
+
+    async def _filled(self) -> None:
+        """Return when there is something to do, or the worker was stopped in `_step`."""
+        inbox = self.inbox
+        while not (inbox.items or self._has_begun or self._state is _STOPPED):
+            try:
+                await inbox.woken()
+            except asyncio.CancelledError as error:
+                begun = self._begun
+                if begun is None:
+                    raise
+                begun.interrupt(error)  # it is the handler that waits
+
+    @property
+    def _has_begun(self) -> bool:
+        return self._begun is not None
+
+    def _step(self) -> None:
+        """Handle the message in the inbox at once, as far as that goes without waiting.
+
+        A worker that has nothing to do need not be woken for that: the answer to a request is
+        written before the event loop has taken another turn. What is to be waited for is left to
+        the task.
+        """
+        inbox = self.inbox
+        items = inbox.items
+        if (
+            len(items) != 1
+            or inbox.slow
+            or not inbox.is_read
+            or self._state is not _IDLE
+            or not self._is_plain(items[0])
+            or asyncio.current_task() is not None
+        ):
+            inbox.wake_reader()
+            return
+        self._state = _BUSY
+        arrival = items.popleft()
+        self._begun = begin(self._handle(arrival), self.task, self._context)
+        if not items:
+            inbox.drained()
+        if self._begun is not None or self._state is _STOPPED:
+            inbox.wake_reader()
+        else:
+            self._state = _IDLE
+
+    def _is_plain(self, arrival: Arrival) -> bool:
+        """Whether a message is for the handler, and is not durable; it has just arrived."""
+        addresses = arrival.message.onward_route.addresses
+        return arrival.__class__ is not CustodyArrival and (self._passing or len(addresses) == 1)
+
+    async def _handle(self, arrival: Arrival) -> None:
+        """Handle a plain message, as `_run` does."""
+        message = arrival.message
+        address = message.onward_route.addresses[0]
+        context = Context(self._node, address, message)
+        try:
+            result = self._handler(message, context)
+            if self._is_async or (result is not None and inspect.isawaitable(result)):
+                result = await result
+            if result.__class__ is bytes and message.return_route.addresses:
+                await context.reply(result)
+            if self._kernel.observers:
+                self._kernel.end(arrival, self.receivers[address.data].verdict)
+        except ENDS as error:  # it costs one message
+            self._fail(arrival, error)
 
     async def _handle_expiring(self, arrival: Arrival) -> None:
         """Handle a durable message, which always expires; drop one that has expired."""

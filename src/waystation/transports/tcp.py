@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from msgspec import Struct
 
@@ -28,9 +28,13 @@ from waystation.wire.ockam import (
     FRAME_LIMIT,
     PREFACE,
     FrameDecoder,
+    departure_parts,
     encode_control,
     encode_departure,
 )
+
+LARGE: Final = 4 * 1024
+"""A payload of so many bytes is written from where it is, rather than copied into a frame."""
 
 _log = logging.getLogger("waystation.transports")
 
@@ -94,11 +98,14 @@ class TcpLink(StreamLink):
 
     def send(self, message: Message) -> Reason | None:
         """Encode a message and put it with the others of this turn."""
+        payload = message.payload
         try:
-            frame = encode_departure(message, limit=self._frame_limit)
+            if payload.__class__ is bytes and len(payload) >= LARGE:
+                self.give_parts(departure_parts(message, limit=self._frame_limit))
+            else:
+                self.give(encode_departure(message, limit=self._frame_limit))
         except LocalError as error:
             return why_unsendable(error)
-        self.give(frame)
         return None
 
     def send_control(self, payload: bytes) -> None:

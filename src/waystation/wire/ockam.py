@@ -475,7 +475,7 @@ def encode_frame(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
         onward = _ROUTE_ITEMS[message.onward_route]
     except TypeError:  # cannot be hashed, so an address has no bytes in it: say which
         onward = _route_item(message.onward_route)
-    return _frame(onward, message, limit)
+    return b"".join(_frame_items(onward, message, limit))
 
 
 def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
@@ -489,7 +489,22 @@ def encode_departure(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
         onward = _DEPARTURES[message.onward_route]
     except TypeError:  # as above
         onward = _DEPARTURES.write(message.onward_route)
-    return _frame(onward, message, limit)
+    return b"".join(_frame_items(onward, message, limit))
+
+
+def departure_parts(message: Message, *, limit: int = FRAME_LIMIT) -> tuple[bytes, bytes, bytes]:
+    """The frame of a message that leaves, in three parts: the second is the payload, not a copy.
+
+    >>> message = Message(Route.parse("connection => echoer"), Route.parse("app"), b"hi")
+    >>> b"".join(departure_parts(message)) == encode_departure(message)
+    True
+    """
+    try:
+        onward = _DEPARTURES[message.onward_route]
+    except TypeError:  # as above
+        onward = _DEPARTURES.write(message.onward_route)
+    *front, payload, tracing = _frame_items(onward, message, limit)
+    return b"".join(front), payload, tracing
 
 
 def encode_control(payload: bytes) -> bytes:
@@ -498,7 +513,8 @@ def encode_control(payload: bytes) -> bytes:
     return b"".join((_pack_length(len(head) + len(payload) + 1), head, payload, _NULL))
 
 
-def _frame(onward: bytes, message: Message, limit: int) -> bytes:
+def _frame_items(onward: bytes, message: Message, limit: int) -> tuple[bytes, ...]:
+    """What a frame is made of: first its length, at the end the payload and the tracing."""
     payload = message.payload
     if type(payload) is not bytes and not isinstance(payload, bytes):
         raise not_bytes_error(payload)
@@ -527,7 +543,7 @@ def _frame(onward: bytes, message: Message, limit: int) -> bytes:
             rule="OB-2",
             hint=f"send at most {limit} bytes, routes and tracing included",
         )
-    return b"".join((_pack_length(size), b"\x84", onward, back, head, payload, tracing))
+    return _pack_length(size), b"\x84", onward, back, head, payload, tracing
 
 
 def encode_body(message: Message, *, limit: int = FRAME_LIMIT) -> bytes:
@@ -912,24 +928,43 @@ class FrameDecoder:
         """The messages that these bytes complete; those for the session have no routes."""
         if self.error is not None:
             raise _moved(self.error)
-        if self._held:
-            self._held += data
-            if len(self._held) < self._needed:
-                return []
-            data = bytes(self._held)
-            self._held.clear()
-        elif type(data) is not bytes:
+        if type(data) is not bytes:
             data = bytes(data)
+        held = self._held
+        if held and len(held) + len(data) < self._needed:
+            held += data
+            return []
         messages: list[Message] = []
         try:
-            self._read(data, messages.append)
+            start = 0
+            if held and self._needed == 4:  # not even its length is there
+                data = bytes(held) + data
+                held.clear()
+            elif held:
+                start = self._complete(data, messages.append)
+            self._read(data, start, messages.append)
         except DecodeError as error:
             self.error = _moved(error, by=self._passed)
         return messages
 
-    def _read(self, data: bytes, deliver: Callable[[Message], None]) -> None:
+    def _complete(self, data: bytes, deliver: Callable[[Message], None]) -> int:
+        """Read the frame that had begun; returns where the next one begins.
+
+        Only this frame is put together. What follows it is read where it is, without a copy.
+        """
+        held = self._held
+        start = self._needed - len(held)
+        held += data[:start]
+        frame = bytes(held)
+        held.clear()
+        self._read(frame, 0, deliver)
+        self._passed -= start  # from now on, what came before `data`
+        return start
+
+    def _read(self, data: bytes, at: int, deliver: Callable[[Message], None]) -> None:
         ways_back = self._ways_back
-        at = 0 if self._greeted else self._read_preface(data)
+        if not self._greeted:
+            at = self._read_preface(data)
         whole = len(data)
         needed = 4
         while at + 4 <= whole:
