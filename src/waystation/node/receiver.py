@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 from waystation.core.budget import OVERHEAD
 from waystation.core.message import Arrival, Message
 from waystation.core.outcome import Outcome, Reason, Verdict
-from waystation.node.counting import LARGE, MessageInbox
-from waystation.node.flow import Room
+from waystation.node.counting import MessageInbox
+from waystation.node.flow import LARGE, Room
 from waystation.node.inbox import Ticket
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from waystation.core.corrections import HOUR, Link, estimates, strangers
-from waystation.pipeline.inprocess import EVERYTHING, nodes_of
+from waystation.pipeline.inprocess import nodes_of
 from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.kernels.passing import delays_in, peers_by_hour
-from waystation.pipeline.listing import list_journal
+from waystation.pipeline.listing import EVERYTHING, list_journal
 
 
 class Traffic:
