@@ -129,10 +129,10 @@ def test_a_build_that_ends_in_mid_commit_leaves_the_old_tables(
     put_rows(journal, "routes", [row("routes", 9, participant="new")])
     commit = DeltaStore._commit
 
-    def die(store: DeltaStore, table: str, files: list[Any]) -> int:
+    def die(store: DeltaStore, table: str, *rest: Any) -> int:
         if table == "coverage":
             raise KilledError
-        return commit(store, table, files)
+        return commit(store, table, *rest)
 
     monkeypatch.setattr(DeltaStore, "_commit", die)
     with pytest.raises(KilledError):

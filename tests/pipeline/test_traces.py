@@ -329,6 +329,28 @@ def test_parts_that_are_assembled_apart_are_tied_together() -> None:
     assert sum(row["answered_by"] is not None for row in rows) == 40
 
 
+@pytest.mark.parametrize(("late", "answered"), [(0, True), (1, False)])
+def test_an_answer_counts_up_to_a_day_after_its_request(late: int, answered: bool) -> None:
+    told: Messages = {}
+    for number, since in ((1, 0), (2, DAY + late)):
+        told[f"{number:032x}"] = [
+            Step(
+                node="a",
+                incarnation=1,
+                seq=number,
+                at=BEGIN + since,
+                received_at=BEGIN + since,
+                outcome="DELIVERED",
+                origin="a/1",
+                onward=("0#x",),
+                answers=f"{1:032x}" if since else None,
+            )
+        ]
+    [request] = [row for row in agree(told, Known(has_answers=True)) if row["answers"] is None]
+    assert (request["answered_by"] is not None) == answered
+    assert request["legs"] == 1 + answered
+
+
 # Whole journals
 
 

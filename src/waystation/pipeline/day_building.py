@@ -86,7 +86,10 @@ def build_days(journal: Journal, store: Store, asked: Asked, tell: Tell) -> Days
     if not plan.days and not plan.removed:
         return DaysDone([], [], {}, {}, {})
     work = _Work(journal, store, plan, files, _horizon(plan, asked))
-    done = work.run(tell)
+    try:
+        done = work.run(tell)
+    finally:
+        work.release()
     begun = replace(state, unfinished=sorted(map(day_text, plan.days)))
     write_state(store.out, begun)
     store.publish_days(work.files, work.gone())
@@ -158,11 +161,17 @@ class _Work:
         self._places: dict[str, str] = {}
         self._days: dict[str, frozenset[int | None]] = {}
         self._windows: dict[tuple[int, ...], tuple[tuple[int, int], set[int]]] = {}
+        self._held: dict[str, DataFrame] = {}
         self.files: dict[str, list[PartFile]] = {}
 
     def _view(self, **limits: Any) -> Journal:
         """The journal with other limits."""
         return Journal(self._spark, self._listing, replace(self._wanted, **limits))
+
+    def release(self) -> None:
+        """Let go of what was held for several tables."""
+        for frame in self._held.values():
+            frame.unpersist()
 
     def gone(self) -> dict[str, set[str]]:
         """The directories of each table that are replaced or removed."""
@@ -308,7 +317,9 @@ class _Work:
     def _table(self, name: str) -> DataFrame:
         """Another table: of traces those of all days that are there, of others all of it."""
         if name != "traces":
-            return built(self._whole, name)
+            if name not in self._held:  # statements take them several times
+                self._held[name] = built(self._whole, name).cache()
+            return self._held[name]
         replaced = self.gone()[name]
         kept = [path for path in self._before[name] if path.split("/")[-2] not in replaced]
         paths = [*kept, *self._store.written(name, self.files[name])]
