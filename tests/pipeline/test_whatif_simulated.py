@@ -13,11 +13,12 @@ from pyspark.sql import SparkSession
 from tests.pipeline.test_incidents import written
 from waystation.cli import waystation as program
 from waystation.errors import LocalError
+from waystation.pipeline.inprocess import survey
 from waystation.simulate.fleet import LEASE, Fleet, Otherwise
 from waystation.testing.twins.comparing import Compared
 from waystation.whatif.changes import Changes, changes_of
 from waystation.whatif.local import SmallJournal
-from waystation.whatif.verdicts import LOST, MOVED, SAME, SAVED, VOID
+from waystation.whatif.verdicts import LOST, MOVED, SAME, SAVED, VOID, sentence_of
 
 Row = dict[str, Any]
 Key = tuple[str, str | None]
@@ -76,6 +77,22 @@ def test_what_is_forecast_of_a_simulated_fleet_is_what_comes(
     assert found.differing > 1
     wrong = found.differing - found.right - round(found.unknown * found.differing)
     assert wrong <= 1 + found.differing // 20, found.counts
+
+
+@pytest.mark.rule("SP-9")
+@pytest.mark.parametrize("gaps", [False, True], ids=["complete", "with gaps"])
+def test_what_was_lost_before_is_what_is_lost(tmp_path: Path, gaps: bool) -> None:
+    journal = written(tmp_path / "journal", Fleet(9, 150, 3_000, seed=3, gaps=gaps))
+    losses = {
+        (one.loss.message_id, one.loss.lost.recipient)
+        for one in survey(str(journal)).found.losses
+        if not one.loss.lost.internal
+    }
+    rows = SmallJournal(journal).rows(Changes())
+    assert {one["internal"] for one in rows} == {False, True}
+    found = {key for key, fate in fates(rows).items() if fate[0] == "DROPPED"}
+    assert found == losses
+    assert sentence_of(Changes(), rows).lost_before == len(losses)
 
 
 def test_the_command_simulates_a_change(spark: SparkSession, tmp_path: Path) -> None:

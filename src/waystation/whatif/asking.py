@@ -359,7 +359,11 @@ def _unchanged(whole: DataFrame) -> DataFrame:
         ~(left & f.coalesce(came, f.lit(False)))
     )  # somebody else's row tells how it went on
     vanished = left & f.col("reason").isin(VANISHED, str(Reason.EXPIRED))
-    outcome = f.when(vanished, f.lit(_DROPPED)).otherwise(f.col("last.outcome"))
+    unheard = f.exists("lost", lambda one: one.recipient.isNull())
+    untold = (f.col("last.reason") == str(Reason.NO_SUBSCRIBER)) & ~unheard
+    outcome = f.when(vanished, f.lit(_DROPPED)).otherwise(
+        f.when(~f.coalesce(untold, f.lit(False)), f.col("last.outcome"))
+    )
     reason = f.when(vanished, f.col("reason")).otherwise(f.col("last.reason"))
     void = f.col("request").isNotNull()
     same: Mapping[str, Any] = {

@@ -113,6 +113,7 @@ class _Story:
         self._changed = changed
         self._outages = outages
         self._longer = longer  # it lives, in microseconds
+        self._is_unheard = any(loss.recipient is None for loss in trace.losses)
         self.copies: list[Copy] = []
         self._gone: set[int] = set()  # visits that would not have been
         self._stopped: set[tuple[int, int]] = set()  # copies that would not have left
@@ -199,6 +200,8 @@ class _Story:
         if fate not in _ENDS or step.reason == Reason.DUPLICATE:
             return
         outcome, reason = _ENDS[fate]
+        if step.reason == Reason.NO_SUBSCRIBER and not self._is_unheard:
+            outcome = UNKNOWN  # somebody may have heard it where the record does not reach
         if step.for_whom is None and outcome == _DROPPED and any(map(_went_up, visit.steps)):
             return  # it went up by another session
         yield End(
@@ -206,7 +209,7 @@ class _Story:
             self._trace.origin,
             step.for_whom,
             outcome,
-            reason or (step.reason if outcome == _DROPPED else None),
+            reason or (step.reason if fate is Fate.DROPPED else None),
             visit.node,
             visit.depth,
         )

@@ -60,8 +60,13 @@ def _longer_routes_of_workers(script: Script, chance: random.Random) -> Twins:
 
 
 def _longer_messages(script: Script, chance: random.Random) -> Twins:
-    clogs = [_trouble(chance, "clog", node, 2.4) for node in chance.sample([*script.leaves], 3)]
-    script = replace(script, troubles=(*script.troubles, *clogs))
+    lower = [hub for hub, parents in script.hubs.items() if parents]
+    nodes = [*lower, *lower, *chance.sample([*script.leaves], 2)]
+    clogs = [_trouble(chance, "clog", node, 2.4) for node in nodes]  # too short to end a session
+    letters = tuple(
+        replace(letter, ttl=0.4) if letter.number % 2 else letter for letter in script.letters
+    )
+    script = replace(script, troubles=(*script.troubles, *clogs), letters=letters)
     factor = chance.choice((2.0, 4.0))
     return _twins(
         script, {"ttl": [{"messages": True, "factor": factor}]}, letters=_lives(script, factor)
