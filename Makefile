@@ -94,6 +94,7 @@ check: setup  ## Check style, types, layers, and that generated files are up to 
 	$(BIN)/python scripts/draw_states.py --check
 	$(BIN)/python scripts/write_figures.py --check
 	$(BIN)/python scripts/write_promises.py --check
+	$(BIN)/python scripts/write_twins.py --check
 	$(BIN)/python scripts/write_reference.py --check
 
 bench: setup java  ## Measure side by side with the alternatives (ONLY=name for one, RESUME=1 to go on); writes benchmarks/results
@@ -126,6 +127,7 @@ docs: setup java  ## Build what is generated in docs/ and run every example in i
 	$(BIN)/python scripts/draw_states.py
 	$(BIN)/python scripts/write_figures.py
 	$(BIN)/python scripts/write_promises.py
+	$(BIN)/python scripts/write_twins.py
 	$(BIN)/python scripts/write_reference.py
 	$(BIN)/pytest tests/project
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

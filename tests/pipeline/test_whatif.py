@@ -33,7 +33,7 @@ from waystation.whatif.candidates import (
 from waystation.whatif.changes import changes_of, parse_changes
 from waystation.whatif.local import SmallJournal
 from waystation.whatif.suggesting import suggestion_lines, with_best
-from waystation.whatif.verdicts import Sentence, is_internal, sentence_of
+from waystation.whatif.verdicts import Sentence, sentence_of
 
 Row = dict[str, Any]
 
@@ -367,7 +367,8 @@ def test_suggestions_say_what_would_have_helped_against_each_kind_of_incident(
         [found] = [one for one in told if one["price"] == price]
         assert found["change"] == change
         rows = small.rows(changes_of(change))
-        saved = Counter(kinds.get(key_of(one)) for one in rows if one["verdict"] == "saved")
+        counted = [one for one in rows if one["verdict"] == "saved" and not one["internal"]]
+        saved = Counter(kinds.get(key_of(one)) for one in counted)
         by_kind = found["by_kind"]
         assert {kind: one["lost"] for kind, one in by_kind.items()} == lost
         assert {kind: one["saved"] for kind, one in by_kind.items() if one["saved"]} == saved
@@ -397,7 +398,7 @@ def kinds_of_losses(journal: Path) -> dict[tuple[str, str | None, str | None], s
     return {
         (one.loss.message_id, one.loss.origin, one.loss.lost.recipient): kinds[one.incident_id]
         for one in found.losses
-        if not is_internal(one.loss.lost.recipient)
+        if not one.loss.lost.internal
     }
 
 

@@ -87,7 +87,7 @@ def test_what_is_decided_without_the_change_is_expected(journal: Path, expected:
     former: list[Row] = []
     again: list[Row] = []
     for data in nodes(journal):
-        redecided = Redecided(data, Changes(), [])
+        redecided = Redecided(data, Changes())
         former += rows_of(redecided, redecided.former)
         again += rows_of(redecided, redecided.changed)  # by the past that is put together anew
     assert_same(former, expected)
@@ -101,7 +101,7 @@ def test_shares_of_a_node_decide_the_same(journal: Path, expected: list[Row]) ->
     cuts = {times[len(times) // 3], *sorted(seconds)[:5]}  # second copies without their first
     found: list[Row] = []
     for data in nodes(journal, tuple(cuts)):
-        redecided = Redecided(data, Changes(), [])
+        redecided = Redecided(data, Changes())
         found += rows_of(redecided, redecided.changed)
     assert_same(found, expected)
 
@@ -114,7 +114,7 @@ def test_what_a_change_is_compared_with_is_expected(journal: Path, expected: lis
         whole.setdefault(tuple(row[name] for name in COMPARED[:4]), []).append(row)
     compared = 0
     for data in nodes(journal):
-        for id, one in diverged(data, change, []):
+        for id, one in diverged(data, change):
             visit = (id, one.node, one.incarnation, one.received_at)
             found = [
                 {

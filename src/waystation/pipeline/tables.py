@@ -468,9 +468,11 @@ WHATIF: Final = pa.schema(
         "hops_after": pa.int32(),
         "verdict": TEXT,
         "why": TEXT,
+        "internal": FLAG,
+        "change": TEXT,
     }
 )
-"""A message for one recipient: how it ended, and how it would have."""
+"""A message for one recipient: how it ended, and how it would have, had there been a change."""
 
 STORED: Final[Mapping[str, pa.Schema]] = {**BUILT, "whatif": WHATIF}
 """The schema of each table that can be written: those of a build, and the answer of `whatif`."""

@@ -84,6 +84,17 @@ class Ending(Struct, frozen=True):
     found: Found
 
 
+class Fate(Struct, frozen=True):
+    """Equal rows of `whatif`, and their number."""
+
+    change: str | None
+    verdict: str
+    before: tuple[str | None, str | None]  # outcome and reason
+    after: tuple[str | None, str | None]
+    rows: int
+    message_id: str  # one of them
+
+
 class Facts(Struct):
     """All facts."""
 
@@ -109,6 +120,7 @@ class Facts(Struct):
     subscriptions: tuple[int, int]  # ever, and at the end
     rejects: list[Row]
     incidents: list[Incident] | None  # the costliest first; None if the table is not there
+    what_if: list[Fate] | None  # None if nothing was asked
 
     @property
     def costly(self) -> list[Incident]:
@@ -181,6 +193,7 @@ def gather(tables: Tables, stage: Stage) -> Facts:
         subscriptions=subscriptions,
         rejects=sorted(rejects, key=lambda row: -row["rows"]),
         incidents=incidents,
+        what_if=_what_if(tables),
     )
 
 
@@ -202,6 +215,26 @@ def _incidents(tables: Tables) -> list[Incident] | None:
         for row in with_numbers(batch).to_pylist()
     ]
     return sorted(found, key=lambda one: (-one.lost, one.started, one.kind, one.node or ""))
+
+
+def _what_if(tables: Tables) -> list[Fate] | None:
+    """How applications' messages ended, and how they would have."""
+    if not tables.has("whatif"):
+        return None
+    ends = ("before_outcome", "before_reason", "after_outcome", "after_reason")
+    keys = {name: pc.field(name) for name in ("change", "verdict", *ends)}
+    values = {"message_id": (pc.field("message_id"), "min")}
+    return [
+        Fate(
+            row["change"],
+            row["verdict"],
+            (row["before_outcome"], row["before_reason"]),
+            (row["after_outcome"], row["after_reason"]),
+            row["rows"],
+            row["message_id"],
+        )
+        for row in tables.grouped("whatif", keys, values, ~pc.field("internal"))
+    ]
 
 
 def bands_of(incidents: list[Incident], bins: Bins) -> tuple[Band, ...]:

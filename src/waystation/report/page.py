@@ -23,6 +23,7 @@ from waystation.report.times import span_said
 from waystation.report.timing import latency
 from waystation.report.traffic import drops, nodes, topology
 from waystation.report.verdicts import expected_against_actual, followed
+from waystation.report.what_if import what_if
 
 _PACKAGE: Final = "waystation.report"
 _TEMPLATES: Final = "templates"
@@ -32,6 +33,7 @@ def sections(facts: Facts, tables: str | Path) -> list[Section]:
     """All sections, in the order of the page."""
     return [
         incidents(facts, tables),
+        *what_if(facts, tables),
         topology(facts),
         drops(facts),
         expected_against_actual(facts, tables),

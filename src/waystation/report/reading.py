@@ -19,14 +19,17 @@ from pyarrow import acero
 from waystation.errors import LocalError, quote
 from waystation.journal.schema import INSTANT
 from waystation.pipeline.reach import Reach, reach_in_tables
-from waystation.pipeline.tables import BUILT, REPORTED
+from waystation.pipeline.tables import REPORTED, STORED
 from waystation.why.finished import StoredTables
 
 Row: TypeAlias = dict[str, Any]
 Expression: TypeAlias = Any
 
-BESIDE: Final = ("session_history", "clocks", "coverage", "incidents")
-"""Tables that a report uses if they are there: earlier builds made none of them."""
+BESIDE: Final = ("session_history", "clocks", "coverage", "incidents", "whatif")
+"""Tables that a report uses if they are there: earlier builds made none of them.
+
+`whatif` is no table of a build: `waystation pipeline whatif` writes it.
+"""
 
 NO_ID: Final = "0" * 32
 """The id of messages whose sender gave them none."""
@@ -160,7 +163,7 @@ class Tables:
         return table in self._datasets and bool(self._datasets[table].files)
 
     def _checked(self, table: str, dataset: Any) -> Any:
-        absent = [name for name in BUILT[table].names if name not in dataset.schema.names]
+        absent = [name for name in STORED[table].names if name not in dataset.schema.names]
         if absent and dataset.files:
             raise LocalError(
                 f"the table {table} in {quote(str(self.directory))} has no column {absent[0]}",

@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from waystation.core.message import HOP_LIMIT
+
 Array: TypeAlias = npt.NDArray[Any]
 
 SECOND: Final = 1_000_000
@@ -100,6 +102,16 @@ class Dice:
         return picked
 
 
+class Otherwise(Struct, frozen=True, omit_defaults=True):
+    """What is different from the fleet that the same seed gives without it."""
+
+    lease: int = LEASE  # how long the hub keeps an entry that is not renewed
+    sticky: bool = False  # whether all entries of hubs are
+    hop_limit: int = HOP_LIMIT
+    life: float = 1.0  # how many times as long messages live
+    without: tuple[str, ...] = ()  # crash, stop, close: what does not happen
+
+
 class Fleet(Struct, frozen=True, dict=True):
     """The size of a fleet, and the seed that determines everything else."""
 
@@ -109,6 +121,7 @@ class Fleet(Struct, frozen=True, dict=True):
     seed: int = 0
     start: int = 1_767_225_600 * SECOND  # the start of 2026
     gaps: bool = False  # whether the journals of some nodes are incomplete
+    otherwise: Otherwise = Otherwise()
 
     @cached_property
     def cells(self) -> int:
@@ -179,13 +192,19 @@ def uptimes(fleet: Fleet, cell: int) -> Uptimes:
     end = np.full((len(nodes), WINDOWS), NEVER)
     stopped = np.zeros((len(nodes), WINDOWS), bool)
     begin[:, 0] = fleet.start + dice.pick("boot", nodes, 0, SECOND)
+    window = np.zeros(len(nodes), np.int64)
     for number, (early, late) in enumerate(((0.3, 0.5), (0.6, 0.8))):
         falls = dice.pick(f"fall {number}", nodes, early * DURATION, late * DURATION)
         down = dice.pick(f"down {number}", nodes, SECOND, 20 * SECOND)
-        again = restarts > number
-        end[again, number] = fleet.start + falls[again]
-        begin[again, number + 1] = fleet.start + (falls + down)[again]
-        stopped[:, number] = again & (dice.throw(f"word {number}", nodes) < 0.5)
+        says_so = dice.throw(f"word {number}", nodes) < 0.5
+        happens = np.where(
+            says_so, "stop" not in fleet.otherwise.without, "crash" not in fleet.otherwise.without
+        )
+        again = np.flatnonzero((restarts > number) & happens)
+        end[again, window[again]] = fleet.start + falls[again]
+        stopped[again, window[again]] = says_so[again]
+        window[again] += 1
+        begin[again, window[again]] = fleet.start + (falls + down)[again]
     return Uptimes(begin, end, stopped)
 
 
@@ -357,7 +376,7 @@ class Cell:
             away = np.where(reconnects, self.leaf[:, stay - 1], away)
             self.begin[goes_on, stay] = (self.end[:, stay - 1] + gap)[goes_on]
             self.leaf[goes_on, stay] = (1 + (away - 1) % self.leaves)[goes_on]
-        self.sticky = dice.throw("sticky", who) < 0.03
+        self.sticky = (dice.throw("sticky", who) < 0.03) | self.fleet.otherwise.sticky
         self.visible = dice.throw("visible", who) < 0.5
         self.subscribes = dice.throw("subscribes", who) < 0.25
         slow = dice.throw("slow", who) < 0.02  # has no room for a while
@@ -431,7 +450,7 @@ class Cell:
                     at,
                     whose,
                     leaf=self.leaf[whose, stay],
-                    expiry=at // MILLISECOND * MILLISECOND + LEASE,
+                    expiry=at // MILLISECOND * MILLISECOND + self.fleet.otherwise.lease,
                     sticky=self.sticky[whose],
                     visible=self.visible[whose],
                 ).where(up)

@@ -86,19 +86,22 @@ def leaf_sessions(fleet: Fleet, cell: int, ups: Uptimes) -> Sessions:
     leaves = np.arange(1, fleet.leaves(cell) + 1)
     hub = Uptimes(*(np.broadcast_to(column[HUB], (len(leaves), WINDOWS)) for column in ups))
     dialers = Uptimes(*(column[leaves] for column in ups))
-    return _sessions(fleet.start, Dice(fleet.seed, cell, 6), leaves, dialers, hub)
+    return _sessions(fleet, Dice(fleet.seed, cell, 6), leaves, dialers, hub)
 
 
 def hub_sessions(fleet: Fleet, cell: int) -> Sessions:
     """Between the hub of a cell, which dials, and that of the next; all of link 0."""
     near, far = uptimes(fleet, cell), uptimes(fleet, fleet.following(cell))
     hubs = [Uptimes(*(column[:1] for column in ups)) for ups in (near, far)]
-    return _sessions(fleet.start, Dice(fleet.seed, cell, 7), np.zeros(1, np.int64), *hubs)
+    return _sessions(fleet, Dice(fleet.seed, cell, 7), np.zeros(1, np.int64), *hubs)
 
 
-def _sessions(start: int, dice: Dice, link: Array, dialer: Uptimes, listener: Uptimes) -> Sessions:
-    broken = start + dice.pick("broken", link, 0.1 * DURATION, 0.9 * DURATION)
-    broken = np.where(dice.throw("breaks", link) < 0.3, broken, NEVER)
+def _sessions(
+    fleet: Fleet, dice: Dice, link: Array, dialer: Uptimes, listener: Uptimes
+) -> Sessions:
+    broken = fleet.start + dice.pick("broken", link, 0.1 * DURATION, 0.9 * DURATION)
+    breaks = (dice.throw("breaks", link) < 0.3) & ("close" not in fleet.otherwise.without)
+    broken = np.where(breaks, broken, NEVER)
     repaired = broken + dice.pick("repaired", link, 4 * SECOND, 12 * SECOND)
     parts = []
     for near in range(WINDOWS):

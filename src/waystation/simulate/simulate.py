@@ -30,13 +30,14 @@ from waystation.journal.schema import SCHEMAS
 from waystation.locations import local_directory
 from waystation.pipeline.shipping import check_shared
 from waystation.pipeline.spark_session import ship
-from waystation.simulate.fleet import Fleet
+from waystation.simulate.fleet import Fleet, Otherwise
 from waystation.simulate.journal import TRUTH, CellWriter, copies_path, faults_path, prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MAX_TASKS: Final = 4_096
+NOTHING: Final = Otherwise()
 _LOOK_SECONDS: Final = 0.2
 
 
@@ -58,18 +59,20 @@ def simulate(
     messages: int,
     seed: int = 0,
     gaps: bool = False,
+    otherwise: Otherwise | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Simulated:
     """Write the journal of a simulated fleet, and what really happened in it.
 
     The same numbers and the same seed give the same rows, whatever number of tasks write them.
     `out` must be new, and every executor must be able to write there. With `gaps` some nodes have
-    no journal, or only a sample, or lost the last second before a crash. `progress` is called now
-    and then with the number of parts that are done, and of all parts.
+    no journal, or only a sample, or lost the last second before a crash. `otherwise` is what is
+    different in a second fleet of the same seed. `progress` is called now and then with the number
+    of parts that are done, and of all parts.
     """
     directory = local_directory(out, "a simulated journal").absolute()
     _check(directory, nodes=nodes, participants=participants, messages=messages)
-    fleet = Fleet(nodes, participants, messages, seed, gaps=gaps)
+    fleet = Fleet(nodes, participants, messages, seed, gaps=gaps, otherwise=otherwise or NOTHING)
     prepare(directory)
     ship(spark)
     check_shared(spark, write=[path(directory, 0).parent for path in (copies_path, faults_path)])

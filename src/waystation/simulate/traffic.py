@@ -106,6 +106,7 @@ def sent(fleet: Fleet, cell: int, ups: Uptimes, first: int, last: int) -> Sent:
     patience = dice.throw("patience", number)
     ttl = np.where(patience < 0.02, dice.pick("ttl", number, 2, 5), 30_000) * MILLISECOND
     by_its_clock = (at + clocks(fleet, cell)[node]) // MILLISECOND * MILLISECOND
+    ttl = (ttl * fleet.otherwise.life).astype(np.int64)
     expiry = np.where(patience > 0.8, NEVER, by_its_clock + ttl)
     regions, zones = _partitions(fleet, cell)
     unwanted = dice.throw("unwanted", number) < 0.02
@@ -702,7 +703,8 @@ def decide(
     at = visit.received_at + dice.pick("works", numbers, 20, 300)
     arrives = at + dice.pick("travels", numbers, 200, 3_000)
     expired = visit.received_at + ahead >= messages.expiry
-    too_far = 1 + visit.stage + np.where(messages.answer, 0, messages.padding) >= HOP_LIMIT
+    hops = 1 + visit.stage + np.where(messages.answer, 0, messages.padding)
+    too_far = hops >= fleet.otherwise.hop_limit
     loss = np.select([expired, too_far], [Loss.EXPIRED, Loss.HOP_LIMIT], verdicts.loss)
     outcome = np.where(expired | too_far, Outcome.DROPPED, verdicts.outcome)
     forwarded = outcome == Outcome.FORWARDED

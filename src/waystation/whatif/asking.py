@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -40,7 +40,16 @@ from waystation.whatif.following import (
     followed_to_the_end,
     link,
 )
-from waystation.whatif.past import Outage, check_found, missing, outages_of
+from waystation.whatif.past import (
+    ChangedNode,
+    Elsewhere,
+    Outage,
+    Withdrawn,
+    check_found,
+    leaves_sessions_open,
+    missing,
+    outages_of,
+)
 from waystation.whatif.stories import told
 from waystation.whatif.verdicts import SAME, VOID, Sentence, verdicts
 
@@ -95,25 +104,28 @@ class Asked:
         changes.check()
         journal, outages = self.journal, outages_of(changes, self.known.lives)
         check_found(journal.listing.nodes, changes, outages)
-        changed = _diverged(journal, changes, outages).persist(StorageLevel.MEMORY_AND_DISK)
+        elsewhere = _elsewhere(journal, changes, Elsewhere(tuple(outages)))
+        changed = _diverged(journal, changes, elsewhere).persist(StorageLevel.MEMORY_AND_DISK)
         affected = changed.select("message_id")
         if outages:
             affected = affected.unionAll(_vanished(self.whole, outages))
-        stories = _stories(journal, affected.distinct(), changed, outages, self.known)
+        about = Circumstances(changes, outages, self.known)
+        stories = _stories(journal, affected.distinct(), changed, about)
         changed.unpersist()
 
         def visit(arriving: dict[str, list[Copy]]) -> Iterable[Followed]:
-            return _visited(journal, arriving, changes, outages, self.delays)
+            return _visited(journal, arriving, changes, elsewhere, self.delays)
 
         ends = followed_to_the_end(stories, journal.listing.nodes, changes, visit)
-        rows = verdicts(stories, ends)
+        rows = verdicts(stories, ends, changes)
         others = {row["message_id"] for row in rows if row["verdict"] not in (SAME, VOID)}
-        return _together(journal, self.whole, rows, sorted(others))
+        frame = _together(journal, self.whole, rows, sorted(others))
+        return frame.withColumn("change", f.lit(str(changes)))
 
 
 def is_counted() -> Column:
     """Whether a row is about an application's message rather than what nodes say to each other."""
-    return ~f.coalesce(f.col("recipient"), f.lit("")).startswith("waystation.")
+    return ~f.coalesce(f.col("internal"), f.lit(False))
 
 
 def summary(changes: Changes, frame: DataFrame) -> Sentence:
@@ -131,9 +143,34 @@ def summary(changes: Changes, frame: DataFrame) -> Sentence:
     return Sentence.of(changes, {row["verdict"]: row["rows"] for row in counted}, lost)
 
 
-def _diverged(journal: Journal, changes: Changes, outages: list[Outage]) -> DataFrame:
+class Circumstances(NamedTuple):
+    """What a message's story depends on beside its rows."""
+
+    changes: Changes
+    outages: list[Outage]
+    known: Known
+
+
+def _elsewhere(journal: Journal, changes: Changes, first: Elsewhere) -> Elsewhere:
+    """The same with what nodes would not have told each other."""
+    if not leaves_sessions_open(changes):
+        return first
+
     def work(data: FileData) -> Iterator[pa.Table]:
-        found = list(diverged(data, changes, outages))
+        found = ChangedNode(data, changes, first).withdrawn()
+        if found:
+            yield pa.table({"told": [encode(found)]}, schema=_TOLD)
+
+    rows = journal.work(_EVERY_TABLE, work, _TOLD, split=False).collect()
+    gone = [
+        one for row in rows for one in msgspec.msgpack.decode(bytes(row[0]), type=list[Withdrawn])
+    ]
+    return Elsewhere(first.outages, tuple(gone))
+
+
+def _diverged(journal: Journal, changes: Changes, elsewhere: Elsewhere) -> DataFrame:
+    def work(data: FileData) -> Iterator[pa.Table]:
+        found = list(diverged(data, changes, elsewhere))
         if found:
             ids, visits = zip(*found, strict=True)
             columns = {"message_id": pa.array(ids, TEXT), "diverged": list(map(encode, visits))}
@@ -146,7 +183,8 @@ def _vanished(whole: DataFrame, outages: list[Outage]) -> DataFrame:
     """The messages that may have vanished on their way to a node that was away."""
     away = f.array(*(f.lit(node) for node in sorted({one.node for one in outages})))
     there = f.exists("path", lambda step: f.array_contains(away, step.next_node))
-    return whole.where((f.col("lost_copies") > 0) & there).select("message_id")
+    astray = (f.col("lost_copies") > 0) | (f.col("unknown_copies") > 0)
+    return whole.where(astray & there).select("message_id")
 
 
 # Messages as a whole
@@ -156,19 +194,18 @@ def _stories(
     journal: Journal,
     affected: DataFrame,
     changed: DataFrame,
-    outages: list[Outage],
-    known: Known,
+    about: Circumstances,
 ) -> list[Told]:
     """What is known of each message of which something changes."""
     rows = journal.messages.join(affected, "message_id", "left_semi")
     both = rows.unionByName(changed, allowMissingColumns=True)
     both = both.repartition("message_id").sortWithinPartitions("message_id")
-    facts = known.encoded()
+    facts, outages, ttl = about.known.encoded(), about.outages, about.changes.ttl
 
     def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         evidence = Known.decoded(facts).evidence()
         for id, steps, visits in _by_message(batches):
-            found = told(id, steps, visits, outages, evidence)
+            found = told(id, steps, visits, outages, evidence, ttl)
             yield pa.RecordBatch.from_pydict({"told": [encode(found)]}, schema=_TOLD)
 
     found = both.mapInArrow(tell, spark_schema(_TOLD)).collect()
@@ -204,7 +241,7 @@ def _visited(
     journal: Journal,
     arriving: Mapping[str, list[Copy]],
     changes: Changes,
-    outages: list[Outage],
+    elsewhere: Elsewhere,
     delays: Delays,
 ) -> Iterator[Followed]:
     nodes = {node: journal.listing.nodes[node] for node in arriving}
@@ -213,7 +250,7 @@ def _visited(
 
     def work(data: FileData) -> Iterator[pa.Table]:
         copies = msgspec.msgpack.decode(parcels[data.node], type=list[Copy])
-        found = followed(data, copies, changes, outages, delays)
+        found = followed(data, copies, changes, elsewhere, delays)
         yield pa.table({"told": [encode(found)]}, schema=_TOLD)
 
     for row in some.work(_EVERY_TABLE, work, _TOLD, split=False).collect():
@@ -322,7 +359,11 @@ def _unchanged(whole: DataFrame) -> DataFrame:
         ~(left & f.coalesce(came, f.lit(False)))
     )  # somebody else's row tells how it went on
     vanished = left & f.col("reason").isin(VANISHED, str(Reason.EXPIRED))
-    outcome = f.when(vanished, f.lit(_DROPPED)).otherwise(f.col("last.outcome"))
+    unheard = f.exists("lost", lambda one: one.recipient.isNull())
+    untold = (f.col("last.reason") == str(Reason.NO_SUBSCRIBER)) & ~unheard
+    outcome = f.when(vanished, f.lit(_DROPPED)).otherwise(
+        f.when(~f.coalesce(untold, f.lit(False)), f.col("last.outcome"))
+    )
     reason = f.when(vanished, f.col("reason")).otherwise(f.col("last.reason"))
     void = f.col("request").isNotNull()
     same: Mapping[str, Any] = {
@@ -343,5 +384,7 @@ def _unchanged(whole: DataFrame) -> DataFrame:
         **after,
         "verdict": f.when(void, f.lit(VOID)).otherwise(f.lit(SAME)),
         "why": why,
+        "internal": f.col("internal"),
+        "change": f.lit(None).cast("string"),  # it is the same in all rows, and added at the end
     }
     return ended.select(*(columns[name].alias(name) for name in WHATIF.names))

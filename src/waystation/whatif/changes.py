@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from waystation.core.address import Address
+from waystation.core.grants import Grant, Grants
 from waystation.errors import LocalError, quote
 from waystation.pipeline.instants import instant
 
 Span: TypeAlias = tuple[int, int]
+Names: TypeAlias = str | tuple[str, ...]
+"""One name, or several."""
 
 _UNITS: Final = {"ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
 _DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h)")
@@ -123,7 +126,7 @@ class Remove(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Without(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that happened is left out."""
+    """Something that happened is left out; of a session, `participant` is the peer."""
 
     kind: Literal["crash", "stop", "close", "remove", "unsubscribe"]
     node: str = "*"
@@ -150,7 +153,8 @@ class Without(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         done = {
             "crash": f"{who} had {'' if self.node == '*' else 'not '}crashed",
             "stop": f"{who} had {'' if self.node == '*' else 'not '}been stopped",
-            "close": f"the sessions of {_all(self.node, 'nodes')} had stayed open",
+            "close": f"the sessions of {_all(self.node, 'nodes')}{_with(self.participant)} "
+            "had stayed open",
             "remove": f"{_about('routes', self.node, self.participant)} had not been removed",
             "unsubscribe": f"nobody had unsubscribed at {_all(self.node, 'nodes')}",
         }
@@ -166,7 +170,67 @@ class Limits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"the hop limit had been {self.hop_limit}"
 
 
-Change: TypeAlias = Ttl | Sticky | Put | Remove | Without | Limits
+class Room(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A receiver lets more messages wait, or fewer."""
+
+    node: str = "*"
+    participant: str = "*"
+    messages: int | None = None
+    bytes: int | None = None
+
+    def check(self) -> None:
+        """Raise a LocalError if it gives no room."""
+        if self.messages is None and self.bytes is None:
+            raise _invalid("[[room]] needs messages or bytes")
+        if any(size is not None and size < 1 for size in (self.messages, self.bytes)):
+            raise _invalid("[[room]] messages and bytes must be 1 or more")
+
+    def __str__(self) -> str:
+        sizes = [
+            f"{number:,} {what}"
+            for number, what in ((self.messages, "messages"), (self.bytes, "bytes"))
+            if number is not None
+        ]
+        who = "every receiver" if self.participant == "*" else self.participant
+        where = "" if self.node == "*" else f" at {self.node}"
+        return f"{who}{where} had had room for {' and '.join(sizes)}"
+
+
+class Given(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A grant, as a node has it; those for a node are all that it would have had."""
+
+    node: str = "*"
+    identity: Names = ()
+    certificate: Names = ()
+    token: Names = ()
+    anyone: bool = False
+    announce: Names = ()
+    subscribe: Names = ()
+    publish: Names = ()
+    register: Names = ()
+    send: Names = ()
+
+    def grant(self) -> Grant:
+        """The grant; a LocalError says why it is none."""
+        given = {
+            name: (value,) if isinstance(value, str) else tuple(value)
+            for name, value in structs.asdict(self).items()
+            if name not in ("node", "anyone")
+        }
+        return Grant(anyone=self.anyone, **given)
+
+    def check(self) -> None:
+        """Raise a LocalError if it grants nothing, or nobody."""
+        try:
+            self.grant()
+        except LocalError as error:
+            raise _invalid(f"[[grant]] {error.problem}") from None
+
+    def __str__(self) -> str:
+        return f"the grants of {_all(self.node, 'nodes')} had been those of the file"
+
+
+Change: TypeAlias = Ttl | Sticky | Put | Remove | Without | Room | Given | Limits
 
 
 class Changes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -177,16 +241,29 @@ class Changes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     put: list[Put] = []
     remove: list[Remove] = []
     without: list[Without] = []
+    room: list[Room] = []
+    grant: list[Given] = []
     limits: Limits = Limits()
 
     def each(self) -> Sequence[Change]:
         """Every change."""
         limits = [self.limits] if self.limits.hop_limit is not None else []
-        return [*self.ttl, *self.sticky, *self.put, *self.remove, *self.without, *limits]
+        events: list[Change] = [*self.put, *self.remove, *self.without]
+        return [*self.ttl, *self.sticky, *events, *self.room, *self.grant, *limits]
+
+    def grants_at(self, node: str) -> Grants | None:
+        """The grants that a node would have had; None if it has those that it had."""
+        found = [one.grant() for one in self.grant if selects(one.node, node)]
+        return Grants(found) if found else None
+
+    def rooms_at(self, node: str) -> list[Room]:
+        """The rooms that receivers at a node would have had."""
+        return [one for one in self.room if selects(one.node, node)]
 
     def __str__(self) -> str:
         """What is assumed, to go on with "If"."""
-        return ", and ".join(map(str, self.each())) or "nothing had been different"
+        said = dict.fromkeys(map(str, self.each()))
+        return ", and ".join(said) or "nothing had been different"
 
     def check(self) -> None:
         """Raise a LocalError that says what is wrong."""
@@ -227,14 +304,6 @@ def parse_changes(text: str) -> Changes:
 
 def changes_of(told: dict[str, Any]) -> Changes:
     """The changes in the form that a TOML file has."""
-    for kind in ("room", "grant"):
-        if kind in told:
-            raise LocalError(
-                f"[[{kind}]] cannot be tried: what a receiver or an access rule refused is on "
-                "record, but not what it would have done instead",
-                rule=_RULE,
-                hint="change ttl, sticky, put, remove, without or limits",
-            )
     try:
         changes = msgspec.convert(_with_texts(told), Changes)
     except msgspec.ValidationError as error:
@@ -292,6 +361,10 @@ def _about(what: str, node: str, participant: str) -> str:
     whose = "" if participant == "*" else f" to {participant}"
     where = "" if node == "*" else f" at {node}"
     return f"{'all ' if not whose else ''}{what}{whose}{where}"
+
+
+def _with(peer: str) -> str:
+    return "" if peer == "*" else f" with {peer}"
 
 
 def _all(selector: str, what: str) -> str:

@@ -30,7 +30,11 @@ class Diverged(Struct, frozen=True, array_like=True):
     received_at: int
     before: tuple[Verdict, ...]
     after: tuple[Verdict, ...]
-    got_out: tuple[Verdict, ...] = ()  # copies that were dropped since their session was closed
+    got_out: tuple[Verdict, ...] = ()  # copies that were dropped, and would not have been
+    kept_open: tuple[str, ...] = ()  # sessions whose end is left out: what vanished there arrives
+    sooner: tuple[str, ...] = ()  # peers whose session it waited for, and that were there
+    if_alive_at: int | None = None  # it counts only if the message lives then, by its changed life
+    if_expired_at: int | None = None  # or has expired by then
 
 
 class Copy(Struct, frozen=True, array_like=True):
@@ -74,6 +78,8 @@ class Told(Struct, frozen=True, array_like=True):
     after: tuple[End, ...]
     copies: tuple[Copy, ...]
     answers: str | None = None  # the message that it answers
+    internal: bool = False  # whether nodes sent it for themselves
+    is_multicast: bool = False
 
 
 def encode(value: object) -> bytes:

@@ -20,7 +20,6 @@ from waystation.pipeline.kernels.columns import (
     codes,
     column,
     encoded,
-    instants,
     longs,
     pair_codes,
 )
@@ -28,33 +27,43 @@ from waystation.pipeline.kernels.deciding import OUTCOMES, REASONS, Past, decisi
 from waystation.pipeline.kernels.lookup import Routes, Sessions, local_names
 from waystation.pipeline.kernels.node_data import FileData
 from waystation.pipeline.kernels.node_tables import judged_rows, past_of
-from waystation.pipeline.kernels.visits import entries
-from waystation.whatif.changes import Changes, lengthened, selects
+from waystation.whatif.beyond import Beyond
+from waystation.whatif.changes import Changes
 from waystation.whatif.copies import Diverged, Verdict
-from waystation.whatif.past import NOTICED, ChangedNode, Closed, Outage
+from waystation.whatif.lives import Lives
+from waystation.whatif.past import NOTHING_ELSE, NOTICED, ChangedNode, Closed, Elsewhere, Outage
+from waystation.whatif.standing import standing_for
 
 _FORWARDED: Final = str(Outcome.FORWARDED)
+_DROPPED: Final = str(Outcome.DROPPED)
 _TEXTS: Final = ("recipient", "address", "next_node")
 
 
 def diverged(
-    data: FileData, changes: Changes, outages: Iterable[Outage]
+    data: FileData, changes: Changes, elsewhere: Elsewhere = NOTHING_ELSE
 ) -> Iterator[tuple[str, Diverged]]:
     """The visits of a node that would have ended otherwise, with the ids of their messages."""
-    outages = list(outages)
-    again = Redecided(data, changes, outages)
+    again = Redecided(data, changes, elsewhere)
     if not again.may_differ:
         return
     rows, mine, theirs = again.rows, again.former, again.changed
+    if not rows.num_rows:
+        return
     ways = Ways(again.changed_rows, again.past)
-    saved = _Saved(rows, again.node.kept_open, outages, mine, ways).found
-    where = np.union1d(_differing(mine, theirs), np.array(sorted(saved), np.int64))
+    saved = _Saved(rows, again.node.kept_open, list(elsewhere.outages), mine, ways).found
+    beyond = Beyond(rows, data.node, changes, again.node)
+    lives = Lives(rows, changes.ttl)
+    several = (_differing(mine, theirs), [*saved, *beyond.rows], lives.rows(), beyond.left)
+    where = np.unique(np.concatenate([np.asarray(some, np.int64) for some in several]))
     if not len(where):
         return
     before, after = decisions_about(mine, where), decisions_about(theirs, where)
     ids = column(rows, "message_id")
     incarnation, received = longs(rows, "incarnation"), longs(rows, "received_at")
     for row in where.tolist():
+        got_out = [*saved.get(row, []), *beyond.got_out(row, after.get(row, []))]
+        got_out += after.get(row, []) if row in lives.waited else []
+        then = lives.instead(row, beyond.instead(row, after.get(row, [])))
         yield (
             ids[row].as_py(),
             Diverged(
@@ -62,8 +71,12 @@ def diverged(
                 int(incarnation[row]),
                 int(received[row]),
                 tuple(before.get(row, [])),
-                tuple(ways.led(row, verdict) for verdict in after.get(row, [])),
-                tuple(ways.led(row, verdict) for verdict in saved.get(row, [])),
+                tuple(ways.led(row, verdict) for verdict in then),
+                tuple(ways.led(row, verdict) for verdict in got_out),
+                beyond.kept_open(row),
+                beyond.sooner(row),
+                lives.alive_at(row),
+                lives.expired_at(row),
             ),
         )
 
@@ -71,18 +84,23 @@ def diverged(
 class Redecided:
     """What the rules decide about a node's messages: with its past, and with the changed one."""
 
-    def __init__(self, data: FileData, changes: Changes, outages: list[Outage]) -> None:
-        self.node = ChangedNode(data, changes, outages)
+    def __init__(
+        self, data: FileData, changes: Changes, elsewhere: Elsewhere = NOTHING_ELSE
+    ) -> None:
+        self.node = ChangedNode(data, changes, elsewhere)
         self._data = data
         self._limit = changes.limits.hop_limit or HOP_LIMIT
-        self._ttl = [one for one in changes.ttl if one.messages and selects(one.node, data.node)]
-        self._outages = outages
+        self._changes = changes
+        self._outages = elsewhere.outages
 
     @property
     def may_differ(self) -> bool:
         """Whether anything is changed that decisions depend on."""
+        changes, name = self._changes, self._data.node
         limited = self._limit != HOP_LIMIT
-        return bool(self.node.is_changed or self._outages or self._ttl or limited)
+        beyond = changes.rooms_at(name) or changes.grants_at(name) is not None
+        lives = any(one.messages for one in changes.ttl)
+        return bool(self.node.is_changed or self._outages or lives or limited or beyond)
 
     @cached_property
     def rows(self) -> pa.Table:
@@ -92,7 +110,7 @@ class Redecided:
     @cached_property
     def changed_rows(self) -> pa.Table:
         """The messages with their changed lives, in the incarnations that they would be of."""
-        return _renumbered(_with_longer_lives(self.rows, self._ttl), self.node)
+        return _renumbered(Lives(self.rows, self._changes.ttl).changed(), self.node)
 
     @cached_property
     def _past(self) -> Past:
@@ -132,23 +150,30 @@ class _Saved:
         self.found: dict[int, list[Verdict]] = {}
         if not (closed or outages) or not rows.num_rows:
             return
-        down = np.flatnonzero(are(column(rows, "reason"), Reason.TRANSPORT_DOWN))
+        reasons = column(rows, "reason")
+        # A leaf without its session has no parent for a broadcast that nobody hears there.
+        lonely = are(reasons, Reason.NO_SUBSCRIBER) if closed else np.zeros(rows.num_rows, bool)
+        waited = are(reasons, Reason.EXPIRED) & np.asarray(column(rows, "out").is_valid())
+        down = np.flatnonzero(are(reasons, Reason.TRANSPORT_DOWN) | lonely | waited)
         at, received = longs(rows, "at"), longs(rows, "received_at")
-        stands = _standing_for(rows, down)
+        stands = standing_for(rows, down)
         meant = decisions_about(decided, np.array(sorted(set(stands.values())), np.int64))
-        names = ("recipient", "out", "next_node")
+        names = ("recipient", "out", "next_node", "onward")
         told = [column(rows, name).take(pa.array(down)).to_pylist() for name in names]
-        for row, recipient, out, peer in zip(down.tolist(), *told, strict=True):
+        for row, recipient, out, peer, onward in zip(down.tolist(), *told, strict=True):
             stand = stands[row]
             one = _closed(closed, out, peer, int(at[row]), int(received[row]))
             if one is not None:
-                verdict = Verdict(recipient, _FORWARDED, None, None, peer or one.peer)
+                keeps = onward[:1] != [f"0#{one.session}"]
+                verdict = Verdict(recipient, _FORWARDED, None, None, peer or one.peer, keeps)
                 self.found.setdefault(stand, []).append(verdict)
                 continue
             for verdict in meant.get(stand, []):
                 if verdict.recipient == recipient and verdict.outcome == _FORWARDED:
                     way = ways.led(stand, verdict)
-                    if _is_away(outages, way.next_node, int(at[row])):
+                    to = way.next_node
+                    is_back = to and _closed(closed, None, to, int(at[row]), int(received[row]))
+                    if is_back or _is_away(outages, to, int(at[row])):
                         self.found.setdefault(stand, []).append(way)
 
 
@@ -167,38 +192,6 @@ def _is_away(outages: list[Outage], node: str | None, at: int) -> bool:
     return any(
         one.node == node and one.since - NOTICED <= at < one.until + NOTICED for one in outages
     )
-
-
-def _standing_for(rows: pa.Table, some: Longs) -> dict[int, int]:
-    """For each of some rows, the row of the same visit that is decided about."""
-    if not len(some):
-        return {}
-    stand = entries(rows)
-    ids, received = column(rows, "message_id"), longs(rows, "received_at")
-    wanted = set(received[some].tolist())
-    near = [row for row in stand.tolist() if int(received[row]) in wanted]
-    keys = {(ids[row].as_py(), int(received[row])): row for row in near}
-    return {row: keys[ids[row].as_py(), int(received[row])] for row in some.tolist()}
-
-
-def _with_longer_lives(rows: pa.Table, ttl: list[Any]) -> pa.Table:
-    """Messages with another expiry. A message began to live when it entered the fabric.
-
-    Where it entered elsewhere, the record here does not tell when that was: the time here stands
-    for it, so its life is the remaining one, longer.
-    """
-    for change in ttl:
-        expiry, since = longs(rows, "expiry", NEVER).copy(), longs(rows, "received_at")
-        some = np.flatnonzero(expiry != NEVER)
-        pairs = zip(since[some].tolist(), expiry[some].tolist(), strict=True)
-        expiry[some] = [_later(change, *pair) for pair in pairs]
-        place = rows.column_names.index("expiry")
-        rows = rows.set_column(place, "expiry", instants(expiry))
-    return rows
-
-
-def _later(change: Any, since: int, expiry: int) -> int:
-    return lengthened(change, min(since, expiry), expiry)
 
 
 def _renumbered(rows: pa.Table, node: ChangedNode) -> pa.Table:
@@ -278,6 +271,12 @@ class Ways:
         self._routes = Routes(past.routes)
         self._open = Sessions(past.sessions)
         self._places = _peers_by_place(past.sessions)
+        self._expiry = longs(messages, "expiry", NEVER)
+        self._opened: dict[str, list[int]] = {}
+        names = past.sessions.column("session").to_pylist()
+        for name, at in zip(names, longs(past.sessions, "opened_at").tolist(), strict=True):
+            self._opened.setdefault(name, []).append(at)
+        self._names = self._opened.keys()
         self._peers = column(self._open.history, "peer")
 
     def led(self, row: int, verdict: Verdict) -> Verdict:
@@ -289,20 +288,35 @@ class Ways:
         address = verdict.address or ""
         [name] = local_names(pa.array([address])).to_pylist()
         peer = self._places.get(address) if name is None else self._peer(find(self._open, name))
+        if peer is None and name in self._names:
+            ended = self._waiting_for(row, name)
+            if ended is not None:
+                return Verdict(verdict.recipient, _DROPPED, ended, None)
         entry = -1 if verdict.recipient is None else find(self._routes, verdict.recipient)
+        is_session = verdict.recipient in self._names  # which is used up
         return Verdict(
             verdict.recipient,
             verdict.outcome,
             verdict.reason,
             verdict.address,
             peer,
-            keeps_first=entry >= 0 or verdict.recipient is None,
+            keeps_first=verdict.recipient is None or (entry >= 0 and not is_session),
         )
 
     @staticmethod
     def _found(incarnation: Longs, received: Longs, intervals: Any, name: str) -> int:
         numbers = intervals.numbers(pa.array([name]))
         return int(intervals.find(incarnation, numbers, received)[0])
+
+    def _waiting_for(self, row: int, session: str) -> str | None:
+        """How a message ends that waits for a session without a link; None if nobody can tell.
+
+        It goes out if the link is back soon enough, and that is for the node to decide.
+        """
+        again = [at for at in self._opened.get(session, ()) if at > self._received[row]]
+        if not again:
+            return str(Reason.TRANSPORT_DOWN)
+        return str(Reason.EXPIRED) if self._expiry[row] <= min(again) else None
 
     def _peer(self, row: int) -> str | None:
         found: str | None = self._peers[row].as_py() if row >= 0 else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Sequence
 from statistics import median
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,8 @@ from waystation.pipeline.schema import VERSION, plain_schema
 from waystation.whatif.changes import Changes
 from waystation.whatif.copies import UNKNOWN, Copy, End, Told, Verdict
 from waystation.whatif.deciding import Ways
-from waystation.whatif.past import ChangedNode, Outage
+from waystation.whatif.granting import Judge
+from waystation.whatif.past import ChangedNode, Elsewhere
 
 MINUTE: Final = 60_000_000
 _HOUR: Final = 60
@@ -66,11 +67,14 @@ def followed(
     data: FileData,
     copies: Sequence[Copy],
     changes: Changes,
-    outages: Iterable[Outage],
+    elsewhere: Elsewhere,
     delays: Delays,
 ) -> Followed:
     """What becomes of copies that come to a node: ends, and copies that go on."""
-    node = ChangedNode(data, changes, outages)
+    node = ChangedNode(data, changes, elsewhere)
+    grants = changes.grants_at(node.node)
+    judge = None if grants is None else Judge(grants)
+    sessions = _sessions_with(node)
     ends: list[End] = []
     here: list[tuple[Copy, int, int]] = []
     seen: set[str] = set()
@@ -87,6 +91,10 @@ def followed(
         incarnation = lives.at(at)
         if incarnation is None:
             ends.append(_end(copy, str(Outcome.DROPPED), VANISHED, node.node))
+            continue
+        identity = sessions.get(copy.from_node, _NO_SESSION).identity
+        if judge is not None and judge.refuses(identity, copy.onward):
+            ends.append(_end(copy, str(Outcome.DROPPED), str(Reason.REFUSED), node.node))
             continue
         here.append((copy, at, incarnation))
     if not here:
@@ -159,12 +167,12 @@ def _decided(node: ChangedNode, here: list[tuple[Copy, int, int]], limit: int) -
             copy, at, _ = here[row]
             why = None if reason < 0 else REASONS[reason].as_py()
             whom = recipient or (copy.recipient if copy.multicast_id is None else None)
-            verdict = Verdict(whom, OUTCOMES[outcome].as_py(), why, address, peer)
+            verdict = ways.led(row, Verdict(whom, OUTCOMES[outcome].as_py(), why, address, peer))
             if verdict.outcome == _FORWARDED:
-                onward.append(_sent_on(node.node, copy, at, ways.led(row, verdict)))
+                onward.append(_sent_on(node.node, copy, at, verdict))
             elif why != Reason.DUPLICATE:
                 named = copy if whom is None else replace(copy, recipient=whom)
-                ends.append(_end(named, verdict.outcome, why, node.node))
+                ends.append(_end(named, verdict.outcome, verdict.reason, node.node))
     return ends, onward
 
 
@@ -182,9 +190,11 @@ def _messages(node: ChangedNode, here: list[tuple[Copy, int, int]]) -> pa.Table:
         "return": [["0#x"] * copy.hops_back for copy, _, _ in here],
         "multicast_id": [copy.multicast_id for copy, _, _ in here],
         "expiry": [copy.expiry for copy, _, _ in here],
-        "from_global": [via.get(copy.from_node, ("", ""))[1] == "parent" for copy, _, _ in here],
+        "from_global": [
+            via.get(copy.from_node, _NO_SESSION).role == "parent" for copy, _, _ in here
+        ],
         "received_at": [at for _, at, _ in here],
-        "via": [via.get(copy.from_node, (None, ""))[0] for copy, _, _ in here],
+        "via": [via.get(copy.from_node, _NO_SESSION).name for copy, _, _ in here],
         "from_node": [copy.from_node for copy, _, _ in here],
         "durable": [copy.durable for copy, _, _ in here],
         VERSION: [2] * count,
@@ -200,14 +210,25 @@ def _messages(node: ChangedNode, here: list[tuple[Copy, int, int]]) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
-def _sessions_with(node: ChangedNode) -> dict[str, tuple[str, str]]:
-    """The latest session with each peer: its name, and what the peer is to the node."""
+class _Session(NamedTuple):
+    """A session of a node: its name, what the peer is to the node, and what it has proven."""
+
+    name: str | None
+    role: str
+    identity: str | None
+
+
+_NO_SESSION: Final = _Session(None, "", None)
+
+
+def _sessions_with(node: ChangedNode) -> dict[str, _Session]:
+    """The latest session with each peer."""
     sessions = node.sessions
     order = np.argsort(np.asarray(sessions.column("opened_at").cast(pa.int64())), kind="stable")
     rows = sessions.take(pa.array(order))
-    names = ("peer", "session", "role")
+    names = ("peer", "session", "role", "identity")
     told = zip(*(rows.column(name).to_pylist() for name in names), strict=True)
-    return {peer: (session, role) for peer, session, role in told if peer is not None}
+    return {peer: _Session(*session) for peer, *session in told if peer is not None}
 
 
 def _sent_on(node: str, copy: Copy, at: int, verdict: Verdict) -> Copy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -26,7 +27,15 @@ from waystation.whatif.following import (
     followed_to_the_end,
     link,
 )
-from waystation.whatif.past import check_found, missing, outages_of
+from waystation.whatif.past import (
+    ChangedNode,
+    Elsewhere,
+    Outage,
+    check_found,
+    leaves_sessions_open,
+    missing,
+    outages_of,
+)
 from waystation.whatif.stories import told
 from waystation.whatif.verdicts import verdicts
 
@@ -53,21 +62,30 @@ class SmallJournal:
         changes.check()
         outages = outages_of(changes, self._known.lives)
         check_found(self._listing.nodes, changes, outages)
+        elsewhere = self._elsewhere(changes, outages)
         changed: dict[str, list[Diverged]] = {}
         for data in self._nodes():
-            for id, one in diverged(data, changes, outages):
+            for id, one in diverged(data, changes, elsewhere):
                 changed.setdefault(id, []).append(one)
         stories = [
-            told(id, steps, changed.get(id, ()), outages, self._evidence)
+            told(id, steps, changed.get(id, ()), outages, self._evidence, changes.ttl)
             for id, steps in self._steps.items()
         ]
 
         def visit(arriving: dict[str, list[Copy]]) -> Iterator[Followed]:
             for node, copies in arriving.items():
-                yield followed(self._data(node), copies, changes, outages, self._delays)
+                yield followed(self._data(node), copies, changes, elsewhere, self._delays)
 
         ends = followed_to_the_end(stories, self._listing.nodes, changes, visit)
-        return verdicts(stories, ends)
+        return verdicts(stories, ends, changes)
+
+    def _elsewhere(self, changes: Changes, outages: list[Outage]) -> Elsewhere:
+        """What nodes would not have told each other."""
+        first = Elsewhere(tuple(outages))
+        if not leaves_sessions_open(changes):
+            return first
+        gone = (ChangedNode(data, changes, first).withdrawn() for data in self._nodes())
+        return Elsewhere(first.outages, tuple(chain.from_iterable(gone)))
 
     def _nodes(self) -> Iterator[FileData]:
         for node in self._listing.nodes:

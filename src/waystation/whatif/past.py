@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
+from waystation.core.address_types import is_session_name
 from waystation.errors import LocalError
 from waystation.journal.schema import INSTANT, NODES, ROUTES, SESSIONS, SUBSCRIPTIONS
 from waystation.pipeline.instants import instant
@@ -45,6 +46,12 @@ NOTICED: Final = 5_000_000
 RECONNECTED: Final = 60_000_000
 """Microseconds after a node's restart in which its peers may still notice that it was down."""
 
+_ENDINGS: Final = (
+    (ROUTES, "remove", "participant"),
+    (SUBSCRIPTIONS, "unsubscribe", "receiver"),
+)
+"""What ends in each table, and whose it is."""
+
 _LATER: Final = 2**40
 """What is added to the seq of an incarnation that is joined to the one before."""
 
@@ -69,15 +76,38 @@ class Closed(Struct, frozen=True):
     until: int
 
 
+class Withdrawn(Struct, frozen=True):
+    """A name that went at a node with a session whose end is left out.
+
+    The node told others of it, and there it would not have gone either.
+    """
+
+    table: str
+    name: str  # a participant, or the receiver of a subscription
+    at: int  # microseconds
+
+
+class Elsewhere(Struct, frozen=True):
+    """What is left out at other nodes, as far as a node would have noticed."""
+
+    outages: tuple[Outage, ...] = ()
+    withdrawn: tuple[Withdrawn, ...] = ()
+
+
+NOTHING_ELSE: Final = Elsewhere()
+
+
 class ChangedNode:
     """What one node would have had, and what it really had."""
 
-    def __init__(self, data: FileData, changes: Changes, outages: Iterable[Outage]) -> None:
+    def __init__(
+        self, data: FileData, changes: Changes, elsewhere: Elsewhere = NOTHING_ELSE
+    ) -> None:
         self._data = data
         self._changes = changes
-        all_outages = list(outages)
-        self._outages = [one for one in all_outages if one.node != data.node]
-        self._own_outages = [one for one in all_outages if one.node == data.node]
+        self._elsewhere = elsewhere
+        self._outages = [one for one in elsewhere.outages if one.node != data.node]
+        self._own_outages = [one for one in elsewhere.outages if one.node == data.node]
         self._joined = _joined(self._own_outages)
 
     @property
@@ -100,7 +130,35 @@ class ChangedNode:
             any(selects(node, self.node) for node in about)
             or bool(self._joined)
             or bool(self.kept_open)
+            or bool(self._elsewhere.withdrawn)
         )
+
+    def withdrawn(self) -> list[Withdrawn]:
+        """The names that went with sessions whose end is left out."""
+        if not self.kept_open:
+            return []
+        return [
+            Withdrawn(table, name, at)
+            for table, kind, who in _ENDINGS
+            for name, at in self._names_gone(table, kind, who)
+        ]
+
+    def _names_gone(self, table: str, kind: str, who: str) -> Iterable[tuple[str, int]]:
+        events = self._data.coded_events(table)
+        gone = are(column(events, "kind"), kind) & self._caused(table, events)
+        some = events.filter(pa.array(gone))
+        return zip(column(some, who).to_pylist(), longs(some, "at").tolist(), strict=True)
+
+    @cached_property
+    def identities(self) -> dict[tuple[int, str], str | None]:
+        """What the peer of each session has proven, by incarnation and session."""
+        events = self._data.small_table(SESSIONS)
+        names = ("incarnation", "session", "identity")
+        told = zip(*(events.column(name).to_pylist() for name in names), strict=True)
+        found: dict[tuple[int, str], str | None] = {}
+        for incarnation, session, identity in told:
+            found[incarnation, session] = identity or found.get((incarnation, session))
+        return found
 
     def past(self) -> Past:
         """Its histories, changed."""
@@ -164,11 +222,11 @@ class ChangedNode:
     def kept_open(self) -> list[Closed]:
         """The sessions whose end is left out: by name, or since their peer was not away."""
         asked = [
-            one.span
+            (one.participant, *one.span)
             for one in self._changes.without
             if one.kind == "close" and selects(one.node, self.node)
         ]
-        asked += [(one.since - NOTICED, one.until) for one in self._own_outages]
+        asked += [("*", one.since - NOTICED, one.until) for one in self._own_outages]
         away = {one.node: one for one in self._outages}
         if not (asked or away):
             return []
@@ -181,7 +239,7 @@ class ChangedNode:
             for incarnation, session, peer, kind, then in rows
             if kind == "close"
             and (
-                any(since <= then < until for since, until in asked)
+                any(since <= then < until and selects(who, peer) for who, since, until in asked)
                 or _is_noticed(away.get(peer), then, _opened(rows, incarnation, session, then))
             )
         ]
@@ -223,11 +281,16 @@ class ChangedNode:
             since, until = one.span
             named = _selected(column(events, who), one.participant)
             gone |= ends & (at >= since) & (at < until) & named
-        if self.kept_open:
+        if self.kept_open or self._elsewhere.withdrawn:
             gone |= ends & self._caused(table, events)
+        changed = set(column(events, who).filter(pa.array(gone)).to_pylist())
         if gone.any():
             events = events.filter(pa.array(~gone))
         added = _added(table, self.node, [*self._changes.put, *self._changes.remove])
+        changed.update(row[who] for row in added)
+        added += self._ended_with_sessions(table, changed)
+        if table == SUBSCRIPTIONS and self._joined:
+            added += _succeeded(events, self._joined)
         events = self._renumbered(events)
         if added:
             events = pa.concat_tables(
@@ -235,21 +298,75 @@ class ChangedNode:
             )
         return events
 
+    def _ended_with_sessions(self, table: str, names: Collection[str]) -> list[dict[str, Any]]:
+        """The ends of changed entries whose session was closed (RE-12).
+
+        What had ended before is not on record to end then. A session that the node keeps under a
+        name of its own keeps its entries, too.
+        """
+        if not names:
+            return []
+        events = self._data.small_table(SESSIONS)
+        columns = ("incarnation", "session", "kind")
+        told = zip(
+            *(events.column(name).to_pylist() for name in columns),
+            longs(events, "at").tolist(),
+            strict=True,
+        )
+        kept = {(one.incarnation, one.session, one.since) for one in self.kept_open}
+        closed: dict[str, int] = {
+            session: at
+            for incarnation, session, kind, at in told
+            if kind == "close"
+            and is_session_name(session)
+            and (incarnation, session, at) not in kept
+        }
+        return (
+            [row for name in sorted(names) for row in self._ends_of(table, name, closed)]
+            if closed
+            else []
+        )
+
+    def _ends_of(
+        self, table: str, name: str, closed: Mapping[str, int]
+    ) -> Iterable[dict[str, Any]]:
+        routes = self._data.coded_events(ROUTES)
+        own = routes.filter(pa.array(_selected(column(routes, "participant"), name)))
+        sessions = {text.removeprefix("0#") for text in own.column("address").to_pylist() if text}
+        for session in sessions & closed.keys():
+            at = closed[session]
+            if table == ROUTES:
+                yield {"at": at, "kind": "remove", "participant": name}
+                continue
+            found = self._data.coded_events(SUBSCRIPTIONS)
+            heard = found.filter(pa.array(_selected(column(found, "receiver"), name)))
+            for pattern in sorted(set(heard.column("pattern").to_pylist())):
+                yield {"at": at, "kind": "unsubscribe", "pattern": pattern, "receiver": name}
+
     def _caused(self, table: str, events: pa.Table) -> Flags:
-        """Which events the end of a session caused that stays open now."""
+        """Which events the end of a session caused that stays open now, here or elsewhere."""
         batches = list(self._data.coded_batches(table, every=True))
+        who = next(who for name, _, who in _ENDINGS if name == table)
+        withdrawn: dict[str, list[int]] = {}
+        for one in self._elsewhere.withdrawn:
+            if one.table == table:
+                withdrawn.setdefault(one.name, []).append(one.at)
         caused: set[tuple[int, int]] = set()
         for rows in batches:
             causes = column(rows, "cause")
             by_end = rows.filter(pa.array(are(causes, "session_closed") | are(causes, "withdrawn")))
-            names = ("incarnation", "seq", "session")
+            names = ("incarnation", "seq", "session", who, "cause")
             told = zip(
                 *(by_end.column(name).to_pylist() for name in names),
                 longs(by_end, "at").tolist(),
                 strict=True,
             )
-            for incarnation, seq, session, at in told:
-                if any(_is_of(one, incarnation, session, at) for one in self.kept_open):
+            for incarnation, seq, session, name, cause, at in told:
+                here = any(_is_of(one, incarnation, session, at) for one in self.kept_open)
+                told_of = cause == "withdrawn" and any(
+                    abs(at - then) < NOTICED for then in withdrawn.get(name, ())
+                )
+                if here or told_of:
                     caused.add((incarnation, seq))
         keys = zip(
             longs(events, "incarnation").tolist(), longs(events, "seq").tolist(), strict=True
@@ -297,20 +414,24 @@ def outages_of(changes: Changes, lives: Mapping[str, Iterable[Any]]) -> list[Out
     for change in changes.without:
         if change.kind not in ("crash", "stop"):
             continue
-        since, until = change.span
-        for node, incarnations in lives.items():
-            told = sorted(incarnations, key=lambda life: life.begins)
-            for former, later in pairwise(told):
-                ended = former.ends if former.stopped else former.latest
-                if (
-                    selects(change.node, node)
-                    and former.stopped == (change.kind == "stop")
-                    and since <= ended < until
-                ):
-                    found.append(
-                        Outage(node, former.incarnation, later.incarnation, ended, later.begins)
-                    )
+        for one, stopped in _all_outages(lives):
+            if stopped == (change.kind == "stop") and _is_left_out(change, one):
+                found.append(one)
     return found
+
+
+def _all_outages(lives: Mapping[str, Iterable[Any]]) -> Iterable[tuple[Outage, bool]]:
+    """The times without a node, and whether it had been stopped."""
+    for node, incarnations in lives.items():
+        for former, later in pairwise(sorted(incarnations, key=lambda life: life.begins)):
+            ended = former.ends if former.stopped else former.latest
+            outage = Outage(node, former.incarnation, later.incarnation, ended, later.begins)
+            yield outage, former.stopped
+
+
+def leaves_sessions_open(changes: Changes) -> bool:
+    """Whether sessions stay open that were closed."""
+    return any(one.kind in ("crash", "stop", "close") for one in changes.without)
 
 
 def check_found(nodes: Collection[str], changes: Changes, outages: list[Outage]) -> None:
@@ -339,8 +460,13 @@ def missing(changes: Changes, outages: list[Outage]) -> list[Without]:
 
 
 def _is_left_out(change: Without, outage: Outage) -> bool:
+    """Whether a change is about an outage.
+
+    A crash was some time after the last record, which is old if the node had nothing to do.
+    """
     since, until = change.span
-    return selects(change.node, outage.node) and since <= outage.since < until
+    last = outage.until if change.kind == "crash" else outage.since
+    return selects(change.node, outage.node) and since <= last and outage.since < until
 
 
 def _joined(outages: Iterable[Outage]) -> dict[int, int]:
@@ -453,6 +579,40 @@ def _added(table: str, node: str, changes: Iterable[Put | Remove]) -> list[dict[
             continue
         found.append(_route_row(one) if table == ROUTES else _subscription_row(one))
     return sorted(found, key=lambda row: row["at"])
+
+
+def _succeeded(events: pa.Table, joined: Mapping[int, int]) -> list[dict[str, Any]]:
+    """The ends of subscriptions whose program subscribed anew after the outage, by another name.
+
+    It would have gone on under the former one; so it has one of the two at a time.
+    """
+    names = ("incarnation", "kind", "pattern", "receiver")
+    told = list(
+        zip(
+            *(events.column(name).to_pylist() for name in names),
+            longs(events, "at").tolist(),
+            strict=True,
+        )
+    )
+    found = []
+    for later in joined:
+        again = {receiver for number, _, _, receiver, _ in told if number == later}
+        for number, kind, pattern, receiver, at in told:
+            if number != later or kind != "subscribe" or not _is_generated(receiver):
+                continue
+            found += [
+                {"at": at, "kind": "unsubscribe", "pattern": pattern, "receiver": former}
+                for earlier, _, heard, former, _ in told
+                if earlier < later
+                and heard == pattern
+                and former not in again
+                and _is_generated(former)
+            ]
+    return found
+
+
+def _is_generated(receiver: str) -> bool:
+    return receiver.startswith("subscriber-")
 
 
 def _route_row(change: Put | Remove) -> dict[str, Any]:

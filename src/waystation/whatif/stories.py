@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from waystation.core.outcome import Outcome, Reason
 from waystation.core.visits import VANISHED, Evidence, Fate, Step, Trace, Visit, traced
+from waystation.whatif.changes import Ttl, lengthened, selects
 from waystation.whatif.copies import UNKNOWN, Copy, Diverged, End, Told, Verdict
 from waystation.whatif.past import NOTICED, Outage
 
@@ -21,6 +22,7 @@ _FORWARDED: Final = str(Outcome.FORWARDED)
 _DROPPED: Final = str(Outcome.DROPPED)
 _QUEUED: Final = str(Outcome.QUEUED)
 _MULTICAST: Final = "multicast"
+_LAST: Final = 2**63 - 1
 
 # What stands for a fate in the table; fates that say nothing of a recipient are not here.
 _ENDS: Final[Mapping[Fate, tuple[str, str | None]]] = {
@@ -43,8 +45,9 @@ def told(
     changed: Iterable[Diverged],
     outages: Iterable[Outage],
     evidence: Evidence,
+    ttl: Iterable[Ttl] = (),
 ) -> Told:
-    """What is known of a message, and what is to be followed."""
+    """What is known of a message, and what is to be followed; `ttl` are changes of lives."""
     rows = list(steps)
     where: dict[Key, Diverged] = {
         (one.node, one.incarnation, one.received_at): one for one in changed
@@ -53,13 +56,27 @@ def told(
     after: list[End] = []
     copies: list[Copy] = []
     answers = None
+    internal = is_multicast = False
     for trace in traced(message_id, rows, evidence):
-        story = _Story(message_id, trace, where, list(outages))
+        story = _Story(message_id, trace, where, list(outages), longer(trace, ttl))
         before += best(story.before())
         after += story.after()
         copies += story.copies
         answers = answers or trace.answers
-    return Told(tuple(before), tuple(after), tuple(copies), answers)
+        internal |= trace.internal
+        is_multicast |= trace.multicast_id is not None
+    return Told(tuple(before), tuple(after), tuple(copies), answers, internal, is_multicast)
+
+
+def longer(trace: Trace, ttl: Iterable[Ttl]) -> int:
+    """How much later a message would have expired: its life began where it entered the fabric."""
+    visit = trace.visits[0]
+    before = expiry = visit.first.expiry
+    for change in ttl:
+        about = change.messages and selects(change.node, visit.node)
+        if expiry is not None and about and selects(change.participant, trace.recipient):
+            expiry = lengthened(change, min(visit.received_at, expiry), expiry)
+    return 0 if before is None or expiry is None else expiry - before
 
 
 def best(ends: Iterable[End]) -> list[End]:
@@ -84,12 +101,19 @@ class _Story:
     """The trace of a message, and what would have been otherwise."""
 
     def __init__(
-        self, message_id: str, trace: Trace, changed: Mapping[Key, Diverged], outages: list[Outage]
+        self,
+        message_id: str,
+        trace: Trace,
+        changed: Mapping[Key, Diverged],
+        outages: list[Outage],
+        longer: int,
     ) -> None:
         self._id = message_id
         self._trace = trace
         self._changed = changed
         self._outages = outages
+        self._longer = longer  # it lives, in microseconds
+        self._is_unheard = any(loss.recipient is None for loss in trace.losses)
         self.copies: list[Copy] = []
         self._gone: set[int] = set()  # visits that would not have been
         self._stopped: set[tuple[int, int]] = set()  # copies that would not have left
@@ -107,14 +131,38 @@ class _Story:
                 self._gone.add(number)
                 continue
             one = self._changed.get((visit.node, visit.incarnation, visit.received_at))
-            if one is not None:
+            if one is not None and self._counts(one, visit):
                 found += self._decided(number, visit, one)
+            kept_open = () if one is None else one.kept_open
             for place, (step, fate) in enumerate(visit.told()):
+                if one is not None and step.next_node in one.sooner:
+                    self._send_sooner(number, place, visit, step)
                 if (number, place) not in self._stopped:
-                    found += self._kept(visit, step, fate)
+                    found += self._kept(visit, step, fate, kept_open)
         visited = self._visited()
         self.copies = [replace(copy, visited=visited) for copy in self.copies]
         return found
+
+    def _send_sooner(self, number: int, place: int, visit: Visit, step: Step) -> None:
+        """Follow a copy anew that waited for a session, and would have left at once."""
+        if step.outcome != _FORWARDED or (number, place) in self._stopped:
+            return
+        self._stopped.add((number, place))
+        verdict = Verdict(step.for_whom, _FORWARDED, None, step.next_hop, step.next_node)
+        why = f"at {visit.node}: it did not wait for {step.next_node}"
+        self._follow(visit, verdict, why, keeps_first=not _is_used_up(step))
+
+    def _counts(self, one: Diverged, visit: Visit) -> bool:
+        """Whether the message lives as long as what would have been otherwise demands."""
+        expiry = self._expiry(visit)
+        if one.if_alive_at is not None:
+            return expiry is None or one.if_alive_at < expiry
+        return one.if_expired_at is None or (expiry is not None and one.if_expired_at >= expiry)
+
+    def _expiry(self, visit: Visit) -> int | None:
+        """When it expires, by the clock of a node that it visits."""
+        expiry = visit.first.expiry
+        return None if expiry is None else min(expiry + self._longer, _LAST)
 
     def _is_gone(self, visit: Visit) -> bool:
         former = visit.follows if visit.follows is not None else visit.settles
@@ -132,16 +180,18 @@ class _Story:
         ] or list(range(len(steps)))
         return all((former, place) in self._stopped for place in led_here)
 
-    def _kept(self, visit: Visit, step: Step, fate: Fate) -> Iterable[End]:
+    def _kept(
+        self, visit: Visit, step: Step, fate: Fate, kept_open: tuple[str, ...]
+    ) -> Iterable[End]:
         """The end of a copy that leaves as it did; one that vanished in an outage arrives."""
-        if fate is Fate.VANISHED and step.next_node is not None:
-            arrives = any(
+        if fate in (Fate.VANISHED, Fate.UNKNOWN) and step.next_node is not None:
+            was_away = any(
                 one.node == step.next_node and one.since - NOTICED <= step.at < one.until + NOTICED
                 for one in self._outages
             )
-            if arrives:
+            if was_away or step.out in kept_open:
                 verdict = Verdict(step.for_whom, _FORWARDED, None, step.next_hop, step.next_node)
-                keeps = step.next_hop not in step.onward[:1]
+                keeps = not _is_used_up(step)
                 self._follow(visit, verdict, f"{step.next_node} was there", keeps_first=keeps)
                 return
         yield from self._end(visit, step, fate)
@@ -150,6 +200,8 @@ class _Story:
         if fate not in _ENDS or step.reason == Reason.DUPLICATE:
             return
         outcome, reason = _ENDS[fate]
+        if step.reason == Reason.NO_SUBSCRIBER and not self._is_unheard:
+            outcome = UNKNOWN  # somebody may have heard it where the record does not reach
         if step.for_whom is None and outcome == _DROPPED and any(map(_went_up, visit.steps)):
             return  # it went up by another session
         yield End(
@@ -157,7 +209,7 @@ class _Story:
             self._trace.origin,
             step.for_whom,
             outcome,
-            reason or (step.reason if outcome == _DROPPED else None),
+            reason or (step.reason if fate is Fate.DROPPED else None),
             visit.node,
             visit.depth,
         )
@@ -170,6 +222,8 @@ class _Story:
         new += one.got_out
         for place, step in enumerate(visit.steps):
             ended = any(_is_about(verdict, step) for verdict in gone)
+            if step.multicast_id is None:  # there is one copy of it
+                ended = bool(gone)
             if ended or any(_replaces(verdict, step) for verdict in new):
                 self._stopped.add((number, place))
         for verdict in new:
@@ -205,7 +259,7 @@ class _Story:
                 len(first.back) + 1,
                 _MULTICAST if first.multicast_id is not None else "unicast",
                 first.multicast_id,
-                first.expiry,
+                self._expiry(visit),
                 bool(first.from_global),
                 bool(first.durable),
                 visit.depth,
@@ -238,12 +292,18 @@ def _is_about(verdict: Verdict, step: Step) -> bool:
 
 def _replaces(verdict: Verdict, step: Step) -> bool:
     """Whether a new copy is instead of one that was dropped on its way out."""
-    return (
-        step.outcome == _DROPPED
-        and step.reason != Reason.DUPLICATE
-        and verdict.recipient == step.for_whom
-        and (verdict.recipient is not None or verdict.next_node == step.next_node)
+    if step.outcome != _DROPPED or step.reason == Reason.DUPLICATE:
+        return False
+    if step.multicast_id is None:
+        return True
+    return verdict.recipient == step.for_whom and (
+        verdict.recipient is not None or verdict.next_node == step.next_node
     )
+
+
+def _is_used_up(step: Step) -> bool:
+    """Whether the first address of a copy's onward route is the session that it left over."""
+    return bool(step.onward) and step.onward[0] == f"0#{step.out}"
 
 
 def _said(verdict: Verdict) -> str:

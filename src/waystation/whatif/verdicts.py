@@ -23,14 +23,18 @@ _DELIVERED: Final = str(Outcome.DELIVERED)
 _DROPPED: Final = str(Outcome.DROPPED)
 
 
-def verdicts(stories: Iterable[Told], ends: Mapping[str, list[End]]) -> list[dict[str, Any]]:
+def verdicts(
+    stories: Iterable[Told], ends: Mapping[str, list[End]], changes: Changes
+) -> list[dict[str, Any]]:
     """The rows of these messages, whose copies that went elsewhere have these ends."""
     stories = list(stories)
     rows: list[dict[str, Any]] = []
+    change = str(changes)
     for story in stories:
         own = story.before[0].message_id if story.before else None
         later = [*story.after, *(ends.get(own, []) if own else [])]
-        rows += _of_message(story.before, later)
+        common = {"internal": story.internal, "change": change}
+        rows += ({**row, **common} for row in _of_message(story, later))
     changed = {row["message_id"] for row in rows if row["verdict"] != SAME}
     answers = {
         end.message_id: story.answers for story in stories for end in story.before if story.answers
@@ -41,7 +45,8 @@ def verdicts(stories: Iterable[Told], ends: Mapping[str, list[End]]) -> list[dic
     return rows
 
 
-def _of_message(before: Iterable[End], after: Iterable[End]) -> Iterator[dict[str, Any]]:
+def _of_message(story: Told, after: list[End]) -> Iterator[dict[str, Any]]:
+    before = story.before
     origins = {end.origin for end in before}
     for origin in sorted(origins, key=str):
         was = {end.recipient: end for end in best(e for e in before if e.origin == origin)}
@@ -52,8 +57,21 @@ def _of_message(before: Iterable[End], after: Iterable[End]) -> Iterator[dict[st
             reached = next((end for end in new if end.outcome == _DELIVERED), None)
             if reached is not None:
                 would[None] = reached
+        if not story.is_multicast:
+            _pair(was, would)
         for recipient in sorted({*was, *would}, key=str):
             yield _row(origin, recipient, was.get(recipient), would.get(recipient))
+
+
+def _pair(was: Mapping[str | None, End], would: dict[str | None, End]) -> None:
+    """Let a message that ended on its way, for a session, end with whom it was for.
+
+    A message to one participant has one end. Where it was dropped, its record names whom it was to
+    go to next.
+    """
+    [*only], [*others] = was.keys() - would.keys(), would.keys() - was.keys()
+    if len(only) == len(others) == 1:
+        would[only[0]] = would.pop(others[0])
 
 
 def _row(
@@ -140,13 +158,8 @@ class Sentence(Struct, frozen=True):
         return cls(str(changes), sum(counted.values()), lost_before, **kinds)
 
 
-def is_internal(recipient: str | None) -> bool:
-    """Whether a row is about what nodes say to each other."""
-    return recipient is not None and recipient.startswith("waystation.")
-
-
 def sentence_of(changes: Changes, rows: Iterable[Mapping[str, Any]]) -> Sentence:
     """What changes would have brought, from the rows themselves."""
-    own = [row for row in rows if not is_internal(row["recipient"])]
+    own = [row for row in rows if not row["internal"]]
     lost = sum(row["before_outcome"] == _DROPPED for row in own)
     return Sentence.of(changes, Counter(row["verdict"] for row in own), lost)

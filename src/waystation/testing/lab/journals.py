@@ -82,6 +82,11 @@ class SimulatedJournal:
         """Take a record."""
         self._waiting.append(record)
 
+    def close(self) -> None:
+        """Note that the node was stopped, and write what there is."""
+        self._waiting.append(NodeRecord(NodeKind.STOP, "", current_clock()() // 1000))
+        self._flush()
+
     def _flush(self) -> None:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
