@@ -260,6 +260,16 @@ def test_who_is_late_for_a_good_reason_is_excused(fault: Fault) -> None:
     assert "P11" not in judge(history)
 
 
+def test_a_slow_member_of_a_group_may_hear_late_what_is_for_all() -> None:
+    history = good()
+    history.sent[0].to, history.sent[0].kind = "*", "to-all"
+    history.got = [Got("m", 30.0, "b", 1, "b")]
+    history.faults.append(Fault("slow receiver", 0.5, 2.0, ("b",), 0))
+    assert "P11" not in judge(history)
+    history.got.append(Got("m", 30.0, "a", 1, "a"))
+    assert "P11" in judge(history)
+
+
 def test_every_kind_of_fault_and_of_fleet_is_drawn() -> None:
     drawn = {deed.kind for seed in range(200) for deed in deeds_of(seed, 5, 60)}
     assert drawn == set(KINDS)

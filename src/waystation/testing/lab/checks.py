@@ -336,19 +336,19 @@ def a_slow_receiver_delays_nobody_else(history: History) -> Iterator[str]:
         received[got.uid].append(got)
     for sent in history.sent:
         during = any(fault.at <= sent.at <= fault.until for fault in slow)
-        if not during or _is_for_slow(slow, sent) or _was_cut(history, sent):
+        if not during or _is_slow(slow, sent.to, sent.at) or _was_cut(history, sent):
             continue
         for got in received[sent.uid]:
-            if got.at - sent.at > PROMPT:
+            if got.at - sent.at > PROMPT and not _is_slow(slow, got.receiver, sent.at):
                 yield f"{got.uid}: {got.receiver} got it {got.at - sent.at:.1f} s after it was sent"
         if sent.outcome == "REPLIED" and sent.ended and sent.ended - sent.at > PROMPT:
             yield f"{sent.uid}: answered {sent.ended - sent.at:.1f} s after it was asked"
 
 
-def _is_for_slow(slow: list[Fault], sent: Sent) -> bool:
-    """Whether a message is for a receiver that is slow, or has yet to catch up."""
+def _is_slow(slow: list[Fault], receiver: str, at: float) -> bool:
+    """Whether a worker, or a member of a group, is slow at an instant, or has yet to catch up."""
     return any(
-        sent.to == f"work-{name}" and fault.at <= sent.at <= fault.until + CATCH_UP
+        receiver in (name, f"work-{name}") and fault.at <= at <= fault.until + CATCH_UP
         for fault in slow
         for name in fault.nodes
     )
