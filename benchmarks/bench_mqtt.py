@@ -1,9 +1,10 @@
-"""Nodes over MQTT beside the bare client that they use and beside paho, through two brokers.
+"""Nodes over MQTT beside the bare client that they use, aiomqtt and paho, through two brokers.
 
 Both ends are in this process, the broker in another: Mosquitto, and ours. A message is 100 bytes;
 the bare client publishes as many bytes with the same properties. One way counts what arrives, with
-QoS 1 and with QoS 0; a round trip is one message there and one back, one after the other. paho is
-told to have as many messages on their way as the broker allows.
+QoS 1 and with QoS 0; a round trip is one message there and one back, one after the other. paho,
+which aiomqtt is built on, is told to have as many messages on their way as the broker allows. To
+await each publication of aiomqtt would wait for the broker each time, so many are awaited at once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from functools import partial
 from typing import Any
 
+import aiomqtt
 import paho.mqtt.client as paho
 import uvloop
 from mqtt5 import PublishPacket
@@ -31,11 +33,13 @@ from waystation.net.place import parse_place
 from waystation.node import Context, Node
 from waystation.transports.mqtt import Mqtt
 
-PACKAGES = ("mqtt5", "paho-mqtt", "uvloop")
+PACKAGES = ("mqtt5", "aiomqtt", "paho-mqtt", "uvloop")
 TURNS = 5
 SIZE = 100
 COUNT = 10_000
 TRIPS = 500
+AWAITED = 500
+"""Publications of aiomqtt that are awaited together."""
 LABEL = bytes(29)
 """As much correlation data as a link has."""
 
@@ -73,6 +77,7 @@ def through(
             one_way = {
                 "nodes": partial(looped, nodes_one_way, place, qos, count),
                 "bare client": partial(looped, client_one_way, place, qos, count),
+                "aiomqtt": partial(looped, aiomqtt_one_way, place, qos, count),
                 "paho": partial(paho_one_way, place, qos, count),
             }
             case = f"one way, QoS {qos}"
@@ -246,6 +251,39 @@ async def client_round_trip(place: str, qos: int, trips: int) -> int:
             say(correlation=LABEL)
             await answered.wait()
     return trips
+
+
+# aiomqtt
+
+
+def aiomqtt_client(place: str) -> aiomqtt.Client:
+    host, port = parse_place(place)
+    client = aiomqtt.Client(
+        host, port, protocol=aiomqtt.ProtocolVersion.V5, max_inflight_messages=65_535
+    )
+    client.pending_calls_threshold = AWAITED  # above which it warns each time
+    return client
+
+
+async def aiomqtt_one_way(place: str, qos: int, count: int) -> int:
+    got = 0
+
+    async def receive(client: aiomqtt.Client) -> None:
+        nonlocal got
+        async for _ in client.messages:
+            got += 1
+            if got == count:
+                return
+
+    async with aiomqtt_client(place) as left, aiomqtt_client(place) as right:
+        await right.subscribe("bench/aiomqtt", qos)
+        receiving = asyncio.create_task(receive(right))
+        payload = bytes(SIZE + 100)
+        for begin in range(0, count, AWAITED):
+            several = range(begin, min(begin + AWAITED, count))
+            await asyncio.gather(*(left.publish("bench/aiomqtt", payload, qos) for _ in several))
+        await asyncio.wait_for(receiving, 60)
+    return got
 
 
 # paho

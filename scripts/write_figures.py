@@ -46,6 +46,7 @@ TITLES = {
     "live": "Live nodes",
     "secure": "Secure channels and identities",
     "durable": "Durable messages",
+    "start": "Start of a command",
     "websocket": "WebSocket",
     "mqtt": "MQTT",
     "router": "The gossip router",

@@ -57,6 +57,12 @@ def stage(company: Company) -> int:
     return port
 
 
+def stage_server(company: Company) -> int:
+    """Start a server alone; its port for clients."""
+    port, _ = _server(company, "server", _HUB)
+    return port
+
+
 def _server(company: Company, name: str, settings: str) -> tuple[int, int]:
     """Start a server; its port for clients, and that for leaf nodes (0: none)."""
     file = company.folder() / "nats.conf"
